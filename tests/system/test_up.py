@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INPUT = "[[1, 2, 3, 4]]"
-FOLDERS = ("worker.cache", "profiler.state", "selector.state")
+FOLDERS = ("worker.cache", "profiler.state", "selector.state", "tuner.state")
 """Settings that name a folder to which a service writes."""
 
 
@@ -34,10 +34,10 @@ def up(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Up]:
 def test_serves_until_it_is_stopped(up: Up) -> None:
     split = len(up.ready["processes"]) == 5
     front = ("frontend", "selector", "controller") if split else ("edge",)
-    assert set(up.ready["processes"]) == {*front, "worker-0", "profiler"}
+    assert set(up.ready["processes"]) == {*front, "worker-0", "profiler", "tuner"}
     assert [model["name"] for model in up.ready["models"]] == ["pretend"]
     assert up.get(f"{up.ready['http']}/v2/health/ready")[0] == 200
-    needed = [url for name, url in up.ready["metrics"].items() if name != "profiler"]  # may start later
+    needed = [url for name, url in up.ready["metrics"].items() if name not in ("profiler", "tuner")]  # may start later
     assert all(up.get(url)[0] == 200 for url in needed)
 
     answer = up.ask("predict", "pretend", "--input", INPUT)

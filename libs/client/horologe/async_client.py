@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from horologe.core.encoding import Signature
 from horologe.core.feedback import feedback_messages, find_application, raise_first_error
@@ -14,7 +14,17 @@ from horologe.core.session import Session
 from horologe.transport.dealer import Dealer, curve_keys
 from horologe.transport.loop_link import LoopLink
 from horologe_common.clock import ms
-from horologe_common.wire import Admit, ApplicationInfo, Declare, Describe, ModelInfo, PipelineInfo, Rollback, Withdraw
+from horologe_common.wire import (
+    Admit,
+    ApplicationInfo,
+    Declare,
+    Describe,
+    ModelInfo,
+    PipelineInfo,
+    Rollback,
+    Tune,
+    Withdraw,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -138,6 +148,19 @@ class AsyncClient:
         """Return the structure and the measurements of a pipeline. Raises `UnknownModel`."""
         state: PipelineState = await self._ask(partial(PipelineInfo, name=name), timeout)
         return state
+
+    async def tune(
+        self,
+        command: Literal["apply", "withdraw", "status"],
+        document: bytes = b"",
+        *,
+        dry_run: bool = False,
+        timeout: float = 5.0,
+    ) -> dict[str, Any]:
+        """Apply or withdraw a plan, or return the status of the tuner. See `Client.tune`."""
+        call = partial(Tune, command=command, document=document, dry_run=dry_run)
+        status: dict[str, Any] = await self._ask(call, timeout)
+        return status
 
     async def ask(self, application: str, inputs: Any, **options: Unpack[AskOptions]) -> Reply:
         """Return an application's answer. See `Client.ask` for arguments and errors."""

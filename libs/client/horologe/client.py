@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import zmq
 
@@ -18,7 +18,17 @@ from horologe.transport.blocking_link import BlockingLink, Handle
 from horologe.transport.dealer import Dealer, curve_keys
 from horologe_common.clock import ms
 from horologe_common.status import Cancelled, HorologeError
-from horologe_common.wire import Admit, ApplicationInfo, Declare, Describe, ModelInfo, PipelineInfo, Rollback, Withdraw
+from horologe_common.wire import (
+    Admit,
+    ApplicationInfo,
+    Declare,
+    Describe,
+    ModelInfo,
+    PipelineInfo,
+    Rollback,
+    Tune,
+    Withdraw,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -155,6 +165,23 @@ class Client:
         """Return the structure and the measurements of a pipeline. Raises `UnknownModel`."""
         state: PipelineState = self._ask(partial(PipelineInfo, name=name), timeout)
         return state
+
+    def tune(
+        self,
+        command: Literal["apply", "withdraw", "status"],
+        document: bytes = b"",
+        *,
+        dry_run: bool = False,
+        timeout: float = 5.0,
+    ) -> dict[str, Any]:
+        """Apply a plan, withdraw that of a pipeline, or return the status of the tuner (`TunerStatus`, as a dict).
+
+        `document`: the plan in JSON, or the pipeline's name. `dry_run`: only report the decisions of this plan. Raises
+        `InvalidInput`, `UnknownModel`, `Forbidden`; `Lost` if no tuner is connected.
+        """
+        call = partial(Tune, command=command, document=document, dry_run=dry_run)
+        status: dict[str, Any] = self._ask(call, timeout)
+        return status
 
     def ask(self, application: str, inputs: Any, **options: Unpack[AskOptions]) -> Reply:
         """Return an application's answer, with `prediction`, `confidence`, `models`, `missing`, `prediction_id`.

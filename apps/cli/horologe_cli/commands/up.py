@@ -33,6 +33,7 @@ MetricsAddress = Annotated[str, typer.Option(help="Address for Prometheus, or of
 WithProfiler = Annotated[
     bool, typer.Option(help="Run the profiler, which measures requests by application and length.")
 ]
+WithTuner = Annotated[bool, typer.Option(help="Run the tuner, which carries out applied plans of pipelines.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Permit addresses beyond this machine without keys.")]
 ConfigFile = Annotated[str, typer.Option(help="TOML file with settings.", metavar="FILE")]
 DrainSeconds = Annotated[float, typer.Option(help="Timeout in seconds for requests in flight, after ^C.", metavar="S")]
@@ -48,6 +49,7 @@ def up(
     metrics: MetricsAddress = "",
     scheduler: Scheduler = "",
     profiler: WithProfiler = True,
+    tuner: WithTuner = True,
     insecure: Insecure = False,
     config: ConfigFile = "",
     set_: Sets = None,
@@ -69,7 +71,7 @@ def up(
     protect_memory()
     options = SystemOptions(
         models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ()), profiler,
-        insecure,
+        insecure, tuner,
     )  # fmt: skip
     _run(options, drain, json)
 

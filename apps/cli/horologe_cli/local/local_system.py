@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from horologe_cli.local.supervisor import Supervisor
 from horologe_cli.local.topology import build_topology
+from horologe_cli.local.worker_pool import ControlServer, WorkerPool
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import HorologeError
 
@@ -87,14 +88,22 @@ class LocalSystem:
         self._failed: ChildExit | None = None
         self._ready = threading.Event()
         self.supervisor = Supervisor(self.topology.children, self._on_child_line, self._on_child_exit)
+        self._control: ControlServer | None = None
 
     def __enter__(self) -> LocalSystem:
+        if self.topology.control:
+            running = {f"worker-{number}": self.topology.hardware for number in range(self.topology.workers)}
+            pool = WorkerPool(self.supervisor, running, self.topology.create_worker)
+            self._control = ControlServer(self.topology.control, pool)
+            self._control.start()
         self.supervisor.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._control:
+            self._control.close()
         self.supervisor.abort()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -79,11 +79,36 @@ class Supervisor:
         on_line: Callable[[str, str], None],
         on_exit: Callable[[ChildExit], None] = lambda _: None,
     ) -> None:
-        self._children = [ChildProcess(spec, on_line, on_exit) for spec in specs]
+        self._on_line = on_line
+        self._on_exit = on_exit
+        self._children = [self._create(spec) for spec in specs]
+        self._draining: list[ChildProcess] = []
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def _create(self, spec: ChildSpec) -> ChildProcess:
+        return ChildProcess(spec, self._on_line, self._on_exit)
 
     def start(self) -> None:
         for child in self._children:
             child.start()
+
+    def add_child(self, spec: ChildSpec) -> None:
+        """Start another child, unless all are being stopped."""
+        with self._lock:
+            if not self._closed:
+                child = self._create(spec)
+                self._children = [*self._children, child]
+                child.start()
+
+    def drain_child(self, name: str) -> None:
+        """Send SIGTERM to a child, and do not restart it. It may run until all children are stopped."""
+        with self._lock:
+            leaving = [child for child in self._children if child.spec.name == name]
+            self._children = [child for child in self._children if child.spec.name != name]
+            self._draining = [child for child in self._draining if not child.join(0)] + leaving
+        for child in leaving:
+            child.send_signal(signal.SIGTERM)
 
     def pids(self) -> dict[str, int]:
         """Return the process ids of the running children by name."""
@@ -99,6 +124,7 @@ class Supervisor:
         Return whether all children stopped by themselves.
         """
         drained = True
+        self._close()
         for stage in sorted({child.spec.stage for child in self._children}):
             children = [child for child in self._children if child.spec.stage == stage]
             for child in children:
@@ -114,10 +140,18 @@ class Supervisor:
 
     def abort(self) -> None:
         """Kill all children at once."""
+        self._close()
         for child in self._children:
             child.send_signal(signal.SIGKILL)
         for child in self._children:
             child.join(None)
+
+    def _close(self) -> None:
+        """Start no more children. Those that drain are stopped with the others."""
+        with self._lock:
+            self._closed = True
+            self._children = [*self._children, *self._draining]
+            self._draining = []
 
 
 class ChildProcess:

@@ -1,8 +1,8 @@
 """Decides which processes run on one machine, and the settings of each.
 
 Fused (the default): the process `edge` (frontend, selector and controller) and the workers. Split: one process for each
-service. The profiler is always a process of its own. Workers are given the controller's endpoint only; the controller
-sends them the endpoints of the other services.
+service. Profiler and tuner are always processes of their own. Workers are given the controller's endpoint only; the
+controller sends them the endpoints of the other services.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from horologe_cli.local.supervisor import ChildSpec
 from horologe_common.service.settings import SettingsError, load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 FRONT, MIDDLE, WORKERS = 0, 1, 2
 """Stop stages: the frontend drains while the services behind it still run."""
@@ -26,8 +26,8 @@ WORKER_NICE = 5
 """Nice value of workers if they occupy all cores, so that the edge need not wait for a core. Measured with two busy
 workers on two cores, a request to the edge took 8 ms (p90) and 12 ms (p99) at nice 0, 4 and 8 ms at 5, and the same at
 10. With more cores than workers, their nice value is 0."""
-PROFILER_NICE = 10
-"""No request waits for the profiler."""
+BACKGROUND_NICE = 10
+"""No request waits for profiler or tuner."""
 WORKER_METRICS_PORT = 8020
 MAX_DEFAULT_WORKERS = 4
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -39,6 +39,7 @@ SECTIONS = {
     "horologe_controller": ("controller",),
     "horologe_gpu_worker": ("worker",),
     "horologe_profiler": ("profiler",),
+    "horologe_tuner": ("tuner",),
 }
 """Sections of the settings that a module reads, besides links, metrics, log and recorder. It gets no others: settings
 of a selector may hold a password, and workers run the code of models."""
@@ -60,6 +61,7 @@ class SystemOptions(NamedTuple):
     sets: tuple[str, ...] = ()
     profiler: bool = False
     insecure: bool = False
+    tuner: bool = False
 
 
 class Topology(NamedTuple):
@@ -74,8 +76,14 @@ class Topology(NamedTuple):
     """URL by process."""
     keys: str
     workers: int
+    create_worker: Callable[[int, str], ChildSpec]
+    """Returns the specification of a further worker by its number and hardware type."""
+    hardware: str
+    """Hardware type of the workers that are started first."""
     log_json: bool = False
     """Whether log lines are JSON objects."""
+    control: str = ""
+    """Path of the control socket for the tuner; empty without one."""
 
 
 def settings_sections() -> dict[str, type[msgspec.Struct]]:
@@ -91,11 +99,12 @@ def settings_sections() -> dict[str, type[msgspec.Struct]]:
     from horologe_profiler.settings import ProfilerSettings
     from horologe_selector.settings import SelectorSettings
     from horologe_tuner.hardware_settings import HardwareSettings
+    from horologe_tuner.settings import TunerSettings
 
     return {
         "links": LinkSettings, "frontend": FrontendSettings, "http": HttpSettings, "selector": SelectorSettings,
         "controller": ControllerSettings, "worker": WorkerSettings, "profiler": ProfilerSettings,
-        "hardware": HardwareSettings,
+        "tuner": TunerSettings, "hardware": HardwareSettings,
         "metrics": MetricsSettings, "log": LogSettings, "recorder": RecorderSettings,
     }  # fmt: skip
 
@@ -138,7 +147,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
         flags.setdefault("controller", {})["workers"] = str(workers)
     names = ["frontend", "selector", "controller"] if options.split else ["edge"]
     names += [f"worker-{number}" for number in range(workers)]
-    names += ["profiler"] * options.profiler
+    names += ["profiler"] * options.profiler + ["tuner"] * options.tuner
     metrics = _metrics_addresses(names, settings["metrics"].bind)
     builder = _ChildSpecs(options.config, flags, metrics, folder, env)
     children = builder.split() if options.split else builder.fused()
@@ -146,8 +155,16 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     children += [builder.worker(number, options.split, nice) for number in range(workers)]
     if options.profiler:
         children.append(builder.profiler(options.split))
+    control = ""
+    if options.tuner:
+        control = str(folder / "control") if settings["tuner"].scaler in ("none", "process") else ""
+        children.append(builder.tuner(options.split, control))
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
-    return Topology(tuple(children), http, clients, urls, settings["links"].keys, workers, settings["log"].json)
+    return Topology(
+        tuple(children), http, clients, urls, settings["links"].keys, workers,
+        lambda number, hardware: builder.further_worker(number, options.split, nice, hardware),
+        settings["worker"].hardware or settings["worker"].device, settings["log"].json, control,
+    )  # fmt: skip
 
 
 def default_workers() -> int:
@@ -199,10 +216,25 @@ class _ChildSpecs:
         child = self._child(f"worker-{number}", "horologe_gpu_worker", WORKERS, settings)
         return child._replace(nice=nice, env=threads)
 
+    def further_worker(self, number: int, split: bool, nice: int, hardware: str) -> ChildSpec:
+        """Return a worker that starts while the system runs. Its metrics get any free port."""
+        first = next(iter(self._metrics.values()))
+        host = first.rpartition(":")[0]
+        self._metrics = {**self._metrics, f"worker-{number}": f"{host}:{free_port(host)}" if first else ""}
+        child = self.worker(number, split, nice)
+        return child._replace(arguments=(*child.arguments, f"--set=worker.hardware={hardware}"))
+
+    def tuner(self, split: bool, control: str) -> ChildSpec:
+        peers = ("frontend", "controller") if split else ("edge",)
+        settings = {"links.bind": self._ipc("tuner"), "links.connect": ",".join(map(self._ipc, peers))}
+        if control:
+            settings |= {"tuner.scaler": "process", "tuner.scaler_target": control}
+        return self._child("tuner", "horologe_tuner", MIDDLE, settings)._replace(nice=BACKGROUND_NICE)
+
     def profiler(self, split: bool) -> ChildSpec:
         peers = ("frontend", "controller") if split else ("edge",)
         settings = {"links.bind": self._ipc("profiler"), "links.connect": ",".join(map(self._ipc, peers))}
-        return self._child("profiler", "horologe_profiler", MIDDLE, settings)._replace(nice=PROFILER_NICE)
+        return self._child("profiler", "horologe_profiler", MIDDLE, settings)._replace(nice=BACKGROUND_NICE)
 
     def _child(self, name: str, module: str, stage: int, settings: Mapping[str, str]) -> ChildSpec:
         unread = {section for sections in SECTIONS.values() for section in sections}.difference(SECTIONS[module])

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
 
 
-AdminAnswer: TypeAlias = wire.Models | wire.Description | wire.PipelineState | wire.Applications | wire.Acknowledged
+AdminAnswer: TypeAlias = (
+    wire.Models | wire.Description | wire.PipelineState | wire.Applications | wire.Acknowledged | wire.Tuning
+)
 ANSWERED_BY: dict[type[AdminAnswer], tuple[type, ...]] = {
     wire.Models: (wire.ModelInfo, wire.Admit),
     wire.Description: (wire.Describe,),
     wire.PipelineState: (wire.PipelineInfo,),
+    wire.Tuning: (wire.Tune,),
     wire.Applications: (wire.Declare, wire.Withdraw, wire.Rollback, wire.ApplicationInfo),
     wire.Acknowledged: (wire.Feedback,),
 }
@@ -101,4 +104,6 @@ def admin_result(message: AdminAnswer) -> Any:
         return error_for(message.status, message.reason)
     if isinstance(message, wire.PipelineState):
         return message
+    if isinstance(message, wire.Tuning):
+        return msgspec.json.decode(message.document)
     return message.models if isinstance(message, wire.Models) else message.applications

@@ -1,4 +1,4 @@
-"""Calls of clients other than predictions: answered from the catalogue, or forwarded to controller or selector."""
+"""Calls of clients other than predictions: answered from the catalogue, or forwarded to another service."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from horologe_frontend.core.stats import RequestMetrics
     from horologe_frontend.settings import FrontendSettings
 
-Call: TypeAlias = (
-    wire.Admit | wire.Describe | wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo | wire.PipelineInfo
-)
+SelectorCall: TypeAlias = wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo
+Call: TypeAlias = wire.Admit | wire.Describe | SelectorCall | wire.PipelineInfo | wire.Tune
 CALLS_PER_CLIENT = 32
 """Pending calls of a client. A call may cost the controller time for each model."""
-CallReply: TypeAlias = wire.Models | wire.Description | wire.Applications | wire.PipelineState
+CallReply: TypeAlias = wire.Models | wire.Description | wire.Applications | wire.PipelineState | wire.Tuning
+RECEIVERS: dict[type, str] = {wire.Admit: "controller", wire.Tune: "tuner"}
+"""Receivers of calls. All others are for a selector."""
 NO_MANAGEMENT = "this client may not manage: wanted a key of the folder `management`, or frontend.client_management"
 
 
@@ -114,7 +115,7 @@ class PendingCalls:
 
 
 def _lost_reply(client_id: int, message: Call, problem: str) -> CallReply:
-    receiver = "controller" if isinstance(message, wire.Admit) else "selector"
+    receiver = RECEIVERS.get(type(message), "selector")
     return _failed_reply(client_id, message, Status.LOST, f"the {receiver} {problem}")
 
 
@@ -126,6 +127,8 @@ def _failed_reply(client_id: int, message: Call, status: Status, reason: str) ->
             return wire.Description(client_id, (), "", 0)
         case wire.PipelineInfo():
             return wire.PipelineState(client_id, int(status), reason)
+        case wire.Tune():
+            return wire.Tuning(client_id, b"", int(status), reason)
         case _:
             return wire.Applications(client_id, (), int(status), reason)
 
@@ -143,6 +146,8 @@ class CallForwarder:
         settings: FrontendSettings,
     ) -> None:
         self.controller = ""
+        self.tuner = ""
+        """Address of the tuner; empty if none is connected."""
         self.order = AnnouncementOrder()
         self._pipeline_order = AnnouncementOrder()
         """Selectors number the announcements of pipelines apart from those of applications."""
@@ -175,6 +180,8 @@ class CallForwarder:
         match message:
             case wire.Admit() | wire.Declare() | wire.Withdraw() | wire.Rollback() if sender.startswith("user/"):
                 return (Out(sender, _failed_reply(message.id, message, Status.FORBIDDEN, NO_MANAGEMENT)),)
+            case wire.Tune(command="apply" | "withdraw") if sender.startswith("user/"):
+                return (Out(sender, _failed_reply(message.id, message, Status.FORBIDDEN, NO_MANAGEMENT)),)
             case wire.ModelInfo():
                 return (Out(sender, self._on_model_info(message)),)
             case wire.Admit() | wire.Describe():
@@ -184,6 +191,8 @@ class CallForwarder:
             case wire.PipelineInfo():
                 receiver = self._selectors.route_pipeline(message.name)
                 return (self._calls.start_call(now_ns, sender, message, receiver),)
+            case wire.Tune():
+                return (self._calls.start_call(now_ns, sender, message, self.tuner),)
             case wire.Feedback():
                 return self._feedback.forward_feedback(now_ns, sender, message, buffers)
         return self._on_peer_message(now_ns, sender, message) if trusted else ()
@@ -191,6 +200,12 @@ class CallForwarder:
     def fail_expired(self, now_ns: int) -> Iterable[Out]:
         """Reply LOST to the calls and the feedback whose timeout has passed."""
         return (*self._calls.fail_expired(now_ns), *self._feedback.fail_expired(now_ns))
+
+    def disconnect_tuner(self, address: str) -> Iterable[Out]:
+        """Reply LOST to the calls that a disconnected tuner has not answered."""
+        if address == self.tuner:
+            self.tuner = ""
+        return self._calls.fail_receiver(address)
 
     def fail_selector(self, address: str) -> Iterable[Out]:
         """Reply LOST to the calls and the feedback that a disconnected selector has not answered."""
@@ -215,9 +230,7 @@ class CallForwarder:
         except HorologeError as error:
             return wire.Models(message.id, (), int(error.status), error.reason)
 
-    def _on_selector_call(
-        self, now_ns: int, client: str, message: wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo
-    ) -> Out:
+    def _on_selector_call(self, now_ns: int, client: str, message: SelectorCall) -> Out:
         """Forward a valid call to a selector that serves the application."""
         name = message.application.name if isinstance(message, wire.Declare) else message.name
         context = message.context if isinstance(message, wire.ApplicationInfo) else ""
@@ -256,6 +269,6 @@ class CallForwarder:
                     self._metrics.replace_applications(
                         self._declared.replace_announcement(sender, message.applications)
                     )
-            case wire.Models() | wire.Applications() | wire.Description() | wire.PipelineState():
+            case wire.Models() | wire.Applications() | wire.Description() | wire.PipelineState() | wire.Tuning():
                 return self._calls.finish_call(message)
         return ()

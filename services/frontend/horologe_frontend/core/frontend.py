@@ -280,6 +280,8 @@ class Frontend:
                 self._workers[address] = True
             case "profiler":
                 self._sampler.profiler = address
+            case "tuner":
+                self._calls.tuner = address
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, message: PeerDisconnected, _: Sequence[Buffer]) -> None:
         address = message.address
@@ -299,6 +301,8 @@ class Frontend:
                 self._workers.pop(address, None)
             case "profiler":
                 self._sampler.remove_profiler(address)
+            case "tuner":
+                self.out.extend(self._calls.disconnect_tuner(address))
             case _:
                 self._shares.drop_client(address)
                 self._on_cancel(now_ns, address, Cancel(tuple(self._requests.ids_of_client(address))), ())

@@ -16,10 +16,10 @@ from horologe_tuner.core.scaling_rules import (
     decide,
     find_demand,
 )
+from horologe_tuner.core.tuning_plan import TuningPlan
 
 if TYPE_CHECKING:
     from horologe_common.wire import Events
-    from horologe_tuner.core.tuning_plan import TuningPlan
 
 
 class AppliedPlan(msgspec.Struct, frozen=True):

@@ -1,0 +1,125 @@
+"""`horologe tuner ...`: apply plans of pipelines to a running system, and watch what the tuner decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, ExitCode, Json, Keys, call_server, console, fail, print_json
+from horologe_sim.report.tables import Table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer(
+    help="The tuner: it scales the stages of applied plans as their traffic changes.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def status(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False) -> None:
+    """Show the applied plans, their replicas and traffic, the workers and the last decisions.
+
+    \b
+    Examples:
+      horologe tuner status
+      horologe tuner status --json | jq '.pipelines[].replicas'
+    """
+    _print(call_server(endpoint, keys, lambda client: client.tune("status")), json)
+
+
+@app.command()
+def apply(
+    file: Annotated[Path, typer.Argument(help="Plan written by `horologe plan --json`.", metavar="FILE")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what the tuner would do.")] = False,
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+    keys: Keys = "",
+    json: Json = False,
+) -> None:
+    """Apply a plan: start its workers, assign its models to them, and scale both from now on.
+
+    It replaces an earlier plan of the same pipeline.
+
+    \b
+    Examples:
+      horologe tuner apply plan.json
+      horologe tuner apply plan.json --dry-run
+    """
+    try:
+        document = file.read_bytes()
+    except OSError as error:
+        fail(f"{file}: {error.strerror}", ExitCode.USAGE)
+    _print(call_server(endpoint, keys, lambda client: client.tune("apply", document, dry_run=dry_run)), json)
+
+
+@app.command()
+def withdraw(
+    pipeline: Annotated[str, typer.Argument(help="Name of the pipeline.", metavar="PIPELINE")],
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+    keys: Keys = "",
+    json: Json = False,
+) -> None:
+    """Withdraw the plan of a pipeline. Its workers keep running and may run any model.
+
+    \b
+    Example:
+      horologe tuner withdraw video-monitoring
+    """
+    _print(call_server(endpoint, keys, lambda client: client.tune("withdraw", pipeline.encode())), json)
+
+
+def _print(status: dict[str, Any], json: bool) -> None:
+    if json:
+        print_json(status)
+        return
+    out = console()
+    if status["blind"]:
+        out.print(f"blind: {status['blind']}: nothing is scaled", style="yellow")
+    if status["unserved_models"]:
+        out.print(f"not served: {', '.join(status['unserved_models'])}", style="yellow")
+    if status["scaler_error"]:
+        out.print(f"scaler {status['scaler']}: {status['scaler_error']}", style="red", markup=False)
+    if not status["pipelines"]:
+        out.print("no plan is applied")
+    for pipeline in status["pipelines"]:
+        _print_pipeline(out, pipeline, status["dry_run"])
+    _print_workers(out, status)
+    if status["journal"]:
+        table = Table(("ago", "event", "pipeline", "what"), left=4)
+        for entry in status["journal"]:
+            event = entry["event"] + (" (dry run)" if entry["dry_run"] else "")
+            table.add_row(f"{entry['age_ns'] / 1e9:.0f} s", event, entry["pipeline"] or "-", entry["text"])
+        table.print(out)
+
+
+def _print_pipeline(out: Console, pipeline: dict[str, Any], dry_run: bool) -> None:
+    mode = ", dry run" if dry_run or pipeline["dry_run"] else ""
+    demand = f", needs {pipeline['demand']:.0f} queries/s" if pipeline["demand"] else ""
+    out.print(f"pipeline {pipeline['pipeline']}{mode}: observed for {pipeline['observed_ns'] / 1e9:.0f} s{demand}")
+    table = Table(("stage", "replicas", "planned"), left=1)
+    for stage, replicas in pipeline["replicas"].items():
+        table.add_row(stage, replicas, pipeline["planned_replicas"][stage])
+    table.print(out)
+    rates = Table(("window", "queries/s", "planned for"), left=1)
+    for window_ns, rate, planned in zip(
+        pipeline["windows_ns"], pipeline["rates"], pipeline["planned_rates"], strict=True
+    ):
+        rates.add_row(f"{window_ns / 1e9:g} s", f"{rate:.1f}", f"{planned:.1f}")
+    rates.print(out)
+
+
+def _print_workers(out: Console, status: dict[str, Any]) -> None:
+    kinds = {**status["workers_wanted"], **status["devices_connected"]}
+    table = Table(("hardware", "workers wanted", "running", "connected"), left=1)
+    for hardware in kinds:
+        columns = [
+            status[name].get(hardware, "-") for name in ("workers_wanted", "workers_running", "devices_connected")
+        ]
+        table.add_row(hardware, *columns)
+    if kinds:
+        table.print(out)

@@ -1,0 +1,120 @@
+"""Workers that start and drain while the system runs, and the control socket by which the tuner asks for them.
+
+A request is a line `{"workers": {"v100": 3}}` in JSON: run so many workers of these hardware types. The answer is a
+line `{"workers": {"cpu": 1, "v100": 3}}`, with all workers that do not drain, or `{"error": "..."}`.
+"""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from horologe_cli.local.supervisor import ChildSpec, Supervisor
+
+MAX_WORKERS = 256
+"""Limit of all workers of one machine."""
+REQUEST_BYTES = 64 << 10
+TIMEOUT_S = 5.0
+
+
+class ControlRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of a request."""
+
+    workers: dict[str, int]
+
+
+class WorkerPool:
+    """The workers of a supervisor by hardware type. `create_spec(number, hardware)` returns a new worker's spec.
+
+    Numbers are never used twice: a drained worker may still be connected under its name.
+    """
+
+    def __init__(
+        self, supervisor: Supervisor, running: Mapping[str, str], create_spec: Callable[[int, str], ChildSpec]
+    ) -> None:
+        self._supervisor = supervisor
+        self._hardware = dict(running)
+        """Name -> hardware type of the workers that do not drain, oldest first."""
+        self._create_spec = create_spec
+        self._last_number = len(running) - 1
+        self._lock = threading.Lock()
+
+    def count_workers(self) -> dict[str, int]:
+        """Return the number of workers of each hardware type, without those that drain."""
+        counts: dict[str, int] = {}
+        for hardware in self._hardware.values():
+            counts[hardware] = counts.get(hardware, 0) + 1
+        return counts
+
+    def set_workers(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """Start workers, or drain the newest ones, until these numbers run. Return all. Raises ValueError."""
+        with self._lock:
+            counts = self.count_workers()
+            if any(count < 0 for count in wanted.values()) or sum((counts | dict(wanted)).values()) > MAX_WORKERS:
+                raise ValueError(
+                    f"workers: got {dict(wanted)}, wanted at least 0 each and at most {MAX_WORKERS} in all"
+                )
+            for hardware, count in wanted.items():
+                for _ in range(counts.get(hardware, 0), count):
+                    self._start_worker(hardware)
+                for _ in range(count, counts.get(hardware, 0)):
+                    self._drain_newest(hardware)
+            return self.count_workers()
+
+    def _start_worker(self, hardware: str) -> None:
+        self._last_number += 1
+        spec = self._create_spec(self._last_number, hardware)
+        self._hardware[spec.name] = hardware
+        self._supervisor.add_child(spec)
+
+    def _drain_newest(self, hardware: str) -> None:
+        name = next(name for name in reversed(self._hardware) if self._hardware[name] == hardware)
+        del self._hardware[name]
+        self._supervisor.drain_child(name)
+
+
+class ControlServer:
+    """Serves the control socket at `path`, on threads of its own, until `close`."""
+
+    def __init__(self, path: str, pool: WorkerPool) -> None:
+        self._server = _Server(path, pool)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="control", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer no more requests."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+    def __init__(self, path: str, pool: WorkerPool) -> None:
+        super().__init__(path, _Handler)
+        self.pool = pool
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    """Answers one line."""
+
+    server: _Server
+    timeout = TIMEOUT_S
+
+    def handle(self) -> None:
+        try:
+            request = msgspec.json.decode(self.rfile.readline(REQUEST_BYTES), type=ControlRequest)
+            answer: dict[str, object] = {"workers": self.server.pool.set_workers(request.workers)}
+        except (msgspec.MsgspecError, ValueError) as error:
+            answer = {"error": str(error)}
+        except OSError:  # the client sent nothing in time, or has closed the connection
+            return
+        self.wfile.write(msgspec.json.encode(answer) + b"\n")

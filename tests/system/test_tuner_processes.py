@@ -1,0 +1,151 @@
+"""The tuner with real processes: it starts and drains workers of `horologe up`, and nothing is lost meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from horologe import Client
+from horologe_cli.local.local_system import LocalSystem
+from horologe_cli.local.topology import SystemOptions
+from horologe_common.clock import ms, s
+from horologe_common.status import HorologeError
+from horologe_tuner.core.envelope import TrafficEnvelope
+from horologe_tuner.core.tuning_plan import StageTarget, TuningPlan
+from horologe_tuner.scalers.process import ProcessScaler
+from horologe_tuner.settings import TunerSettings
+from model_folders import an_emulated_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PATIENCE_S = 40.0
+X = np.zeros((1, 4), np.float32)
+SLO_MS = 5_000
+ENVELOPE = TrafficEnvelope((ms(100), s(1), s(60)), (10_000, 20_000, 600_000))
+STAGE = StageTarget("pretend", "pretend", "v100", 2, 1, 20_000.0)
+PLAN = TuningPlan("single", ms(SLO_MS), 10_000.0, ENVELOPE, (STAGE,))
+"""For more traffic than a test sends."""
+
+
+class System:
+    """Edge, tuner and one worker of the type `cpu`."""
+
+    def __init__(self, folder: Path) -> None:
+        an_emulated_model(folder / "models")
+        self.endpoint = f"ipc://{folder}/clients"
+        sets = (f"worker.cache={folder}/cache", f"tuner.state={folder}/state", "tuner.reconcile_ns=1s",
+                "worker.pages_bytes=64MiB", "worker.host_bytes=1MiB")  # fmt: skip
+        options = SystemOptions(
+            str(folder / "models"), 1, False, "127.0.0.1:0", (self.endpoint,), "off", sets=sets, tuner=True
+        )
+        self.lines: list[str] = []
+        self.local = LocalSystem(options, lambda name, line: self.lines.append(f"{name}: {line}"))
+
+    def kill(self, process: str) -> None:
+        """Kill a process, and wait until it has been restarted."""
+        supervisor = self.local.supervisor
+        restarts = supervisor.restarts()[process]
+        os.kill(supervisor.pids()[process], signal.SIGKILL)
+        until(lambda: supervisor.restarts()[process] > restarts and process in supervisor.pids())
+
+
+class Load:
+    """Requests from threads, until `stop`. Each has exactly one outcome."""
+
+    def __init__(self, endpoint: str, threads: int) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.sent = 0
+        self._endpoint = endpoint
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        with Client(self._endpoint) as client:
+            while not self._stopping.is_set():
+                with self._lock:
+                    self.sent += 1
+                try:
+                    client.predict("pretend", X, slo_ms=SLO_MS)
+                    outcome = "OK"
+                except HorologeError as error:
+                    outcome = error.status.name
+                with self._lock:
+                    self.outcomes[outcome] += 1
+
+    def stop(self) -> Counter[str]:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        return self.outcomes
+
+
+def until(fulfilled: Callable[[], Any]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not fulfilled():
+        assert time.monotonic() < end, "condition not met in time"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    system = System(tmp_path)
+    with system.local:
+        system.local.wait_ready(60)
+        yield system
+
+
+def connected(client: Client, hardware: str = "v100") -> int:
+    try:
+        return int(client.tune("status")["devices_connected"].get(hardware, 0))
+    except HorologeError:
+        return -1
+
+
+def test_an_applied_plan_starts_workers_and_survives_kills(system: System) -> None:
+    with Client(system.endpoint) as client:
+        until(lambda: connected(client) >= 0)
+        client.tune("apply", msgspec.json.encode(PLAN))
+        until(lambda: connected(client) == 1)
+        load = Load(system.endpoint, 1)
+        system.kill("tuner")
+        until(lambda: connected(client) == 1)  # it goes on with the plan
+        assert client.tune("status")["pipelines"][0]["pipeline"] == "single"
+        outcomes = load.stop()
+        assert set(outcomes) == {"OK"}
+        assert outcomes.total() == load.sent
+        system.kill("edge")
+        until(lambda: connected(client) == 1)
+        status = client.tune("status")
+        assert status["pipelines"][0]["replicas"] == {"pretend": 1}
+        assert client.predict("pretend", X, slo_ms=SLO_MS).shape == (1, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_hundred_scale_downs_under_load_lose_nothing(system: System) -> None:
+    """Two workers start, and the newer one drains, fifty times each way, while requests run on both."""
+    scaler = ProcessScaler(TunerSettings(scaler="process", scaler_target=system.local.topology.control))
+    load = Load(system.endpoint, 4)
+    with Client(system.endpoint) as client:
+        for _ in range(20):
+            scaler.set_workers("cpu", 6)
+            until(lambda: len(client.describe().shares) == 6)
+            for count in range(5, 0, -1):
+                time.sleep(0.05)
+                scaler.set_workers("cpu", count)
+            until(lambda: len(client.describe().shares) == 1)
+    outcomes = load.stop()
+    assert outcomes == {"OK": load.sent}
