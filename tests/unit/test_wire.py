@@ -49,8 +49,10 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Admit(4, "m", "1", True), "950604a16da131c3"),
     (wire.Describe(5, "m/1"), "930705a36d2f31"),
     (
-        wire.Description(5, (wire.ShareState("worker/0", 0, "cpu", 8, 7, ("m/1",), 1, 1000, {1: 5}, 9),), "edf", 2),
-        "950805919aa8776f726b65722f3000a3637075080791a36d2f3101cd03e881010509a365646602",
+        wire.Description(
+            5, (wire.ShareState("worker/0", 0, "cpu", 8, 7, ("m/1",), 1, 1000, {1: 5}, 9, "v"),), "edf", 2
+        ),
+        "950805919ba8776f726b65722f3000a3637075080791a36d2f3101cd03e881010509a176a365646602",
     ),
     (
         wire.Hello(1, ("worker/0#a",), "boot", "ipc://e", ("worker",)),

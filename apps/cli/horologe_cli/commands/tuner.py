@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, ExitCode, Json, Keys, call_server, console, fail, print_json
@@ -51,7 +52,7 @@ def apply(
       horologe tuner apply plan.json --dry-run
     """
     try:
-        document = file.read_bytes()
+        document = tuning_part(file.read_bytes())
     except OSError as error:
         fail(f"{file}: {error.strerror}", ExitCode.USAGE)
     _print(call_server(endpoint, keys, lambda client: client.tune("apply", document, dry_run=dry_run)), json)
@@ -71,6 +72,15 @@ def withdraw(
       horologe tuner withdraw video-monitoring
     """
     _print(call_server(endpoint, keys, lambda client: client.tune("withdraw", pipeline.encode())), json)
+
+
+def tuning_part(document: bytes) -> bytes:
+    """Return the part that the tuner reads of a file of `horologe plan --json`. Return other documents as they are."""
+    try:
+        parts = msgspec.json.decode(document)
+    except msgspec.MsgspecError:
+        return document
+    return msgspec.json.encode(parts["tuning_plan"]) if isinstance(parts, dict) and "tuning_plan" in parts else document
 
 
 def _print(status: dict[str, Any], json: bool) -> None:

@@ -132,6 +132,8 @@ class ShareState(Message, frozen=True):
     exec_ns: dict[int, int] = msgspec.field(default_factory=dict)
     """Execution time of the requested model by batch size: recent measurements, else the worker's profile."""
     load_ns: int = 0
+    hardware: str = ""
+    """Hardware type of the device, by which plans name pools."""
 
 
 class Description(Message, frozen=True, tag=8):

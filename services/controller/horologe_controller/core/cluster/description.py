@@ -23,6 +23,7 @@ def describe_shares(now_ns: int, cluster: Cluster, model: str = "") -> tuple[Sha
             len(share.exec.pending) + len(share.load.pending),
             share.exec.free_at(now_ns) - now_ns,
             *share.typical_durations(now_ns, model),
+            share.hardware,
         )
         for share in cluster.shares()
     )
