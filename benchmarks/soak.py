@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 LOAD = 10
 MEMORY_SLOPE, FILES, GOODPUT = 0.5, 4, 0.05
 """Bounds: MB per minute, open files, share of the goodput."""
+CACHE = "8MiB"
+"""Size of the prediction cache, so that it is full after the warm-up. The default would grow for 20 minutes."""
 SAMPLE_S = 5.0
 FIFTH_MINUTE = 4
 MODEL = """
@@ -109,7 +112,8 @@ def measure(minutes: int, split: bool) -> dict[str, Any]:
         model = Path(folder, "slow", "1")
         model.mkdir(parents=True)
         (model / "model.toml").write_text(MODEL)
-        with start_horologe(Launch(Path(folder), split=split), "slow") as horologe:
+        launch = Launch(Path(folder), split=split, settings=(f"selector.cache_bytes={CACHE}",))
+        with start_horologe(launch, "slow") as horologe:
             capacity = _sdk_runs(horologe, scenario).closed(64, 5.0).throughput
             samples = ProcessSamples(horologe.pids)
             samples.start()
@@ -148,10 +152,14 @@ def _report(
     runs = [run for runs in by_minute for run in runs]
     outcomes = {name: sum(getattr(run, name) for run in runs) for name in ("sent", "ok", "late", "refused", "failed")}
     outcomes["unanswered"] = sum(run.unanswered for run in runs)
+    reasons: Counter[str] = Counter()
+    for run in runs:
+        reasons += Counter(run.reasons)
     return {
         "capacity": capacity,
         "goodput by minute": goodput,
         "outcomes": outcomes,
+        "reasons": dict(reasons.most_common(10)),
         "processes": processes,
         "violations": {
             "memory": [name for name, row in processes.items() if row["MB/min"] > MEMORY_SLOPE],

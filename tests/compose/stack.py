@@ -150,7 +150,7 @@ class Stack:
         return run("docker", "exec", self.container(service), *command).stdout
 
 
-SERVICES = ("controller", "selector", "frontend", "profiler", "worker", "redis", "prometheus")
+SERVICES = ("controller", "selector", "frontend", "profiler", "tuner", "worker", "redis", "prometheus")
 
 
 def get_json(url: str) -> Any:

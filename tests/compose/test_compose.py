@@ -156,7 +156,7 @@ def test_a_client_without_keys_is_rejected(stack: Stack) -> None:
 
 
 def test_no_container_runs_as_root_or_writes_to_the_models(stack: Stack) -> None:
-    for service in ("controller", "selector", "frontend", "profiler", "worker"):
+    for service in ("controller", "selector", "frontend", "profiler", "tuner", "worker"):
         assert stack.inspect(service)["Config"]["User"] == "1000:1000"
     mounts = {mount["Destination"]: mount for mount in stack.inspect("worker")["Mounts"]}
     assert not mounts["/models"]["RW"]
@@ -172,6 +172,7 @@ def test_prometheus_scrapes_every_service(stack: Stack) -> None:
             "selector",
             "controller",
             "profiler",
+            "tuner",
             "worker",
         }
 

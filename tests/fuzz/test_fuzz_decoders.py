@@ -22,6 +22,16 @@ from fuzzing import fuzz
 from horologe_common.models import TensorSpec
 from horologe_common.status import HorologeError
 from horologe_common.transport.streams import Stream
+from horologe_common.transport.zmtp import (
+    FRAME_OVERHEAD,
+    GREETING,
+    PARTS_MAX,
+    PING,
+    READY,
+    MessageReader,
+    ProtocolError,
+    pong,
+)
 from horologe_common.wire import HEADER_LIMIT
 from horologe_common.wire.frames import decode_array, tensors, unpack
 from horologe_frontend.http.compression import Inflation
@@ -41,6 +51,7 @@ if TYPE_CHECKING:
     from horologe_frontend.oip.inference import InferenceRequest
 
 LIMIT = 1 << 20
+ZMTP_LIMIT = 1 << 10
 SPECS = [
     a_model("echo", FLOATS),
     a_model("text", TensorSpec("in", "BYTES", (-1,))),
@@ -77,6 +88,17 @@ WIRE_TOKENS = (
     b"\xdb\xff\xff\xff\xff",
     b"\xcf" + b"\xff" * 8,
 )
+ZMTP_TOKENS = (
+    SEPARATOR,
+    GREETING,
+    READY,
+    PING,
+    b"\x00\x00",
+    b"\x01\x00",
+    b"\x02" + bytes(8),
+    b"\x03" + b"\xff" * 8,
+    b"\x04\xff",
+)
 TOML_TOKENS = (b"\n", b"=", b"[", b"]", b"'", b'"', b"-1", b"1e309", b"nan", b"\xff", b"[[inputs]]\n", b"{a=1}")
 
 
@@ -84,11 +106,12 @@ TOML_TOKENS = (b"\n", b"=", b"[", b"]", b"'", b'"', b"-1", b"1e309", b"nan", b"\
 @pytest.mark.parametrize(
     ("name", "tokens", "share"),
     [
-        ("http", HTTP_TOKENS, 0.3),
-        ("inference", (*JSON_TOKENS, SEPARATOR), 0.25),
+        ("http", HTTP_TOKENS, 0.25),
+        ("inference", (*JSON_TOKENS, SEPARATOR), 0.2),
         ("applications", JSON_TOKENS, 0.1),
         ("wire", WIRE_TOKENS, 0.15),
         ("streams", (*WIRE_TOKENS, struct.pack("<I", 1), struct.pack("<Q", 1 << 62)), 0.1),
+        ("zmtp", ZMTP_TOKENS, 0.1),
         ("manifest", TOML_TOKENS, 0.1),
     ],
 )
@@ -200,6 +223,28 @@ def _packets(reads: list[bytes]) -> list[list[bytes]]:
     return packets
 
 
+def check_zmtp(data: bytes) -> None:
+    """Messages do not depend on the reads. What is held of a message has arrived, and is within the limit."""
+    whole, parts = _messages([data.replace(SEPARATOR, b"")]), _messages(data.split(SEPARATOR))
+    assert parts == whole
+
+
+def _messages(reads: list[bytes]) -> tuple[list[tuple[list[bytes], bool]], bool]:
+    """Return the messages, and whether the connection was closed."""
+    reader, arrived = MessageReader(ZMTP_LIMIT, ZMTP_LIMIT // 2), 0
+    closed = False
+    with suppress(ProtocolError):
+        closed = True
+        for read in filter(None, reads):
+            arrived += len(read)
+            reader.feed(read)
+            assert 0 <= reader.held_bytes <= min(arrived, ZMTP_LIMIT) + PARTS_MAX * FRAME_OVERHEAD
+        closed = False
+    for ping in reader.pings:
+        assert len(pong(ping)) <= ZMTP_LIMIT
+    return [([bytes(frame) for frame in frames], dropped) for frames, dropped in reader.messages], closed
+
+
 def check_manifest(data: bytes) -> None:
     """A model.toml is valid, or the error names the file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -214,5 +259,6 @@ CHECKS: dict[str, Callable[[bytes], None]] = {
     "applications": check_applications,
     "wire": check_wire,
     "streams": check_streams,
+    "zmtp": check_zmtp,
     "manifest": check_manifest,
 }

@@ -151,7 +151,7 @@ def _print_status(description: Description) -> None:
     if not description.shares:
         out.print("no worker is connected")
         return
-    table = Table(("worker", "share", "device", "pages free", "pending", "busy for", "resident"), left=7)
+    table = Table(("worker", "share", "device", "pages free", "pending", "busy for", "resident", "planned"), left=8)
     for share in description.shares:
         table.add_row(
             share.worker,
@@ -161,5 +161,6 @@ def _print_status(description: Description) -> None:
             share.actions_pending,
             f"{max(0, share.free_at_ns) / 1e6:.1f} ms",
             ", ".join(share.resident) or "-",
+            f"{share.hardware}: {', '.join(share.kept)}" if share.kept else "-",
         )
     table.print(out)

@@ -121,8 +121,12 @@ def add_measured(profiles: Profiles, structure: PipelineStructure, client: Clien
 
 
 def _times_by_hardware(client: Client, model: str) -> dict[str, list[dict[int, int]]]:
+    """Return the EXEC times of each share that runs the model. `model`: its name, or the key of a version."""
+    name, _, version = model.partition("/")
+    ready = [state.spec for state in client.models(name) if state.state == "READY"]
+    keys = [spec.key for spec in ready if version in ("", spec.version)]
     times: dict[str, list[dict[int, int]]] = {}
-    for share in client.describe(model).shares:
+    for share in client.describe(keys[-1]).shares if keys else ():
         if share.exec_ns:
             times.setdefault(share.hardware or share.device, []).append(share.exec_ns)
     return times

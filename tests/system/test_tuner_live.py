@@ -1,0 +1,114 @@
+"""A pipeline over emulated workers as processes: a spike and a drop of its traffic, and no query is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from horologe import AsyncClient, Client
+from horologe_cli.local.local_system import LocalSystem
+from horologe_cli.local.topology import SystemOptions
+from horologe_common.clock import ms
+from horologe_common.status import HorologeError
+from horologe_load.arrivals import gamma
+from horologe_tuner.core.envelope import envelope_of, window_lengths
+from horologe_tuner.core.tuning_plan import StageTarget, TuningPlan
+from model_folders import a_folder
+from pipeline_folders import CHAIN, write_pipelines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MANIFEST = """batch_sizes = [1, 2, 4]
+inputs = [{{ name = "x", datatype = "FP32", shape = [-1, 1] }}]
+outputs = [{{ name = "y", datatype = "FP32", shape = [-1, 1] }}]
+[emulated]
+exec_ms = {{ 1 = {0}, 2 = {1}, 4 = {2} }}
+load_ms = 3
+"""
+SLO_MS = 5_000
+BASE, SPIKE, DROP = 8.0, 30.0, 2.0
+"""Queries per second."""
+STEPS = ((BASE, 15), (SPIKE, 20), (DROP, 75))
+PATIENCE_S = 60.0
+
+
+def a_plan() -> TuningPlan:
+    """Return a plan for the base rate, with a sample trace of its own."""
+    windows = window_lengths(ms(100))
+    envelope = envelope_of(gamma(BASE, 1.0, 300, 7), windows)
+    stages = (StageTarget("a", "a", "v100", 4, 1, 20.0), StageTarget("b", "b", "v100", 4, 1, 30.0))
+    return TuningPlan("chain", ms(SLO_MS), BASE, envelope, stages)
+
+
+async def send_queries(endpoint: str, arrivals: list[float]) -> Counter[str]:
+    """Send one query at each time, in seconds from the start, and count the outcomes."""
+    outcomes: Counter[str] = Counter()
+
+    async def send(client: AsyncClient, at_s: float, start_s: float) -> None:
+        await asyncio.sleep(start_s + at_s - time.monotonic())
+        try:
+            await client.predict("chain", np.ones((1, 1), np.float32), slo_ms=SLO_MS)
+            outcomes["OK"] += 1
+        except HorologeError as error:
+            outcomes[error.status.name] += 1
+
+    async with AsyncClient(endpoint) as client:
+        start_s = time.monotonic() + 0.2
+        await asyncio.gather(*(send(client, at_s, start_s) for at_s in arrivals))
+    return outcomes
+
+
+def status_when(client: Client, hardware: str, count: int) -> dict[str, Any]:
+    """Wait until so many devices of a type are connected, and return the tuner's status."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        assert time.monotonic() < end, "condition not met in time"
+        try:
+            status = client.tune("status")
+            if status["devices_connected"].get(hardware, 0) == count:
+                return status
+        except HorologeError:
+            pass
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_spike_and_a_drop_lose_no_query(tmp_path: Path) -> None:
+    for name, times in (("a", (40, 60, 100)), ("b", (30, 45, 80))):
+        a_folder(tmp_path / "models", name, MANIFEST.format(*times))
+    write_pipelines(tmp_path / "models" / "pipelines", {"chain": CHAIN}, slo="5s", datatype="FP32")
+    endpoint = f"ipc://{tmp_path}/clients"
+    sets = (f"worker.cache={tmp_path}/cache", f"tuner.state={tmp_path}/state", "worker.pages_bytes=64MiB",
+            "tuner.demand=relative", "selector.state=")  # fmt: skip
+    options = SystemOptions(
+        str(tmp_path / "models"), 1, False, "127.0.0.1:0", (endpoint,), "off", sets=sets, tuner=True
+    )
+    arrivals, begin_s = [], 0.0
+    for seed, (rate, seconds) in enumerate(STEPS):
+        arrivals += [begin_s + at_ns / 1e9 for at_ns in gamma(rate, 1.0, seconds, seed)]
+        begin_s += seconds
+    with LocalSystem(options, lambda name, line: None) as system, Client(endpoint) as client:
+        system.wait_ready(60)
+        while True:
+            try:
+                client.tune("apply", msgspec.json.encode(a_plan()))
+                break
+            except HorologeError:  # the tuner connects later
+                time.sleep(0.1)
+        status_when(client, "v100", 2)
+        outcomes = asyncio.run(send_queries(endpoint, arrivals))
+        status = client.tune("status")
+    events = [entry["event"] for entry in reversed(status["journal"])]
+    assert outcomes.total() == len(arrivals)
+    assert set(outcomes) == {"OK"}
+    assert "scaled up" in events
+    assert events[-1] == "scaled down"
+    assert status["pipelines"][0]["replicas"] == {"a": 1, "b": 1}
