@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from horologe_cli.commands.tuner import tuning_part
 from horologe_cli.planning.planning_problem import recent_arrivals
 from horologe_common.clock import ms, s
 from horologe_common.service.settings import SettingsError
@@ -56,9 +55,3 @@ def test_several_calls_of_a_query_are_one_arrival() -> None:
 def test_too_few_arrivals_are_an_error() -> None:
     with pytest.raises(SettingsError, match="got 7 recent arrivals of p, wanted at least 100"):
         recent_arrivals(AnsweringClient(ArrivalCounts(ms(10), (7,))), "p")  # type: ignore[arg-type]
-
-
-def test_the_tuner_gets_its_part_of_a_plan_file() -> None:
-    assert tuning_part(b'{"plan": 1, "tuning_plan": {"pipeline": "p"}}') == b'{"pipeline":"p"}'
-    assert tuning_part(b'{"pipeline": "p"}') == b'{"pipeline": "p"}'
-    assert tuning_part(b"no JSON") == b"no JSON"

@@ -50,15 +50,9 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Describe(5, "m/1"), "930705a36d2f31"),
     (
         wire.Description(
-<<<<<<< HEAD
-            5, (wire.ShareState("worker/0", 0, "cpu", 8, 7, ("m/1",), 1, 1000, {1: 5}, 9, "v"),), "edf", 2
-        ),
-        "950805919ba8776f726b65722f3000a3637075080791a36d2f3101cd03e881010509a176a365646602",
-=======
             5, (wire.ShareState("worker/0", 0, "cpu", 8, 7, ("m/1",), 1, 1000, {1: 5}, 9, "v100", ("m/1",)),), "edf", 2
         ),
         "950805919ca8776f726b65722f3000a3637075080791a36d2f3101cd03e881010509a47631303091a36d2f31a365646602",
->>>>>>> main
     ),
     (
         wire.Hello(1, ("worker/0#a",), "boot", "ipc://e", ("worker",)),

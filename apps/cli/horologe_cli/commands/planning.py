@@ -134,29 +134,12 @@ def plan(
         from horologe_cli.planning.planning_problem import ProblemSource
         from horologe_cli.planning.planning_run import PlanOptions, plan_repeatedly
 
-<<<<<<< HEAD
         traffic = Traffic(trace, rate, cv, duration, seed, max_gap, recent)
         server = (endpoint, keys) if live or recent else None
         source = ProblemSource(pipeline, slo, traffic, profiles, config, price or (), server)
         found = (attainment, confidence, parse_search(search), parse_accuracy(accuracy or ()), budget, floor, exact)
         options = PlanOptions(*found, plot, json, (endpoint, keys) if apply else None, every)
         plan_repeatedly(source, options)
-=======
-        traffic = Traffic(trace, rate, cv, duration, seed, max_gap)
-        server = (endpoint, keys) if live else None
-        problem = _read_problem(pipeline, slo, traffic, profiles, config, price or (), server)
-        objective = Objective(problem.structure.slo_ns, attainment, confidence)
-        options = PlanOptions(parse_search(search), parse_accuracy(accuracy or ()), budget, floor, exact)
-        document, evaluator, comparison = find_plan(problem, objective, options, output.is_silent(json))
-        if plot:
-            configuration = document.plan.configuration
-            draw_plan(plot, evaluator, configuration, evaluator.forecast(configuration))
-        if apply:
-            with output.open_client(endpoint, keys) as client:
-                client.tune("apply", msgspec.json.encode(document.tuning_plan))
-    text = plan_text(document, problem.hardware, comparison)
-    output.print_result(msgspec.to_builtins(document) | {"exact": comparison}, text, json)
->>>>>>> main
 
 
 @contextmanager

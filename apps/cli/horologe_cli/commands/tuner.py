@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, ExitCode, Json, Keys, call_server, console, fail, print_json
@@ -51,14 +50,7 @@ def apply(
       horologe tuner apply plan.json
       horologe tuner apply plan.json --dry-run
     """
-<<<<<<< HEAD
-    try:
-        document = tuning_part(file.read_bytes())
-    except OSError as error:
-        fail(f"{file}: {error.strerror}", ExitCode.USAGE)
-=======
     document = _read_plan(file)
->>>>>>> main
     _print(call_server(endpoint, keys, lambda client: client.tune("apply", document, dry_run=dry_run)), json)
 
 
@@ -78,15 +70,6 @@ def withdraw(
     _print(call_server(endpoint, keys, lambda client: client.tune("withdraw", pipeline.encode())), json)
 
 
-<<<<<<< HEAD
-def tuning_part(document: bytes) -> bytes:
-    """Return the part that the tuner reads of a file of `horologe plan --json`. Return other documents as they are."""
-    try:
-        parts = msgspec.json.decode(document)
-    except msgspec.MsgspecError:
-        return document
-    return msgspec.json.encode(parts["tuning_plan"]) if isinstance(parts, dict) and "tuning_plan" in parts else document
-=======
 def _read_plan(file: Path) -> bytes:
     """Return the tuner's plan in a file of `horologe plan --json`, or the whole file if it is such a plan itself."""
     import json as jsonlib
@@ -100,7 +83,6 @@ def _read_plan(file: Path) -> bytes:
         fail(f"{file}: not JSON: {error}", ExitCode.USAGE)
     plan = document.get("tuning_plan") if isinstance(document, dict) else None
     return body if plan is None else jsonlib.dumps(plan).encode()
->>>>>>> main
 
 
 def _print(status: dict[str, Any], json: bool) -> None:

@@ -133,13 +133,9 @@ class ShareState(Message, frozen=True):
     """Execution time of the requested model by batch size: recent measurements, else the worker's profile."""
     load_ns: int = 0
     hardware: str = ""
-<<<<<<< HEAD
-    """Hardware type of the device, by which plans name pools."""
-=======
     """Hardware type, by which plans name pools."""
     kept: tuple[str, ...] = ()
     """Models that the tuner's plan keeps resident."""
->>>>>>> main
 
 
 class Description(Message, frozen=True, tag=8):

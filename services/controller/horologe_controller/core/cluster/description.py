@@ -24,10 +24,7 @@ def describe_shares(now_ns: int, cluster: Cluster, model: str = "") -> tuple[Sha
             share.exec.free_at(now_ns) - now_ns,
             *share.typical_durations(now_ns, model),
             share.hardware,
-<<<<<<< HEAD
-=======
             tuple(share.kept),
->>>>>>> main
         )
         for share in cluster.shares()
     )
