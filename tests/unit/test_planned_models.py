@@ -27,6 +27,7 @@ from horologe_common.wire import (
     Unload,
 )
 from horologe_controller.core.controller import Controller
+from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import ControllerSettings
 
@@ -321,3 +322,23 @@ def test_nothing_is_collected_without_a_tuner() -> None:
     bench.controller.tick(s(1))
     assert not sent(bench.controller, Events)
     assert not sent(bench.controller, Outcome)
+
+
+def test_arrivals_are_recorded_once_per_turn_and_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, int]] = []
+    record = EventRecorder.record_arrivals
+
+    def count_call(recorder: EventRecorder, now_ns: int, model: str, count: int) -> None:
+        calls.append((model, count))
+        record(recorder, now_ns, model, count)
+
+    monkeypatch.setattr(EventRecorder, "record_arrivals", count_call)
+    bench = Bench(("cpu",), ("sum", "other"))
+    bench.submit(count=40)
+    assert calls == []  # no tuner listens
+    bench.plan(number=0)
+    for number in range(100, 200):
+        message = Submit(number, ("sum/1", "other/1")[number % 2], s(10), 1, FRONTEND, number)
+        bench.controller.handle(bench.now_ns, SELECTOR, message, ())
+    bench.settle()
+    assert sorted(calls) == [("other/1", 50), ("sum/1", 50)]

@@ -121,10 +121,9 @@ def add_measured(profiles: Profiles, structure: PipelineStructure, client: Clien
 
 
 def _times_by_hardware(client: Client, model: str) -> dict[str, list[dict[int, int]]]:
-    """Return the EXEC times of each share that runs the model. `model`: its name, or the key of a version."""
+    """Return the times of the model's newest version by hardware type. `model`: a name, or a key `name/version`."""
     name, _, version = model.partition("/")
-    ready = [state.spec for state in client.models(name) if state.state == "READY"]
-    keys = [spec.key for spec in ready if version in ("", spec.version)]
+    keys = [state.spec.key for state in client.models(name) if version in ("", state.spec.version)]
     times: dict[str, list[dict[int, int]]] = {}
     for share in client.describe(keys[-1]).shares if keys else ():
         if share.exec_ns:

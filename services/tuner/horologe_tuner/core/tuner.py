@@ -135,7 +135,8 @@ class Tuner:
         if self._last_event and events.number > self._last_event + 1:
             for running in self.plans.values():
                 running.reset_traffic()
-        first, self._last_event, self._seen_ns = not self._last_event, events.number, now_ns
+        resumed = bool(self._blind) or not self._last_event
+        self._last_event, self._seen_ns = events.number, now_ns
         if self._blind:
             self._note(now_ns, "sighted", "", "events of the controller arrive again")
             self._blind = ""
@@ -149,8 +150,8 @@ class Tuner:
                 changed |= not self._only_reports(running)
         if changed:
             self._carry_out()
-        elif first:
-            self._scale()  # workers may have been lost meanwhile
+        elif resumed:
+            self._scale()  # workers may have been lost, or a plan been applied meanwhile
 
     def _report_decision(self, now_ns: int, running: RunningPlan, decision: Decision) -> None:
         dry_run, pipeline = self._only_reports(running), running.plan.pipeline
