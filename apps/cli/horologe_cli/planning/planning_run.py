@@ -15,6 +15,7 @@ from horologe_common.service.settings import DURATIONS, SettingsError, parse_qua
 from horologe_common.status import HorologeError
 from horologe_tuner.core.planning.exact_search import find_cheapest
 from horologe_tuner.core.planning.initialization import Infeasible
+from horologe_tuner.core.planning.levels import provisioning_levels
 from horologe_tuner.core.planning.objective import Objective
 from horologe_tuner.core.planning.planner import Search, make_plan, tuning_plan
 from horologe_tuner.core.planning.variants import cheapest_accurate, most_accurate, with_models
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from horologe_cli.planning.planning_problem import PlanningProblem, ProblemSource
     from horologe_common.pipelines import PipelineStructure
     from horologe_tuner.core.planning.evaluation import Evaluator
+    from horologe_tuner.core.plans import PipelinePlan
 
 
 class PlanOptions(NamedTuple):
@@ -121,13 +123,20 @@ def _choose(problem: PlanningProblem, options: PlanOptions, evaluator_of: Any) -
     if not (options.budget or options.floor):
         evaluator = evaluator_of(structure)
         plan = make_plan(evaluator, options.search)
-        return evaluator, PlanDocument(plan, tuning_plan(plan, problem.arrivals_ns))
+        return evaluator, _document(problem, evaluator, plan)
     if options.budget:
         chosen = most_accurate(structure, accuracy, evaluator_of, options.budget)
     else:
         chosen = cheapest_accurate(structure, accuracy, evaluator_of, options.floor)
-    document = PlanDocument(chosen.plan, tuning_plan(chosen.plan, problem.arrivals_ns), chosen.accuracy)
-    return evaluator_of(with_models(structure, chosen.models)), document
+    evaluator = evaluator_of(with_models(structure, chosen.models))
+    return evaluator, _document(problem, evaluator, chosen.plan, chosen.accuracy)
+
+
+def _document(
+    problem: PlanningProblem, evaluator: Evaluator, plan: PipelinePlan, accuracy: float | None = None
+) -> PlanDocument:
+    levels = provisioning_levels(evaluator, plan.configuration)
+    return PlanDocument(plan, tuning_plan(plan, problem.arrivals_ns, levels), accuracy)
 
 
 def _search_exactly(evaluator: Evaluator, cost: float, progress: Any, task: Any) -> str:

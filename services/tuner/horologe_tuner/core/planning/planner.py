@@ -10,7 +10,7 @@ from horologe_tuner.core.planning.exchange import improve
 from horologe_tuner.core.planning.initialization import Infeasible, fastest_hardware, initialize, service_path
 from horologe_tuner.core.planning.minimization import CENT, Moves, minimize_cost, removals
 from horologe_tuner.core.plans import Alternative, PipelinePlan, PlannedStage
-from horologe_tuner.core.tuning_plan import StageTarget, TuningPlan
+from horologe_tuner.core.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,11 +115,16 @@ def _rejected(evaluator: Evaluator, best: Configuration) -> Alternative | None:
     return Alternative(fewer, evaluator.price(fewer), reason)
 
 
-def tuning_plan(plan: PipelinePlan, arrivals_ns: NDArray[np.int64]) -> TuningPlan:
-    """Return what the tuner needs of a plan: the envelope of the sample trace and the figures of each stage."""
+def tuning_plan(
+    plan: PipelinePlan, arrivals_ns: NDArray[np.int64], levels: tuple[ProvisioningLevel, ...] = ()
+) -> TuningPlan:
+    """Return what the tuner needs of a plan: the envelope of the sample trace and the figures of each stage.
+
+    `levels`: see `provisioning_levels`. Without them, the tuner follows the paper's provisioning ratios.
+    """
     targets = tuple(
         StageTarget(s.stage, s.model, s.hardware, s.batch, s.replicas, s.throughput, s.scale_factor)
         for s in plan.stages
     )
     envelope = envelope_of(arrivals_ns, window_lengths(plan.service_ns))
-    return TuningPlan(plan.pipeline, plan.slo_ns, plan.rate, envelope, targets)
+    return TuningPlan(plan.pipeline, plan.slo_ns, plan.rate, envelope, targets, levels=levels)
