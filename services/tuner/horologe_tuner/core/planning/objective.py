@@ -30,9 +30,9 @@ class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slo_ns: int
     attainment: float = 0.99
     confidence: float = 0.999
-    """Of each bound. The planner keeps the cheapest of hundreds of configurations that pass, so the bounds of the chosen
-    one are optimistic. At 0.99, one of 32 plans of the examples missed on unseen traffic. At 0.999 none did, and plans
-    cost 0.4% more."""
+    """Of each bound. The planner keeps the cheapest of hundreds of configurations that pass, so the bounds of this one
+    are optimistic. At 0.99, one of 32 plans of the examples missed on unseen traffic. At 0.999 none did, and plans cost
+    0.4% more."""
 
     def validate(self) -> None:
         """Raise ValueError, with the field, the value and what was wanted, if a field is invalid."""
