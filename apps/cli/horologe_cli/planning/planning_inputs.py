@@ -72,7 +72,9 @@ def read_structure(text: str, slo: str, live: PipelineStructure | None = None) -
         if not os.path.isfile(text):
             raise SettingsError(f"PIPELINE: got {text!r}, wanted a file or one of {', '.join(EXAMPLE_PIPELINES)}")
         with option_errors(text):
-            structure = msgspec.json.decode(Path(text).read_bytes(), type=PipelineStructure)
+            document = msgspec.json.decode(Path(text).read_bytes())
+            shown = isinstance(document, dict) and "structure" in document  # by `horologe pipeline show --json`
+            structure = msgspec.convert(document["structure"] if shown else document, PipelineStructure)
     if slo:
         structure = msgspec.structs.replace(structure, slo_ns=parse_quantity("slo", slo, DURATIONS))
     with option_errors(text):
