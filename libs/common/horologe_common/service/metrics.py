@@ -22,6 +22,7 @@ class Metric(NamedTuple):
 
 MODEL = ("model", "version")
 PART = ("application", "model")
+STAGE = ("pipeline", "stage")
 
 METRICS: dict[str, Metric] = {
     "nv_inference_request_success": Metric("cumulative", "Requests answered OK", MODEL),
@@ -93,6 +94,15 @@ METRICS: dict[str, Metric] = {
     "horologe_tuner_blind": Metric("gauge", "1 while the tuner sees no arrivals and changes nothing", ()),
     "horologe_tuner_scaler_errors_total": Metric("counter", "Calls of the scaler that failed", ()),
     "horologe_profiler_keys": Metric("gauge", "Models x applications x ranges of lengths that have measurements"),
+    "horologe_pipeline_open": Metric("gauge", "Open queries of a pipeline", ("pipeline",)),
+    "horologe_pipeline_open_limit": Metric(
+        "gauge", "Limit of open queries of a pipeline, so that few are dropped behind their first stage", ("pipeline",)
+    ),
+    "horologe_pipeline_calls_total": Metric("counter", "Calls of a pipeline's driver with outputs", STAGE),
+    "horologe_pipeline_drops_total": Metric("counter", "Calls of a pipeline's driver without outputs", STAGE),
+    "horologe_pipeline_driver_restarts_total": Metric(
+        "counter", "Processes of a pipeline's driver that have ended", ("pipeline",)
+    ),
     "horologe_application_model_answered_total": Metric("counter", "Predictions for an application", PART),
     "horologe_application_model_missing_total": Metric(
         "counter", "Predictions for an application that were not there in time", PART
