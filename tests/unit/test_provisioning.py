@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from horologe_tuner.core.interference.prediction import INTERFERENCE_MODELS
@@ -189,6 +189,30 @@ def test_a_workload_too_large_for_a_gpu_is_split() -> None:
         check_plan(plan, [load])
         assert len(plan.gpus) > 1
     assert len(provision([load], [V100]).gpus) <= 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from((PAPER, V100)),
+    st.sampled_from(sorted(LARGEST)),
+    st.floats(10, 8000),
+    st.floats(5, 120),
+    st.sampled_from((0.0, 1.0)),
+)
+@example(PAPER, "vgg19", 3002.604241542428, 16.673371668571804, 1.0)
+def test_any_rate_is_served_or_the_slo_is_refused(
+    kind: GpuType, model: str, rate: float, slo_ms: float, margin: float
+) -> None:
+    load = Workload("w", model, rate, slo_ms)
+    options = ProvisioningOptions("igniter" if kind is PAPER else "pcie-contention", margin)
+    try:
+        plan = provision([load], [kind], options)
+    except ProvisioningError as error:
+        refusal = str(error)
+    else:
+        check_plan(plan, [load])
+        return
+    assert "batch 1 takes" in refusal
 
 
 def test_a_thousand_workloads_within_an_eighth_of_the_bound() -> None:

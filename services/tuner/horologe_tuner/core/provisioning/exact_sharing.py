@@ -57,8 +57,13 @@ def feasible_sets(fleets: Sequence[Fleet], limit: int = SETS_LIMIT) -> list[Shar
 
 
 def cheapest_partition(fleets: Sequence[Fleet], sets: Sequence[SharedSet]) -> tuple[list[SharedSet], float]:
-    """Return the cheapest choice of sets with every workload in one of them, and the lower bound of the solver."""
+    """Return the cheapest choice of sets with every workload in one of them, and the lower bound of the solver.
+
+    The choice is empty if the solver found none within its time.
+    """
     chosen = _solve(fleets, sets, integral=True)
+    if chosen.x is None:
+        return [], 0.0
     return [shared for shared, use in zip(sets, chosen.x, strict=True) if use > 0.5], float(chosen.mip_dual_bound)
 
 

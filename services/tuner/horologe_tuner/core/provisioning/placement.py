@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from horologe_tuner.core.interference.prediction import predict_shares, stack_coefficients
-from horologe_tuner.core.provisioning.share_bounds import BATCH_LIMIT, explain_infeasible
+from horologe_tuner.core.provisioning.share_bounds import explain_infeasible
+from horologe_tuner.core.provisioning.share_tables import largest_rate
 from horologe_tuner.core.provisioning.workloads import ProvisioningError, Workload
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def split_workloads(
     """
     parts: list[Workload] = []
     for workload in workloads:
-        rates = [_largest_rate(kind, model, workload, margin) for kind in kinds]
+        rates = [largest_rate(kind, model, workload, margin)[0] for kind in kinds]
         largest = max(rates)
         if not largest:
             reasons = [
@@ -125,17 +125,3 @@ def _parts(workload: Workload, largest: float) -> list[Workload]:
     rest = workload.rate - full * largest
     rates = [largest] * full + ([rest] if rest > 1e-6 * largest else [])
     return [Workload(workload.name, workload.model, rate, workload.slo_ms) for rate in rates]
-
-
-def _largest_rate(kind: GpuType, model: InterferenceModel, workload: Workload, margin: float) -> float:
-    """Return the most requests per second that a whole GPU serves within the SLO, 0 if it cannot serve batch 1."""
-    if workload.model not in kind.models:
-        return 0.0
-    coefficients = kind.models[workload.model]
-    factor = 1 + margin * coefficients.relative_error
-    batch = np.arange(1.0, BATCH_LIMIT + 1)
-    share = np.full_like(batch, kind.whole * kind.gpu.share_unit_percent)
-    stacked = stack_coefficients([coefficients])[:, :, None]
-    predicted = predict_shares(model, kind.gpu, stacked, batch[:, None], share[:, None])
-    in_time = predicted.latency_ms[:, 0] <= workload.slo_ms / 2 / factor
-    return float(np.max(predicted.throughput[:, 0] / factor * in_time)) * (1 - 1e-9)

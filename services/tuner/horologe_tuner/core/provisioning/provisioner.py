@@ -9,6 +9,7 @@ import numpy as np
 
 from horologe_tuner.core.interference.prediction import DEFAULT_INTERFERENCE_MODEL, INTERFERENCE_MODELS
 from horologe_tuner.core.provisioning.exact_sharing import (
+    SharedSet,
     cheapest_partition,
     feasible_sets,
     share_bound,
@@ -112,8 +113,10 @@ def _provision_with(
     """Return the plan with any of these GPU types."""
     fleets = empty_fleets(workloads, kinds, options)
     count = len(fleets[0].tables.workloads)
+    chosen, bound = list[SharedSet](), 0.0
     if count <= options.exact_workloads and (sets := feasible_sets(fleets)):
         chosen, bound = cheapest_partition(fleets, sets)
+    if chosen:
         for shared in chosen:
             fleet = fleets[shared.fleet]
             gpu = fleet.open_gpu(shared.members[0])

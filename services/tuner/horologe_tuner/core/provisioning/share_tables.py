@@ -11,10 +11,11 @@ from horologe_tuner.core.interference.prediction import (
     Alone,
     Index,
     Prediction,
+    predict_shares,
     run_alone,
     stack_coefficients,
 )
-from horologe_tuner.core.provisioning.share_bounds import ShareBound, least_bound, paper_bound
+from horologe_tuner.core.provisioning.share_bounds import BATCH_LIMIT, ShareBound, least_bound, paper_bound
 from horologe_tuner.core.provisioning.workloads import ProvisioningError, Workload
 
 if TYPE_CHECKING:
@@ -82,11 +83,21 @@ class ShareTables:
 
     def _compute(self, rows: Index) -> None:
         """Fill the tables of these rows."""
+        workloads = [self.workloads[row] for row in rows]
+        self._tabulate(rows, [self._bound(workload) for workload in workloads])
+        for row in rows[self.least[rows] > self.kind.whole]:
+            # Below the power cap, another batch size may need the least share. Eq. 18 leaves the cap out.
+            workload = self.workloads[row]
+            rate, batch = largest_rate(self.kind, self._model, workload, self._margin)
+            if workload.rate <= rate:
+                self._tabulate(np.array([row]), [ShareBound(batch, 1)])
+
+    def _tabulate(self, rows: Index, bounds: Sequence[ShareBound]) -> None:
+        """Fill the tables of these rows for the batch sizes of the bounds. Raise shares that are too small alone."""
         gpu, models = self.kind
         workloads = [self.workloads[row] for row in rows]
         fallback = next(iter(models.values()))
         coefficients = [models.get(workload.model, fallback) for workload in workloads]
-        bounds = [self._bound(workload) for workload in workloads]
         batch = np.array([bound.batch for bound in bounds], float)
         share = np.arange(self.kind.whole + 1.0) * gpu.share_unit_percent
         alone = run_alone(gpu, stack_coefficients(coefficients)[:, :, None], batch[:, None], share[None, :])
@@ -96,7 +107,6 @@ class ShareTables:
         self._limits[:, rows] = np.stack([slo / 2, MS_PER_S * batch / rate]) / margins
         self.batch[rows] = batch
         self.least[rows] = [bound.units for bound in bounds]
-        # Eq. 18 leaves out the power cap, which a workload may exceed alone.
         allocation = self.allocate(rows[:, None], self.least[rows][:, None])
         self.least[rows] = np.where(allocation.fits, allocation.units[:, 0], self.kind.whole + 1)
 
@@ -142,6 +152,25 @@ class ShareTables:
             if bound.units <= self.kind.whole:
                 return bound
         return least_bound(gpu, model, workload.rate, workload.slo_ms, self._margin * model.relative_error)
+
+
+def largest_rate(kind: GpuType, model: InterferenceModel, workload: Workload, margin: float) -> tuple[float, int]:
+    """Return the most requests per second that a whole GPU serves within the SLO, and the batch size for it.
+
+    The rate is 0 if not even batch 1 meets the SLO, or if the model has no profile on this GPU type.
+    """
+    if workload.model not in kind.models:
+        return 0.0, 1
+    coefficients = kind.models[workload.model]
+    factor = 1 + margin * coefficients.relative_error
+    batch = np.arange(1.0, BATCH_LIMIT + 1)
+    share = np.full_like(batch, kind.whole * kind.gpu.share_unit_percent)
+    stacked = stack_coefficients([coefficients])[:, :, None]
+    predicted = predict_shares(model, kind.gpu, stacked, batch[:, None], share[:, None])
+    in_time = predicted.latency_ms[:, 0] <= workload.slo_ms / 2 / factor
+    rates = predicted.throughput[:, 0] / factor * in_time * (1 - 1e-9)  # a part at this rate fits despite rounding
+    best = int(np.argmax(rates))
+    return float(rates[best]), best + 1
 
 
 def check_workloads(workloads: Sequence[Workload], kinds: Sequence[GpuType]) -> None:
