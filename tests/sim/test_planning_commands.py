@@ -102,10 +102,12 @@ def test_an_exact_search_compares_the_plan_with_the_optimum() -> None:
     ("arguments", "message"),
     [
         (["plan", "nonsense", *SHORT], "PIPELINE: got 'nonsense', wanted a file or one of image-processing"),
-        (["plan", "cascade"], "--trace, --rate: got both or neither, wanted one of them"),
+        (["plan", "cascade"], "--trace, --rate, --recent: got several or none, wanted one of them"),
         (["plan", "cascade", *SHORT, "--slo", "5"], "setting slo: got '5', wanted a number with one of"),
         (["plan", "cascade", *SHORT, "--slo", "0ms"], "slo_ns: got 0, wanted more than 0"),
         (["plan", "cascade", *SHORT, "--price", "v100=0"], "hardware.prices: got 'v100=0', wanted NAME=PRICE"),
+        (["plan", "cascade", *SHORT, "--every", "1min"], "--every: got no --recent, wanted it"),
+        (["plan", "cascade", "--recent", "--every", "0min"], "--every: got 0min, wanted more than 0"),
         (["plan", "cascade", *SHORT, "--search", "deep"], "--search: got 'deep', wanted one of paper, any-order"),
         (["plan", "cascade", *SHORT, "--floor", "0.9"], "--accuracy: got none, wanted that of each variant"),
         (["plan", "cascade", *SHORT, "--accuracy", "x"], "--accuracy: got 'x', wanted MODEL=PART"),

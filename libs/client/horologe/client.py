@@ -175,13 +175,15 @@ class Client:
 
     def tune(
         self,
-        command: Literal["apply", "withdraw", "status"],
+        command: Literal["apply", "withdraw", "status", "arrivals"],
         document: bytes = b"",
         *,
         dry_run: bool = False,
         timeout: float = 5.0,
     ) -> dict[str, Any]:
         """Apply a plan, withdraw that of a pipeline, or return the status of the tuner (`TunerStatus`, as a dict).
+
+        arrivals: return the recent arrivals of a pipeline with a plan instead (`ArrivalCounts`, as a dict).
 
         `document`: the plan in JSON, or the pipeline's name. `dry_run`: only report the decisions of this plan. Raises
         `InvalidInput`, `UnknownModel`, `Forbidden`; `Lost` if no tuner is connected.
