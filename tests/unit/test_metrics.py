@@ -42,10 +42,10 @@ def test_connections_that_send_nothing_do_not_block_probes() -> None:
     host, port = server.server_address
     silent = [socket.create_connection((host, port), 5) for _ in range(CONNECTIONS - 1)]
     try:
-        connection = HTTPConnection(host, port, timeout=MetricsHandler.timeout / 2)
-        connection.request("GET", "/health")
-        assert connection.getresponse().status == 200
-        connection.close()
+        probe = HTTPConnection(host, port, timeout=MetricsHandler.timeout / 2)
+        probe.request("GET", "/health")
+        assert probe.getresponse().status == 200
+        probe.close()
         silent += [socket.create_connection((host, port), 5) for _ in range(2)]
         assert silent[-1].recv(1) == b""  # one too many
         for connection in silent[:-1]:
