@@ -13,6 +13,12 @@ from horologe_experiments.clockwork.fig8 import Fig8
 from horologe_experiments.clockwork.scale import Scale
 from horologe_experiments.clockwork.window import Window
 from horologe_experiments.harness.experiment import Experiment
+from horologe_experiments.inferline.inferline_cost import InferLineCost
+from horologe_experiments.inferline.inferline_drop import InferLineDrop
+from horologe_experiments.inferline.inferline_planner import InferLinePlanner
+from horologe_experiments.inferline.inferline_pooled import InferLinePooled
+from horologe_experiments.inferline.inferline_traces import InferLineTraces
+from horologe_experiments.inferline.inferline_tuner import InferLineTuning
 from horologe_experiments.live.batching import Batching
 from horologe_experiments.live.dynamic import Dynamic
 from horologe_experiments.live.fig9 import Fig9
@@ -38,6 +44,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         Replicas(),
         Feedback(),
         Stragglers(),
+        InferLineCost(),
+        InferLinePlanner(),
+        InferLinePooled(),
+        InferLineTuning(),
+        InferLineTraces(),
+        InferLineDrop(),
     )
 }
 """Experiments that run in the simulator or in this process."""

@@ -32,6 +32,17 @@ TINY = {
     "stragglers": ["sizes=[2]", 'schedulers=["horologe"]', 'duration="1s"', 'warmup="100ms"'],
     "window": ["rate=300", "widths_ms=[0.1, 50]", 'duration="500ms"', 'warmup="100ms"'],
 }
+TINY |= {
+    "inferline-cost": ['pipelines=["cascade"]', "rates=[50]", "plan_seconds=20", "serve_seconds=20"],
+    "inferline-planner": ['pipelines=["cascade"]', "slos_ms=[100]", "rates=[20]", "plan_seconds=10", "exact_runs=50"],
+    "inferline-tuner": [
+        "sample_seconds=20",
+        'scenarios=[{name="s", pipeline="cascade", wanted=["step", "burst"], phases=[{seconds=20, rate=20}]}]',
+    ],
+    "inferline-traces": ["point_seconds=1", 'pipeline="cascade"', "max_rate=50", "oracle=true"],
+    "inferline-drop": ['duration="500ms"'],
+    "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_seconds=3", "serve_seconds=3"],
+}
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
 
 
@@ -69,7 +80,12 @@ def test_findings_become_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["fig6", "fig7", "fig8", "scale", "window", "orloj-tables", "bandits", "ensembles", "personal", "replicas"]
+    "name",
+    [
+        *("fig6", "fig7", "fig8", "scale", "window", "orloj-tables", "bandits", "ensembles", "personal", "replicas"),
+        *("inferline-cost", "inferline-planner", "inferline-tuner", "inferline-traces", "inferline-pooled"),
+        "inferline-drop",
+    ],
 )
 def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:
     run(name, "--plot", "--out", str(tmp_path))

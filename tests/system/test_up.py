@@ -32,7 +32,7 @@ def up(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Up]:
 
 
 def test_serves_until_it_is_stopped(up: Up) -> None:
-    split = len(up.ready["processes"]) == 5
+    split = len(up.ready["processes"]) == 6
     front = ("frontend", "selector", "controller") if split else ("edge",)
     assert set(up.ready["processes"]) == {*front, "worker-0", "profiler", "tuner"}
     assert [model["name"] for model in up.ready["models"]] == ["pretend"]

@@ -190,10 +190,25 @@ async def loops_over_calls(call: Any, inputs: Any) -> Any:
         await call("a", inputs)
 
 
+class NoText(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+async def raises_no_text(call: Any, inputs: Any) -> Any:
+    raise NoText
+
+
+async def raises_surrogates(call: Any, inputs: Any) -> Any:
+    raise FileNotFoundError("no file \udcff")
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
         (raises, "ValueError: broken (test_driver_runs.py, line "),
+        (raises_no_text, "NoText: its text raises ZeroDivisionError (test_driver_runs.py, line "),
+        (raises_surrogates, "FileNotFoundError: no file ? (test_driver_runs.py, line "),
         (exits, "SystemExit: 3"),
         (returns_list, "result: got list, wanted a dict of name to array"),
         (sends_object, "inputs of a call: input 'x': dtype: got complex128, wanted one of "),
@@ -206,7 +221,7 @@ def test_a_faulty_driver_fails_with_a_reason(
     desk = Desk(function)
     desk.start(1)
     message, _ = desk.done[1]
-    assert message.status != 0
+    assert message.status == Status.FAILED
     assert reason in message.reason
     assert len(desk.calls) <= 100
     desk.start(2)  # the driver still works

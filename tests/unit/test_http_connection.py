@@ -112,6 +112,34 @@ def test_responses_depend_neither_on_earlier_requests_nor_on_the_reads(messages:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("size", [1, 30, 1000])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_request_to_upgrade_is_answered_over_http_1(size: int, chunked: bool) -> None:
+    """Java's HttpClient and `curl --http2` send these headers with every first request."""
+    framed = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY) if chunked else BODY
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(BODY)
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB"
+    data = b"POST /v2/models/echo/infer HTTP/1.1\r\n%s\r\n%s\r\n\r\n%s" % (length, upgrade, framed)
+    written = b"".join(asyncio.run(responses([data[at : at + size] for at in range(0, len(data), size)])))
+    assert written.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert (written.count(b"HTTP/1.1"), b"connection: close" in written) == (1, True)
+
+
+def test_requests_to_upgrade_have_one_answer_for_each_connection() -> None:
+    request = b"GET /v2/health/live HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    for method in (b"GET", b"CONNECT"):
+        written = b"".join(asyncio.run(responses([request.replace(b"GET", method) * 5000, request])))
+        assert written.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize(("version", "continues"), [(b"1.1", 1), (b"1.0", 0)])
+def test_only_clients_of_http_1_1_get_100_continue(version: bytes, continues: int) -> None:
+    """An HTTP/1.0 client takes it for the response (RFC 9110 10.1.1)."""
+    head = b"POST /v2/models/echo/infer HTTP/%s\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    written = b"".join(asyncio.run(responses([head % (version, len(BODY)), BODY])))
+    assert (written.count(b" 100 Continue"), written.count(b" 200 OK")) == (continues, 1)
+
+
 def test_a_repeated_request_is_refused_at_the_limit() -> None:
     async def scenario() -> None:
         assert [b" 503 " in response for response in await responses([MESSAGES[0]] * 2, limit=0)] == [True, True]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from horologe_cli.local.topology import SystemOptions, build_topology
-from horologe_common.service.isolation import child_environment, user_options
+from horologe_common.service.isolation import child_environment, describe_exit, user_options
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
@@ -79,6 +79,11 @@ def test_a_python_model_gets_no_variable_that_is_not_allowed(tmp_path: Path, mon
     folder = a_python_model(tmp_path, READS_ITS_ENVIRONMENT)
     seen = read_report(folder, tmp_path / "report", DeviceConfig(environment=("REPORT",)))
     assert SECRET not in seen
+
+
+def test_every_exit_of_a_process_has_a_description() -> None:
+    """Signals between SIGRTMIN and SIGRTMAX have no name."""
+    assert [describe_exit(code) for code in (3, -9, -40)] == ["exit code 3", "SIGKILL", "signal 40"]
 
 
 def test_the_environment_of_a_model() -> None:

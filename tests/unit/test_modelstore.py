@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,8 +21,6 @@ from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime
 from model_folders import ECHO, SIGNATURE, a_folder, a_python_model, an_emulated_model, an_onnx_model, onnx_bytes
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from horologe_common.models import ModelSpec
     from horologe_gpu_worker.runtime import DeviceConfig, Runtime
 
@@ -120,11 +120,15 @@ def test_what_is_wrong_with_one_model_leaves_the_others(store: ModelStore, repos
         ("batch_sizes = [4, 2]", r"batch_sizes: got \[4, 2\], wanted ascending"),
         ("batch_sizes = [0, 2]", r"batch_sizes: got \[0, 2\], wanted ascending numbers from 1"),
         ("threads = 0", "threads: got 0, wanted at least 1"),
+        ("slo = '99999999999s'", "slo: got '99999999999s', wanted a number"),
+        ("batch_sizes = [1, 99999999999999999999]", r"batch_sizes: got \[1, 99999999999999999999\], wanted ascending"),
+        ("max_length = 99999999999999999999", "max_length: got 99999999999999999999, wanted at least 0 and at most"),
         ("runtime = 'torch'", "runtime: got 'torch', wanted one of onnx, pytorch, python, emulated"),
         ("runtime = 'emulated'\n" + SIGNATURE, r"emulated: got no table, wanted \[emulated\]"),
         ("[emulated]\nexec_ms = {1 = -1}\n" + SIGNATURE, "model.toml: "),
         (SIGNATURE.replace("FP32", "FLOAT"), "inputs: x: datatype: got 'FLOAT', wanted one of BOOL"),
         (SIGNATURE.replace("-1", "-2"), r"inputs: x: shape: got \[-2, 4\]"),
+        (SIGNATURE.replace("4", "99999999999999999999"), r"inputs: x: shape: got \[-1, 99999999999999999999\], wanted"),
         (SIGNATURE + SIGNATURE, "inputs: name: got 'x', wanted a unique name"),
         ("[[[", r"model\.toml: "),
     ],
@@ -135,6 +139,19 @@ def test_a_bad_manifest_names_file_field_got_and_wanted(
     a_folder(repository, "m", manifest, model_onnx=onnx_bytes())
     with pytest.raises(AssertionError, match=wanted):
         raise AssertionError(reason_for(store))
+
+
+def test_folders_that_cannot_be_read_do_not_affect_the_others(
+    store: ModelStore, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that is not UTF-8, and a folder that vanishes between two reads."""
+    for name in ("fine", "gone", os.fsdecode(b"\xff")):
+        an_onnx_model(repository, name)
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: listed(path / "x" if path.name == "gone" else path))
+    reports = {report.spec.name: report for report in store.scan()}
+    msgspec.msgpack.encode(list(reports.values()))
+    assert {name: bool(report.reason) for name, report in reports.items()} == {"fine": False, "gone": True, "?": True}
 
 
 def test_names_that_would_break_addresses_are_refused(store: ModelStore, repository: Path) -> None:

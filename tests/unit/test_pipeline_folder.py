@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from horologe_common.clock import ms
 from horologe_common.status import InvalidInput
 from horologe_selector.drivers.driver_file import load_driver
-from horologe_selector.drivers.pipeline_folder import folder_state, read_pipelines
+from horologe_selector.drivers.pipeline_folder import MAX_FILE_BYTES, folder_state, read_pipelines
 from pipeline_folders import CHAIN, write_pipelines
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TENSOR = '[{name = "x", datatype = "FP32", shape = [1, 64]}]'
 VALID = f'[p]\nslo = "150ms"\ninputs = {TENSOR}\noutputs = {TENSOR}\n'
@@ -47,6 +46,10 @@ def test_the_content_changes_with_driver_and_table(tmp_path: Path) -> None:
         (VALID.replace('"150ms"', '"0s"'), "slo: got '0s', wanted more than 0"),
         (VALID.replace("FP32", "FP33"), "inputs: x: datatype: got 'FP33', wanted one of BOOL"),
         (VALID.replace("64", "-2"), "inputs: x: shape: got [1, -2], wanted sizes, or -1"),
+        (VALID.replace("64", "99999999999999999999"), "inputs: x: shape: got [1, 99999999999999999999], wanted"),
+        (VALID.replace("64", ", ".join(["2"] * 40)), "shape: got [1, 2, 2"),
+        (VALID.replace("150ms", "99999999999s"), "slo: got '99999999999s', wanted"),
+        (VALID + "max_rows = 99999999999999999999\n", "max_rows: got 99999999999999999999, wanted"),
         (VALID + "max_rows = 0\n", "max_rows: got 0, wanted at least 1"),
         (VALID.replace(TENSOR, "[]", 1), "inputs: got none, wanted at least one tensor"),
     ],
@@ -60,6 +63,21 @@ def test_an_invalid_table_names_field_and_wanted_value(tmp_path: Path, manifest:
     assert by_name["good"].reason == ""
 
 
+def test_files_that_are_no_drivers_do_not_affect_the_others(tmp_path: Path) -> None:
+    write_pipelines(tmp_path, {"good": CHAIN, "pipe": CHAIN, "large": CHAIN})
+    (tmp_path / "pipe.py").unlink()
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "large.py").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+    (Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.py"))).touch()
+    definitions = read_pipelines(tmp_path)
+    msgspec.msgpack.encode([(definition.spec, definition.reason) for definition in definitions])
+    by_name = {definition.spec.name: definition.reason for definition in definitions}
+    assert by_name["good"] == ""
+    assert "wanted a regular file" in by_name["pipe"]
+    assert f"wanted at most {MAX_FILE_BYTES}" in by_name["large"]
+    assert "wanted 1 to 128 printable characters" in by_name["?"]
+
+
 def test_a_table_without_a_driver_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "pipeline.toml").write_text(VALID)
     (definition,) = read_pipelines(tmp_path)
@@ -71,8 +89,9 @@ def test_a_name_with_a_slash_is_refused(tmp_path: Path) -> None:
     assert "without '/'" in read_pipelines(tmp_path)[0].reason
 
 
-def test_a_manifest_that_is_no_toml_raises(tmp_path: Path) -> None:
-    (tmp_path / "pipeline.toml").write_text("[p")
+@pytest.mark.parametrize("text", ["[p", "p = " + "[" * 5000])
+def test_a_manifest_that_is_no_toml_raises(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pipeline.toml").write_text(text)
     with pytest.raises(InvalidInput, match="pipeline"):
         read_pipelines(tmp_path)
 

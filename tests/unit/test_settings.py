@@ -70,6 +70,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_settings(Settings, "s", tmp_path / "nowhere.toml", {})
 
 
+@pytest.mark.parametrize("text", ["nans", "infs", "1e300s", "9999999999s", "-9999999999s", "1e400s"])
+def test_a_quantity_that_the_wire_cannot_carry_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="wanted a number"):
+        parse_quantity("x", text, DURATIONS)
+
+
 def test_quantities() -> None:
     assert [parse_quantity("x", text, DURATIONS) for text in ("0", "7ns", "2us", "0.5 ms", "3s", "1min")] == [
         0,

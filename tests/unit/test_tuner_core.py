@@ -352,3 +352,15 @@ def test_a_plan_for_a_model_that_is_withdrawn_stays_and_says_so() -> None:
     assert bench.status()["unserved_models"] == ["identify"]
     bench.events(400, 1.2)
     assert bench.replicas()["front"] > 2
+
+
+def test_a_plan_applied_while_blind_is_carried_out_when_events_arrive() -> None:
+    bench = Bench()
+    bench.apply()
+    bench.events(100, 1)
+    bench.now_ns += s(3)
+    bench.run()
+    bench.apply(msgspec.structs.replace(PLAN, stages=(msgspec.structs.replace(FRONT, replicas=7),)))
+    assert bench.scaled[-1] == {"v100": 3}
+    bench.events(100, 0.1)
+    assert bench.scaled[-1] == {"v100": 7}

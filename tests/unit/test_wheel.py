@@ -56,7 +56,7 @@ def test_the_wheel_holds_every_package_of_the_product_and_nothing_else() -> None
 
 def test_the_wheel_holds_the_models_of_the_demo() -> None:
     included = read_project(".")["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    models = {path.parent.name for path in (ROOT / "models").glob("*/1")}
+    models = {path.parent.name for path in (ROOT / "models").glob("*/1")} | {"pipelines"}
     assert included == {f"models/{name}": f"horologe_cli/demo/models/{name}" for name in models}
     assert Path(default_repository()) == ROOT / "models"
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!models/")]
@@ -114,7 +114,8 @@ def test_the_distribution_names_its_version_authors_and_links() -> None:
     assert horologe.__version__ == version("horologe")
 
 
-def test_the_product_needs_no_package_of_the_laboratory() -> None:
+def test_only_the_planner_needs_packages_for_numerical_work() -> None:
     extras = read_project(".")["project"]["optional-dependencies"]
-    needed = " ".join(requirement for requirements in extras.values() for requirement in requirements)
+    serving = (requirements for extra, requirements in extras.items() if extra not in ("planner", "dev"))
+    needed = " ".join(requirement for requirements in serving for requirement in requirements)
     assert not any(package in needed for package in ("matplotlib", "numba", "scipy"))

@@ -141,6 +141,13 @@ def element_count(shape: Sequence[int]) -> int:
     return elements
 
 
+def check_declared_shape(where: str, shape: Sequence[int]) -> None:
+    """Raise `InvalidInput` unless a signature can have the shape."""
+    if len(shape) > MAX_DIMS or not all(-1 <= dim <= MAX_DIM for dim in shape):
+        wanted = f"wanted sizes, or -1: at most {MAX_DIMS} sizes, none over {MAX_DIM}"
+        raise InvalidInput(f"{where}: shape: got {list(shape)}, {wanted}")
+
+
 def check_tensor(spec: TensorSpec, datatype: str, shape: Sequence[int]) -> None:
     """Raise `InvalidInput`, with the field and the expected value, unless the tensor matches the signature."""
     if datatype != spec.datatype:

@@ -32,14 +32,28 @@ class Status(IntEnum):
     """The key of the client or of the service does not permit the message."""
 
 
+def encodable(text: str) -> str:
+    """Return the text with `?` for what UTF-8 cannot encode, such as bytes of a file name that are not UTF-8."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return type and text of an exception. Its class may be a user's, whose `__str__` may raise."""
+    try:
+        text = encodable(str(error))
+    except Exception as fault:
+        text = f"its text raises {type(fault).__name__}"
+    return f"{type(error).__name__}: {text}"
+
+
 class HorologeError(Exception):
     """An answer with a status other than OK. `retry_after_ns` is 0 if a retry does not help."""
 
     status = Status.FAILED
 
     def __init__(self, reason: str = "", retry_after_ns: int = 0) -> None:
-        super().__init__(reason or self.status.name)
-        self.reason = reason
+        self.reason = encodable(reason)
+        super().__init__(self.reason or self.status.name)
         self.retry_after_ns = retry_after_ns
 
 

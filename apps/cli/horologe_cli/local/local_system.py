@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from horologe_cli.local.supervisor import Supervisor
 from horologe_cli.local.topology import build_topology
 from horologe_cli.local.worker_pool import ControlServer, WorkerPool
+from horologe_common.pipelines import PIPELINE_RUNTIME
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import HorologeError
 
@@ -136,7 +137,7 @@ class LocalSystem:
         except HorologeError:
             return None
         workers = {share.worker for share in description.shares}
-        loaded = all(state.state != "LOADING" for state in models)
+        loaded = all(state.state != "LOADING" or _has_failed(state) for state in models)
         if len(workers) < self.topology.workers or not loaded or not _http_ready(self.topology.http):
             return None
         return description, models
@@ -152,6 +153,11 @@ class LocalSystem:
             self._failed = self._failed or exit
         cause = f"killed by signal {-exit.code}" if exit.code < 0 else f"ended with exit code {exit.code}"
         self._on_line("supervisor", f"{exit.name} {cause}; restarting it")
+
+
+def _has_failed(state: ModelState) -> bool:
+    """Return True for a pipeline whose driver cannot be started: the others serve without it."""
+    return state.spec.runtime == PIPELINE_RUNTIME and bool(state.reason)
 
 
 def _private_folder() -> Path:

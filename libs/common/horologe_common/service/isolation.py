@@ -52,6 +52,13 @@ def user_variables(user: str) -> dict[str, str]:
     return {"HOME": pwd.getpwnam(user).pw_dir, "USER": user, "LOGNAME": user} if user else {}
 
 
+def describe_exit(code: int) -> str:
+    """Return how a process has ended, from its `returncode`: an exit code, or the signal that killed it."""
+    if code >= 0:
+        return f"exit code {code}"
+    return next((item.name for item in signal.Signals if item == -code), f"signal {-code}")  # real-time: no name
+
+
 def kill_with_parent(lifeline: int) -> None:
     """Have the kernel kill this process group when the service's end of the pipe closes.
 

@@ -69,15 +69,24 @@ def _parse(where: str, key: str, value: Any, kind: Any) -> Any:
     return value
 
 
+MAX_QUANTITY = 1 << 62
+"""146 years in nanoseconds. Sums of two such numbers are 64-bit integers."""
+
+
 def parse_quantity(where: str, text: str, units: Mapping[str, int]) -> int:
-    """Return the number in base units: "5ms" -> 5_000_000. Raises `SettingsError` without a unit of `units`."""
+    """Return the number in base units: "5ms" -> 5_000_000. Raises `SettingsError` without a unit of `units`, and for a
+    number that the wire cannot carry.
+    """
     number = text.strip()
     for unit in sorted(units, key=len, reverse=True):
         if number.endswith(unit):
             try:
-                return round(float(number[: -len(unit)]) * units[unit])
+                amount = round(float(number[: -len(unit)]) * units[unit])
             except (ValueError, OverflowError):  # not a number, nan, inf
                 break
+            if abs(amount) <= MAX_QUANTITY:
+                return amount
+            break
     if number == "0":
         return 0
     raise SettingsError(f"setting {where}: got {text!r}, wanted a number with one of {', '.join(units)}")

@@ -11,13 +11,12 @@ import time
 from collections import deque
 from email.utils import formatdate
 from functools import lru_cache, partial
-from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from horologe_frontend.http.http_responses import HttpResponse, failure
-from horologe_frontend.http.request_limits import KNOWN_BYTES, HttpRequest
+from horologe_frontend.http.http_responses import CONTINUE, STATUS_LINES, HttpResponse, failure
+from horologe_frontend.http.request_limits import KNOWN_BYTES, MAX_PIPELINED, HttpRequest
 from horologe_frontend.http.request_reader import LINGER_BYTES, QueuedRequest, RequestReader, StopReading
 from horologe_frontend.http.timeouts import ConnectionState
 
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from horologe_frontend.http.accounts import Account
     from horologe_frontend.http.server import HttpServer
 
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-STATUS_LINES = {int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
-MAX_PIPELINED = 64
 JOIN_BYTES = 64 << 10
 """Bodies below this size are copied behind their headers and written in one call."""
 
@@ -100,8 +96,12 @@ class HttpConnection(asyncio.Protocol):
         self._message_data = data if self._reader is None else b""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._read_closed = True
+        except httptools.HttpParserUpgrade as upgrade:
+            self._read_closed = self._reader is None
+            if self._reader is not None:
+                head, self._reader = self._reader.discard_upgrade(self._parser), None
+                self._parser = httptools.HttpRequestParser(self)
+                self._parse(head + data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             if not self._read_closed:
                 self._refuse(failure(400, f"malformed HTTP request: {error}"))
@@ -135,7 +135,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         reader = self._current_reader()
-        self._stop_reading_if(reader.finish_head(self._parser.get_method().decode(), self._parser.should_upgrade()))
+        self._stop_reading_if(reader.finish_head(self._parser))
         if reader.expects_continue and self._current is None and not self._queue:
             self._transport.write(CONTINUE)
 
@@ -144,12 +144,12 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         reader = self._current_reader()
+        if reader.head is None:  # it asks for an upgrade: `_parse` parses it again
+            return
         if len(self._queue) >= MAX_PIPELINED:
             self._stop_reading_if(failure(503, f"more than {MAX_PIPELINED} pipelined requests"))
-        keep_alive = self._parser.should_keep_alive() and not self._parser.should_upgrade()
-        persistent = b"keep-alive" if self._parser.get_http_version() == "1.0" else b""
-        connection = persistent if keep_alive else b"close"
-        body_wanted = reader.head is not None and reader.head.method != "HEAD"
+        keep_alive, connection = reader.persistence(self._parser)
+        body_wanted = reader.head.method != "HEAD"
         content = reader.refusal or reader.pop_request()
         if reader.refusal:
             reader.discard()

@@ -20,6 +20,8 @@ HTTP_STATUS: dict[Status, int] = {
 STATUS_OF_HTTP = {400: "INVALID_INPUT", 413: "TOO_LARGE", 503: "REFUSED"}
 """The `status` of errors that the HTTP server itself finds. For others it is HTTP's own name, as METHOD_NOT_ALLOWED."""
 STATUS_HEADER = b"horologe-status"
+STATUS_LINES = {int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpResponse(msgspec.Struct, frozen=True):

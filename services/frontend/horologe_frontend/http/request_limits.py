@@ -22,6 +22,7 @@ MAX_LENGTH_DIGITS = 18
 HEAD_END = b"\r\n\r\n"
 KNOWN_HEADS, KNOWN_HEAD_BYTES = 1024, 2048
 """Maximum number of known heads and maximum size of each: 4 MB together with their parsed headers."""
+MAX_PIPELINED = 64
 KNOWN_BYTES = 32 << 10
 """Maximum size of a read that is compared with known heads. Larger requests wait for the fair turn of their client."""
 

@@ -53,7 +53,7 @@ class RequestReader:
 
     __slots__ = (
         "_account", "_admitted", "_body", "_body_bytes", "_chunks", "_head_bytes", "_header_count", "_headers",
-        "_limits", "_url", "head", "held_bytes", "refusal",
+        "_limits", "_url", "expects_continue", "head", "held_bytes", "refusal",
     )  # fmt: skip
 
     def __init__(self, limits: RequestLimits, account: Account) -> None:
@@ -63,7 +63,7 @@ class RequestReader:
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = self._header_count = self._body_bytes = self._chunks = 0
         self._body: bytes | bytearray = b""
-        self._admitted = False
+        self._admitted = self.expects_continue = False
         self.held_bytes = 0
         self.head: HttpRequest | None = None
         """The request without its body. Set when all headers have arrived."""
@@ -90,15 +90,22 @@ class RequestReader:
         limit = self._limits.settings.header_limit_bytes
         return failure(431, f"headers: at most {limit} bytes") if self._head_bytes > limit else None
 
-    def finish_head(self, method: str, upgrade: bool) -> HttpResponse | None:
-        """Check the request against the limits, now that all its headers have arrived."""
+    def finish_head(self, parser: httptools.HttpRequestParser) -> HttpResponse | None:
+        """Check the request against the limits, now that all its headers have arrived.
+
+        Does nothing if it asks for an upgrade. httptools leaves out the body of such a request, which Java's HttpClient
+        and `curl --http2` send, so it is parsed again with the head of `discard_upgrade`.
+        """
+        method = parser.get_method().decode()
+        if parser.should_upgrade() and method != "CONNECT":  # CONNECT counts as an upgrade, but has no such header
+            return None
         path, _, query = self._url.decode("latin-1").partition("?")
         headers = self._headers
         path = path if path[:1] == "/" else _path_of(self._url)
         self.head = HttpRequest(method, path, query, headers, b"", self._account)
         length = headers.get(b"content-length", b"0")
-        if upgrade and length != b"0":
-            return failure(400, "Upgrade: not supported for a request with a body")
+        expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
+        self.expects_continue = expects_continue and parser.get_http_version() != "1.0"
         if not self._hold(self._head_bytes - self.held_bytes):
             return refuse_full()
         self.refusal = self._limits.admit_request(self.head)
@@ -113,9 +120,19 @@ class RequestReader:
             return self.refusal
         return None
 
-    @property
-    def expects_continue(self) -> bool:
-        return self._headers.get(b"expect", b"").lower() == b"100-continue"
+    @staticmethod
+    def persistence(parser: httptools.HttpRequestParser) -> tuple[bool, bytes]:
+        """Return whether the connection stays open after the parsed request, and the response's header Connection."""
+        if not parser.should_keep_alive() or parser.should_upgrade():
+            return False, b"close"
+        return True, b"keep-alive" if parser.get_http_version() == "1.0" else b""
+
+    def discard_upgrade(self, parser: httptools.HttpRequestParser) -> bytes:
+        """Discard the request. Return its head without Upgrade (RFC 9110 7.8), as the last one of its connection."""
+        kept = [b"%s: %s\r\n" % item for item in self._headers.items() if item[0] not in (b"connection", b"upgrade")]
+        line = b"%s %s HTTP/%s\r\n" % (parser.get_method(), self._url, parser.get_http_version().encode())
+        self.discard()
+        return b"%s%sconnection: close\r\n\r\n" % (line, b"".join(kept))
 
     def add_body(self, part: bytes) -> HttpResponse | None:
         """Add a part of the body: a chunk, or what one read has brought."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.models import DTYPES, ModelSpec, TensorSpec
+from horologe_common.models import DTYPES, MAX_DIM, ModelSpec, TensorSpec, check_declared_shape
 from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, parse_quantity
 from horologe_common.status import HorologeError, Status
 from horologe_gpu_worker.repository.model_signature import zeros
@@ -126,13 +126,13 @@ def _check_keys(path: str, table: dict[str, Any]) -> None:
 
 def _check(path: Path, manifest: Manifest) -> None:
     for key, least in (("threads", 1), ("profile_length", 1), ("max_length", 0)):
-        if (number := getattr(manifest, key)) < least:
-            raise InvalidModel(f"{path}: {key}: got {number}, wanted at least {least}")
+        if not least <= (number := getattr(manifest, key)) <= MAX_DIM:
+            raise InvalidModel(f"{path}: {key}: got {number}, wanted at least {least} and at most {MAX_DIM}")
     for key, units in (("slo", DURATIONS), ("cache_ttl", DURATIONS), ("timeout", DURATIONS), ("memory_limit", SIZES)):
         _check_quantity(path, key, getattr(manifest, key), units)
     sizes = manifest.batch_sizes
-    if any(size < 1 for size in sizes) or list(sizes) != sorted(set(sizes)):
-        raise InvalidModel(f"{path}: batch_sizes: got {list(sizes)}, wanted ascending numbers from 1")
+    if not all(1 <= size <= MAX_DIM for size in sizes) or list(sizes) != sorted(set(sizes)):
+        raise InvalidModel(f"{path}: batch_sizes: got {list(sizes)}, wanted ascending numbers from 1 to {MAX_DIM}")
     for kind, entries in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         _check_tensors(f"{path}: {kind}", entries)
 
@@ -146,8 +146,7 @@ def _check_tensors(where: str, entries: Iterable[TensorEntry]) -> None:
             raise InvalidModel(
                 f"{where}: {entry.name}: datatype: got {entry.datatype!r}, wanted one of {', '.join(DATATYPES)}"
             )
-        if any(dim < -1 for dim in entry.shape):
-            raise InvalidModel(f"{where}: {entry.name}: shape: got {list(entry.shape)}, wanted sizes, or -1")
+        check_declared_shape(f"{where}: {entry.name}", entry.shape)
         if isinstance(entry.warmup, str) != (entry.datatype == "BYTES") and entry.warmup != 0:
             raise InvalidModel(f"{where}: {entry.name}: warmup: got {entry.warmup!r}, wanted an element of the tensor")
         seen.add(entry.name)

@@ -13,7 +13,7 @@ import msgspec
 
 from horologe_common.models import ModelSpec
 from horologe_common.service.log import logger
-from horologe_common.status import HorologeError, UnknownModel
+from horologe_common.status import HorologeError, UnknownModel, encodable
 from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import MODEL_FILES, InvalidModel, Manifest, manifest_path, read_manifest
@@ -87,11 +87,15 @@ class ModelStore:
 
     def _inspect_model(self, name: str) -> list[ModelReport]:
         folder = self._repository / name
-        versions = sorted(entry for entry in folder.iterdir() if _is_model_folder(entry))
-        if versions:
-            return [self._inspect_version(version) for version in versions]
-        reason = f"{folder}: got no version folder, wanted {folder / '1'} with the model in it"
-        return [ModelReport(ModelSpec(name, "", "", (), ()), None, reason)]
+        try:
+            versions = sorted(entry for entry in folder.iterdir() if _is_model_folder(entry))
+        except OSError as error:
+            reason = f"{folder}: {error.strerror}"
+        else:
+            if versions:
+                return [self._inspect_version(version) for version in versions]
+            reason = f"{folder}: got no version folder, wanted {folder / '1'} with the model in it"
+        return [ModelReport(ModelSpec(encodable(name), "", "", (), ()), None, encodable(reason))]
 
     def spec(self, key: str) -> ModelSpec:
         """Return the spec of a servable model. Raises `UnknownModel` if the last scan did not find it."""
@@ -136,11 +140,11 @@ class ModelStore:
 
     def _inspect_version(self, folder: Path) -> ModelReport:
         name, version = folder.parent.name, folder.name
-        spec, profile, reason = ModelSpec(name, version, "", (), ()), None, ""
+        spec, profile, reason = ModelSpec(encodable(name), encodable(version), "", (), ()), None, ""
         try:
             for text in (name, version):
-                if not text or any(mark.isspace() or mark in FORBIDDEN for mark in text):
-                    raise InvalidModel(f"name: got {text!r}, wanted one without '/', '#' and white space")
+                if not text.isprintable() or any(mark.isspace() or mark in FORBIDDEN for mark in text):
+                    raise InvalidModel(f"name: got {text!r}, wanted printable characters without '/', '#', white space")
             manifest = read_manifest(folder)
             runtime_name = _runtime_name(folder, manifest)
             spec = msgspec.structs.replace(spec, runtime=runtime_name)
@@ -165,7 +169,7 @@ class ModelStore:
             reason = f"{folder}: {type(error).__name__}: {error}"
         if profile is None:
             log.warning("model unavailable", model=spec.key, reason=reason)
-            return ModelReport(spec, None, reason)
+            return ModelReport(spec, None, encodable(reason))
         times = manifest.emulated
         self._inline[spec.key] = runtime.inline_io and not (times and (times.input_ms or times.output_ms))
         report = self._reports[folder] = ModelReport(spec, profile)

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horologe_common.status import InvalidInput
+from horologe_common.status import InvalidInput, describe_exception
 
 if TYPE_CHECKING:
     from horologe_selector.drivers.driver_runs import DriverFunction
@@ -32,7 +32,7 @@ def load_driver(path: Path) -> DriverFunction:
         if isinstance(error, KeyboardInterrupt):
             raise
         line = next((frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__))), 0)
-        raise InvalidInput(f"{path.name}: line {line}: {type(error).__name__}: {error}") from error
+        raise InvalidInput(f"{path.name}: line {line}: {describe_exception(error)}") from error
     function = getattr(module, FUNCTION, None)
     if not inspect.iscoroutinefunction(function) or len(inspect.signature(function).parameters) != 2:
         raise InvalidInput(f"{path.name}: got no `async def {FUNCTION}(call, inputs)`, wanted one")

@@ -12,6 +12,8 @@ from collections import deque
 from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.status import describe_exception
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -160,7 +162,7 @@ class DriverLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Part of `AbstractEventLoop`. Store the error in `errors`."""
         error = context.get("exception")
-        message = f"{type(error).__name__}: {error}" if error else str(context.get("message"))
+        message = describe_exception(error) if error else str(context.get("message"))
         self.errors.append((self.running, message))
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

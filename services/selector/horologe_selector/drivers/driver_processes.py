@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import ms, s
-from horologe_common.service.isolation import child_environment, user_options, user_variables
+from horologe_common.service.isolation import child_environment, describe_exit, user_options, user_variables
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError
 from horologe_common.transport.streams import Stream, Streams
@@ -39,6 +39,8 @@ SCAN_S = 1.0
 BACKOFF_NS, BACKOFF_MAX_NS = ms(100), s(10)
 STEADY_S = 10.0
 """A process that has run for so long is started again without a delay."""
+START_S = 60.0
+"""Timeout for the import of a driver's module."""
 MAX_FRAME_BYTES = 1 << 30
 
 log = logger("drivers")
@@ -51,8 +53,9 @@ class DriverProcess:
         self.pipeline = pipeline
         self.stream: Stream | None = None
         self.outbox: list[tuple[AnyMessage, Sequence[Buffer]]] = []
-        self.refused = False
-        """The driver function could not be loaded."""
+        self.ready = self.refused = False
+        """The driver function has been loaded, or could not be loaded."""
+        self.start_error = "it could not be started"
         self._progress: mmap.mmap | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
@@ -100,7 +103,7 @@ class DriverProcess:
 
     def end(self) -> tuple[str, int]:
         """Kill and reap the process. Return how it ended and the run that it executed then."""
-        run, reason = 0, "it could not be started"
+        run, reason = 0, self.start_error
         if self._progress is not None:
             (run,) = PROGRESS.unpack_from(self._progress)
             self._progress.close()
@@ -108,7 +111,7 @@ class DriverProcess:
             code = self._process.poll()
             self.kill()
             code = self._process.wait() if code is None else code
-            reason = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+            reason = describe_exit(code)
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -131,6 +134,7 @@ class DriverProcesses:
         self._ended: dict[str, asyncio.Event] = {}
         self._kill_reasons: dict[str, str] = {}
         self._unflushed: dict[str, DriverProcess] = {}
+        self._starting = asyncio.Lock()
         self._streams = Streams(MAX_FRAME_BYTES, lambda stream: None, self._on_lost, self._on_packet)
 
     async def run(self, reactor: Reactor) -> None:
@@ -177,7 +181,8 @@ class DriverProcesses:
             process = DriverProcess(name)
             ended = asyncio.Event()
             try:
-                await process.start(self._streams, settings.pipeline_user, settings.pipeline_environment)
+                async with self._starting:  # on a busy machine a start takes 0.1 s, in which the loop must run
+                    await process.start(self._streams, settings.pipeline_user, settings.pipeline_environment)
                 self._processes[name], self._ended[name] = process, ended
                 started = self._reactor.loop.time()
                 start = StartDriver(
@@ -185,13 +190,19 @@ class DriverProcesses:
                     settings.pipeline_memory_bytes,
                 )  # fmt: skip
                 self._deliver(name, start, ())
+                timer = self._reactor.loop.call_later(START_S, self._kill_unready, process)
                 await ended.wait()
+                timer.cancel()
                 if self._reactor.loop.time() - started > STEADY_S:
                     self._failures[name] = 0
-            except OSError as error:
-                log.error("driver not started", pipeline=name, reason=str(error))
-            finally:
+            except (OSError, KeyError) as error:  # KeyError: there is no such user
+                process.start_error = f"it could not be started: {error}"
+            except asyncio.CancelledError:  # withdrawn or changed: the core knows it
                 self._end_process(name, process)
+                raise
+            reason, run = self._end_process(name, process)
+            log.error("driver ended", pipeline=name, reason=reason, run=run)
+            self._post(driver_address(name), DriverEnded(name, reason, run))
             if process.refused:  # it would fail again until the file changes, which cancels this task
                 await asyncio.Event().wait()
             failures = self._failures[name]
@@ -199,14 +210,13 @@ class DriverProcesses:
             if failures:
                 await asyncio.sleep(min(BACKOFF_NS << (failures - 1), BACKOFF_MAX_NS) / 1e9)
 
-    def _end_process(self, name: str, process: DriverProcess) -> None:
-        """Reap a process and report its end to the core."""
+    def _end_process(self, name: str, process: DriverProcess) -> tuple[str, int]:
+        """Reap a process. Return why it ended, and the run that it executed then."""
         reason, run = process.end()
         if self._processes.get(name) is process:
             del self._processes[name], self._ended[name]
-        reason = self._kill_reasons.pop(name, "") or reason
-        log.error("driver ended", pipeline=name, reason=reason, run=run)
-        self._post(driver_address(name), DriverEnded(name, reason, run))
+            reason = self._kill_reasons.pop(name, "") or reason
+        return reason, run
 
     def _deliver(self, name: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Send a message of the core to a driver: all messages of one turn in one packet."""
@@ -237,14 +247,21 @@ class DriverProcesses:
             stream.abort()
             return
         for _, _, message, buffers in arrivals:
-            if isinstance(message, DriverReady) and message.reason:
-                self._refuse(stream, message.reason)
+            if isinstance(message, DriverReady):
+                self._on_ready(stream, message.reason)
             self._post(stream.endpoint, message, buffers)
 
-    def _refuse(self, stream: Stream, reason: str) -> None:
-        log.error("driver unavailable", driver=stream.endpoint, reason=reason)
+    def _on_ready(self, stream: Stream, reason: str) -> None:
+        if reason:
+            log.error("driver unavailable", driver=stream.endpoint, reason=reason)
         for process in self._processes.values():
-            process.refused |= process.stream is stream
+            if process.stream is stream:
+                process.ready, process.refused = True, bool(reason)
+
+    def _kill_unready(self, process: DriverProcess) -> None:
+        if not process.ready and self._processes.get(process.pipeline) is process:
+            self._kill_reasons[process.pipeline] = f"the driver's module was not imported within {START_S:g} s"
+            process.kill()
 
     def _on_lost(self, stream: Stream) -> None:
         for name, process in self._processes.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import traceback
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horologe_common.status import HorologeError, Status
+from horologe_common.status import HorologeError, Status, describe_exception
 from horologe_common.wire import CallDone, EndRun, ModelCall, Ping, Pong, RunDone, StartRun
 from horologe_common.wire.frames import decode_array, encode_array
 from horologe_selector.drivers.driver_loop import PREDECESSORS, RUN, DriverLoop, Predecessors
@@ -204,13 +205,11 @@ class DriverRuns:
 def _encode(what: str, tensors: Any) -> tuple[tuple[Tensor, ...], list[Buffer]]:
     """Return headers and bytes of arrays by name. Raises `CallFailed` for anything else."""
     if not isinstance(tensors, Mapping) or not tensors:
-        raise CallFailed(
-            int(Status.INVALID_INPUT), f"{what}: got {type(tensors).__name__}, wanted a dict of name to array"
-        )
+        raise CallFailed(int(Status.FAILED), f"{what}: got {type(tensors).__name__}, wanted a dict of name to array")
     try:
         packed = [encode_array(str(name), np.asarray(value)) for name, value in tensors.items()]
     except (HorologeError, ValueError) as error:
-        raise CallFailed(int(Status.INVALID_INPUT), f"{what}: {error}") from error
+        raise CallFailed(int(Status.FAILED), f"{what}: {error}") from error
     return tuple(header for header, _ in packed), [buffer for _, buffer in packed]
 
 
@@ -224,6 +223,7 @@ def _describe(error: BaseException) -> tuple[int, str]:
         error = error.exceptions[0]
     if isinstance(error, CallFailed):
         return error.status_code, error.reason
-    traceback.print_exception(error)
+    with contextlib.suppress(Exception):  # the driver may have closed or replaced its standard error
+        traceback.print_exception(error)
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return int(Status.FAILED), f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+    return int(Status.FAILED), f"{describe_exception(error)} ({Path(place.filename).name}, line {place.lineno})"

@@ -9,16 +9,17 @@ outputs = [{name = "label", datatype = "INT64", shape = [1]}]
 from __future__ import annotations
 
 import hashlib
+import stat
 import tomllib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from horologe_common.applications import check_name
-from horologe_common.models import DTYPES, ModelSpec, TensorSpec
+from horologe_common.models import DTYPES, MAX_DIM, ModelSpec, TensorSpec, check_declared_shape
 from horologe_common.pipelines import PIPELINE_RUNTIME
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
-from horologe_common.status import HorologeError, InvalidInput
+from horologe_common.status import HorologeError, InvalidInput, encodable
 from horologe_selector.driver import PipelineDefinition
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 MANIFEST = "pipeline.toml"
 VERSION = "1"
 MAX_ROWS = 16
+MAX_FILE_BYTES = 1 << 20
+"""The reactor waits while a file is read."""
 
 
 class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,10 +62,10 @@ def read_pipelines(folder: Path) -> tuple[PipelineDefinition, ...]:
     """
     manifest = folder / MANIFEST
     try:
-        tables = tomllib.loads(manifest.read_text())
+        tables = tomllib.loads(_read_file(manifest).decode())
     except FileNotFoundError:
         tables = {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise InvalidInput(f"{manifest}: {error}") from error
     files = {path.stem: path for path in sorted(folder.glob("*.py"))}
     return tuple(_read_pipeline(folder, name, tables.get(name)) for name in sorted({*tables, *files}))
@@ -72,7 +75,7 @@ def folder_state(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Return a value that changes when a file of the folder changes."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix in (".py", ".toml"))
-        return tuple((path.name, (stat := path.stat()).st_mtime_ns, stat.st_size) for path in paths)
+        return tuple((path.name, (status := path.stat()).st_mtime_ns, status.st_size) for path in paths)
     except OSError:
         return ()
 
@@ -84,7 +87,7 @@ def _read_pipeline(folder: Path, name: str, table: Any) -> PipelineDefinition:
         if table is None:
             raise InvalidInput(f"{where}: got no table, wanted one with inputs, outputs and slo")
         entry = msgspec.convert(table, PipelineEntry, strict=True)
-        spec = _build_spec(where, name, entry, path.read_bytes())
+        spec = _build_spec(where, name, entry, _read_file(path))
     except FileNotFoundError:
         return _unavailable(name, path, f"{path}: got no file, wanted one with `async def run(call, inputs)`")
     except HorologeError as error:
@@ -94,8 +97,18 @@ def _read_pipeline(folder: Path, name: str, table: Any) -> PipelineDefinition:
     return PipelineDefinition(spec, str(path.resolve()))
 
 
+def _read_file(path: Path) -> bytes:
+    """Return the content of a regular file: to open a named pipe would block."""
+    if not stat.S_ISREG((status := path.stat()).st_mode):
+        raise InvalidInput(f"{path}: wanted a regular file")
+    if status.st_size > MAX_FILE_BYTES:
+        raise InvalidInput(f"{path}: got {status.st_size} bytes, wanted at most {MAX_FILE_BYTES}")
+    return path.read_bytes()
+
+
 def _unavailable(name: str, path: Path, reason: str) -> PipelineDefinition:
-    return PipelineDefinition(ModelSpec(name, VERSION, PIPELINE_RUNTIME, (), ()), str(path), reason)
+    spec = ModelSpec(encodable(name), VERSION, PIPELINE_RUNTIME, (), ())
+    return PipelineDefinition(spec, str(path), encodable(reason))
 
 
 def _check_pipeline_name(where: str, name: str) -> None:
@@ -108,8 +121,8 @@ def _build_spec(where: str, name: str, entry: PipelineEntry, source: bytes) -> M
     """Return the signature. It is batched if every tensor starts with a variable dimension."""
     for field in ("inputs", "outputs"):
         _check_tensors(f"{where} {field}", getattr(entry, field))
-    if entry.max_rows < 1:
-        raise InvalidInput(f"{where} max_rows: got {entry.max_rows}, wanted at least 1")
+    if not 1 <= entry.max_rows <= MAX_DIM:
+        raise InvalidInput(f"{where} max_rows: got {entry.max_rows}, wanted at least 1 and at most {MAX_DIM}")
     slo_ns, ttl_ns = _duration_ns(where, "slo", entry.slo), _duration_ns(where, "cache_ttl", entry.cache_ttl)
     if slo_ns <= 0:
         raise InvalidInput(f"{where} slo: got {entry.slo!r}, wanted more than 0")
@@ -136,8 +149,7 @@ def _check_tensors(where: str, entries: tuple[TensorEntry, ...]) -> None:
         if entry.datatype not in (*DTYPES, "BYTES"):
             wanted = ", ".join((*DTYPES, "BYTES"))
             raise InvalidInput(f"{where}: {entry.name}: datatype: got {entry.datatype!r}, wanted one of {wanted}")
-        if any(dimension < -1 for dimension in entry.shape):
-            raise InvalidInput(f"{where}: {entry.name}: shape: got {list(entry.shape)}, wanted sizes, or -1")
+        check_declared_shape(f"{where}: {entry.name}", entry.shape)
         seen[entry.name] = True
 
 

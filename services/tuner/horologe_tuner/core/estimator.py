@@ -227,6 +227,11 @@ class Simulation:
         """Latency of each query, in the order of the trace. -1: not complete."""
         return self._state.latency_ns.copy()
 
+    @property
+    def state(self) -> kernel.State:
+        """State of the run, for observers."""
+        return self._state
+
     def replicas(self, stage: str) -> int:
         """Return the replicas of a stage that work or will work. Replicas to be removed do not count."""
         place = self._places[stage]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_tuner.core.envelope import SlidingEnvelope
+from horologe_tuner.core.provisioning_levels import RecentPeak
+from horologe_tuner.core.recent_arrivals import ArrivalCounts, RecentArrivals
 from horologe_tuner.core.scaling_rules import (
     DOWN_SPAN_NS,
     DOWN_WINDOW_NS,
@@ -66,6 +68,8 @@ class RunningPlan:
         """Time of the controller since the reset."""
         self._envelope = SlidingEnvelope(self.plan.envelope.windows_ns)
         self._envelope.advance(0)
+        self._recent = RecentArrivals()
+        self._peak = RecentPeak()
 
     def record_events(self, events: Events) -> None:
         """Count the queries that have arrived: calls of the entry stage, divided by its calls per query."""
@@ -74,7 +78,9 @@ class RunningPlan:
         for model in events.models:
             if entry.model in (model.model, model.model.partition("/")[0]):
                 for age, count in reversed(model.arrivals):
-                    self._envelope.add(max(start_ns, self._clock_ns - age * events.bin_ns), count)
+                    at_ns = max(start_ns, self._clock_ns - age * events.bin_ns)
+                    self._envelope.add(at_ns, count)
+                    self._recent.add(at_ns, events.bin_ns, count)
         self._envelope.advance(self._clock_ns)
 
     def decide(self, now_ns: int, rules: ScalingRules) -> Decision | None:
@@ -82,12 +88,19 @@ class RunningPlan:
         calls = self.plan.entry_stage.scale_factor
         self._rates = rates = tuple(rate / calls for rate in self._envelope.pop_rates())
         recent_rate = None
+        peak = self._peak.add(now_ns, rates, self.plan.envelope.rates())
         if self._envelope.observed_ns >= DOWN_SPAN_NS and now_ns >= self.state.changed_ns + rules.settle_ns:
             recent_rate = self._envelope.max_rate(DOWN_WINDOW_NS, DOWN_SPAN_NS) / calls
+            if self.plan.levels:
+                recent_rate = self.plan.rate * peak
         decision = decide(now_ns, self.plan, self.state, rates, recent_rate, rules)
         if decision:
             self.state = ScalingState(decision.after, now_ns)
         return decision
+
+    def recent_arrivals(self) -> ArrivalCounts:
+        """Return the arrivals that a new plan can be made from."""
+        return self._recent.counts(self.plan.entry_stage.scale_factor)
 
     def describe(self, rules: ScalingRules) -> PipelineStatus:
         """Return the state for operators."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from horologe_common.clock import s
+from horologe_tuner.core.provisioning_levels import HEADROOM, carried_factor, level_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,7 +76,12 @@ def replicas_needed(stage: StageTarget, rate: float, ratio: float) -> int:
 
 
 def running_part(plan: TuningPlan, replicas: Mapping[str, int]) -> float:
-    """Return the running part of the planned replicas, of the stage that has the least of them; at most 1."""
+    """Return the running part of the planned replicas, of the stage that has the least of them; at most 1.
+
+    With levels: the multiple of the sample's rate that the replicas suffice for, which may be above 1.
+    """
+    if plan.levels:
+        return carried_factor(plan, replicas)
     return min(1.0, *(replicas[stage.stage] / stage.replicas for stage in plan.stages))
 
 
@@ -83,11 +89,12 @@ def find_demand(plan: TuningPlan, replicas: Mapping[str, int], rates: Sequence[f
     """Compare the present rates with those of the sample, window by window.
 
     `rates`: queries per second by window of the plan's envelope. If fewer replicas run than planned, they serve only
-    that part of the sample's rates.
+    that part of the sample's rates. Plans with levels use the relative demand.
     """
+    relative = rules.demand == "relative" or bool(plan.levels)
     part, windows = running_part(plan, replicas), plan.envelope.windows_ns
     exceeding = [
-        (rate if rules.demand == "paper" else plan.rate * rate / planned, window_ns)
+        (plan.rate * rate / planned if relative else rate, window_ns)
         for rate, planned, window_ns in zip(rates, plan.envelope.rates(), windows, strict=True)
         if rate > part * planned * (1 + ROUNDING)
     ]
@@ -96,6 +103,9 @@ def find_demand(plan: TuningPlan, replicas: Mapping[str, int], rates: Sequence[f
 
 def scale_up(plan: TuningPlan, replicas: Mapping[str, int], rate: float) -> dict[str, int]:
     """Return the replicas by stage for a demand of `rate`, never fewer than there are."""
+    if plan.levels:
+        level = level_replicas(plan, rate / plan.rate)
+        return {stage: max(n, level[stage]) for stage, n in replicas.items()}
     return {
         stage.stage: max(replicas[stage.stage], replicas_needed(stage, rate, stage.provisioning_ratio(plan.rate)))
         for stage in plan.stages
@@ -105,8 +115,12 @@ def scale_up(plan: TuningPlan, replicas: Mapping[str, int], rate: float) -> dict
 def scale_down(plan: TuningPlan, replicas: Mapping[str, int], rate: float) -> dict[str, int]:
     """Return the replicas by stage for a highest recent rate of `rate`, never more than there are.
 
-    Every stage gets the smallest ratio of the pipeline (the paper's rho_p), which removes the fewest replicas.
+    Every stage gets the smallest ratio of the pipeline (the paper's rho_p), which removes the fewest replicas. Plans
+    with levels get the level of the rate with `HEADROOM`.
     """
+    if plan.levels:
+        level = level_replicas(plan, HEADROOM * rate / plan.rate)
+        return {stage: min(n, level[stage]) for stage, n in replicas.items()}
     ratio = min(stage.provisioning_ratio(plan.rate) for stage in plan.stages)
     return {stage.stage: min(replicas[stage.stage], replicas_needed(stage, rate, ratio)) for stage in plan.stages}
 
@@ -118,7 +132,8 @@ def decide(
     """Return the change to make now, if any.
 
     `rates`: highest rates since the last call, by window of the plan's envelope. `recent_rate`: highest rate in
-    `DOWN_WINDOW_NS` over the last `DOWN_SPAN_NS`; None: not observed for so long, so nothing is scaled down.
+    `DOWN_WINDOW_NS` over the last `DOWN_SPAN_NS`, for a plan with levels the planned rate times `RecentPeak`. None: not
+    observed for so long, so nothing is scaled down.
     """
     replicas, demand = state.replicas, find_demand(plan, state.replicas, rates, rules)
     if demand.rate:

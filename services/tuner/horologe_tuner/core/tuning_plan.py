@@ -32,6 +32,13 @@ class StageTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return rate * self.scale_factor / (self.replicas * self.throughput)
 
 
+class ProvisioningLevel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Replicas of each stage that suffice for the sample at `factor` times its rate."""
+
+    factor: float
+    replicas: tuple[int, ...]
+
+
 class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The configuration of a pipeline, or of a single model as a pipeline of one stage."""
 
@@ -44,6 +51,8 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stages: tuple[StageTarget, ...]
     entry: str = ""
     """Stage whose calls are counted as arrivals of queries. Empty: the first stage."""
+    levels: tuple[ProvisioningLevel, ...] = ()
+    """Ascending. Empty: replicas follow the provisioning ratios, as in the paper."""
     pooled: bool = False
     """Whether the stages of a hardware type share its devices: every device then holds every model of the type, and
     `replicas` of each stage is the number of these devices."""
@@ -70,6 +79,7 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"entry: got {self.entry!r}, wanted one of {', '.join(names)}")
         for stage in self.stages:
             _check_stage(stage)
+        _check_levels(self.levels, len(self.stages))
 
 
 def parse_plan(document: bytes | str) -> TuningPlan:
@@ -97,3 +107,11 @@ def _check_stage(stage: StageTarget) -> None:
 def _check_positive(field: str, value: float) -> None:
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{field}: got {value}, wanted a positive number")
+
+
+def _check_levels(levels: tuple[ProvisioningLevel, ...], stages: int) -> None:
+    factors, counts = [level.factor for level in levels], [n for level in levels for n in level.replicas]
+    if not all(0 < low < high < math.inf for low, high in zip([1e-9, *factors], factors, strict=False)):
+        raise ValueError(f"levels.factor: got {factors}, wanted positive numbers that ascend")
+    if any(len(level.replicas) != stages for level in levels) or not all(1 <= n <= MAX_REPLICAS for n in counts):
+        raise ValueError(f"levels.replicas: got {counts}, wanted {stages} of 1 to {MAX_REPLICAS} in each level")

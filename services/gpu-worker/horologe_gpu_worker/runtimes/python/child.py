@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horologe_common.service.isolation import kill_with_parent
-from horologe_common.status import HorologeError, ModelFailed
+from horologe_common.status import HorologeError, ModelFailed, describe_exception
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.model_signature import describe_mismatch
@@ -115,8 +115,9 @@ def run_batch(model: Any, inputs: dict[str, NDArray[Any]]) -> tuple[Done | Faile
 
 
 def _failed(error: Exception, fatal: bool) -> Failed:
-    traceback.print_exception(error)
-    reason = error.reason if isinstance(error, HorologeError) else f"{type(error).__name__}: {error}"
+    with contextlib.suppress(Exception):  # the model may have closed or replaced its standard error
+        traceback.print_exception(error)
+    reason = error.reason if isinstance(error, HorologeError) else describe_exception(error)
     return Failed(reason[:2000], fatal)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.models import ModelSpec
-from horologe_common.service.isolation import child_environment, user_options, user_variables
+from horologe_common.service.isolation import child_environment, describe_exit, user_options, user_variables
 from horologe_common.service.log import logger
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import (
@@ -145,8 +145,7 @@ class ModelProcess:
         if self._process is None:
             return f"could not be started: {self._start_error}"
         with suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(END_S)
-            return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+            return describe_exit(self._process.wait(END_S))
         return "closed its socket"
 
     def stop(self, grace_s: float) -> None:

@@ -1,0 +1,223 @@
+"""Pooled plans: the devices that a pipeline needs if every device can run every resident model.
+
+InferLine gives each stage replicas of its own. In a pool, stages share devices, so that a burst of one stage uses the
+idle time of the others. The estimator is the simulator with the real controller, which decides where calls run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from horologe_common.clock import ms, s
+from horologe_common.models import ModelSpec, Profile, TensorSpec
+from horologe_common.wire import ModelReport
+from horologe_controller.settings import ControllerSettings
+from horologe_sim.engine.noise import NOISES, Noise
+from horologe_sim.engine.virtual_worker import SimModel
+from horologe_sim.fast.fast_worker import FastClusterSettings
+from horologe_sim.fast.pipeline_world import PipelineWorld
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from horologe_common.pipelines import PipelineStructure
+    from horologe_tuner.core.hardware import HardwareType
+    from horologe_tuner.core.plans import StageConfiguration
+    from horologe_tuner.core.profiles import Profiles, StageProfile
+
+TARGET = 0.99
+REST = 1.5
+"""Time kept for the rest of a path, as a multiple of its execution times in batches of one."""
+
+Pool = dict[str, int]
+"""Devices by hardware type."""
+
+
+class PooledPlan(msgspec.Struct, frozen=True):
+    """The devices of a pool, by hardware type, with the attainment of the sample trace."""
+
+    pipeline: str
+    devices: Pool
+    cost_per_hour: float
+    attainment: float
+    evaluations: int
+
+
+class PoolSimulation:
+    """Attainment of a pipeline on devices, on one sample trace. `calls[query, stage]`: calls of each query."""
+
+    def __init__(
+        self,
+        structure: PipelineStructure,
+        profiles: Profiles,
+        arrivals_ns: NDArray[np.int64],
+        calls: NDArray[np.int16],
+        seed: int,
+        scheduler: str = "horologe",
+        noise: Noise = NOISES["none"],
+    ) -> None:
+        self.structure = structure
+        self._profiles = profiles
+        self._arrivals_ns = arrivals_ns
+        self._calls = calls
+        self._seed = seed
+        self._setting = FastClusterSettings(
+            noise=noise, settle_ns=s(1), controller=ControllerSettings(scheduler=scheduler)
+        )
+
+    def run_pool(self, pool: Mapping[str, int]) -> PipelineWorld:
+        """Run the trace on a pool: every device has all models that are fast enough on it."""
+        devices = [
+            self._models_on(hardware, self.structure.slo_ns) for hardware, count in pool.items() for _ in range(count)
+        ]
+        return self._run(devices)
+
+    def run_dedicated(self, configuration: Iterable[StageConfiguration]) -> PipelineWorld:
+        """Run the trace on a dedicated plan: every device has the model of one stage, up to its batch size."""
+        devices = [
+            [sim_model(self._profiles[stage.model][stage.hardware], stage.batch)]
+            for stage in configuration
+            for _ in range(stage.replicas)
+        ]
+        return self._run(devices)
+
+    def _run(self, devices: Sequence[Sequence[SimModel]]) -> PipelineWorld:
+        by_name: dict[str, SimModel] = {}
+        fastest_ns: dict[str, int] = {}
+        for on_device in devices:
+            for model in on_device:
+                name, profile = model.report.spec.name, model.report.profile
+                assert profile is not None
+                by_name[name] = model
+                fastest_ns[name] = min(profile.exec_ns[1], fastest_ns.get(name, profile.exec_ns[1]))
+        rest_ns = rest_of_path(self.structure, fastest_ns, REST)
+        models = [by_name[stage.model] for stage in self.structure.stages]
+        setting = msgspec.structs.replace(self._setting, devices=len(devices))
+        world = PipelineWorld(
+            setting, self.structure, models, devices, self._arrivals_ns, self._calls, rest_ns, self._seed
+        )
+        world.run(int(self._arrivals_ns[-1]) + self.structure.slo_ns)
+        world.check()
+        return world
+
+    def _models_on(self, hardware: str, slo_ns: int) -> list[SimModel]:
+        names = dict.fromkeys(stage.model for stage in self.structure.stages)
+        profiles = [self._profiles[name][hardware] for name in names if hardware in self._profiles[name]]
+        return [sim_model(profile) for profile in profiles if profile.latency_ns[1] <= slo_ns]
+
+    def serves_all_stages(self, pool: Mapping[str, int]) -> bool:
+        """Return whether every stage has a device that can run its model."""
+        on_pool = {
+            model.report.spec.name
+            for hardware, count in pool.items()
+            if count
+            for model in self._models_on(hardware, self.structure.slo_ns)
+        }
+        return all(stage.model in on_pool for stage in self.structure.stages)
+
+
+def sim_model(profile: StageProfile, largest: int = 1 << 30) -> SimModel:
+    """Return the emulated model of a profile, with batches up to `largest`. It is always resident."""
+    exec_ns = {size: time_ns for size, time_ns in profile.latency_ns.items() if size <= largest}
+    tensors = (TensorSpec("x", "FP32", (-1, 1)),), (TensorSpec("y", "FP32", (-1, 1)),)
+    spec = ModelSpec(
+        profile.model, "1", "emulated", *tensors, tuple(sorted(exec_ns)), weights_bytes=1, content_hash=profile.model
+    )
+    return SimModel(ModelReport(spec, Profile(exec_ns, ms(1))))
+
+
+def rest_of_path(structure: PipelineStructure, stage_ns: Mapping[str, int], factor: float) -> dict[str, int]:
+    """Return, for each stage, `factor` times the longest path after it. `stage_ns`: time by model."""
+    rest_ns = dict.fromkeys((stage.name for stage in structure.stages), 0)
+    for stage in reversed(structure.stages):
+        for parent in stage.parents:
+            rest_ns[parent] = max(rest_ns[parent], rest_ns[stage.name] + stage_ns[stage.model])
+    return {name: round(factor * time_ns) for name, time_ns in rest_ns.items()}
+
+
+def plan_pooled(
+    simulation: PoolSimulation,
+    hardware: Mapping[str, HardwareType],
+    start: Iterable[StageConfiguration],
+    progress: Callable[[str], None] | None = None,
+) -> PooledPlan | None:
+    """Return the cheapest pool found, or None if the devices of the plan `start` do not suffice as a pool.
+
+    Coordinate descent: find the fewest devices of each type by bisection, the dearest type first, until nothing
+    changes. Then exchange single devices for one of a cheaper type.
+    """
+    search = _Search(simulation, hardware, progress)
+    pool: Pool = {}
+    for stage in start:
+        pool[stage.hardware] = pool.get(stage.hardware, 0) + stage.replicas
+    if not search.is_feasible(pool):
+        return None
+    pool = search.shrink(pool)
+    while (cheaper := search.exchange(pool)) is not None:
+        pool = search.shrink(cheaper)
+    pool = {name: count for name, count in pool.items() if count}
+    return PooledPlan(simulation.structure.name, pool, search.price(pool), search.attainment(pool), search.evaluations)
+
+
+class _Search:
+    def __init__(
+        self,
+        simulation: PoolSimulation,
+        hardware: Mapping[str, HardwareType],
+        progress: Callable[[str], None] | None,
+    ) -> None:
+        self._simulation = simulation
+        self._hardware = dict(sorted(hardware.items(), key=lambda item: -item[1].price_per_hour))
+        self._progress = progress
+        self._attainments: dict[tuple[int, ...], float] = {}
+
+    @property
+    def evaluations(self) -> int:
+        return len(self._attainments)
+
+    def price(self, pool: Pool) -> float:
+        return sum(count * self._hardware[name].price_per_hour for name, count in pool.items())
+
+    def attainment(self, pool: Pool) -> float:
+        key = tuple(pool.get(name, 0) for name in self._hardware)
+        if key not in self._attainments:
+            if self._progress:
+                self._progress(", ".join(f"{count} {name}" for name, count in pool.items()))
+            serves = self._simulation.serves_all_stages(pool)
+            self._attainments[key] = self._simulation.run_pool(pool).attainment if serves else 0.0
+        return self._attainments[key]
+
+    def is_feasible(self, pool: Pool) -> bool:
+        return self.attainment(pool) >= TARGET
+
+    def shrink(self, pool: Pool) -> Pool:
+        """Remove devices while the pool is feasible, type by type."""
+        before: Pool = {}
+        while before != pool:
+            before = pool
+            for name in self._hardware:
+                low, high = 0, pool.get(name, 0)
+                while low < high:
+                    middle = (low + high) // 2
+                    if self.is_feasible({**pool, name: middle}):
+                        high = middle
+                    else:
+                        low = middle + 1
+                pool = {**pool, name: high}
+        return pool
+
+    def exchange(self, pool: Pool) -> Pool | None:
+        """Return a feasible pool with one device replaced by one of a cheaper type, the cheapest such type first."""
+        names = list(self._hardware)
+        for at, dear in enumerate(names):
+            for cheap in reversed(names[at + 1 :]):
+                if pool.get(dear, 0):
+                    changed = {**pool, dear: pool[dear] - 1, cheap: pool.get(cheap, 0) + 1}
+                    if self.is_feasible(changed):
+                        return changed
+        return None

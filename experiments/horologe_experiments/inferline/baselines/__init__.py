@@ -1,0 +1,1 @@
+"""Scaling policies and planners that InferLine's planner and tuner are compared with."""

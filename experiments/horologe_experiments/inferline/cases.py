@@ -1,0 +1,124 @@
+"""Pipelines with profiles and prices, their plans, and the scaling policies that start from a plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from horologe_common.clock import s
+from horologe_experiments.inferline.baselines.autoscale import AutoScale, LoadCurve
+from horologe_experiments.inferline.baselines.coarse_grained import plan_coarse_grained, unit_throughput
+from horologe_experiments.inferline.baselines.ds2 import Ds2
+from horologe_experiments.inferline.baselines.forecast import ForecastScaling
+from horologe_experiments.inferline.baselines.kubernetes import CpuUtilisation, QueueLength
+from horologe_experiments.inferline.scaling_policy import FixedReplicas
+from horologe_experiments.inferline.tuner_policy import InferLineTuner
+from horologe_load.arrivals import gamma
+from horologe_tuner.core.catalogue import catalogue_profiles
+from horologe_tuner.core.estimator import Simulation, Workload
+from horologe_tuner.core.example_pipelines import EXAMPLE_PIPELINES
+from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
+from horologe_tuner.core.planning.evaluation import Evaluator
+from horologe_tuner.core.planning.levels import provisioning_levels
+from horologe_tuner.core.planning.objective import Objective
+from horologe_tuner.core.planning.planner import make_plan, tuning_plan
+from horologe_tuner.core.plans import StageConfiguration, price_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from horologe_common.pipelines import PipelineStructure
+    from horologe_experiments.inferline.scaling_policy import ScalingPolicy
+    from horologe_tuner.core.hardware import HardwareType
+    from horologe_tuner.core.plans import Configuration, PipelinePlan
+    from horologe_tuner.core.profiles import Profiles
+
+HPA_TARGET = 0.5
+"""Utilisation of the Kubernetes walkthrough of the HPA."""
+CURVE_LOADS = (0.25, 0.5, 0.75, 0.9, 1.0)
+CURVE_S = 60
+REFERENCE_LOAD = 0.75
+"""Load of a unit that AutoScale scales to. AutoScale's own reference is the load at which the SLO is just met."""
+
+
+class PipelineCase(NamedTuple):
+    """A pipeline with the profiles and prices that it is planned and served with."""
+
+    structure: PipelineStructure
+    profiles: Profiles
+    hardware: Mapping[str, HardwareType]
+
+    def evaluator(self, arrivals_ns: NDArray[np.int64], seed: int) -> Evaluator:
+        """Return the planning problem of a sample trace."""
+        workload = Workload(self.structure, arrivals_ns, seed)
+        return Evaluator(workload, self.profiles, dict(self.hardware), Objective(self.structure.slo_ns))
+
+    def plan(self, arrivals_ns: NDArray[np.int64], seed: int) -> PipelinePlan:
+        """Return InferLine's plan for a sample trace. Raises Infeasible."""
+        return make_plan(self.evaluator(arrivals_ns, seed))
+
+    def price(self, configuration: Configuration) -> float:
+        """Return the dollars per hour."""
+        return price_of(configuration, self.hardware)
+
+
+def pipeline_case(name: str, slo_ns: int = 0) -> PipelineCase:
+    """Return one of the four pipelines of InferLine Fig. 2 with the catalogue's profiles. `slo_ns` 0: its own SLO."""
+    structure = EXAMPLE_PIPELINES[name]
+    if slo_ns:
+        structure = msgspec.structs.replace(structure, slo_ns=slo_ns)
+    return PipelineCase(structure, catalogue_profiles(), parse_prices(DEFAULT_PRICES))
+
+
+def scaling_policies(
+    case: PipelineCase, plan: PipelinePlan, sample_ns: NDArray[np.int64], seed: int
+) -> dict[str, ScalingPolicy]:
+    """Return fresh policies, by name, that start from InferLine's plan for a sample trace.
+
+    inferline: the tuner with provisioning levels. inferline-paper: the tuner with the paper's provisioning ratios.
+    """
+    levels = provisioning_levels(case.evaluator(sample_ns, seed), plan.configuration)
+    scale_factors = {stage.stage: stage.scale_factor for stage in plan.stages}
+    sustained = {stage.stage: stage.throughput * stage.provisioning_ratio for stage in plan.stages}
+    past_rates = [
+        float(((sample_ns >= from_ns) & (sample_ns < from_ns + s(60))).sum()) / 60
+        for from_ns in range(0, int(sample_ns[-1]) - s(60) + 1, s(60))
+    ]
+    policies: list[ScalingPolicy] = [
+        FixedReplicas(),
+        InferLineTuner(tuning_plan(plan, sample_ns, levels)),
+        InferLineTuner(tuning_plan(plan, sample_ns), "inferline-paper"),
+        Ds2(scale_factors),
+        CpuUtilisation(HPA_TARGET),
+        QueueLength({stage.stage: float(stage.batch) for stage in plan.stages}),
+        ForecastScaling(scale_factors, sustained, past_rates),
+    ]
+    return {policy.name: policy for policy in policies}
+
+
+def coarse_grained(
+    case: PipelineCase, sample_ns: NDArray[np.int64], peak: bool, seed: int
+) -> tuple[Configuration, AutoScale] | None:
+    """Return the coarse-grained plan and its tuner. None if no unit meets the SLO."""
+    structure, profiles = case.structure, case.profiles
+    found = plan_coarse_grained(structure, profiles, case.hardware, sample_ns, "peak" if peak else "mean")
+    if found is None:
+        return None
+    unit = tuple(StageConfiguration(stage.stage, stage.model, stage.hardware, stage.batch) for stage in found)
+    return found, AutoScale(measure_load_curve(case, unit, seed), REFERENCE_LOAD)
+
+
+def measure_load_curve(case: PipelineCase, unit: Configuration, seed: int) -> LoadCurve:
+    """Return the mean queries inside one unit by its load, with Poisson arrivals (Little's law)."""
+    capacity = unit_throughput(case.structure, case.profiles, unit)
+    queries = []
+    for load in CURVE_LOADS:
+        arrivals_ns = gamma(load * capacity, 1.0, CURVE_S, [seed, 11])
+        simulation = Simulation(case.structure, case.profiles, unit, arrivals_ns, seed)
+        simulation.run_until()
+        queries.append(load * capacity * float(simulation.latencies_ns.mean()) / 1e9)
+    return LoadCurve([0.0, *CURVE_LOADS], [0.0, *queries])

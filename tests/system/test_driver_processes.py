@@ -1,0 +1,63 @@
+"""Processes of hostile drivers: the selector restarts them with a reason, and starts the others."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horologe_common.wire import DriverReady
+from horologe_selector.driver import DriverEnded
+from horologe_selector.drivers import driver_processes
+from horologe_selector.drivers.driver_processes import DriverProcesses
+from horologe_selector.settings import SelectorSettings
+from pipeline_folders import CHAIN, write_pipelines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def first_messages(folder: Path, drivers: dict[str, str], kinds: Iterable[type]) -> dict[str, Any]:
+    """Return the first message of one of these kinds from each driver."""
+    write_pipelines(folder, drivers)
+    messages: dict[str, Any] = {}
+
+    async def main() -> None:
+        done = asyncio.Event()
+
+        def post(sender: str, core: str, message: Any, buffers: Any) -> None:
+            if isinstance(message, tuple(kinds)):
+                messages.setdefault(sender.removeprefix("driver/"), message)
+            if messages.keys() == drivers.keys():
+                done.set()
+
+        reactor: Any = SimpleNamespace(loop=asyncio.get_running_loop(), attach=lambda address, deliver: None, post=post)
+        processes = DriverProcesses("selector/0", SelectorSettings(pipelines=str(folder)))
+        task = asyncio.ensure_future(processes.run(reactor))
+        await asyncio.wait_for(done.wait(), 60)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    return messages
+
+
+def test_the_end_of_a_process_has_a_reason(tmp_path: Path) -> None:
+    """Real-time signals have no name in `signal.Signals`."""
+    drivers = {"signal": "import os\nos.kill(os.getpid(), 40)", "exit": "import os\nos._exit(3)"}
+    messages = first_messages(tmp_path, drivers, [DriverEnded])
+    assert (messages["signal"].reason, messages["exit"].reason) == ("signal 40", "exit code 3")
+
+
+def test_a_module_that_is_never_imported_does_not_hold_up_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_processes, "START_S", 3.0)
+    drivers = {"endless": "while True: pass", "good": CHAIN, "strange": "raise OSError(chr(0xDCFF))"}
+    messages = first_messages(tmp_path, drivers, [DriverEnded, DriverReady])
+    assert messages["good"] == DriverReady()
+    assert messages["strange"].reason == "strange.py: line 1: OSError: ?"
+    assert messages["endless"].reason == "the driver's module was not imported within 3 s"
