@@ -1,4 +1,4 @@
-"""The scaler `kubernetes`: its requests against the schema of the API, and a recorded exchange of a cluster."""
+"""The scaler `kubernetes`: its requests against the schema of the API, and an exchange in the documented format of the API."""
 
 from __future__ import annotations
 
