@@ -154,3 +154,11 @@ def test_files_that_are_no_pipelines_plans_or_profiles_are_errors(tmp_path: Path
     assert (result.exit_code, f"{path}: " in result.stderr) == (USAGE, True)
     missing = run("plan", "cascade", "--trace", tmp_path / "missing.csv")
     assert (missing.exit_code, "No such file" in missing.stderr) == (USAGE, True)
+
+
+def test_a_pooled_plan_needs_fewer_devices_than_the_dedicated_one() -> None:
+    options = ("--rate", "50", "--duration", "20s", "--search", "any-order", "--pooled")
+    document = json.loads(run("plan", "social-media", *options, "--json").stdout)
+    assert document["pooled"]["cost_per_hour"] < document["plan"]["cost_per_hour"]
+    assert document["pooled"]["attainment"] >= 0.99
+    assert "pooled, every device serves all stages" in run("plan", "cascade", *options).stdout

@@ -108,6 +108,7 @@ def plan(
     budget: Annotated[float, typer.Option(min=0.0, help="Most accurate plan within these dollars per hour.")] = 0.0,
     floor: Annotated[float, typer.Option(min=0.0, max=1.0, help="Cheapest plan with this accuracy.")] = 0.0,
     exact: Annotated[bool, typer.Option("--exact", help="Compare with an exact search. Small pipelines only.")] = False,
+    pooled: Annotated[bool, typer.Option("--pooled", help="Also plan devices that all stages share.")] = False,
     profiles: ProfileFile = None,
     live: Live = False,
     config: Config = "",
@@ -129,7 +130,7 @@ def plan(
     with _command_errors(endpoint):
         from horologe_cli.planning.planning_inputs import Traffic, parse_accuracy, parse_search
         from horologe_cli.planning.planning_report import draw_plan, plan_text
-        from horologe_cli.planning.planning_run import PlanOptions, find_plan
+        from horologe_cli.planning.planning_run import PlanOptions, find_plan, find_pool
         from horologe_tuner.core.planning.objective import Objective
 
         traffic = Traffic(trace, rate, cv, duration, seed, max_gap)
@@ -145,6 +146,8 @@ def plan(
             with output.open_client(endpoint, keys) as client:
                 client.tune("apply", msgspec.json.encode(document.tuning_plan))
             output.stderr_console().print("applied; watch it with `horologe tuner status`", markup=False)
+        if pooled:
+            document = find_pool(document, evaluator, output.is_silent(json))
     text = plan_text(document, problem.hardware, comparison)
     output.print_result(msgspec.to_builtins(document) | {"exact": comparison}, text, json)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from horologe_cli.output import stderr_console
 from horologe_cli.planning.planning_inputs import PlanDocument
 from horologe_common.service.settings import SettingsError
@@ -59,6 +61,24 @@ def find_plan(problem: PlanningProblem, objective: Objective, options: PlanOptio
         evaluator, document = _choose(problem, options, evaluator_of)
         exact = _search_exactly(evaluator, document.plan.cost_per_hour, progress, task) if options.exact else ""
     return PlanResult(document, evaluator, exact)
+
+
+def find_pool(document: PlanDocument, evaluator: Evaluator, silent: bool) -> PlanDocument:
+    """Return the document with the pooled plan. None if the dedicated devices do not suffice as a pool."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from horologe_sim.scenario.pooled_plan import plan_pooled, pool_simulation
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=stderr_console(), transient=True, disable=silent) as progress:
+        task = progress.add_task("simulating pools", total=None)
+        pooled = plan_pooled(
+            pool_simulation(evaluator),
+            evaluator.hardware,
+            document.plan.configuration,
+            lambda devices: progress.update(task, description=f"simulating a pool of {devices}"),
+        )
+    return msgspec.structs.replace(document, pooled=pooled)
 
 
 def _choose(problem: PlanningProblem, options: PlanOptions, evaluator_of: Any) -> tuple[Evaluator, PlanDocument]:
