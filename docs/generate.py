@@ -261,6 +261,7 @@ Every process serves its metrics at `/metrics` (`metrics.bind`, see [settings](s
 | controller | batches, predictions |
 | worker | start errors, lanes, free pages |
 | profiler | samples, runs |
+| tuner | decisions, replicas, workers |
 
 Histograms of durations are in seconds, counters that end in `_us` in microseconds. The names are those that Prometheus
 scrapes. A metric of kind `cumulative` is a counter with Triton's name, which lacks `_total`.

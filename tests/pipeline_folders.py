@@ -11,15 +11,17 @@ if TYPE_CHECKING:
 SIGNATURE = """
 [{name}]
 slo = "{slo}"
-inputs = [{{name = "x", datatype = "{datatype}", shape = [-1, 1]}}]
-outputs = [{{name = "y", datatype = "{datatype}", shape = [-1, 1]}}]
+inputs = [{{name = "x", datatype = "{datatype}", shape = [-1, {width}]}}]
+outputs = [{{name = "y", datatype = "{datatype}", shape = [-1, {width}]}}]
 """
 
 
-def write_pipelines(folder: Path, drivers: dict[str, str], slo: str = "100ms", datatype: str = "UINT64") -> str:
-    """Write drivers by name, with one input `x` and one output `y` of one column, and return the folder's path."""
+def write_pipelines(
+    folder: Path, drivers: dict[str, str], slo: str = "100ms", datatype: str = "UINT64", width: int = 1
+) -> str:
+    """Write drivers by name, with one input `x` and one output `y`, and return the folder's path."""
     folder.mkdir(exist_ok=True)
-    tables = [SIGNATURE.format(name=name, slo=slo, datatype=datatype) for name in drivers]
+    tables = [SIGNATURE.format(name=name, slo=slo, datatype=datatype, width=width) for name in drivers]
     (folder / "pipeline.toml").write_text("".join(tables))
     for name, source in drivers.items():
         (folder / f"{name}.py").write_text(dedent(source))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from horologe_common.applications import Application
 from horologe_common.clock import ms
 from horologe_selector.settings import SelectorSettings
 from pipeline_folders import CHAIN, DIAMOND, write_pipelines
-from sim_builders import a_scenario, an_entry, assert_at_rest, kill, played, poisson
+from sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, poisson, stall
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from horologe_sim.scenario.scenario import Scenario
 
 MODELS = tuple(an_entry(name, {1: 2.0, 2: 3.0, 4: 5.0}) for name in "abc")
@@ -80,3 +84,64 @@ def test_queries_that_would_be_late_are_dropped_early(tmp_path: Path, shared: bo
     answered, wasted = overloaded(tmp_path, shared, drop=True)
     assert wasted < 0.08  # the first round trip of the overload included
     assert answered > 1.3 * overloaded(tmp_path, shared, drop=False)[0]
+
+
+SOURCES = {
+    "chain": CHAIN,
+    "diamond": DIAMOND,
+    "outer": """
+        async def run(call, inputs):
+            return await call("diamond", inputs)
+        """,
+    "tolerant": """
+        async def run(call, inputs):
+            try:
+                return await call("a", inputs)
+            except call.Failed:
+                return {"y": inputs["x"]}
+        """,
+}
+FAULTS = st.lists(
+    st.tuples(
+        st.sampled_from(["kill", "stall", "cut"]),
+        st.sampled_from(
+            ["selector", "controller", "frontend", "worker/0", "worker/1", "driver/diamond", "driver/chain"]
+        ),
+        st.integers(0, 900),
+        st.integers(20, 300),
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(FAULTS, st.integers(0, 1000), st.sampled_from(["50ms", "200ms"]))
+def test_any_pipelines_with_any_faults(faults: Any, seed: int, slo: str) -> None:
+    with TemporaryDirectory() as folder:
+        pipelines = write_pipelines(Path(folder), SOURCES, slo)
+        chosen = tuple(
+            (kill if kind == "kill" else stall if kind == "stall" else cut)(process, at, length)
+            for kind, process, at, length in faults
+            if kind == "kill" or not process.startswith("driver/")
+        )
+        load = (poisson(120, models=tuple(SOURCES), cancel_share=0.1, cancel_ns=ms(10)),)
+        house = played(
+            a_scenario(
+                *MODELS, load=load, pipelines=pipelines, workers=2, split=True, faults=chosen, seed=seed,
+                duration_ns=ms(1000),
+            )
+        )  # fmt: skip
+        assert_at_rest(house)
+        selector: Any = house.world.core("selector/0")
+        assert len(selector.pipelines.runs) == 0
+        assert selector.pipelines.staging.ids() == []
+
+
+def test_a_pipeline_and_a_model_in_one_application(tmp_path: Path) -> None:
+    application = Application("both", ("p", "a"), slo_ms=100, task="any", cache=False)
+    scenario = a_pipeline(tmp_path, CHAIN, applications=(application,))
+    house = played(msgspec.structs.replace(scenario, load=(poisson(100, application="both"),)))
+    report = house.report()
+    assert report.total.ok == report.total.sent > 150
+    state = house.world.core("selector/0").pipelines.registry.describe(1, "p")  # type: ignore[attr-defined]
+    assert state.answered > 50

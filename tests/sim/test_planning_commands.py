@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -102,10 +104,12 @@ def test_an_exact_search_compares_the_plan_with_the_optimum() -> None:
     ("arguments", "message"),
     [
         (["plan", "nonsense", *SHORT], "PIPELINE: got 'nonsense', wanted a file or one of image-processing"),
-        (["plan", "cascade"], "--trace, --rate: got both or neither, wanted one of them"),
+        (["plan", "cascade"], "--trace, --rate, --recent: got several or none, wanted one of them"),
         (["plan", "cascade", *SHORT, "--slo", "5"], "setting slo: got '5', wanted a number with one of"),
         (["plan", "cascade", *SHORT, "--slo", "0ms"], "slo_ns: got 0, wanted more than 0"),
         (["plan", "cascade", *SHORT, "--price", "v100=0"], "hardware.prices: got 'v100=0', wanted NAME=PRICE"),
+        (["plan", "cascade", *SHORT, "--every", "1min"], "--every: got no --recent, wanted it"),
+        (["plan", "cascade", "--recent", "--every", "0min"], "--every: got 0min, wanted more than 0"),
         (["plan", "cascade", *SHORT, "--search", "deep"], "--search: got 'deep', wanted one of paper, any-order"),
         (["plan", "cascade", *SHORT, "--floor", "0.9"], "--accuracy: got none, wanted that of each variant"),
         (["plan", "cascade", *SHORT, "--accuracy", "x"], "--accuracy: got 'x', wanted MODEL=PART"),
@@ -162,3 +166,11 @@ def test_a_pooled_plan_needs_fewer_devices_than_the_dedicated_one() -> None:
     assert document["pooled"]["cost_per_hour"] < document["plan"]["cost_per_hour"]
     assert document["pooled"]["attainment"] >= 0.99
     assert "pooled, every device serves all stages" in run("plan", "cascade", *options).stdout
+
+
+def test_without_numba_the_extra_that_has_it_is_named() -> None:
+    program = "import sys; sys.modules['numba'] = None\nfrom horologe_cli.main import main; main()"
+    command = [sys.executable, "-c", program, "plan", "cascade", *SHORT]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == USAGE
+    assert ended.stderr == "horologe: numba: not installed: pip install 'horologe[planner]'\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,8 @@ from proxy import Proxy
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
+
+    from horologe.transport.blocking_link import Handle
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 RUNNERS = {"asyncio": asyncio.run, "uvloop": uvloop.run}
@@ -132,6 +135,23 @@ def test_threads_share_a_client(endpoint: str) -> None:
             thread.join(30)
         assert wrong == []
         assert len(frontend.clients) == 8
+
+
+def test_a_forked_process_has_a_connection_of_its_own(endpoint: str) -> None:
+    def work(client: Client, pending: Handle) -> None:
+        assert np.array_equal(client.predict("echo", X + 1, timeout=20), X + 1)
+        with pytest.raises(Cancelled):
+            pending.result()
+
+    with FakeFrontend(endpoint) as frontend, Client(endpoint) as client:
+        client.predict("echo", X, timeout=20)
+        child = get_context("fork").Process(target=work, args=(client, client.submit("echo", X, timeout=20)))
+        child.start()
+        child.join(20)
+        child.kill()
+        assert child.exitcode == 0
+        assert np.array_equal(client.predict("echo", X, timeout=20), X)
+        assert len(frontend.clients) == 2
 
 
 def test_without_an_answer_a_request_is_lost_in_time(endpoint: str) -> None:

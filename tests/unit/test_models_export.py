@@ -86,7 +86,7 @@ def test_noop_sums() -> None:
 
 def test_every_model_of_the_demo_can_be_served_and_has_an_slo(tmp_path: Path) -> None:
     reports = ModelStore(ROOT / "models", tmp_path, report=lambda line: None).scan()
-    assert {report.spec.name for report in reports} == {*DIGITS, "noop"}
+    assert {report.spec.name for report in reports} == {*DIGITS, "decode-png", "noop"}
     assert all(report.profile is not None and report.spec.slo_ns > 0 for report in reports)
 
 

@@ -31,6 +31,7 @@ from horologe_common.wire import (
     Query,
     RowStatus,
     RunDone,
+    Sample,
     Ship,
     Shipped,
     StartRun,
@@ -93,9 +94,11 @@ class Desk:
         return taken
 
     def query(self, number: int = 1, model: str = "p/1", budget_ns: int = ms(100)) -> int:
-        """Send a query, ship its inputs, and return its run."""
+        """Send a query, ship its inputs, and return its run; 0 if it is refused."""
         self.receive(FRONTEND, Query(number, model, budget_ns, 1))
-        (dispatch,) = self.take(Dispatch)
+        if not (dispatches := self.take(Dispatch)):
+            return 0
+        (dispatch,) = dispatches
         assert (dispatch.worker, dispatch.input_ids) == (SELECTOR, (number,))
         run: int = dispatch.action_id
         self.receive(FRONTEND, Ship(run, FRONTEND, (Shipped(number, INPUTS),)), [ROW])
@@ -326,6 +329,23 @@ def test_the_run_at_fault_fails_and_others_start_again_once() -> None:
     assert desk.is_at_rest()
 
 
+def test_a_driver_that_ends_before_it_is_ready_makes_its_pipeline_unavailable() -> None:
+    desk = Desk()
+    desk.receive("driver/p", DriverEnded("p", "SIGKILL"))
+    waiting = desk.query(1)
+    desk.take(Models)
+    desk.receive("driver/p", DriverEnded("p", "exit code 3"))
+    (announcement,) = desk.take(Models)
+    assert announcement.models[0].state == "UNAVAILABLE"
+    assert announcement.models[0].reason == "its driver ended before it was ready: exit code 3"
+    assert desk.answer().status == Status.FAILED
+    desk.receive("driver/p", DriverReady())
+    desk.finish(waiting)
+    desk.finish(desk.query(2))
+    assert desk.answer().status == 0
+    assert desk.is_at_rest()
+
+
 @pytest.mark.parametrize("definitions", [(), (a_pipeline("q"),)])
 def test_a_pipeline_that_is_withdrawn_fails_its_queries(definitions: Any) -> None:
     desk = Desk()
@@ -373,6 +393,35 @@ def test_runs_and_intermediates_are_bounded() -> None:
     desk.call(first, 2)
     (done,) = desk.take(CallDone)
     assert (done.call, done.status) == (2, int(Status.REFUSED))
+
+
+def test_metrics_count_calls_and_drops_by_stage() -> None:
+    desk = Desk()
+    run = desk.query()
+    desk.call(run, 1)
+    desk.call(run, 2, "n")
+    desk.outputs(desk.take(Submit)[0].id)
+    desk.selector.refresh_stats()
+    values = {key: value for key, value in desk.selector.stats.values.items() if key[1:2] == ("p",)}
+    assert values["horologe_pipeline_calls_total", "p", "m"] == 1
+    assert values["horologe_pipeline_drops_total", "p", "n"] == 1
+    assert values["horologe_pipeline_open", "p"] == 1
+
+
+def test_the_profiler_gets_samples_of_intermediates() -> None:
+    desk = Desk()
+    desk.receive("", PeerConnected("profiler/0#1"))
+    for _ in range(3):
+        run = desk.query()
+        desk.call(run, 1)
+        desk.outputs(desk.take(Submit)[0].id)
+        desk.finish(run)
+    assert desk.take(Sample) == [Sample("m/1", INPUTS, 1, 0, "p")]
+    desk.receive("", PeerDisconnected("profiler/0#1"))
+    desk.advance(s(2))
+    desk.call(desk.query(), 1)
+    desk.outputs(desk.take(Submit)[0].id)
+    assert desk.take(Sample) == []
 
 
 def test_inputs_that_are_missing_lose_the_query() -> None:

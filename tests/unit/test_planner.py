@@ -26,9 +26,9 @@ from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
 from horologe_tuner.core.planning.bounds import frictionless, isolated_bounds
 from horologe_tuner.core.planning.evaluation import Evaluator, first_true
 from horologe_tuner.core.planning.exact_search import find_cheapest
-from horologe_tuner.core.planning.exchange import exchange_replicas
+from horologe_tuner.core.planning.exchange import improve
 from horologe_tuner.core.planning.initialization import Infeasible, fastest_hardware, initialize
-from horologe_tuner.core.planning.minimization import best_action, minimize_cost
+from horologe_tuner.core.planning.minimization import cheaper_action, minimize_cost
 from horologe_tuner.core.planning.objective import BLOCKS, Objective, percentile_ns, student_quantile
 from horologe_tuner.core.planning.planner import make_plan, tuning_plan
 from horologe_tuner.core.planning.variants import cheapest_accurate, combinations, most_accurate
@@ -57,8 +57,7 @@ def an_evaluator(
 def assert_guarantees(evaluator: Evaluator, plan: PipelinePlan) -> None:
     """Check that the plan is feasible and that no single action reduces its cost (InferLine section 4.3)."""
     assert evaluator.is_feasible(plan.configuration)
-    changed = best_action(evaluator, plan.configuration)
-    assert changed is None
+    assert cheaper_action(evaluator, plan.configuration) is None
 
 
 @pytest.mark.parametrize("name", EXAMPLE_PIPELINES)
@@ -128,9 +127,9 @@ def test_exchanges_of_replicas_find_what_single_actions_do_not() -> None:
     """On these arrivals, algorithm 2 removes CPU replicas first and then cannot remove a dear one any more."""
     evaluator = an_evaluator(VIDEO_MONITORING, rate=50, seconds=60, confidence=0.99)
     greedy = minimize_cost(evaluator, initialize(evaluator, ["k80", "k80", "k80", "cpu"]))
-    better = exchange_replicas(evaluator, greedy)
+    better = improve(evaluator, greedy)
     assert evaluator.is_feasible(better)
-    assert best_action(evaluator, better) is None
+    assert cheaper_action(evaluator, better) is None
     assert evaluator.price(better) < 0.95 * evaluator.price(greedy)
 
 

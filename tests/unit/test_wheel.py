@@ -56,7 +56,7 @@ def test_the_wheel_holds_every_package_of_the_product_and_nothing_else() -> None
 
 def test_the_wheel_holds_the_models_of_the_demo() -> None:
     included = read_project(".")["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    models = {path.parent.name for path in (ROOT / "models").glob("*/1")}
+    models = {path.parent.name for path in (ROOT / "models").glob("*/1")} | {"pipelines"}
     assert included == {f"models/{name}": f"horologe_cli/demo/models/{name}" for name in models}
     assert Path(default_repository()) == ROOT / "models"
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!models/")]

@@ -6,7 +6,19 @@ from importlib.metadata import entry_points
 
 import typer
 
-from horologe_cli.commands import applications, demo, machine, models, planning, predict, profile, simulation, tuner, up
+from horologe_cli.commands import (
+    applications,
+    demo,
+    machine,
+    models,
+    pipelines,
+    planning,
+    predict,
+    profile,
+    simulation,
+    tuner,
+    up,
+)
 
 COMMANDS_GROUP = "horologe.commands"
 """Entry point group of commands that other distributions add, for example `horologe experiment`."""
@@ -42,6 +54,7 @@ for command in (
 for entry_point in entry_points(group=COMMANDS_GROUP):
     app.command(entry_point.name)(entry_point.load())
 app.add_typer(applications.app, name="application")
+app.add_typer(pipelines.app, name="pipeline")
 app.add_typer(tuner.app, name="tuner")
 
 

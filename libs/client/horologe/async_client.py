@@ -151,7 +151,7 @@ class AsyncClient:
 
     async def tune(
         self,
-        command: Literal["apply", "withdraw", "status"],
+        command: Literal["apply", "withdraw", "status", "arrivals"],
         document: bytes = b"",
         *,
         dry_run: bool = False,

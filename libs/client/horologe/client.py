@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -48,8 +49,9 @@ class Client:
     """Predictions from a Horologe frontend, in the calling thread.
 
     Threads may share a client. Each thread gets its own connection on first use and reads it while it waits, so no
-    thread waits for another. A connection is restored when the frontend returns. Every request ends exactly once, with
-    its answer or a `HorologeError`: with `Lost` once its deadline and `grace_ms` have passed.
+    thread waits for another. So does a forked process; requests of its parent are `Cancelled` in it. A connection is
+    restored when the frontend returns. Every request ends exactly once, with its answer or a `HorologeError`: with
+    `Lost` once its deadline and `grace_ms` have passed.
 
     `endpoint`: the frontend's endpoint for clients, `tcp://host:8003` or `ipc://path`. `keys`: a folder written by
     `horologe keys`, or `server_key` (the server's public key, Z85) and `client_key` (a secret key, Z85).
@@ -71,11 +73,16 @@ class Client:
         self._keys = curve_keys(server_key, client_key, keys)
         self._limits = (ms(grace_ms), max_open, max_bytes)
         self._signatures: Signatures = {}
+        self._closed = False
+        self._reset()
+        _clients.add(self)
+
+    def _reset(self) -> None:
+        """Start without connections. ZeroMQ's sockets of a parent process would block for ever."""
         self._local = threading.local()
         self._links: weakref.WeakSet[BlockingLink] = weakref.WeakSet()
         self._opening = threading.Lock()
         self._context: zmq.Context[Any] | None = None
-        self._closed = False
 
     def __enter__(self) -> Client:
         return self
@@ -168,13 +175,15 @@ class Client:
 
     def tune(
         self,
-        command: Literal["apply", "withdraw", "status"],
+        command: Literal["apply", "withdraw", "status", "arrivals"],
         document: bytes = b"",
         *,
         dry_run: bool = False,
         timeout: float = 5.0,
     ) -> dict[str, Any]:
         """Apply a plan, withdraw that of a pipeline, or return the status of the tuner (`TunerStatus`, as a dict).
+
+        arrivals: return the recent arrivals of a pipeline with a plan instead (`ArrivalCounts`, as a dict).
 
         `document`: the plan in JSON, or the pipeline's name. `dry_run`: only report the decisions of this plan. Raises
         `InvalidInput`, `UnknownModel`, `Forbidden`; `Lost` if no tuner is connected.
@@ -277,3 +286,16 @@ class Client:
             link.open()
             self._links.add(link)
             return link
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+def _reset_clients() -> None:
+    for client in _clients:
+        for link in client._links:
+            link.session.close()
+        client._reset()
+
+
+os.register_at_fork(after_in_child=_reset_clients)

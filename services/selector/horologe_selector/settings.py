@@ -63,6 +63,8 @@ class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pipeline_drop: bool = True
     """Whether a call's deadline leaves time for the stages after it, so that queries that would be late are dropped
     early."""
+    pipeline_sample_ns: int = s(1)
+    """Interval between two samples of the calls of a pipeline to each model, for the profiler. 0: no samples."""
     pipeline_environment: tuple[str, ...] = ()
     """Names of further environment variables that drivers get, as `worker.model_environment` for models."""
     pipeline_user: str = ""

@@ -6,16 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from horologe_cli import output
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from horologe_cli.planning.planning_inputs import Traffic
-    from horologe_cli.planning.planning_problem import PlanningProblem
+    from collections.abc import Iterator
 
 Pipeline = Annotated[
     str, typer.Argument(help="JSON file of `horologe pipeline show`, or the name of an example.", metavar="PIPELINE")
@@ -72,12 +68,13 @@ def estimate(
     """
     with _command_errors(endpoint):
         from horologe_cli.planning.planning_inputs import Traffic, option_errors, read_configuration
+        from horologe_cli.planning.planning_problem import ProblemSource, read_problem
         from horologe_cli.planning.planning_report import draw_plan, estimate_document, estimate_text
         from horologe_tuner.core.planning.objective import Objective
 
         traffic = Traffic(trace, rate, cv, duration, seed, max_gap)
         server = (endpoint, keys) if live else None
-        problem = _read_problem(pipeline, slo, traffic, profiles, config, price or (), server)
+        problem = read_problem(ProblemSource(pipeline, slo, traffic, profiles, config, price or (), server))
         configuration = read_configuration(problem.structure, plan, stage or ())
         with option_errors("--stage, --plan"):
             evaluator = problem.evaluator(Objective(problem.structure.slo_ns), problem.structure)
@@ -96,11 +93,14 @@ def plan(
     cv: Cv = 1.0,
     duration: Duration = "10min",
     max_gap: MaxGap = 60.0,
+    recent: Annotated[
+        bool, typer.Option("--recent", help="Instead of a trace: the arrivals that the tuner has observed.")
+    ] = False,
     seed: Seed = 0,
     attainment: Annotated[float, typer.Option(min=0.0, max=0.99999, help="Part of the queries within the SLO.")] = 0.99,
     confidence: Annotated[
         float, typer.Option(min=0.0, max=0.99999, help="Probability of it on unseen traffic. 0: on the sample only.")
-    ] = 0.99,
+    ] = 0.999,
     search: Annotated[str, typer.Option(help="paper, any-order or restarts; see docs/planning.md.")] = "restarts",
     accuracy: Annotated[
         list[str] | None, typer.Option(help="Accuracy of a variant. Repeat for all.", metavar="MODEL=PART")
@@ -115,6 +115,7 @@ def plan(
     price: Prices = None,
     plot: Plot = None,
     apply: Annotated[bool, typer.Option("--apply", help="Send the plan to the tuner of the running system.")] = False,
+    every: Annotated[str, typer.Option(help="With --recent: plan again at this interval, as 1h, until ^C.")] = "",
     endpoint: output.Endpoint = output.DEFAULT_ENDPOINT,
     keys: output.Keys = "",
     json: output.Json = False,
@@ -125,62 +126,36 @@ def plan(
     Examples:
       horologe plan social-media --rate 150 --cv 4 --slo 150ms
       horologe plan pipeline.json --trace arrivals.csv --price v100=2.5 --price cpu=0.05 --json > plan.json
+      horologe plan cascade --live --rate 50 --apply
+      horologe plan cascade --recent --every 60min --apply
       horologe plan image-processing --rate 200 --accuracy resnet50_v2=0.77 --accuracy resnet152_v2=0.79 --floor 0.78
     """
     with _command_errors(endpoint):
         from horologe_cli.planning.planning_inputs import Traffic, parse_accuracy, parse_search
-        from horologe_cli.planning.planning_report import draw_plan, plan_text
-        from horologe_cli.planning.planning_run import PlanOptions, find_plan, find_pool
-        from horologe_tuner.core.planning.objective import Objective
+        from horologe_cli.planning.planning_problem import ProblemSource
+        from horologe_cli.planning.planning_run import PlanOptions, plan_repeatedly
 
-        traffic = Traffic(trace, rate, cv, duration, seed, max_gap)
-        server = (endpoint, keys) if live else None
-        problem = _read_problem(pipeline, slo, traffic, profiles, config, price or (), server)
-        objective = Objective(problem.structure.slo_ns, attainment, confidence)
-        options = PlanOptions(parse_search(search), parse_accuracy(accuracy or ()), budget, floor, exact)
-        document, evaluator, comparison = find_plan(problem, objective, options, output.is_silent(json))
-        if plot:
-            configuration = document.plan.configuration
-            draw_plan(plot, evaluator, configuration, evaluator.forecast(configuration))
-        if apply:
-            with output.open_client(endpoint, keys) as client:
-                client.tune("apply", msgspec.json.encode(document.tuning_plan))
-            output.stderr_console().print("applied; watch it with `horologe tuner status`", markup=False)
-        if pooled:
-            document = find_pool(document, evaluator, output.is_silent(json))
-    text = plan_text(document, problem.hardware, comparison)
-    output.print_result(msgspec.to_builtins(document) | {"exact": comparison}, text, json)
+        traffic = Traffic(trace, rate, cv, duration, seed, max_gap, recent)
+        server = (endpoint, keys) if live or recent else None
+        source = ProblemSource(pipeline, slo, traffic, profiles, config, price or (), server)
+        found = (attainment, confidence, parse_search(search), parse_accuracy(accuracy or ()), budget, floor, exact)
+        options = PlanOptions(*found, pooled, plot, json, (endpoint, keys) if apply else None, every)
+        plan_repeatedly(source, options)
 
 
 @contextmanager
 def _command_errors(endpoint: str) -> Iterator[None]:
     """End the command with one line for infeasible problems and invalid input."""
     from horologe_common.status import HorologeError
-    from horologe_tuner.core.planning.initialization import Infeasible
 
     try:
-        yield
+        from horologe_tuner.core.planning.initialization import Infeasible
+
+        try:
+            yield
+        except Infeasible as error:
+            output.fail(str(error))
     except (HorologeError, OSError) as error:
         output.fail_with(error, endpoint)
-    except Infeasible as error:
-        output.fail(str(error))
     except ValueError as error:
         output.fail(str(error), output.ExitCode.USAGE)
-
-
-def _read_problem(
-    pipeline: str, slo: str, traffic: Traffic, profiles: Path | None, config: str, prices: Sequence[str],
-    server: tuple[str, str] | None,
-) -> PlanningProblem:  # fmt: skip
-    """Return the problem of the options. `server`: endpoint and keys of a system that serves the pipeline."""
-    from horologe_cli.planning.planning_inputs import read_arrivals, read_hardware, read_profiles, read_structure
-    from horologe_cli.planning.planning_problem import PlanningProblem, add_measured, live_structure
-
-    known, hardware, arrivals_ns = read_profiles(profiles), read_hardware(config, prices), read_arrivals(traffic)
-    if server:
-        with output.open_client(*server) as client:
-            structure = read_structure(pipeline, slo, live_structure(client, pipeline))
-            add_measured(known, structure, client, profiles)
-    else:
-        structure = read_structure(pipeline, slo)
-    return PlanningProblem(structure, arrivals_ns, traffic.seed, known, hardware)

@@ -227,8 +227,8 @@ def check_criteria(result: DemoResult) -> list[Criterion]:
 
 
 def ready_specs(states: Iterable[ModelState]) -> list[ModelSpec]:
-    """Return the specifications of the models that can be served."""
-    return [state.spec for state in states if state.state == "READY"]
+    """Return the specifications of the ONNX models that can be served."""
+    return [state.spec for state in states if state.state == "READY" and state.spec.runtime == "onnx"]
 
 
 def overload_criteria(peak: LoadSummary, step: LoadSummary) -> list[Criterion]:

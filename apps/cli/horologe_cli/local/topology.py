@@ -225,7 +225,7 @@ class _ChildSpecs:
         return child._replace(arguments=(*child.arguments, f"--set=worker.hardware={hardware}"))
 
     def tuner(self, split: bool, control: str) -> ChildSpec:
-        peers = ("frontend", "controller") if split else ("edge",)
+        peers = ("frontend", "selector", "controller") if split else ("edge",)
         settings = {"links.bind": self._ipc("tuner"), "links.connect": ",".join(map(self._ipc, peers))}
         if control:
             settings |= {"tuner.scaler": "process", "tuner.scaler_target": control}

@@ -45,7 +45,7 @@ class PlanDocument(msgspec.Struct, frozen=True):
 
 
 class Traffic(NamedTuple):
-    """Options that state the sample of the traffic: a trace file, or a rate and CV."""
+    """Options that state the sample of the traffic: a trace file, a rate and CV, or what the tuner has observed."""
 
     trace: Path | None
     rate: float
@@ -53,6 +53,7 @@ class Traffic(NamedTuple):
     duration: str
     seed: int
     max_gap_s: float
+    recent: bool = False
 
 
 @contextmanager
@@ -76,7 +77,9 @@ def read_structure(text: str, slo: str, live: PipelineStructure | None = None) -
         if not os.path.isfile(text):
             raise SettingsError(f"PIPELINE: got {text!r}, wanted a file or one of {', '.join(EXAMPLE_PIPELINES)}")
         with option_errors(text):
-            structure = msgspec.json.decode(Path(text).read_bytes(), type=PipelineStructure)
+            document = msgspec.json.decode(Path(text).read_bytes())
+            shown = isinstance(document, dict) and "structure" in document  # by `horologe pipeline show --json`
+            structure = msgspec.convert(document["structure"] if shown else document, PipelineStructure)
     if slo:
         structure = msgspec.structs.replace(structure, slo_ns=parse_quantity("slo", slo, DURATIONS))
     with option_errors(text):
@@ -89,8 +92,8 @@ def read_arrivals(traffic: Traffic) -> NDArray[np.int64]:
     from horologe_load.arrivals import gamma
     from horologe_load.trace_file import read_trace
 
-    if bool(traffic.trace) == bool(traffic.rate):
-        raise SettingsError("--trace, --rate: got both or neither, wanted one of them")
+    if bool(traffic.trace) + bool(traffic.rate) + traffic.recent != 1:
+        raise SettingsError("--trace, --rate, --recent: got several or none, wanted one of them")
     with option_errors("--trace" if traffic.trace else "--rate, --cv, --duration"):
         if traffic.trace:
             return read_trace(traffic.trace, max_gap_s=traffic.max_gap_s)

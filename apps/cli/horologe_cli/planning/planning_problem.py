@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+import numpy as np
+
+from horologe_cli.output import open_client
+from horologe_cli.planning.planning_inputs import read_arrivals, read_hardware, read_profiles, read_structure
 from horologe_common.service.settings import SettingsError
 from horologe_tuner.core.estimator import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator
 from horologe_tuner.core.planning.objective import Objective
 from horologe_tuner.core.profiles import collect_profiles, decode_profiles, encode_profiles, measured_profile
+from horologe_tuner.core.recent_arrivals import ArrivalCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from horologe import Client
+    from horologe_cli.planning.planning_inputs import Traffic
     from horologe_common.pipelines import PipelineStructure
     from horologe_tuner.core.hardware import HardwareType
     from horologe_tuner.core.profiles import Profiles
+
+MIN_RECENT = 100
+"""Queries of a sample. With fewer, the bounds for unseen traffic mean nothing."""
 
 
 class PlanningProblem(NamedTuple):
@@ -38,6 +47,49 @@ class PlanningProblem(NamedTuple):
         """Return the problem for one choice of models. The visits of the queries do not depend on this choice."""
         workload = Workload(structure, self.arrivals_ns, self.seed)
         return Evaluator(workload, self.profiles, self.hardware, objective, on_run)
+
+
+class ProblemSource(NamedTuple):
+    """Options of the command line that state a problem. `server`: endpoint and keys of a system to read from."""
+
+    pipeline: str
+    slo: str
+    traffic: Traffic
+    profiles: Path | None
+    config: str
+    prices: Sequence[str]
+    server: tuple[str, str] | None
+
+
+def read_problem(source: ProblemSource) -> PlanningProblem:
+    """Return the problem. Raises SettingsError and HorologeError."""
+    known, hardware = read_profiles(source.profiles), read_hardware(source.config, source.prices)
+    seed = source.traffic.seed
+    if source.server is None:
+        structure = read_structure(source.pipeline, source.slo)
+        return PlanningProblem(structure, read_arrivals(source.traffic), seed, known, hardware)
+    with open_client(*source.server) as client:
+        structure = read_structure(source.pipeline, source.slo, live_structure(client, source.pipeline))
+        add_measured(known, structure, client, source.profiles)
+        recent = source.traffic.recent
+        arrivals_ns = recent_arrivals(client, source.pipeline) if recent else read_arrivals(source.traffic)
+    return PlanningProblem(structure, arrivals_ns, seed, known, hardware)
+
+
+def recent_arrivals(client: Client, pipeline: str) -> NDArray[np.int64]:
+    """Return the arrivals of queries that the tuner has observed, evenly spread over each of its bins.
+
+    Raises SettingsError for too few, HorologeError if no plan of the pipeline is applied.
+    """
+    observed = msgspec.convert(client.tune("arrivals", pipeline.encode()), ArrivalCounts)
+    counts = np.array(observed.counts, np.int64)
+    if counts.sum() < observed.calls_per_query * MIN_RECENT:
+        raise SettingsError(f"--recent: got {counts.sum()} recent arrivals of {pipeline}, wanted at least {MIN_RECENT}")
+    places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    within = (places + 0.5) / np.repeat(counts, counts)
+    calls_ns = ((np.repeat(np.arange(counts.size), counts) + within) * observed.bin_ns).astype(np.int64)
+    queries = np.arange(0, calls_ns.size - 1e-9, observed.calls_per_query).astype(np.int64)
+    return calls_ns[queries]
 
 
 def live_structure(client: Client, name: str) -> PipelineStructure:

@@ -1,37 +1,52 @@
-"""Runs the planner for `horologe plan`, with a progress line."""
+"""Runs the planner for `horologe plan`, once or at an interval, and prints and applies the result."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from horologe_cli.output import stderr_console
+from horologe_cli.output import is_silent, open_client, print_result, stderr_console
 from horologe_cli.planning.planning_inputs import PlanDocument
-from horologe_common.service.settings import SettingsError
+from horologe_cli.planning.planning_problem import read_problem
+from horologe_cli.planning.planning_report import draw_plan, plan_text
+from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
+from horologe_common.status import HorologeError
 from horologe_tuner.core.planning.exact_search import find_cheapest
+from horologe_tuner.core.planning.initialization import Infeasible
 from horologe_tuner.core.planning.levels import provisioning_levels
+from horologe_tuner.core.planning.objective import Objective
 from horologe_tuner.core.planning.planner import Search, make_plan, tuning_plan
 from horologe_tuner.core.planning.variants import cheapest_accurate, most_accurate, with_models
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-    from horologe_cli.planning.planning_problem import PlanningProblem
+    from horologe_cli.planning.planning_problem import PlanningProblem, ProblemSource
     from horologe_common.pipelines import PipelineStructure
     from horologe_tuner.core.planning.evaluation import Evaluator
-    from horologe_tuner.core.planning.objective import Objective
     from horologe_tuner.core.plans import PipelinePlan
 
 
 class PlanOptions(NamedTuple):
-    """How to search. `budget` and `floor` choose among the variants of the stages; at most one is above 0."""
+    """How to search, and what to do with the plan. `budget` and `floor` choose among the variants of the stages."""
 
+    attainment: float
+    confidence: float
     search: Search
     accuracy: Mapping[str, float]
     budget: float
     floor: float
     exact: bool
+    pooled: bool
+    plot: Path | None
+    json: bool
+    apply: tuple[str, str] | None
+    """Endpoint and keys of the system to apply the plan to."""
+    every: str
+    """Interval between two plans. Empty: plan once."""
 
 
 class PlanResult(NamedTuple):
@@ -42,12 +57,51 @@ class PlanResult(NamedTuple):
     exact: str
 
 
-def find_plan(problem: PlanningProblem, objective: Objective, options: PlanOptions, silent: bool) -> PlanResult:
+def plan_repeatedly(source: ProblemSource, options: PlanOptions) -> None:
+    """Plan, print and apply, once or at the interval. At an interval, a plan that fails is reported on standard error.
+
+    Raises SettingsError, HorologeError and Infeasible.
+    """
+    if not options.every:
+        plan_once(source, options)
+        return
+    if not source.traffic.recent:
+        raise SettingsError("--every: got no --recent, wanted it: other traffic would give the same plan again")
+    interval_s = parse_quantity("--every", options.every, DURATIONS) / 1e9
+    if interval_s <= 0:
+        raise SettingsError(f"--every: got {options.every}, wanted more than 0")
+    while True:
+        try:
+            plan_once(source, options)
+        except (HorologeError, Infeasible) as error:
+            stderr_console().print(f"no new plan: {error}", markup=False)
+        time.sleep(interval_s)
+
+
+def plan_once(source: ProblemSource, options: PlanOptions) -> None:
+    """Read the problem, find a plan, print it, and draw and apply it if wanted. Raises as `plan_repeatedly`."""
+    problem = read_problem(source)
+    objective = Objective(problem.structure.slo_ns, options.attainment, options.confidence)
+    document, evaluator, comparison = find_plan(problem, objective, options)
+    if options.pooled:
+        document = find_pool(document, evaluator, is_silent(options.json))
+    if options.plot:
+        configuration = document.plan.configuration
+        draw_plan(options.plot, evaluator, configuration, evaluator.forecast(configuration))
+    if options.apply:
+        with open_client(*options.apply) as client:
+            client.tune("apply", msgspec.json.encode(document.tuning_plan))
+    text = plan_text(document, problem.hardware, comparison)
+    applied = "\napplied: `horologe tuner status` shows its replicas" if options.apply else ""
+    print_result(msgspec.to_builtins(document) | {"exact": comparison}, text + applied, options.json)
+
+
+def find_plan(problem: PlanningProblem, objective: Objective, options: PlanOptions) -> PlanResult:
     """Return the plan. Raises SettingsError for options that do not fit, Infeasible and ValueError as `make_plan`."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=stderr_console(), transient=True, disable=silent) as progress:
+    with Progress(*columns, console=stderr_console(), transient=True, disable=is_silent(options.json)) as progress:
         task = progress.add_task("compiling the estimator", total=None)
 
         def evaluator_of(structure: PipelineStructure) -> Evaluator:

@@ -22,6 +22,7 @@ class Metric(NamedTuple):
 
 MODEL = ("model", "version")
 PART = ("application", "model")
+STAGE = ("pipeline", "stage")
 
 METRICS: dict[str, Metric] = {
     "nv_inference_request_success": Metric("cumulative", "Requests answered OK", MODEL),
@@ -93,6 +94,15 @@ METRICS: dict[str, Metric] = {
     "horologe_tuner_blind": Metric("gauge", "1 while the tuner sees no arrivals and changes nothing", ()),
     "horologe_tuner_scaler_errors_total": Metric("counter", "Calls of the scaler that failed", ()),
     "horologe_profiler_keys": Metric("gauge", "Models x applications x ranges of lengths that have measurements"),
+    "horologe_pipeline_open": Metric("gauge", "Open queries of a pipeline", ("pipeline",)),
+    "horologe_pipeline_open_limit": Metric(
+        "gauge", "Limit of open queries of a pipeline, so that few are dropped behind their first stage", ("pipeline",)
+    ),
+    "horologe_pipeline_calls_total": Metric("counter", "Calls of a pipeline's driver with outputs", STAGE),
+    "horologe_pipeline_drops_total": Metric("counter", "Calls of a pipeline's driver without outputs", STAGE),
+    "horologe_pipeline_driver_restarts_total": Metric(
+        "counter", "Processes of a pipeline's driver that have ended", ("pipeline",)
+    ),
     "horologe_application_model_answered_total": Metric("counter", "Predictions for an application", PART),
     "horologe_application_model_missing_total": Metric(
         "counter", "Predictions for an application that were not there in time", PART
@@ -169,16 +179,12 @@ def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], ready
     if not settings.bind:
         return None
     import threading
-    from wsgiref.simple_server import WSGIRequestHandler, make_server
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import make_wsgi_app
 
+    from horologe_common.service.metrics_server import MetricsServer
     from horologe_common.service.settings import SettingsError
-
-    class Quiet(WSGIRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:
-            """Do not log scrapes."""
 
     class Collector:
         def collect(self) -> Iterable[Any]:
@@ -199,7 +205,7 @@ def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], ready
 
     host, _, port = settings.bind.rpartition(":")
     try:
-        server = make_server(host, int(port), app, handler_class=Quiet)
+        server = MetricsServer((host, int(port)), app)
     except OSError as error:
         wanted = "wanted a free address"
         raise SettingsError(f"setting metrics.bind: got {settings.bind}, {wanted}: {error.strerror}") from error

@@ -75,15 +75,15 @@ class Tune(Message, frozen=True, tag=64):
     """A call of an operator, from a client to the tuner. Only clients that may manage can apply or withdraw."""
 
     id: int
-    command: Literal["apply", "withdraw", "status"]
+    command: Literal["apply", "withdraw", "status", "arrivals"]
     document: bytes = b""
-    """apply: the plan in JSON. withdraw: the name of the pipeline."""
+    """apply: the plan in JSON. withdraw, arrivals: the name of the pipeline."""
     dry_run: bool = False
     """Only report decisions of this plan."""
 
 
 class Tuning(Message, frozen=True, tag=65):
-    """Answer to Tune. `document`: the status of the tuner in JSON."""
+    """Answer to Tune. `document`: the status of the tuner in JSON; after `arrivals`, the pipeline's recent arrivals."""
 
     id: int
     document: bytes = b""

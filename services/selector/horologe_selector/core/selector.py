@@ -177,6 +177,7 @@ class Selector:
     def refresh_stats(self) -> None:
         """Update the metrics that are computed from counters, before they are exported."""
         self.registry.publish_metrics(self.stats)
+        self.pipelines.registry.publish_metrics(self.stats)
 
     def _post(self, out: Out) -> None:
         self.out.append(out)
@@ -273,6 +274,8 @@ class Selector:
                 if self.registry.loaded:
                     self.out.append(Out(message.address, self.registry.announcement()))
                 self.pipelines.announce_to(message.address)
+            case "profiler":
+                self.pipelines.set_profiler(message.address)
 
     def _on_peer_disconnected(
         self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]
@@ -282,6 +285,8 @@ class Selector:
         self.return_latency.remove_peer(address)
         if address == self.inflight.controller:
             self.inflight.controller = ""
+        elif role(address) == "profiler":
+            self.pipelines.set_profiler("")
         elif role(address) == "frontend":
             self.application_queries.cancel_holder(now_ns, address)
             # The newest first: see `ApplicationQueries.cancel_holder`.

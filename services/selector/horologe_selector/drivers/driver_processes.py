@@ -55,6 +55,7 @@ class DriverProcess:
         self.outbox: list[tuple[AnyMessage, Sequence[Buffer]]] = []
         self.ready = self.refused = False
         """The driver function has been loaded, or could not be loaded."""
+        self.start_error = "it could not be started"
         self._progress: mmap.mmap | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
@@ -102,7 +103,7 @@ class DriverProcess:
 
     def end(self) -> tuple[str, int]:
         """Kill and reap the process. Return how it ended and the run that it executed then."""
-        run, reason = 0, "it could not be started"
+        run, reason = 0, self.start_error
         if self._progress is not None:
             (run,) = PROGRESS.unpack_from(self._progress)
             self._progress.close()
@@ -195,9 +196,13 @@ class DriverProcesses:
                 if self._reactor.loop.time() - started > STEADY_S:
                     self._failures[name] = 0
             except (OSError, KeyError) as error:  # KeyError: there is no such user
-                log.error("driver not started", pipeline=name, reason=str(error))
-            finally:
+                process.start_error = f"it could not be started: {error}"
+            except asyncio.CancelledError:  # withdrawn or changed: the core knows it
                 self._end_process(name, process)
+                raise
+            reason, run = self._end_process(name, process)
+            log.error("driver ended", pipeline=name, reason=reason, run=run)
+            self._post(driver_address(name), DriverEnded(name, reason, run))
             if process.refused:  # it would fail again until the file changes, which cancels this task
                 await asyncio.Event().wait()
             failures = self._failures[name]
@@ -205,14 +210,13 @@ class DriverProcesses:
             if failures:
                 await asyncio.sleep(min(BACKOFF_NS << (failures - 1), BACKOFF_MAX_NS) / 1e9)
 
-    def _end_process(self, name: str, process: DriverProcess) -> None:
-        """Reap a process and report its end to the core."""
+    def _end_process(self, name: str, process: DriverProcess) -> tuple[str, int]:
+        """Reap a process. Return why it ended, and the run that it executed then."""
         reason, run = process.end()
         if self._processes.get(name) is process:
             del self._processes[name], self._ended[name]
-        reason = self._kill_reasons.pop(name, "") or reason
-        log.error("driver ended", pipeline=name, reason=reason, run=run)
-        self._post(driver_address(name), DriverEnded(name, reason, run))
+            reason = self._kill_reasons.pop(name, "") or reason
+        return reason, run
 
     def _deliver(self, name: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Send a message of the core to a driver: all messages of one turn in one packet."""

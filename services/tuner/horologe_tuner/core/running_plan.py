@@ -8,6 +8,7 @@ import msgspec
 
 from horologe_tuner.core.envelope import SlidingEnvelope
 from horologe_tuner.core.provisioning_levels import RecentPeak
+from horologe_tuner.core.recent_arrivals import ArrivalCounts, RecentArrivals
 from horologe_tuner.core.scaling_rules import (
     DOWN_SPAN_NS,
     DOWN_WINDOW_NS,
@@ -67,6 +68,7 @@ class RunningPlan:
         """Time of the controller since the reset."""
         self._envelope = SlidingEnvelope(self.plan.envelope.windows_ns)
         self._envelope.advance(0)
+        self._recent = RecentArrivals()
         self._peak = RecentPeak()
 
     def record_events(self, events: Events) -> None:
@@ -76,7 +78,9 @@ class RunningPlan:
         for model in events.models:
             if entry.model in (model.model, model.model.partition("/")[0]):
                 for age, count in reversed(model.arrivals):
-                    self._envelope.add(max(start_ns, self._clock_ns - age * events.bin_ns), count)
+                    at_ns = max(start_ns, self._clock_ns - age * events.bin_ns)
+                    self._envelope.add(at_ns, count)
+                    self._recent.add(at_ns, events.bin_ns, count)
         self._envelope.advance(self._clock_ns)
 
     def decide(self, now_ns: int, rules: ScalingRules) -> Decision | None:
@@ -93,6 +97,10 @@ class RunningPlan:
         if decision:
             self.state = ScalingState(decision.after, now_ns)
         return decision
+
+    def recent_arrivals(self) -> ArrivalCounts:
+        """Return the arrivals that a new plan can be made from."""
+        return self._recent.counts(self.plan.entry_stage.scale_factor)
 
     def describe(self, rules: ScalingRules) -> PipelineStatus:
         """Return the state for operators."""

@@ -212,13 +212,17 @@ class Tuner:
         self._journal.add(JournalEntry(now_ns, event, pipeline, text, dry_run))
 
     def _on_tune(self, now_ns: int, frontend: str, message: Tune, buffers: Sequence[Buffer]) -> None:
-        """Apply or withdraw a plan, and answer with the status."""
-        status, reason = Status.OK, ""
+        """Apply or withdraw a plan, and answer with the status; or answer with the recent arrivals of a plan."""
+        status, reason, answer = Status.OK, "", None
         if message.command == "apply":
             status, reason = self._apply(now_ns, message)
         elif message.command == "withdraw":
             status, reason = self._withdraw(now_ns, message.document.decode(errors="replace"))
-        document = msgspec.json.encode(self.describe(now_ns)) if status == Status.OK else b""
+        elif message.command == "arrivals":
+            pipeline = message.document.decode(errors="replace")
+            status, reason = self._check_applied(pipeline)
+            answer = None if reason else self.plans[pipeline].recent_arrivals()
+        document = msgspec.json.encode(answer or self.describe(now_ns)) if status == Status.OK else b""
         self.out.append(Out(frontend, Tuning(message.id, document, int(status), reason)))
 
     def _apply(self, now_ns: int, message: Tune) -> tuple[Status, str]:
@@ -240,10 +244,17 @@ class Tuner:
         self._carry_out()
         return Status.OK, ""
 
+    def _check_applied(self, pipeline: str) -> tuple[Status, str]:
+        """Return OK, or why there is no such plan."""
+        if pipeline in self.plans:
+            return Status.OK, ""
+        applied = ", ".join(self.plans) or "none"
+        return Status.INVALID_INPUT, f"pipeline: got {pipeline!r}, wanted an applied plan: {applied}"
+
     def _withdraw(self, now_ns: int, pipeline: str) -> tuple[Status, str]:
-        if pipeline not in self.plans:
-            applied = ", ".join(self.plans) or "none"
-            return Status.INVALID_INPUT, f"pipeline: got {pipeline!r}, wanted an applied plan: {applied}"
+        status, reason = self._check_applied(pipeline)
+        if reason:
+            return status, reason
         del self.plans[pipeline]
         self._note(now_ns, "withdrawn", pipeline, "its workers keep running, for any model")
         self._carry_out()

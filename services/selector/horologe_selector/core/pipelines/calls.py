@@ -15,6 +15,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.models import check_request
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status, error_for
 from horologe_common.wire import CallDone, Query
+from horologe_selector.core.pipelines.intermediate_samples import IntermediateSampler
 from horologe_selector.core.predictions.inflight import OK, Waiter
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from horologe_selector.core.pipelines.runs import Run
     from horologe_selector.core.predictions.inflight import InflightPredictions, PredictionResult
     from horologe_selector.core.return_latency import ReturnLatency
+    from horologe_selector.settings import SelectorSettings
 
 DEPTH_LIMIT = 8
 """Pipelines that call one another."""
@@ -54,7 +56,7 @@ class PipelineCalls:
         inflight: InflightPredictions,
         models: AnnouncedModels,
         return_latency: ReturnLatency,
-        drop: bool,
+        settings: SelectorSettings,
         post: Callable[[Out], None],
     ) -> None:
         self.staging = staging
@@ -62,7 +64,8 @@ class PipelineCalls:
         self._inflight = inflight
         self._models = models
         self._return_latency = return_latency
-        self._drop = drop
+        self.sampler = IntermediateSampler(staging, settings.pipeline_sample_ns)
+        self._drop = settings.pipeline_drop
         self._post = post
         self._calls: dict[int, OpenCall] = {}
         self._last_id = 0
@@ -128,6 +131,9 @@ class PipelineCalls:
         """Pass the outputs or the failure of a call on to its driver."""
         if (call := self._calls.pop(waiter.pipeline_call, None)) is None:
             return
+        is_model = waiter.query.model not in self._models.pipelines
+        if is_model and (sample := self.sampler.sample_call(now_ns, waiter.query)):
+            self._post(sample)
         self.staging.release(waiter.pipeline_call)
         run = call.run
         del run.calls[call.number]

@@ -115,7 +115,7 @@ class LearnedStructure:
 
     def stage_states(self) -> tuple[StageState, ...]:
         """Return the measurements of each stage, by name."""
-        named = sorted((self._names[stage], stage) for stage in self._records)
+        named = sorted((name, stage) for stage, name in self._names.items())
         return tuple(self._records[stage].describe(name) for name, stage in named)
 
     def _stage(self, shapes: Counter[Shape], stage: Stage, parents: list[Stage]) -> PipelineStage:
@@ -135,10 +135,11 @@ class LearnedStructure:
 
     def _rename_stages(self) -> None:
         counts: Counter[str] = Counter()
-        self._names = {}
+        names: dict[Stage, str] = {}
         for stage in sorted(self._records):
             counts[stage[0]] += 1
-            self._names[stage] = stage[0] if counts[stage[0]] == 1 else f"{stage[0]}#{counts[stage[0]]}"
+            names[stage] = stage[0] if counts[stage[0]] == 1 else f"{stage[0]}#{counts[stage[0]]}"
+        self._names = names
 
 
 def _mean_positions(shapes: Counter[Shape]) -> tuple[dict[Stage, float], int]:

@@ -42,9 +42,7 @@ class PipelineProcessor:
         self.staging = StagedInputs(address, settings.pipeline_staging_bytes)
         inflight.pipelines, inflight.address = models.pipelines, address
         self.registry = PipelineRegistry(models, post)
-        self._calls = PipelineCalls(
-            address, self.staging, inflight, models, return_latency, settings.pipeline_drop, post
-        )
+        self._calls = PipelineCalls(address, self.staging, inflight, models, return_latency, settings, post)
         self.runs = PipelineRuns(
             address, self.registry, self._calls, settings.pipeline_runs, settings.pipeline_drop, post
         )
@@ -67,6 +65,10 @@ class PipelineProcessor:
     def on_pong(self, driver: str, pong: Pong) -> None:
         """Record the pong of a driver."""
         self.registry.on_pong(driver, pong)
+
+    def set_profiler(self, address: str) -> None:
+        """Send samples to this profiler; empty: to none."""
+        self._calls.sampler.profiler = address
 
     def announce_to(self, frontend: str) -> None:
         """Send the pipelines to a frontend that has connected, if there are any."""

@@ -17,6 +17,7 @@ from horologe_selector.driver import KillDriver, driver_address
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from horologe_common.core.instruments import Stats
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Pong
     from horologe_selector.core.announced_models import AnnouncedModels
@@ -42,6 +43,8 @@ class Pipeline(msgspec.Struct, eq=False):
     """Time of the ping that the driver has not answered; `NEVER_NS` if it has answered all."""
     next_ping_ns: int = 0
     limit: OpenLimit = msgspec.field(default_factory=lambda: OpenLimit(RUNS_MAX))
+    restarts: int = 0
+    """Processes of the driver that have ended."""
     failed: dict[int, int] = {}
     """Queries without outputs, by status."""
 
@@ -115,6 +118,17 @@ class PipelineRegistry:
             latency.quantile(0.5), latency.quantile(0.99),
             tuple((Status(status).name, count) for status, count in sorted(pipeline.failed.items())),
         )  # fmt: skip
+
+    def publish_metrics(self, stats: Stats) -> None:
+        """Set the metrics of all pipelines. Called by the exporting thread while the loop runs."""
+        stats.remove_values("horologe_pipeline_")
+        for name, pipeline in list(self.pipelines.items()):
+            stats.set("horologe_pipeline_open", name, to=pipeline.open_runs)
+            stats.set("horologe_pipeline_open_limit", name, to=pipeline.limit.limit)
+            stats.set("horologe_pipeline_driver_restarts_total", name, to=pipeline.restarts)
+            for stage in pipeline.structure.stage_states():
+                stats.set("horologe_pipeline_calls_total", name, stage.name, to=stage.calls)
+                stats.set("horologe_pipeline_drops_total", name, stage.name, to=stage.drops)
 
     def add_run(self, now_ns: int, pipeline: Pipeline) -> None:
         """Count a run, and start to ping the driver with the first one."""

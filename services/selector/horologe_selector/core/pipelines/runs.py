@@ -149,11 +149,17 @@ class PipelineRuns:
                 self._execute(now_ns, run)
 
     def on_driver_ended(self, now_ns: int, pipeline: Pipeline, reason: str, at_fault: int) -> None:
-        """Fail the run that ended the driver. The others wait for the next driver, and start again."""
-        if pipeline.state != "UNAVAILABLE":
+        """Fail the run that ended the driver. The others wait for the next driver, and start again.
+
+        If the driver ended before it was ready, the pipeline is unavailable until a later one is ready.
+        """
+        pipeline.restarts += 1
+        if pipeline.state == "READY":
             self._registry.set_state(pipeline, "LOADING", f"its driver is being started after: {reason}")
+        elif pipeline.state == "LOADING":
+            self._registry.set_state(pipeline, "UNAVAILABLE", f"its driver ended before it was ready: {reason}")
         for run in self._runs_of(pipeline):
-            if run.id == at_fault or run.attempts >= ATTEMPTS:
+            if pipeline.state == "UNAVAILABLE" or run.id == at_fault or run.attempts >= ATTEMPTS:
                 self.fail_run(now_ns, run, int(Status.FAILED), f"the driver's process ended: {reason}")
             else:
                 self._calls.cancel_calls(now_ns, run)

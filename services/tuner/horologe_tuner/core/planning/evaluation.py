@@ -63,7 +63,7 @@ class Evaluator:
         self.runs = 0
         self._on_run = on_run
         self._verdicts: dict[Configuration, Verdict] = {}
-        self._missed: dict[Configuration, float] = {}
+        self._reached_ns: dict[Configuration, int] = {}
         for stage in self.structure.stages:
             self.hardware_of(stage)
 
@@ -100,12 +100,12 @@ class Evaluator:
             self._verdicts[configuration] = Verdict(self.objective.is_met(bound), bound)
         return self._verdicts[configuration]
 
-    def missed_bound(self, configuration: Configuration) -> float:
-        """Return the upper bound of the part of the queries that miss the SLO, from a complete run."""
-        if configuration not in self._missed:
+    def reached_slo_ns(self, configuration: Configuration) -> int:
+        """Return the shortest SLO with which the configuration would meet the objective."""
+        if configuration not in self._reached_ns:
             latencies_ns = self._run(self._tested, configuration, NEVER_NS).latencies_ns
-            self._missed[configuration] = self.objective.missed_bound(latencies_ns)
-        return self._missed[configuration]
+            self._reached_ns[configuration] = self.objective.nearest_slo_ns(latencies_ns)
+        return self._reached_ns[configuration]
 
     def is_feasible(self, configuration: Configuration) -> bool:
         return self.verdict(configuration).feasible
@@ -115,7 +115,7 @@ class Evaluator:
         simulation = self._run(self.workload, configuration, NEVER_NS)
         latencies_ns = simulation.latencies_ns
         attainment = float((latencies_ns <= self.objective.slo_ns).mean())
-        bound = self.missed_bound(configuration)
+        bound = self.objective.missed_bound(self._run(self._tested, configuration, NEVER_NS).latencies_ns)
         return Forecast(latencies_ns, percentile_ns(latencies_ns), attainment, bound, simulation.loads())
 
     def unlimited(self, configuration: Configuration) -> Configuration:

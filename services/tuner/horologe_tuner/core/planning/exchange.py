@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_tuner.core.planning.evaluation import replace_stage
-from horologe_tuner.core.planning.minimization import CENT, minimize_cost, removals
+from horologe_tuner.core.planning.minimization import CENT, cheaper_action, removals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,39 +18,60 @@ if TYPE_CHECKING:
     from horologe_tuner.core.plans import Configuration
 
 
-def exchange_replicas(evaluator: Evaluator, configuration: Configuration) -> Configuration:
-    """Return a feasible configuration that no exchange makes cheaper, starting from a feasible one."""
-    price = evaluator.price
-    while True:
-        for fewer in sorted(removals(configuration), key=price):
-            repaired = repair(evaluator, fewer, price(configuration))
-            if repaired is not None:
-                configuration = minimize_cost(evaluator, repaired)
-                break
-        else:
-            return configuration
+def improve(evaluator: Evaluator, configuration: Configuration) -> Configuration:
+    """Return a feasible configuration that no action and no exchange makes cheaper, starting from a feasible one.
 
-
-def repair(evaluator: Evaluator, configuration: Configuration, cost_limit: float) -> Configuration | None:
-    """Return a feasible configuration that costs less than the limit, by changes that each reduce the misses most.
-
-    A change is another batch size, or a replica more. None if no change reduces the misses.
+    Its batches are those with the most time left to the SLO, which serves traffic that the planner has not seen.
     """
-    missed = evaluator.missed_bound(configuration)
-    while not evaluator.objective.is_met(missed):
-        changed = [other for other in _changes(evaluator, configuration) if evaluator.price(other) < cost_limit - CENT]
-        if not changed:
-            return None
-        configuration = min(changed, key=evaluator.missed_bound)
-        before, missed = missed, evaluator.missed_bound(configuration)
-        if missed >= before:
+    while True:
+        configuration = choose_batches(evaluator, configuration)
+        cheaper = cheaper_action(evaluator, configuration) or exchange_replicas(evaluator, configuration)
+        if cheaper is None:
+            return configuration
+        configuration = cheaper
+
+
+def choose_batches(evaluator: Evaluator, configuration: Configuration) -> Configuration:
+    """Return the configuration with the batches that meet the shortest SLO, one stage changed at a time."""
+    while True:
+        best = min(_other_batches(evaluator, configuration), key=evaluator.reached_slo_ns, default=configuration)
+        if evaluator.reached_slo_ns(best) >= evaluator.reached_slo_ns(configuration):
+            return configuration
+        configuration = best
+
+
+def exchange_replicas(evaluator: Evaluator, configuration: Configuration) -> Configuration | None:
+    """Return a cheaper feasible configuration with a replica less in one stage and changes in others, if any."""
+    for fewer in sorted(removals(configuration), key=evaluator.price):
+        if (repaired := _repair(evaluator, fewer, evaluator.price(configuration))) is not None:
+            return repaired
+    return None
+
+
+def _repair(evaluator: Evaluator, configuration: Configuration, cost_limit: float) -> Configuration | None:
+    """Return a feasible configuration that costs less than the limit, by the changes that each reduce latency most.
+
+    A change is another batch size, or a replica more. None if the changes end before the SLO is met.
+    """
+    reached_ns = evaluator.reached_slo_ns(configuration)
+    while reached_ns > evaluator.objective.slo_ns:
+        changed = [*_other_batches(evaluator, configuration), *_additions(configuration)]
+        changed = [other for other in changed if evaluator.price(other) < cost_limit - CENT]
+        configuration = min(changed, key=evaluator.reached_slo_ns, default=configuration)
+        before_ns, reached_ns = reached_ns, evaluator.reached_slo_ns(configuration)
+        if reached_ns >= before_ns:
             return None
     return configuration
 
 
-def _changes(evaluator: Evaluator, configuration: Configuration) -> Iterator[Configuration]:
+def _additions(configuration: Configuration) -> Iterator[Configuration]:
     for place, stage in enumerate(configuration):
         yield replace_stage(configuration, place, replicas=stage.replicas + 1)
+
+
+def _other_batches(evaluator: Evaluator, configuration: Configuration) -> Iterator[Configuration]:
+    """Yield the configuration with another batch size of the profile, for each stage and size."""
+    for place, stage in enumerate(configuration):
         for size in evaluator.profile_of(stage).batch_sizes:
             if size != stage.batch:
                 yield replace_stage(configuration, place, batch=size)

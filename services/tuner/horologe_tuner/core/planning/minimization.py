@@ -39,6 +39,14 @@ def best_action(evaluator: Evaluator, configuration: Configuration, moves: Moves
     IncreaseBatch does not change the cost, so it is chosen only if no other action is feasible. Of several, the one
     with the fewest misses is chosen.
     """
+    if (cheaper := cheaper_action(evaluator, configuration, moves)) is not None:
+        return cheaper
+    larger = [changed for changed in increased_batches(evaluator, configuration) if evaluator.is_feasible(changed)]
+    return min(larger, key=lambda changed: evaluator.verdict(changed).missed_bound, default=None)
+
+
+def cheaper_action(evaluator: Evaluator, configuration: Configuration, moves: Moves = "any") -> Configuration | None:
+    """Return the cheapest feasible configuration that one action leads to, if it costs less."""
     price, best = evaluator.price, configuration
     for place in range(len(configuration)):
         for kind in _other_hardware(evaluator, configuration, place, moves):
@@ -47,10 +55,7 @@ def best_action(evaluator: Evaluator, configuration: Configuration, moves: Moves
     for fewer in removals(configuration):
         if price(fewer) < price(best) - CENT and evaluator.is_feasible(fewer):
             best = fewer
-    if best is not configuration:
-        return best
-    larger = [changed for changed in increased_batches(evaluator, configuration) if evaluator.is_feasible(changed)]
-    return min(larger, key=lambda changed: evaluator.verdict(changed).missed_bound, default=None)
+    return None if best is configuration else best
 
 
 def increased_batches(evaluator: Evaluator, configuration: Configuration) -> Iterator[Configuration]:

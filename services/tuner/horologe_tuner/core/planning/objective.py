@@ -29,8 +29,10 @@ class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     slo_ns: int
     attainment: float = 0.99
-    confidence: float = 0.99
-    """Of each bound."""
+    confidence: float = 0.999
+    """Of each bound. The planner keeps the cheapest of hundreds of configurations that pass, so the bounds of this one
+    are optimistic. At 0.99, one of 32 plans of the examples missed on unseen traffic. At 0.999 none did, and plans cost
+    0.4% more."""
 
     def validate(self) -> None:
         """Raise ValueError, with the field, the value and what was wanted, if a field is invalid."""
@@ -69,7 +71,8 @@ class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         mean = float(missed.mean())
         if self.confidence <= 0 or missed.size < BLOCKS:
             return mean
-        blocks = np.array([block.mean() for block in np.array_split(missed, BLOCKS)])
+        edges = np.arange(BLOCKS + 1) * missed.size // BLOCKS
+        blocks = np.add.reduceat(missed, edges[:-1], dtype=np.int64) / np.diff(edges)
         return mean + self._half_width(blocks)
 
     def is_met(self, missed_bound: float) -> bool:
@@ -78,7 +81,7 @@ class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def nearest_slo_ns(self, latencies_ns: NDArray[np.int64]) -> int:
         """Return the shortest SLO that these latencies meet."""
-        values = np.unique(latencies_ns)
+        values = np.sort(latencies_ns)
         low, high = 0, values.size - 1
         while low < high:
             middle = (low + high) // 2

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from horologe_tuner.core.envelope import envelope_of, window_lengths
 from horologe_tuner.core.planning.bounds import assignments, isolated_bounds
-from horologe_tuner.core.planning.exchange import exchange_replicas
+from horologe_tuner.core.planning.exchange import improve
 from horologe_tuner.core.planning.initialization import Infeasible, fastest_hardware, initialize, service_path
 from horologe_tuner.core.planning.minimization import CENT, Moves, minimize_cost, removals
 from horologe_tuner.core.plans import Alternative, PipelinePlan, PlannedStage
@@ -33,7 +33,7 @@ def make_plan(evaluator: Evaluator, search: Search = "restarts") -> PipelinePlan
     first = minimize_cost(evaluator, initialize(evaluator, fastest_hardware(evaluator)), moves)
     found, bound = [first], 0.0
     if search == "restarts":
-        found.append(exchange_replicas(evaluator, first))
+        found.append(improve(evaluator, first))
         bound = _restart(evaluator, found)
     best = min(reversed(found), key=evaluator.price)  # of equal ones the one from which no action leads on
     return describe_plan(evaluator, best, found, bound)
@@ -53,7 +53,7 @@ def _restart(evaluator: Evaluator, found: list[Configuration]) -> float:
             break
         try:
             found.append(minimize_cost(evaluator, initialize(evaluator, kinds), "none"))
-            found.append(exchange_replicas(evaluator, minimize_cost(evaluator, found[-1])))
+            found.append(improve(evaluator, minimize_cost(evaluator, found[-1])))
         except Infeasible:
             continue
     return least
