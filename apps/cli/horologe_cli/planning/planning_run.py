@@ -92,6 +92,8 @@ def plan_once(source: ProblemSource, options: PlanOptions) -> None:
         with open_client(*options.apply) as client:
             client.tune("apply", msgspec.json.encode(document.tuning_plan))
     text = plan_text(document, problem.hardware, comparison)
+    if options.pooled and document.pooled is None:
+        text += "\npooled: the devices of the plan do not suffice for all stages together"
     applied = "\napplied: `horologe tuner status` shows its replicas" if options.apply else ""
     print_result(msgspec.to_builtins(document) | {"exact": comparison}, text + applied, options.json)
 
