@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -156,3 +158,11 @@ def test_files_that_are_no_pipelines_plans_or_profiles_are_errors(tmp_path: Path
     assert (result.exit_code, f"{path}: " in result.stderr) == (USAGE, True)
     missing = run("plan", "cascade", "--trace", tmp_path / "missing.csv")
     assert (missing.exit_code, "No such file" in missing.stderr) == (USAGE, True)
+
+
+def test_without_numba_the_extra_that_has_it_is_named() -> None:
+    program = "import sys; sys.modules['numba'] = None\nfrom horologe_cli.main import main; main()"
+    command = [sys.executable, "-c", program, "plan", "cascade", *SHORT]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == USAGE
+    assert ended.stderr == "horologe: numba: not installed: pip install 'horologe[planner]'\n"

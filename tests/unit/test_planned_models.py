@@ -6,6 +6,8 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
@@ -342,3 +344,58 @@ def test_arrivals_are_recorded_once_per_turn_and_model(monkeypatch: pytest.Monke
         bench.controller.handle(bench.now_ns, SELECTOR, message, ())
     bench.settle()
     assert sorted(calls) == [("other/1", 50), ("sum/1", 50)]
+
+
+plan_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("plan"), st.integers(0, 3), st.sampled_from([1, 2, 8])),
+        st.tuples(st.just("join"), st.sampled_from(["cpu", "v100"]), st.just(0)),
+        st.tuples(st.sampled_from(["lose", "drain"]), st.integers(0, 5), st.just(0)),
+        st.tuples(st.just("submit"), st.sampled_from(["a/1", "b/1"]), st.integers(1, 12)),
+        st.tuples(st.just("finish"), st.integers(0, 3), st.just(0)),
+        st.tuples(st.just("unload"), st.sampled_from(["a", "b"]), st.booleans()),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(plan_steps)
+def test_no_order_of_plans_and_faults_breaks_a_promise(steps: list[tuple[str, Any, Any]]) -> None:
+    """Every request ends, no planned batch is too large, and a model that some worker has is never without a share."""
+    bench, number = Bench(("v100", "cpu"), ("a", "b"), pages=1), 1
+    cluster = bench.controller.cluster
+    for verb, value, other in steps:
+        bench.now_ns += ms(1)
+        alive = [worker for worker in bench.workers if worker in cluster.workers]
+        if verb == "plan":
+            number += 1
+            models = (PlannedModel("a", value, other, "v100"), PlannedModel("b/1", 1, 16))[: 1 + value % 2]
+            bench.plan(*models, number=number)
+        elif verb == "join":
+            bench.add_worker(value)
+        elif verb in ("lose", "drain") and len(alive) > 1:
+            worker = alive[value % len(alive)]
+            message = PeerDisconnected(worker) if verb == "lose" else Drain()
+            bench.controller.handle(bench.now_ns, worker, message, ())
+            bench.settle()
+            bench.infers = [item for item in bench.infers if verb == "drain" or item[0] != worker]
+        elif verb == "submit":
+            bench.submit(value, count=other, first=bench.now_ns)
+        elif verb == "unload":
+            bench.controller.handle(bench.now_ns, FRONTEND, Admit(bench.now_ns, value, "", other), ())
+            bench.settle()
+        for _ in range(value if verb == "finish" else 0):
+            if bench.infers:
+                worker, infer = bench.infers.pop(0)
+                result = Result(infer.action_id, Status.OK, bench.now_ns - 1, bench.now_ns)
+                bench.controller.handle(bench.now_ns, worker, result, ())
+                bench.settle()
+        for key, spec in cluster.specs.items():
+            planned = cluster.planned.find_model(key)
+            assert planned is None or spec.max_batch <= max(planned.max_batch, spec.batch_sizes[0])
+            ready = [worker for worker in cluster.workers.values() if not worker.draining and key in worker.models]
+            assert not ready or cluster.capable.get(key)
+    bench.add_worker("v100")
+    bench.finish_all()
+    assert bench.controller.pending() == 0

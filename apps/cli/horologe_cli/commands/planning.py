@@ -146,13 +146,15 @@ def plan(
 def _command_errors(endpoint: str) -> Iterator[None]:
     """End the command with one line for infeasible problems and invalid input."""
     from horologe_common.status import HorologeError
-    from horologe_tuner.core.planning.initialization import Infeasible
 
     try:
-        yield
+        from horologe_tuner.core.planning.initialization import Infeasible
+
+        try:
+            yield
+        except Infeasible as error:
+            output.fail(str(error))
     except (HorologeError, OSError) as error:
         output.fail_with(error, endpoint)
-    except Infeasible as error:
-        output.fail(str(error))
     except ValueError as error:
         output.fail(str(error), output.ExitCode.USAGE)

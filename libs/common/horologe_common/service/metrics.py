@@ -179,16 +179,12 @@ def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], ready
     if not settings.bind:
         return None
     import threading
-    from wsgiref.simple_server import WSGIRequestHandler, make_server
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import make_wsgi_app
 
+    from horologe_common.service.metrics_server import MetricsServer
     from horologe_common.service.settings import SettingsError
-
-    class Quiet(WSGIRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:
-            """Do not log scrapes."""
 
     class Collector:
         def collect(self) -> Iterable[Any]:
@@ -209,7 +205,7 @@ def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], ready
 
     host, _, port = settings.bind.rpartition(":")
     try:
-        server = make_server(host, int(port), app, handler_class=Quiet)
+        server = MetricsServer((host, int(port)), app)
     except OSError as error:
         wanted = "wanted a free address"
         raise SettingsError(f"setting metrics.bind: got {settings.bind}, {wanted}: {error.strerror}") from error

@@ -1,0 +1,207 @@
+"""Provisioning strategies that iGniter is compared with (iGniter section 5.1, 5.3): FFD+, FFD++, GSLICE+, gpu-lets+.
+
+Their plans may violate SLOs. `violations` counts the workloads that do, by an interference model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from horologe_tuner.core.interference.prediction import (
+    MS_PER_S,
+    Array,
+    InterferenceModel,
+    predict_shares,
+    stack_coefficients,
+)
+from horologe_tuner.core.provisioning.placement import decreasing_order
+from horologe_tuner.core.provisioning.provisioner import PAPER_OPTIONS, empty_fleets, place_all, plan_of, provision
+from horologe_tuner.core.provisioning.share_bounds import BATCH_LIMIT, appropriate_batch
+from horologe_tuner.core.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_tuner.core.provisioning.share_tables import GpuType
+    from horologe_tuner.core.provisioning.workloads import Workload
+
+GSLICE_THRESHOLD = 0.1
+GSLICE_ADJUSTMENTS = 5
+"""Section 5.3: the plan after five adjustments is judged."""
+GPU_LETS_SHARES = (20.0, 40.0, 50.0, 60.0, 80.0)
+GPU_LETS_WORKLOADS = 2
+SLOWDOWN = (-0.0000972, 0.00154, 0.0738)
+"""V100, fitted from the pairs of iGniter: latency over latency alone minus 1 = a c_own + b c_neighbour + c, with L2
+utilisation in percent. gpu-lets adds DRAM utilisation, which iGniter's profiles do not have."""
+
+
+def plan_ffd(workloads: Sequence[Workload], kind: GpuType) -> SharingPlan:
+    """Return FFD+: the least share alone (r_lower), on the first GPU with so much left."""
+    (fleet,) = empty_fleets(workloads, [kind], PAPER_OPTIONS)
+    bins: list[list[int]] = []
+    least = fleet.tables.least
+    for row in decreasing_order([fleet]):
+        fitting = (rows for rows in bins if sum(int(least[other]) for other in rows) + least[row] <= kind.whole)
+        rows = next(fitting, None)
+        if rows is None:
+            bins.append(rows := [])
+        rows.append(row)
+    for rows in bins:
+        gpu = fleet.open_gpu(rows[0])
+        fleet.set_gpu(gpu, np.array(rows, np.intp), least[rows])
+    return plan_of([fleet])
+
+
+def plan_ffd_with_allocation(workloads: Sequence[Workload], kind: GpuType) -> SharingPlan:
+    """Return FFD++: the first GPU on which Algorithm 2 finds shares (iGniter Fig. 19)."""
+    return plan_of(place_all(empty_fleets(workloads, [kind], PAPER_OPTIONS), "first-fit"))
+
+
+def plan_gslice(workloads: Sequence[Workload], kind: GpuType, model: InterferenceModel) -> SharingPlan:
+    """Return GSLICE+: iGniter's placement, with share and batch of each workload adjusted by its own measurements.
+
+    The workloads of a GPU start with equal shares and batch 1. `model` stands for the measurements. Where the shares
+    exceed 100%, each is scaled down in proportion (oversubscribed SMs).
+    """
+    placed = provision(workloads, [kind], PAPER_OPTIONS)
+    gpus = []
+    for gpu in placed.gpus:
+        share = np.full(len(gpu.placements), 100 / len(gpu.placements))
+        batch = np.ones(len(gpu.placements))
+        for _ in range(GSLICE_ADJUSTMENTS):
+            measured = _measure(kind, model, gpu.placements, batch, share)
+            share, batch = _adjust(kind, gpu.placements, share, batch, *measured)
+        latency, throughput = _measure(kind, model, gpu.placements, batch, share)
+        gpus.append(_planned(kind, gpu.placements, batch, share, latency, throughput))
+    return SharingPlan(tuple(gpus), len(gpus) * kind.gpu.price_per_hour)
+
+
+def plan_gpu_lets(workloads: Sequence[Workload], kind: GpuType, model: InterferenceModel) -> SharingPlan:
+    """Return gpu-lets+: the most efficient of five shares, at most two workloads on a GPU, best fit by rate.
+
+    The linear slowdown is checked for the workload that arrives, not for the one that is there. Batch sizes are b_appr.
+    """
+    (fleet,) = empty_fleets(workloads, [kind], PAPER_OPTIONS)
+    gpus: list[list[_Let]] = []
+    for workload in sorted(fleet.tables.workloads, key=lambda workload: -workload.rate):
+        best: tuple[float, list[_Let], _Let] | None = None
+        for gpu in gpus:
+            if len(gpu) < GPU_LETS_WORKLOADS:
+                free = 100 - gpu[0].share
+                let = _fit_let(kind, model, workload, free, gpu[0])
+                if let is not None and (best is None or free - let.share < best[0]):
+                    best = (free - let.share, gpu, let)
+        if best is not None:
+            best[1].append(best[2])
+            continue
+        alone = _fit_let(kind, model, workload, 100.0, None)
+        gpus.append([alone or _Let(workload, BATCH_LIMIT, 100.0, 0.0)])
+    planned = []
+    for gpu in gpus:
+        placements = [_placement(let.workload) for let in gpu]
+        batch, share = np.array([let.batch for let in gpu], float), np.array([let.share for let in gpu])
+        planned.append(_planned(kind, placements, batch, share, *_measure(kind, model, placements, batch, share)))
+    return SharingPlan(tuple(planned), len(planned) * kind.gpu.price_per_hour)
+
+
+def violations(plan: SharingPlan) -> list[str]:
+    """Return the workloads whose predicted latency exceeds half of the SLO or whose throughput is below their rate."""
+    return [
+        placement.workload
+        for gpu in plan.gpus for placement in gpu.placements
+        if placement.latency_ms > placement.slo_ms / 2 or placement.throughput < placement.rate * (1 - 1e-6)
+    ]  # fmt: skip
+
+
+class _Let(NamedTuple):
+    """A workload with its share of a GPU under gpu-lets."""
+
+    workload: Workload
+    batch: int
+    share: float
+    cache_percent: float
+
+
+def _fit_let(
+    kind: GpuType, model: InterferenceModel, workload: Workload, free: float, neighbour: _Let | None
+) -> _Let | None:
+    """Return the smallest share from the most efficient one on that meets the SLO beside the neighbour, if any."""
+    coefficients = kind.models[workload.model]
+    shares = np.array([*GPU_LETS_SHARES, 100.0])
+    single = _alone(kind, model, workload, 1, shares)
+    batch = min(appropriate_batch(kind.gpu, coefficients, workload.rate, workload.slo_ms), BATCH_LIMIT)
+    latency, throughput = _alone(kind, model, workload, batch, shares)
+    active = latency - batch * (coefficients.load_bytes + coefficients.feedback_bytes) / kind.gpu.pcie_bytes_per_ms
+    cache = coefficients.alpha_cacheutil * MS_PER_S * batch / active + coefficients.beta_cacheutil
+    for place in range(_knee(shares, single[1]), len(shares)):
+        own, other, constant = SLOWDOWN
+        slowdown = own * cache[place] + other * neighbour.cache_percent + constant if neighbour else 0.0
+        in_time = latency[place] * (1 + slowdown) <= workload.slo_ms / 2
+        if shares[place] <= free and in_time and throughput[place] >= workload.rate * (1 - 1e-6):
+            return _Let(workload, batch, float(shares[place]), float(cache[place]))
+    return None
+
+
+def _knee(shares: Array, throughput: Array) -> int:
+    """Return the place of the share at the greatest curvature of throughput, without the first and the last.
+
+    Curvature of the circle through three neighbouring points, both axes scaled to 1.
+    """
+    points = np.stack([shares / shares[-1], throughput / throughput.max()], axis=1)
+    before, after = points[1:-1] - points[:-2], points[2:] - points[1:-1]
+    cross = np.abs(before[:, 0] * after[:, 1] - before[:, 1] * after[:, 0])
+    sides = np.linalg.norm(before, axis=1) * np.linalg.norm(after, axis=1) * np.linalg.norm(before + after, axis=1)
+    return int(np.argmax(cross / sides)) + 1
+
+
+def _alone(
+    kind: GpuType, model: InterferenceModel, workload: Workload, batch: int, shares: Array
+) -> tuple[Array, Array]:
+    """Return latency in ms and requests per second of a workload alone, per share."""
+    stacked = stack_coefficients([kind.models[workload.model]])[:, :, None]
+    predicted = predict_shares(model, kind.gpu, stacked, np.full((len(shares), 1), float(batch)), shares[:, None])
+    return predicted.latency_ms[:, 0], predicted.throughput[:, 0]
+
+
+def _measure(
+    kind: GpuType, model: InterferenceModel, placements: Sequence[Placement], batch: Array, share: Array
+) -> tuple[Array, Array]:
+    """Return latency in ms and requests per second of the workloads of one GPU."""
+    coefficients = stack_coefficients([kind.models[placement.model] for placement in placements])
+    effective = share * min(1.0, 100 / float(share.sum()))
+    predicted = predict_shares(model, kind.gpu, coefficients, batch, effective)
+    return predicted.latency_ms, predicted.throughput
+
+
+def _adjust(
+    kind: GpuType, placements: Sequence[Placement], share: Array, batch: Array, latency: Array, throughput: Array
+) -> tuple[Array, Array]:
+    """Return shares and batch sizes after one adjustment of GSLICE, by the residual latency and throughput."""
+    limit = np.array([placement.slo_ms / 2 for placement in placements])
+    rate = np.array([placement.rate for placement in placements])
+    spare_latency, spare_rate = (limit - latency) / limit, (throughput - rate) / rate
+    settled = [(spare >= 0) & (spare < GSLICE_THRESHOLD) for spare in (spare_latency, spare_rate)]
+    factor = np.maximum(np.abs(limit - latency) / latency, np.abs(throughput - rate) / throughput)
+    missed = (spare_latency < 0) | (spare_rate < 0)
+    step = np.where(settled[0] & settled[1], 0.0, np.where(missed, factor, -factor))
+    batch_step = np.where(settled[0], 0.0, (limit - latency) / latency)
+    new_share = np.clip(share * (1 + step), kind.gpu.share_unit_percent, 100.0)
+    return new_share, np.clip(np.ceil(batch * (1 + batch_step)), 1, BATCH_LIMIT)
+
+
+def _planned(
+    kind: GpuType, placements: Sequence[Placement], batch: Array, share: Array, latency: Array, throughput: Array
+) -> PlannedGpu:
+    """Return the GPU of a plan with other batch sizes and shares."""
+    changed = [
+        Placement(old.workload, old.model, old.rate, old.slo_ms, int(rows), float(part), float(time_ms), float(rate))
+        for old, rows, part, time_ms, rate in zip(placements, batch, share, latency, throughput, strict=True)
+    ]  # fmt: skip
+    return PlannedGpu(kind.gpu.name, tuple(changed))
+
+
+def _placement(workload: Workload) -> Placement:
+    """Return the placement of a workload that has no share yet."""
+    return Placement(workload.name, workload.model, workload.rate, workload.slo_ms, 1, 0.0, 0.0, 0.0)

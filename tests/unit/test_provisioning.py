@@ -1,0 +1,317 @@
+"""Provisioning: the paper's plans, the exact optimum, several GPU types, split workloads, changes, bad input."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from horologe_tuner.core.interference.prediction import INTERFERENCE_MODELS
+from horologe_tuner.core.interference.v100 import V100_CATALOGUES
+from horologe_tuner.core.provisioning.baselines import (
+    plan_ffd,
+    plan_ffd_with_allocation,
+    plan_gpu_lets,
+    plan_gslice,
+    violations,
+)
+from horologe_tuner.core.provisioning.exact_sharing import (
+    cheapest_partition,
+    feasible_sets,
+    relaxed_bound,
+    share_bound,
+)
+from horologe_tuner.core.provisioning.incremental import RunningProvision
+from horologe_tuner.core.provisioning.placement import RULES
+from horologe_tuner.core.provisioning.provisioner import (
+    PAPER_OPTIONS,
+    ProvisioningOptions,
+    empty_fleets,
+    place_all,
+    provision,
+)
+from horologe_tuner.core.provisioning.share_bounds import least_bound, paper_bound
+from horologe_tuner.core.provisioning.share_tables import GpuType
+from horologe_tuner.core.provisioning.workloads import ProvisioningError, SharingPlan, Workload
+
+PAPER, V100 = (GpuType(*V100_CATALOGUES[name]) for name in ("igniter", "pcie-contention"))
+SLOW = GpuType(  # half the speed of a V100 at a third of its price
+    msgspec.structs.replace(V100.gpu, name="slow", price_per_hour=1.0),
+    {
+        name: msgspec.structs.replace(model, **{k: 2 * getattr(model, k) for k in ("k1", "k2", "k3", "k5", "k6")})
+        for name, model in V100.models.items()
+    },
+)
+LARGEST = {"alexnet": (1200.0, 10.0), "resnet50": (600.0, 20.0), "vgg19": (400.0, 20.0), "ssd": (300.0, 25.0)}
+TABLE_3 = [
+    Workload(f"W{3 * place + app + 1}", model, float(rates[app]), float(slos[app]))
+    for place, (model, slos, rates) in enumerate((
+        ("alexnet", (10, 15, 20), (1200, 400, 800)), ("resnet50", (20, 30, 40), (400, 600, 200)),
+        ("vgg19", (20, 30, 40), (300, 400, 200)), ("ssd", (25, 40, 55), (150, 50, 300)),
+    ))
+    for app in range(3)
+]  # fmt: skip
+
+
+@st.composite
+def workload_lists(draw: st.DrawFn, most: int = 8) -> list[Workload]:
+    loads = st.tuples(st.sampled_from(sorted(LARGEST)), st.floats(0.02, 1.0), st.floats(1.0, 3.0))
+    return [
+        Workload(f"w{place}", model, part * LARGEST[model][0], factor * LARGEST[model][1])
+        for place, (model, part, factor) in enumerate(draw(st.lists(loads, min_size=1, max_size=most)))
+    ]
+
+
+def shares(plan: SharingPlan) -> dict[str, tuple[float, int]]:
+    return {
+        placement.workload: (placement.share_percent, placement.batch)
+        for gpu in plan.gpus
+        for placement in gpu.placements
+    }
+
+
+def groups(plan: SharingPlan) -> set[frozenset[str]]:
+    return {frozenset(placement.workload for placement in gpu.placements) for gpu in plan.gpus}
+
+
+def check_plan(plan: SharingPlan, workloads: list[Workload]) -> None:
+    """Every workload is placed with all its requests, no GPU exceeds 100%, no SLO is violated."""
+    rates: dict[str, float] = {}
+    for gpu in plan.gpus:
+        assert gpu.share_percent <= 100 + 1e-9
+        for placement in gpu.placements:
+            rates[placement.workload] = rates.get(placement.workload, 0.0) + placement.rate
+    assert rates == pytest.approx({workload.name: workload.rate for workload in workloads})
+    assert not violations(plan)
+
+
+def test_the_plan_of_table_1() -> None:
+    rates = (("A", "alexnet", 500, 15), ("R", "resnet50", 400, 40), ("V", "vgg19", 200, 60))
+    plan = provision([Workload(*row) for row in rates], [PAPER], PAPER_OPTIONS)
+    assert shares(plan) == {"A": (10, 4), "R": (30, 8), "V": (37.5, 6)}
+    assert len(plan.gpus) == 1
+
+
+def test_the_twelve_workloads_of_table_3() -> None:
+    assert [workload.name for workload in TABLE_3] == [f"W{number}" for number in range(1, 13)]
+    plan = provision(TABLE_3, [PAPER], PAPER_OPTIONS)
+    check_plan(plan, TABLE_3)
+    assert plan.cost_per_hour == pytest.approx(18.36)
+    assert {frozenset({"W1", "W5", "W11"}), frozenset({"W9", "W10"})} <= groups(plan)  # GPU5 and GPU4 of Fig. 14
+    assert {name: shares(plan)[name][0] for name in ("W2", "W4", "W9")} == {"W2": 7.5, "W4": 32.5, "W9": 37.5}
+    default = provision(TABLE_3, [V100])
+    check_plan(default, TABLE_3)
+    assert default.cost_per_hour == pytest.approx(18.36)
+    assert default.cost_bound == pytest.approx(18.36)  # no plan has fewer GPUs
+
+
+def test_baselines_on_table_3() -> None:
+    ffd = plan_ffd(TABLE_3, PAPER)
+    assert ffd.cost_per_hour == pytest.approx(15.30)
+    assert len(violations(ffd)) >= 8  # 10 in the paper, measured
+    assert shares(ffd)["W2"][0] == 7.5
+    check_plan(plan_ffd_with_allocation(TABLE_3, PAPER), TABLE_3)
+    lets = plan_gpu_lets(TABLE_3, PAPER, INTERFERENCE_MODELS["igniter"])
+    assert len(lets.gpus) > 6  # 8 in the paper
+    assert "W7" in violations(lets)
+    assert all(len(gpu.placements) <= 2 for gpu in lets.gpus)
+    assert {share for share, _ in shares(lets).values()} <= {20, 40, 50, 60, 80, 100}
+    gslice = plan_gslice(TABLE_3, PAPER, INTERFERENCE_MODELS["igniter"])
+    assert groups(gslice) == groups(provision(TABLE_3, [PAPER], PAPER_OPTIONS))
+    assert len(violations(gslice)) >= 3
+
+
+@settings(max_examples=40, deadline=None)
+@given(workload_lists(), st.sampled_from((0.0, 1.0, 3.0)))
+def test_plans_meet_every_slo_with_the_margin(workloads: list[Workload], margin: float) -> None:
+    plan = provision(workloads, [V100], ProvisioningOptions(margin=margin))
+    check_plan(plan, workloads)
+    for gpu in plan.gpus:
+        for placement in gpu.placements:
+            factor = 1 + margin * V100.models[placement.model].relative_error
+            assert placement.latency_ms * factor <= placement.slo_ms / 2 + 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(workload_lists(10))
+def test_no_rule_beats_the_exact_plan_and_no_bound_exceeds_it(workloads: list[Workload]) -> None:
+    fleets = empty_fleets(workloads, [V100], ProvisioningOptions())
+    sets = feasible_sets(fleets)
+    assert sets is not None
+    chosen, bound = cheapest_partition(fleets, sets)
+    cost = len(chosen) * V100.gpu.price_per_hour
+    assert bound == pytest.approx(cost)
+    assert relaxed_bound(fleets, sets) <= cost + 1e-6
+    assert share_bound(fleets) <= cost + 1e-6
+    assert provision(workloads, [V100]).cost_per_hour == pytest.approx(cost)
+    for rule in RULES:
+        assert sum(fleet.cost for fleet in place_all(fleets, rule)) >= cost - 1e-6
+
+
+@settings(max_examples=60, deadline=None)
+@given(workload_lists(1))
+def test_the_least_share_is_at_most_that_of_theorem_1(workloads: list[Workload]) -> None:
+    (load,) = workloads
+    model = V100.models[load.model]
+    least, paper = (bound(V100.gpu, model, load.rate, load.slo_ms) for bound in (least_bound, paper_bound))
+    assert least.units <= paper.units
+
+
+def test_a_smaller_batch_than_theorem_1_needs_a_smaller_share() -> None:
+    model = PAPER.models["alexnet"]
+    assert paper_bound(PAPER.gpu, model, 140, 15) == (2, 3)
+    assert least_bound(PAPER.gpu, model, 140, 15) == (1, 2)
+
+
+@settings(max_examples=20, deadline=None)
+@given(workload_lists())
+def test_several_gpu_types_never_cost_more_than_one(workloads: list[Workload]) -> None:
+    both = provision(workloads, [V100, SLOW])
+    check_plan(both, workloads)
+    assert both.cost_per_hour <= min(provision(workloads, [kind]).cost_per_hour for kind in (V100, SLOW)) + 1e-6
+    assert both.cost_bound <= both.cost_per_hour + 1e-6
+
+
+def test_types_are_mixed_where_that_is_cheapest() -> None:
+    tight, loose = Workload("tight", "ssd", 100, 11), Workload("loose", "vgg19", 250, 200)
+    plan = provision([tight, loose], [V100, SLOW])
+    alone = [provision([load], [V100, SLOW]).gpus[0].gpu_type for load in (tight, loose)]
+    assert alone == ["v100", "slow"]
+    assert plan.gpu_counts() == {"v100": 1, "slow": 1}
+
+
+def test_a_workload_too_large_for_a_gpu_is_split() -> None:
+    load = Workload("big", "vgg19", 1500, 40)
+    for options in (ProvisioningOptions(), PAPER_OPTIONS):
+        plan = provision([load], [V100], options)
+        check_plan(plan, [load])
+        assert len(plan.gpus) > 1
+    assert len(provision([load], [V100]).gpus) <= 4
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from((PAPER, V100)),
+    st.sampled_from(sorted(LARGEST)),
+    st.floats(10, 8000),
+    st.floats(5, 120),
+    st.sampled_from((0.0, 1.0)),
+)
+@example(PAPER, "vgg19", 3002.604241542428, 16.673371668571804, 1.0)
+def test_any_rate_is_served_or_the_slo_is_refused(
+    kind: GpuType, model: str, rate: float, slo_ms: float, margin: float
+) -> None:
+    load = Workload("w", model, rate, slo_ms)
+    options = ProvisioningOptions("igniter" if kind is PAPER else "pcie-contention", margin)
+    try:
+        plan = provision([load], [kind], options)
+    except ProvisioningError as error:
+        refusal = str(error)
+    else:
+        check_plan(plan, [load])
+        return
+    assert "batch 1 takes" in refusal
+
+
+def test_a_thousand_workloads_within_an_eighth_of_the_bound() -> None:
+    rng = np.random.default_rng(1)
+    loads = [
+        Workload(f"w{number}", model, rng.uniform(0.1, 1) * LARGEST[model][0], rng.uniform(1, 2) * LARGEST[model][1])
+        for number, model in enumerate(rng.choice(sorted(LARGEST), 1000).tolist())
+    ]
+    plan = provision(loads, [V100])
+    check_plan(plan, loads)
+    assert plan.cost_per_hour <= 1.15 * plan.cost_bound
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        (Workload("w", "alexnet", 0, 10), "rate: got 0, wanted"),
+        (Workload("w", "alexnet", -3, 10), "rate: got -3"),
+        (Workload("w", "alexnet", float("nan"), 10), "rate: got nan"),
+        (Workload("w", "alexnet", 100, float("inf")), "slo_ms: got inf"),
+        (Workload("w", "bert", 100, 10), "model: got 'bert', wanted one of alexnet"),
+        (Workload("", "alexnet", 100, 10), "name: got no name"),
+        (Workload("w", "alexnet", 1e12, 10), "rate: got 1e.12, wanted at most"),
+        (
+            Workload("w", "ssd", 10, 4),
+            r"slo_ms: got 4; v100: .*\(load 0.11, scheduling 0.15, active .*, feedback 0.30\), wanted at most 2.00 ms",
+        ),
+    ],
+)
+def test_a_workload_that_cannot_be_provisioned_is_named(workload: Workload, message: str) -> None:
+    with pytest.raises(ProvisioningError, match=message):
+        provision([workload], [V100])
+
+
+def test_bad_options_are_named() -> None:
+    twice = [Workload("w", "alexnet", 10, 10)] * 2
+    with pytest.raises(ProvisioningError, match="'w': got the name twice"):
+        provision(twice, [V100])
+    with pytest.raises(ProvisioningError, match="gpu types: got none"):
+        provision(twice[:1], [])
+    with pytest.raises(ProvisioningError, match="margin: got nan"):
+        provision(twice[:1], [V100], ProvisioningOptions(margin=float("nan")))
+    with pytest.raises(ProvisioningError, match="model: got 'guess'"):
+        provision(twice[:1], [V100], ProvisioningOptions(model="guess"))
+    assert provision([], [V100]) == SharingPlan((), 0.0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    workload_lists(),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.floats(0.05, 3.0)), max_size=12),
+    st.booleans(),
+)
+def test_changes_keep_every_slo_and_move_few(
+    workloads: list[Workload], changes: list[tuple[int, int, float]], two_types: bool
+) -> None:
+    running = RunningProvision(workloads, [V100, SLOW] if two_types else [V100])
+    present = {workload.name: workload for workload in workloads}
+    for number, (kind, place, factor) in enumerate(changes):
+        names = sorted(present)
+        if kind == 0 or not names:
+            added = Workload(f"new{number}", "resnet50", 400 * factor, 30)
+            present[added.name], change = added, running.add(added)
+        elif kind == 1:
+            name = names[place % len(names)]
+            del present[name]
+            change = running.remove(name)
+        else:
+            name = names[place % len(names)]
+            present[name] = msgspec.structs.replace(present[name], rate=present[name].rate * factor)
+            change = running.change_rate(name, present[name].rate)
+        running.check()
+        check_plan(running.plan(), list(present.values()))
+        assert change.cost_after == pytest.approx(running.cost)
+
+
+def test_changes_of_one_workload_among_many_move_at_most_two_others() -> None:
+    rng = np.random.default_rng(2)
+    loads = [
+        Workload(f"w{number}", model, rng.uniform(0.1, 0.8) * LARGEST[model][0], rng.uniform(1, 2) * LARGEST[model][1])
+        for number, model in enumerate(rng.choice(sorted(LARGEST), 200).tolist())
+    ]
+    running = RunningProvision(loads, [V100])
+    moves = [len(running.change_rate(load.name, load.rate * rng.uniform(0.6, 1.25)).moved) for load in loads[:60]]
+    running.check()
+    assert np.quantile(moves, 0.95) <= 2
+
+
+def test_an_unknown_workload_cannot_change_and_a_bad_one_changes_nothing() -> None:
+    running = RunningProvision([Workload("w", "alexnet", 100, 10)], [V100])
+    plan = running.plan()
+    with pytest.raises(ProvisioningError, match="'x': got an unknown name"):
+        running.change_rate("x", 10)
+    with pytest.raises(ProvisioningError, match="rate: got nan"):
+        running.change_rate("w", float("nan"))
+    with pytest.raises(ProvisioningError, match="'w': got the name twice"):
+        running.add(Workload("w", "alexnet", 100, 10))
+    with pytest.raises(ProvisioningError, match="slo_ms: got 1"):
+        running.add(Workload("v", "ssd", 100, 1))
+    assert running.plan() == plan
+    running.remove("w")
+    assert running.cost == 0
