@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 LOAD = 10
 MEMORY_SLOPE, FILES, GOODPUT = 0.5, 4, 0.05
-"""Bounds: MB per minute, open files, share of the goodput."""
+"""Bounds: MB per minute; open files, by the least number of each half, as a stall opens connections for a minute; share
+of the goodput."""
 CACHE = "8MiB"
 """Size of the prediction cache, so that it is full after the warm-up. The default would grow for 20 minutes."""
 SAMPLE_S = 5.0
@@ -100,7 +101,7 @@ class ProcessSamples:
                 "MB/min": memory_slope(later),
                 "MB least": min(sizes),
                 "MB most": max(sizes),
-                "files gained": float(max(files[len(files) // 2 :]) - max(files[: len(files) // 2])),
+                "files gained": float(min(files[len(files) // 2 :]) - min(files[: len(files) // 2])),
             }
         return report
 
