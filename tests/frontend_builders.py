@@ -41,6 +41,7 @@ def connected_frontend(*applications: Application, specs: Any = SPECS, **setting
     for address in (SELECTOR, CONTROLLER, WORKER):
         frontend.handle(0, address, PeerConnected(address), ())
     frontend.handle(0, CONTROLLER, Models(0, tuple(map(a_state, specs))), ())
+    frontend.handle(0, SELECTOR, Models(0, ()), ())  # it has no pipelines
     announce(frontend, *(applications or (SAFE, BARE)))
     return frontend
 

@@ -82,7 +82,7 @@ def overloaded(tmp_path: Path, shared: bool, drop: bool) -> tuple[int, float]:
 @pytest.mark.parametrize("shared", [False, True])
 def test_queries_that_would_be_late_are_dropped_early(tmp_path: Path, shared: bool) -> None:
     answered, wasted = overloaded(tmp_path, shared, drop=True)
-    assert wasted < 0.08  # the first round trip of the overload included
+    assert wasted < 0.15  # the first round trip of the overload included
     assert answered > 1.3 * overloaded(tmp_path, shared, drop=False)[0]
 
 

@@ -160,6 +160,15 @@ def test_files_that_are_no_pipelines_plans_or_profiles_are_errors(tmp_path: Path
     assert (missing.exit_code, "No such file" in missing.stderr) == (USAGE, True)
 
 
+def test_a_pooled_plan_needs_fewer_devices_than_the_dedicated_one() -> None:
+    options = ("--rate", "50", "--duration", "20s", "--search", "any-order", "--pooled")
+    document = json.loads(run("plan", "social-media", *options, "--json").stdout)
+    assert document["pooled"]["cost_per_hour"] < document["plan"]["cost_per_hour"]
+    assert document["pooled"]["attainment"] >= 0.99
+    assert "pooled, every device serves all stages" in run("plan", "social-media", *options).stdout
+    assert "pooled: the devices of the plan do not suffice" in run("plan", "cascade", *options).stdout
+
+
 def test_without_numba_the_extra_that_has_it_is_named() -> None:
     program = "import sys; sys.modules['numba'] = None\nfrom horologe_cli.main import main; main()"
     command = [sys.executable, "-c", program, "plan", "cascade", *SHORT]

@@ -191,6 +191,7 @@ def predict_status(frontend: Frontend, model: str) -> tuple[Status, str] | None:
 def announce(frontend: Frontend, *models: str, controller: str = CONTROLLER, incomplete: str = "") -> None:
     states = tuple(a_state(a_spec(model)) for model in models)
     frontend.handle(NOW, controller, Models(0, states, incomplete=incomplete), ())
+    frontend.handle(NOW, SELECTOR, Models(0, ()), ())  # it has no pipelines
 
 
 def test_a_frontend_refuses_what_it_does_not_know_until_the_catalogue_is_complete() -> None:
@@ -207,6 +208,20 @@ def test_a_frontend_refuses_what_it_does_not_know_until_the_catalogue_is_complet
     assert (answer[0], ONE_OF_TWO in answer[1]) == (Status.REFUSED, True)
     announce(frontend, "a")
     assert predict_status(frontend, "b") == (Status.UNKNOWN_MODEL, "model: got 'b', which is not served")
+
+
+def test_a_frontend_refuses_what_may_be_a_pipeline_of_a_selector_that_is_starting() -> None:
+    frontend = Frontend(FRONTEND, FrontendSettings(), digest)
+    for address in (SELECTOR, CONTROLLER):
+        frontend.handle(0, address, PeerConnected(address), ())
+    frontend.handle(NOW, CONTROLLER, Models(0, (a_state(a_spec("a")),)), ())
+    answer = predict_status(frontend, "p")
+    assert answer is not None
+    assert (answer[0], "no selector has announced its pipelines" in answer[1]) == (Status.REFUSED, True)
+    announce(frontend, "a")
+    answer = predict_status(frontend, "p")
+    assert answer is not None
+    assert answer[0] == Status.UNKNOWN_MODEL
 
 
 def test_a_frontend_keeps_its_models_while_a_new_controller_waits_for_the_workers() -> None:

@@ -44,6 +44,7 @@ def a_frontend(spec: Any = None, **settings: Any) -> Frontend:
     for address in (SELECTOR, CONTROLLER, WORKER):
         frontend.handle(0, address, PeerConnected(address), ())
     frontend.handle(0, CONTROLLER, Models(0, (a_state(spec),)), ())
+    frontend.handle(0, SELECTOR, Models(0, ()), ())  # it has no pipelines
     return frontend
 
 

@@ -57,6 +57,7 @@ class FakeCore:
         self.address = "frontend/0#1"
         self.catalogue = ModelCatalogue()
         self.catalogue.replace_models((ModelState(ECHO),))
+        self.catalogue.replace_pipelines("selector/0#1", ())
         self.declared = DeclaredApplications(self.catalogue)
         self.declared.replace_announcement("selector/0#1", (ApplicationState(Application("many", ("echo",)), 1),))
         self.stats_by_model = StatsByModel()

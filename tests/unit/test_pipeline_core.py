@@ -244,6 +244,16 @@ def test_a_cycle_of_pipelines_is_found() -> None:
     assert (failed.run, failed.reason) == (outer, f"stage q: pipeline q: {done.reason}")
 
 
+def test_a_frontend_gets_an_announcement_once_the_pipelines_are_known() -> None:
+    selector = Selector(SELECTOR, SelectorSettings(pipelines="folder"), random.Random(1))
+    selector.handle(0, "", PeerConnected(FRONTEND), ())
+    selector.tick(0)
+    assert not [out for out in selector.out if isinstance(out.message, Models)]
+    selector.handle(0, "drivers", PipelinesRead(()), ())
+    selector.tick(0)
+    assert [out.to for out in selector.out if isinstance(out.message, Models)] == [FRONTEND]
+
+
 def test_a_pipeline_can_call_a_pipeline() -> None:
     desk = Desk()
     outer = desk.query()

@@ -32,7 +32,7 @@ MINUTE_NS = s(60)
 WINDOW_NS = s(30)
 """Width of the windows of the figure."""
 OVER_ORACLE = 1.3
-DRAWN = ("inferline", "inferline-paper", "none", "cg-peak", "cg-mean", "forecast")
+DRAWN = ("inferline", "inferline-paper", "none", "cg-mean")
 
 
 class Series(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

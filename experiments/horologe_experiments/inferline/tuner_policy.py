@@ -29,13 +29,13 @@ RULES = ScalingRules()
 class InferLineTuner:
     """The tuner, with its own envelope and rules.
 
-    `detections` lists the times at which the traffic exceeded the sample's envelope, with the window that showed it.
+    `detections` lists the demands beyond the sample's envelope: time, queries per second, window that showed it.
     """
 
     interval_ns = ms(100)
 
     def __init__(self, plan: TuningPlan, name: str = "inferline") -> None:
-        self.detections: list[tuple[int, int]] = []
+        self.detections: list[tuple[int, float, int]] = []
         self._plan = plan
         self.name = name
         self._peak = RecentPeak()
@@ -59,7 +59,7 @@ class InferLineTuner:
             recent = self._plan.rate * peak
         demand = find_demand(self._plan, self._planned, rates, RULES)
         if demand.rate:
-            self.detections.append((now_ns, demand.window_ns))
+            self.detections.append((now_ns, demand.rate, demand.window_ns))
         decision = decide(now_ns, self._plan, self._state, rates, recent, RULES)
         if decision is None:
             return {}

@@ -108,6 +108,7 @@ def plan(
     budget: Annotated[float, typer.Option(min=0.0, help="Most accurate plan within these dollars per hour.")] = 0.0,
     floor: Annotated[float, typer.Option(min=0.0, max=1.0, help="Cheapest plan with this accuracy.")] = 0.0,
     exact: Annotated[bool, typer.Option("--exact", help="Compare with an exact search. Small pipelines only.")] = False,
+    pooled: Annotated[bool, typer.Option("--pooled", help="Also plan devices that all stages share.")] = False,
     profiles: ProfileFile = None,
     live: Live = False,
     config: Config = "",
@@ -138,7 +139,7 @@ def plan(
         server = (endpoint, keys) if live or recent else None
         source = ProblemSource(pipeline, slo, traffic, profiles, config, price or (), server)
         found = (attainment, confidence, parse_search(search), parse_accuracy(accuracy or ()), budget, floor, exact)
-        options = PlanOptions(*found, plot, json, (endpoint, keys) if apply else None, every)
+        options = PlanOptions(*found, pooled, plot, json, (endpoint, keys) if apply else None, every)
         plan_repeatedly(source, options)
 
 

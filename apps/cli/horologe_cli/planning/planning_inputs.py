@@ -11,6 +11,7 @@ import msgspec
 
 from horologe_common.pipelines import PipelineStructure
 from horologe_common.service.settings import DURATIONS, SettingsError, load_settings, parse_quantity
+from horologe_sim.scenario.pooled_plan import PooledPlan
 from horologe_tuner.core.catalogue import catalogue_profiles
 from horologe_tuner.core.example_pipelines import EXAMPLE_PIPELINES
 from horologe_tuner.core.hardware import parse_prices
@@ -32,11 +33,15 @@ if TYPE_CHECKING:
 
 
 class PlanDocument(msgspec.Struct, frozen=True):
-    """Output of `horologe plan --json`. `accuracy`: of the chosen variants; None without variants."""
+    """Output of `horologe plan --json`. `accuracy`: of the chosen variants; None without variants.
+
+    `pooled`: devices that all stages share; None if they were not planned, or if those of the plan do not suffice.
+    """
 
     plan: PipelinePlan
     tuning_plan: TuningPlan
     accuracy: float | None = None
+    pooled: PooledPlan | None = None
 
 
 class Traffic(NamedTuple):

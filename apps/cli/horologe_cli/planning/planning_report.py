@@ -88,6 +88,12 @@ def plan_text(document: PlanDocument, hardware: Mapping[str, HardwareType], comp
         above = plan.cost_per_hour / plan.cost_bound - 1
         lines.append(f"lower bound of the cost: {plan.cost_bound:.3f}; the plan is at most {above:.1%} above it")
     lines += [comparison] if comparison else []
+    if document.pooled is not None:
+        devices = ", ".join(f"{count} x {name}" for name, count in document.pooled.devices.items())
+        cost, less = document.pooled.cost_per_hour, 1 - document.pooled.cost_per_hour / plan.cost_per_hour
+        lines.append(
+            f"pooled, every device serves all stages: {devices}, {cost:.3f} dollars per hour ({less:.1%} less)"
+        )
     lines += _alternative("runner-up", plan.runner_up)
     lines += _alternative("cheaper, but not feasible", plan.rejected)
     return "\n".join(lines)

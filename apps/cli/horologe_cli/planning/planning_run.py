@@ -40,6 +40,7 @@ class PlanOptions(NamedTuple):
     budget: float
     floor: float
     exact: bool
+    pooled: bool
     plot: Path | None
     json: bool
     apply: tuple[str, str] | None
@@ -82,6 +83,8 @@ def plan_once(source: ProblemSource, options: PlanOptions) -> None:
     problem = read_problem(source)
     objective = Objective(problem.structure.slo_ns, options.attainment, options.confidence)
     document, evaluator, comparison = find_plan(problem, objective, options)
+    if options.pooled:
+        document = find_pool(document, evaluator, is_silent(options.json))
     if options.plot:
         configuration = document.plan.configuration
         draw_plan(options.plot, evaluator, configuration, evaluator.forecast(configuration))
@@ -89,6 +92,8 @@ def plan_once(source: ProblemSource, options: PlanOptions) -> None:
         with open_client(*options.apply) as client:
             client.tune("apply", msgspec.json.encode(document.tuning_plan))
     text = plan_text(document, problem.hardware, comparison)
+    if options.pooled and document.pooled is None:
+        text += "\npooled: the devices of the plan do not suffice for all stages together"
     applied = "\napplied: `horologe tuner status` shows its replicas" if options.apply else ""
     print_result(msgspec.to_builtins(document) | {"exact": comparison}, text + applied, options.json)
 
@@ -112,6 +117,24 @@ def find_plan(problem: PlanningProblem, objective: Objective, options: PlanOptio
         evaluator, document = _choose(problem, options, evaluator_of)
         exact = _search_exactly(evaluator, document.plan.cost_per_hour, progress, task) if options.exact else ""
     return PlanResult(document, evaluator, exact)
+
+
+def find_pool(document: PlanDocument, evaluator: Evaluator, silent: bool) -> PlanDocument:
+    """Return the document with the pooled plan. None if the dedicated devices do not suffice as a pool."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from horologe_sim.scenario.pooled_plan import plan_pooled, pool_simulation
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=stderr_console(), transient=True, disable=silent) as progress:
+        task = progress.add_task("simulating pools", total=None)
+        pooled = plan_pooled(
+            pool_simulation(evaluator),
+            evaluator.hardware,
+            document.plan.configuration,
+            lambda devices: progress.update(task, description=f"simulating a pool of {devices}"),
+        )
+    return msgspec.structs.replace(document, pooled=pooled)
 
 
 def _choose(problem: PlanningProblem, options: PlanOptions, evaluator_of: Any) -> tuple[Evaluator, PlanDocument]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from horologe_common.clock import ms, s
+from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
 from horologe_controller.settings import ControllerSettings
@@ -19,6 +19,8 @@ from horologe_sim.engine.noise import NOISES, Noise
 from horologe_sim.engine.virtual_worker import SimModel
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.pipeline_world import PipelineWorld
+from horologe_tuner.core.planning.levels import busiest_stretch
+from horologe_tuner.core.planning.objective import Objective
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,10 +29,12 @@ if TYPE_CHECKING:
 
     from horologe_common.pipelines import PipelineStructure
     from horologe_tuner.core.hardware import HardwareType
+    from horologe_tuner.core.planning.evaluation import Evaluator
     from horologe_tuner.core.plans import StageConfiguration
     from horologe_tuner.core.profiles import Profiles, StageProfile
 
-TARGET = 0.99
+QUERIES = 6000
+"""Queries of the sample that pools are simulated on. A simulation takes a few seconds."""
 REST = 1.5
 """Time kept for the rest of a path, as a multiple of its execution times in batches of one."""
 
@@ -121,6 +125,14 @@ class PoolSimulation:
         return all(stage.model in on_pool for stage in self.structure.stages)
 
 
+def pool_simulation(evaluator: Evaluator, queries: int = QUERIES) -> PoolSimulation:
+    """Return the simulation of the busiest queries of a planning problem."""
+    work = evaluator.workload
+    part = busiest_stretch(work.arrivals_ns, queries)
+    arrivals_ns = work.arrivals_ns[part] - work.arrivals_ns[part.start]
+    return PoolSimulation(work.structure, evaluator.profiles, arrivals_ns, work.calls[part], work.seed)
+
+
 def sim_model(profile: StageProfile, largest: int = 1 << 30) -> SimModel:
     """Return the emulated model of a profile, with batches up to `largest`. It is always resident."""
     exec_ns = {size: time_ns for size, time_ns in profile.latency_ns.items() if size <= largest}
@@ -148,6 +160,8 @@ def plan_pooled(
 ) -> PooledPlan | None:
     """Return the cheapest pool found, or None if the devices of the plan `start` do not suffice as a pool.
 
+    A pool must meet the planner's `Objective`, which keeps a margin for unseen traffic.
+
     Coordinate descent: find the fewest devices of each type by bisection, the dearest type first, until nothing
     changes. Then exchange single devices for one of a cheaper type.
     """
@@ -174,26 +188,35 @@ class _Search:
         self._simulation = simulation
         self._hardware = dict(sorted(hardware.items(), key=lambda item: -item[1].price_per_hour))
         self._progress = progress
-        self._attainments: dict[tuple[int, ...], float] = {}
+        self._objective = Objective(simulation.structure.slo_ns)
+        self._results: dict[tuple[int, ...], tuple[float, bool]] = {}
+        """Attainment of each pool, and whether it meets the objective."""
 
     @property
     def evaluations(self) -> int:
-        return len(self._attainments)
+        return len(self._results)
 
     def price(self, pool: Pool) -> float:
         return sum(count * self._hardware[name].price_per_hour for name, count in pool.items())
 
     def attainment(self, pool: Pool) -> float:
+        return self._result(pool)[0]
+
+    def _result(self, pool: Pool) -> tuple[float, bool]:
         key = tuple(pool.get(name, 0) for name in self._hardware)
-        if key not in self._attainments:
+        if key not in self._results:
             if self._progress:
                 self._progress(", ".join(f"{count} {name}" for name, count in pool.items()))
-            serves = self._simulation.serves_all_stages(pool)
-            self._attainments[key] = self._simulation.run_pool(pool).attainment if serves else 0.0
-        return self._attainments[key]
+            self._results[key] = 0.0, False
+            if self._simulation.serves_all_stages(pool):
+                world = self._simulation.run_pool(pool)
+                latencies_ns = np.where(world.latency_ns < 0, NEVER_NS, world.latency_ns)
+                met = self._objective.is_met(self._objective.missed_bound(latencies_ns))
+                self._results[key] = world.attainment, met
+        return self._results[key]
 
     def is_feasible(self, pool: Pool) -> bool:
-        return self.attainment(pool) >= TARGET
+        return self._result(pool)[1]
 
     def shrink(self, pool: Pool) -> Pool:
         """Remove devices while the pool is feasible, type by type."""

@@ -140,7 +140,8 @@ class SimulatedCluster:
         return Frontend(process.address("frontend"), self.scenario.frontend, digest)
 
     def _selector(self, process: Process) -> Core:
-        core = Selector(process.address("selector"), self.scenario.selector, random.Random(self.scenario.seed))
+        settings = msgspec.structs.replace(self.scenario.selector, pipelines=self.scenario.pipelines)
+        core = Selector(process.address("selector"), settings, random.Random(self.scenario.seed))
 
         def execute(message: Any, buffers: Sequence[Buffer]) -> None:
             for reply in execute_messages(self.store, [message]):

@@ -100,9 +100,10 @@ class ModelCatalogue:
         raise UnknownModel(f"model: got {name!r}{f' version {version!r}' if version else ''}, which is not served")
 
     def check_complete(self) -> None:
-        """Raise `Refused` while a worker that has not registered may have further models."""
-        if self.incomplete:
-            raise Refused(f"not all models are known yet: {self.incomplete}", RETRY_NS)
+        """Raise `Refused` while a worker that has not registered, or a selector, may have further models."""
+        incomplete = self.incomplete or ("" if self._pipelines else "no selector has announced its pipelines")
+        if incomplete:
+            raise Refused(f"not all models are known yet: {incomplete}", RETRY_NS)
 
     def find_in_any_state(self, declared: str) -> ModelSpec | None:
         """Return the model `name` or `name/version` of an application, also if it is not served. None: not found."""

@@ -42,6 +42,8 @@ class PipelineProcessor:
         self.staging = StagedInputs(address, settings.pipeline_staging_bytes)
         inflight.pipelines, inflight.address = models.pipelines, address
         self.registry = PipelineRegistry(models, post)
+        self._loaded = not settings.pipelines
+        """The folder has been read, so that an announcement is complete."""
         self._calls = PipelineCalls(address, self.staging, inflight, models, return_latency, settings, post)
         self.runs = PipelineRuns(
             address, self.registry, self._calls, settings.pipeline_runs, settings.pipeline_drop, post
@@ -71,8 +73,8 @@ class PipelineProcessor:
         self._calls.sampler.profiler = address
 
     def announce_to(self, frontend: str) -> None:
-        """Send the pipelines to a frontend that has connected, if there are any."""
-        if self.registry.pipelines:
+        """Send the pipelines to a frontend that has connected, unless they are not known yet."""
+        if self._loaded:
             self._post(Out(frontend, self.registry.announcement()))
 
     def tick(self, now_ns: int) -> None:
@@ -123,6 +125,7 @@ class PipelineProcessor:
             self.runs.on_driver_ended(now_ns, pipeline, message.reason, message.run)
 
     def _on_pipelines_read(self, now_ns: int, sender: str, message: PipelinesRead, buffers: Sequence[Buffer]) -> None:
+        self._loaded = True
         for pipeline in list(self.registry.replace_definitions(message)):
             self.runs.withdraw_pipeline(now_ns, pipeline)
 
