@@ -1,4 +1,4 @@
-"""The scaler `kubernetes`: its requests against the schema of the API, and an exchange in the documented format of the API."""
+"""The scaler `kubernetes`: its requests against the schema of the API, and an exchange in its documented format."""
 
 from __future__ import annotations
 
