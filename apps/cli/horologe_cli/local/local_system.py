@@ -143,16 +143,17 @@ class LocalSystem:
         return description, models
 
     def _on_child_line(self, name: str, line: str) -> None:
-        self._last_lines[name] = line
-        self._on_line(name, line)
+        if self._failed is None:  # else the command has printed its last line, the reason
+            self._last_lines[name] = line
+            self._on_line(name, line)
 
     def _on_child_exit(self, exit: ChildExit) -> None:
-        if exit.expected:
+        if exit.expected or self._failed:
             return
-        if not self._ready.is_set() and exit.code > 0:
-            self._failed = self._failed or exit
         cause = f"killed by signal {-exit.code}" if exit.code < 0 else f"ended with exit code {exit.code}"
         self._on_line("supervisor", f"{exit.name} {cause}; restarting it")
+        if not self._ready.is_set() and exit.code > 0:
+            self._failed = exit  # last: `wait_ready` ends the command, whose last line is the reason
 
 
 def _has_failed(state: ModelState) -> bool:

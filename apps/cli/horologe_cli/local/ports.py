@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import describe_error
+
+_returned: set[int] = set()
+"""Ports that `free_port` has returned."""
 
 
 def split_address(option: str, text: str) -> tuple[str, int]:
@@ -30,14 +34,19 @@ def is_port_in_use(host: str, port: int) -> bool:
 
 
 def free_port(host: str, wanted: int = 0) -> int:
-    """Return the port `wanted` if it is free, else any free port. Raises SettingsError for an invalid host."""
+    """Return the port `wanted` if it is free, else one not returned before. Raises SettingsError for a bad host."""
     if wanted and _bind_error(host, wanted) is None:
         return wanted
     if error := _bind_error(host, 0):
         raise SettingsError(f"host {host!r} cannot be used: {describe_error(error)}")
-    with _socket(host) as sock:
-        sock.bind((host.replace("*", ""), 0))
-        return int(sock.getsockname()[1])
+    with contextlib.ExitStack() as tried:
+        while True:  # the kernel may offer a port again before its process listens
+            sock = tried.enter_context(_socket(host))
+            sock.bind((host.replace("*", ""), 0))
+            port = int(sock.getsockname()[1])
+            if port not in _returned:
+                _returned.add(port)
+                return port
 
 
 def _bind_error(host: str, port: int) -> OSError | None:
