@@ -58,7 +58,9 @@ async def no_fault(_: AsyncClient) -> None: ...
 
 
 def test_what_is_admitted_over_slow_links_is_in_time(far_services: str) -> None:
-    """A request and its answer pass eight links, which takes 160 ms. The bounds are wide for a busy machine."""
+    """A request and its answer pass eight links, which takes 160 ms. Most requests are REFUSED: runs on an
+    idle machine answered 93 to 140 of 300 in time.
+    """
     counts = run_under_load(far_services, no_fault, 100, 3, slo_ms=1000).counts()
     assert counts["OK"] > 30, counts
     assert counts["LATE"] + counts["LOST"] < 60, counts
