@@ -14,7 +14,7 @@ from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_tuner.core.catalogue import catalogue_profiles
-from horologe_tuner.core.estimator import Workload
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.example_pipelines import (
     CASCADE,
     EXAMPLE_PIPELINES,

@@ -10,7 +10,7 @@ from horologe_common.clock import ms, s
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_load.arrivals import gamma
 from horologe_tuner.core.envelope import TrafficEnvelope
-from horologe_tuner.core.estimator import Workload
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.hardware import HardwareType
 from horologe_tuner.core.planning.evaluation import Evaluator
 from horologe_tuner.core.planning.levels import provisioning_levels

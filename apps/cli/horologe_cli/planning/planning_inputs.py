@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import msgspec
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from horologe_cli.commands.planning_options import ProblemOptions
     from horologe_tuner.core.hardware import HardwareType
     from horologe_tuner.core.plans import Configuration
     from horologe_tuner.core.profiles import Profiles
@@ -42,18 +43,6 @@ class PlanDocument(msgspec.Struct, frozen=True):
     tuning_plan: TuningPlan
     accuracy: float | None = None
     pooled: PooledPlan | None = None
-
-
-class Traffic(NamedTuple):
-    """Options that state the sample of the traffic: a trace file, a rate and CV, or what the tuner has observed."""
-
-    trace: Path | None
-    rate: float
-    cv: float
-    duration: str
-    seed: int
-    max_gap_s: float
-    recent: bool = False
 
 
 @contextmanager
@@ -87,18 +76,22 @@ def read_structure(text: str, slo: str, live: PipelineStructure | None = None) -
     return structure
 
 
-def read_arrivals(traffic: Traffic) -> NDArray[np.int64]:
+def check_traffic(options: ProblemOptions, recent: bool) -> None:
+    """Raise SettingsError unless exactly one of a trace, a rate and `recent` states the traffic."""
+    if bool(options.trace) + bool(options.rate) + recent != 1:
+        raise SettingsError("--trace, --rate, --recent: got several or none, wanted one of them")
+
+
+def read_arrivals(options: ProblemOptions) -> NDArray[np.int64]:
     """Return the arrivals of the trace file, or drawn ones with gamma distributed gaps, in nanoseconds."""
     from horologe_load.arrivals import gamma
     from horologe_load.trace_file import read_trace
 
-    if bool(traffic.trace) + bool(traffic.rate) + traffic.recent != 1:
-        raise SettingsError("--trace, --rate, --recent: got several or none, wanted one of them")
-    with option_errors("--trace" if traffic.trace else "--rate, --cv, --duration"):
-        if traffic.trace:
-            return read_trace(traffic.trace, max_gap_s=traffic.max_gap_s)
-        seconds = parse_quantity("--duration", traffic.duration, DURATIONS) / 1e9
-        return gamma(traffic.rate, traffic.cv, seconds, traffic.seed)
+    with option_errors("--trace" if options.trace else "--rate, --cv, --duration"):
+        if options.trace:
+            return read_trace(options.trace, max_gap_s=options.max_gap)
+        seconds = parse_quantity("--duration", options.duration, DURATIONS) / 1e9
+        return gamma(options.rate, options.cv, seconds, options.seed)
 
 
 def read_hardware(config: str, prices: Sequence[str]) -> dict[str, HardwareType]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from horologe_tuner.core.estimator import Workload
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator, replace_stage
 from horologe_tuner.core.tuning_plan import MAX_REPLICAS, ProvisioningLevel
 
