@@ -10,8 +10,8 @@ from horologe_common.clock import ms, s
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_load.arrivals import gamma
 from horologe_tuner.core.envelope import TrafficEnvelope
-from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.hardware import HardwareType
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator
 from horologe_tuner.core.planning.levels import provisioning_levels
 from horologe_tuner.core.planning.objective import Objective

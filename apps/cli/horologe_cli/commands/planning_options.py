@@ -26,9 +26,9 @@ class ProblemOptions(NamedTuple):
     slo: Annotated[str, typer.Option(help="Deadline of a query. Default: the pipeline's.")] = ""
     trace: Annotated[Path | None, typer.Option(help="File of arrivals: seconds, one per line.")] = None
     rate: Annotated[float, typer.Option(min=0.0, help="Instead of a trace: queries per second.")] = 0.0
-    cv: Annotated[
-        float, typer.Option(min=0.01, help="With --rate: variance of the gaps over their squared mean.")
-    ] = 1.0
+    cv: Annotated[float, typer.Option(min=0.01, help="With --rate: variance of the gaps over their squared mean.")] = (
+        1.0
+    )
     duration: Annotated[str, typer.Option(help="With --rate: length of the sample.")] = "10min"
     max_gap: Annotated[
         float, typer.Option(min=0.0, help="With --trace: longest time without an arrival, in seconds.")
@@ -54,9 +54,7 @@ class PlanOptions(NamedTuple):
     recent: Annotated[
         bool, typer.Option("--recent", help="Instead of a trace: the arrivals that the tuner has observed.")
     ] = False
-    attainment: Annotated[
-        float, typer.Option(min=0.0, max=0.99999, help="Part of the queries within the SLO.")
-    ] = 0.99
+    attainment: Annotated[float, typer.Option(min=0.0, max=0.99999, help="Part of the queries within the SLO.")] = 0.99
     confidence: Annotated[
         float, typer.Option(min=0.0, max=0.99999, help="Probability of it on unseen traffic. 0: on the sample only.")
     ] = 0.999

@@ -58,7 +58,10 @@ class PlanningProblem(NamedTuple):
 def read_problem(
     pipeline: str, options: ProblemOptions, server: ServerOptions, recent: bool = False
 ) -> PlanningProblem:
-    """Return the problem. `recent`: of the arrivals that the tuner has observed. Raises SettingsError, HorologeError."""
+    """Return the problem, with `recent` for the arrivals that the tuner has observed.
+
+    Raises SettingsError and HorologeError.
+    """
     check_traffic(options, recent)
     known, hardware = read_profiles(options.profiles), read_hardware(options.config, options.price or ())
     if not (options.live or recent):
