@@ -52,7 +52,7 @@ class JointPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Runs of the estimator."""
 
 
-def describe_layout(evaluator: LayoutEvaluator, layout: Layout, dedicated_cost: float) -> JointPlan:
+def joint_plan(evaluator: LayoutEvaluator, layout: Layout, dedicated_cost: float) -> JointPlan:
     """Return the plan of a layout with its forecast."""
     problem, forecast = evaluator.problem, evaluator.forecast(layout)
     groups = evaluator.configuration(layout)

@@ -13,18 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_tuner.core.joint_planning.candidates import candidates, stage_options
-from horologe_tuner.core.joint_planning.joint_plan import JointPlan, describe_layout
-from horologe_tuner.core.joint_planning.layout_evaluation import LayoutEvaluator
 from horologe_tuner.core.joint_planning.layout_search import HOPELESS, search_layout
-from horologe_tuner.core.joint_planning.layouts import dedicated_layout
 from horologe_tuner.core.joint_planning.placements import first_layouts
 
 if TYPE_CHECKING:
     from horologe_tuner.core.joint_planning.candidates import Candidate
+    from horologe_tuner.core.joint_planning.layout_evaluation import LayoutEvaluator
     from horologe_tuner.core.joint_planning.layouts import Layout
-    from horologe_tuner.core.joint_planning.share_times import ShareTimes
-    from horologe_tuner.core.planning.evaluation import Evaluator
-    from horologe_tuner.core.plans import Configuration
 
 RUNS_LIMIT = 6000
 """Runs of the estimator for all candidates of a plan."""
@@ -32,25 +27,14 @@ POLISH_RUNS = 150
 """Runs to increase the distance of the found layout from the SLO."""
 
 
-def plan_jointly(
-    dedicated: Evaluator, times: ShareTimes, start: Configuration, runs_limit: int = RUNS_LIMIT
-) -> JointPlan:
-    """Return the cheapest feasible layout found. It never costs more than `start`, a feasible plan of whole devices.
-
-    `dedicated`: the planning problem, with the profiles of whole devices.
-    """
-    evaluator = LayoutEvaluator(dedicated, times)
-    found = dedicated_layout(start)
-    start_price = evaluator.price(found)
-    options = stage_options(evaluator)
-    for candidate in candidates(evaluator, options, start_price):
+def plan_layout(evaluator: LayoutEvaluator, start: Layout, runs_limit: int = RUNS_LIMIT) -> Layout:
+    """Return the cheapest feasible layout found. It never costs more than `start`, a feasible layout."""
+    for candidate in candidates(evaluator, stage_options(evaluator), evaluator.price(start)):
         if evaluator.problem.runs >= runs_limit:
             break
         if (layout := search_candidate(evaluator, candidate, runs_limit)) is not None:
-            found = layout
-            break
-    found = polish(evaluator, found)
-    return describe_layout(evaluator, found, start_price)
+            return polish(evaluator, layout)
+    return start
 
 
 def search_candidate(evaluator: LayoutEvaluator, candidate: Candidate, runs_limit: int) -> Layout | None:

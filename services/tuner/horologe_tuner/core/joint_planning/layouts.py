@@ -65,6 +65,15 @@ def layout_price(layout: Layout, hardware: Mapping[str, HardwareType]) -> float:
     return sum(hardware[device.hardware].price_per_hour for device in layout)
 
 
+def describe_layout(layout: Layout) -> str:
+    """Return the layout in one phrase: "2 x v100 (fast 30% batch 8, slow 70% batch 4); 1 x cpu (...)"."""
+    phrases = []
+    for device in sorted(set(layout), key=lambda device: (-device.percent, device)):
+        shares = ", ".join(f"{share.stage} {share.percent:g}% batch {share.batch}" for share in device.shares)
+        phrases.append(f"{layout.count(device)} x {device.hardware} ({shares})")
+    return "; ".join(phrases)
+
+
 def fill_device(weights: Mapping[int, float]) -> dict[int, float]:
     """Return the percent of a whole device for each key in proportion to its weight, in steps of `STEP_PERCENT`.
 
