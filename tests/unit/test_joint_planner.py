@@ -13,7 +13,8 @@ from horologe_common.pipelines import PipelineStructure
 from horologe_tuner.core.catalogue import catalogue_profiles
 from horologe_tuner.core.example_pipelines import CASCADE, VIDEO_MONITORING
 from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
-from horologe_tuner.core.joint_planning.candidates import candidates, stage_options
+from horologe_tuner.core.joint_planning.additions import additions
+from horologe_tuner.core.joint_planning.candidates import least_candidates
 from horologe_tuner.core.joint_planning.derived_coefficients import (
     SIMILAR,
     catalogue_coefficients,
@@ -36,7 +37,8 @@ from horologe_tuner.core.joint_planning.layouts import (
     layout_price,
     make_layout,
 )
-from horologe_tuner.core.joint_planning.share_demand import ShareDemand, least_share
+from horologe_tuner.core.joint_planning.placements import first_layouts
+from horologe_tuner.core.joint_planning.share_demand import least_share
 from horologe_tuner.core.joint_planning.share_times import ShareTimes
 from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator
@@ -187,14 +189,25 @@ def test_the_least_share_is_feasible_and_less_is_not() -> None:
     assert least_share(an_evaluator(rate=3000.0, seconds=2), "slow", "v100").total_percent > WHOLE  # type: ignore[union-attr]
 
 
-def test_candidates_come_in_the_order_of_their_cost_and_below_the_limit() -> None:
+def test_candidates_have_the_fewest_devices_for_each_choice_of_hardware() -> None:
     evaluator = an_evaluator()
-    options = stage_options(evaluator)
-    assert {type(option) for option in options[0]} >= {ShareDemand}
-    costs = [candidate.cost for candidate in candidates(evaluator, options, 4.0)]
-    assert costs == sorted(costs)
-    assert costs
-    assert max(costs) < 4.0
+    found = least_candidates(evaluator)
+    assert [len(candidate.demands) for candidate in found].count(2) == 1
+    assert {len(candidate.dedicated) for candidate in found} == {0, 1, 2}
+    for candidate in found:
+        assert set(candidate.pools.values()) <= {1}
+        for layout in first_layouts(candidate):
+            assert {share.stage for device in layout for share in device.shares} == {"fast", "slow"}
+            assert evaluator.price(layout) <= 2.6 * len(layout)
+
+
+def test_additions_are_devices_for_the_stages_that_gain_most() -> None:
+    evaluator = an_evaluator(rate=200.0)
+    layout = make_layout([a_device(("fast", 90.0, 8), ("slow", 10.0, 8))])
+    wider = additions(evaluator, layout)
+    assert {len(other) for other in wider} == {2}
+    assert min(wider, key=evaluator.reached_slo_ns)[1].shares[0].stage == "slow"
+    assert all(evaluator.reached_slo_ns(other) < evaluator.reached_slo_ns(layout) for other in wider)
 
 
 def test_a_joint_plan_is_feasible_and_cheaper_than_whole_devices() -> None:

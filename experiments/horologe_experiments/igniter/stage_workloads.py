@@ -35,11 +35,14 @@ if TYPE_CHECKING:
 
 WEIGHTS = (1.0, 2.0, 4.0)
 """Parts of the SLO that a stage may get relative to the others."""
-STRETCHES = (1.0, 2.0)
+STRETCHES = (1.0,)
 """Sum of the parts on the longest path over the SLO. iGniter keeps half of each part for batching and queueing. The
 estimator decides whether the pipeline's SLO is met, so more than 1 is permitted."""
 RATE_FACTORS = (1.0, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0)
 """Rate that shares are sized for, over the mean rate. Bursts need more than the mean."""
+
+
+HYBRID = False
 
 
 class StageGoal(NamedTuple):
@@ -84,6 +87,8 @@ def stage_goals(evaluator: LayoutEvaluator, hardware: str) -> Iterator[tuple[Sta
 def _kinds(evaluator: LayoutEvaluator, model: str, hardware: str) -> list[str]:
     """Return the hardware types for a model: shares of `hardware`, and whole devices of the others."""
     types = [kind for kind in evaluator.problem.profiles[model] if kind in evaluator.problem.hardware]
+    if not HYBRID and evaluator.times.is_shareable(hardware, model):
+        return [hardware]
     return [kind for kind in types if kind != hardware or evaluator.times.is_shareable(kind, model)]
 
 

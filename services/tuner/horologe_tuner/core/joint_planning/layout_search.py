@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 GAIN = 0.995
 """Factor on the reached SLO that a change must bring."""
-HOPELESS = 3.0
-"""Reached SLO over wanted one, of a first layout from which no search is started."""
 
 
 def search_layout(evaluator: LayoutEvaluator, layout: Layout, target_ns: float, runs_limit: int) -> Layout:
