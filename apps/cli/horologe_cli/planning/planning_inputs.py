@@ -18,7 +18,7 @@ from horologe_tuner.core.hardware import parse_prices
 from horologe_tuner.core.planning.planner import Search
 from horologe_tuner.core.plans import PipelinePlan, StageConfiguration
 from horologe_tuner.core.profiles import decode_profiles
-from horologe_tuner.core.tuning_plan import TuningPlan
+from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
 from horologe_tuner.hardware_settings import HardwareSettings
 
 if TYPE_CHECKING:
