@@ -15,12 +15,12 @@ from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
 from horologe_common.wire import DeviceState, Events, Models, Plan, Tune, Tuning
-from horologe_tuner.core.resources import check_plan, planned_models, workers_needed
 from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan, RunningPlan
 from horologe_tuner.core.pipeline_tuning.scaling_rules import ScalingRules
-from horologe_tuner.core.tuner_status import Journal, JournalEntry, JournalEvent, TunerStatus
 from horologe_tuner.core.pipeline_tuning.tuning_plan import parse_plan
 from horologe_tuner.core.pipeline_tuning.worker_scaling import Scaled, WorkerScaling
+from horologe_tuner.core.resources import check_plan, planned_models, workers_needed
+from horologe_tuner.core.tuner_status import Journal, JournalEntry, JournalEvent, TunerStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
