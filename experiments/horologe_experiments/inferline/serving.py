@@ -13,7 +13,7 @@ import numpy as np
 from horologe_common.clock import s
 from horologe_experiments.inferline.scaling_policy import Observation, StageLoad
 from horologe_tuner.core.estimator import Simulation
-from horologe_tuner.core.pipeline_tuning.stage_states import observe_stages, queries_in_flight
+from horologe_tuner.core.stage_states import observe_stages, queries_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
