@@ -98,7 +98,7 @@ class Bench:
         return document
 
     def replicas(self) -> dict[str, int]:
-        return dict(self.tuner.plans["video"].state.replicas)
+        return dict(self.tuner.pipelines.plans["video"].state.replicas)
 
 
 def test_a_plan_reaches_controller_scaler_and_state_file() -> None:

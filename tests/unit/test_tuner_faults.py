@@ -59,7 +59,7 @@ class Run:
         self.tuner.refresh_stats()
         self.tuner.check()
         outs, self.tuner.out = self.tuner.out, []
-        applied = [running for running in self.tuner.plans.values() if not running.dry_run]
+        applied = [running for running in self.tuner.pipelines.plans.values() if not running.dry_run]
         for out in outs:
             if isinstance(out.message, ScaleTo):
                 assert not self.calls, "one call at a time"
@@ -112,7 +112,7 @@ class Run:
             if self.saved:
                 self.tuner.restore(self.now_ns, self.saved)
                 wanted = {applied.plan.pipeline: applied.replicas for applied in self.saved.applied}
-                assert {name: running.state.replicas for name, running in self.tuner.plans.items()} == wanted
+                assert {name: running.state.replicas for name, running in self.tuner.pipelines.plans.items()} == wanted
             self.controller = ""
             self.tick()
 

@@ -19,6 +19,9 @@ class ModelEvents(Message, frozen=True):
     """Requests that have run."""
     refused: int = 0
     """Requests that were refused or whose worker failed."""
+    latencies: tuple[tuple[int, int], ...] = ()
+    """(bucket, requests) of the requests that have run, for a model whose plan has an SLO. Ascending buckets, as in
+    `horologe_common.latency_buckets`. A latency is the time from the Submit to the Result, and `controller.margin_ns`."""
 
 
 class DeviceState(Message, frozen=True):

@@ -8,9 +8,12 @@ import msgspec
 
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out
+from horologe_common.latency_buckets import latency_bucket
 from horologe_common.wire import DeviceState, Events, ModelEvents
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from horologe_controller.core.cluster.cluster import Cluster
 
 BIN_NS = ms(10)
@@ -23,6 +26,8 @@ class _ModelCounts(msgspec.Struct):
     """Number of a bin since the clock's start -> requests."""
     finished: int = 0
     refused: int = 0
+    latencies: dict[int, int] = {}
+    """Bucket -> requests."""
 
 
 class EventRecorder:
@@ -67,6 +72,13 @@ class EventRecorder:
         counts.finished += finished
         counts.refused += refused
 
+    def record_latencies(self, model: str, slo_ns: int, latencies_ns: Iterable[int]) -> None:
+        """Count the latencies of requests that have run."""
+        counts = self._find(model).latencies
+        for latency_ns in latencies_ns:
+            bucket = latency_bucket(latency_ns, slo_ns)
+            counts[bucket] = counts.get(bucket, 0) + 1
+
     def pop_events(self, now_ns: int, cluster: Cluster) -> list[Out]:
         """Return the messages with the events since the last ones."""
         span_ns, self._sent_ns, self.due_ns = now_ns - self._sent_ns, now_ns, now_ns + self._interval_ns
@@ -78,6 +90,7 @@ class EventRecorder:
                 tuple((last - number, count) for number, count in sorted(counts.bins.items(), reverse=True)),
                 counts.finished,
                 counts.refused,
+                tuple(sorted(counts.latencies.items())),
             )
             for model, counts in models.items()
         )
@@ -92,7 +105,7 @@ class EventRecorder:
 
     def _find(self, model: str) -> _ModelCounts:
         if (counts := self._models.get(model)) is None:
-            counts = self._models[model] = _ModelCounts({})
+            counts = self._models[model] = _ModelCounts({}, latencies={})
         return counts
 
 

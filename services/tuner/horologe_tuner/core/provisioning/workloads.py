@@ -48,6 +48,8 @@ class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Predicted execution latency of a batch beside the neighbours; at most half of the SLO, less the margin."""
     throughput: float
     """Predicted requests per second beside the neighbours."""
+    served_model: str = ""
+    """Name in the model repository, by which clients call the workload. Empty: the workload's name."""
 
 
 class PlannedGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +57,8 @@ class PlannedGpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     gpu_type: str
     placements: tuple[Placement, ...]
+    device: str = ""
+    """Id of the physical device. Empty: the type and the GPU's number among those of its type, as `v100-1`."""
 
     @property
     def share_percent(self) -> float:
