@@ -349,4 +349,3 @@ def test_bucket_zero_ends_at_the_slo() -> None:
     for latency_ns in (ms(1), ms(19.9), ms(33)):
         bound_ns = bucket_bound_ns(latency_bucket(latency_ns, ms(20)), ms(20))
         assert latency_ns <= bound_ns <= 1.1 * latency_ns
-

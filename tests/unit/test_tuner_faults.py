@@ -14,8 +14,8 @@ from horologe_common.recording.snapshot import restore, snapshot
 from horologe_common.wire import DeviceState, Events, ModelEvents, Plan, Tune, Tuning
 from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
 from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan
-from horologe_tuner.core.pipeline_tuning.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.core.tuner import Tuner, TunerState
+from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.settings import TunerSettings
 
 ENVELOPE = TrafficEnvelope((ms(100), s(1), s(60)), (20, 130, 6600))

@@ -18,10 +18,10 @@ from horologe_common.status import Status
 from horologe_common.wire import DeviceState, Events, Models, Plan, Tune, Tuning
 from horologe_tuner.core.pipeline_tuning.pipeline_tuner import PipelineTuner
 from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan
-from horologe_tuner.core.pipeline_tuning.worker_scaling import Scaled, WorkerScaling
 from horologe_tuner.core.sharing.running_workload import AppliedWorkload
 from horologe_tuner.core.sharing.sharing_tuner import SHARING, SharingTuner, is_sharing_plan
 from horologe_tuner.core.tuner_status import Journal, JournalEntry, JournalEvent, TunerStatus
+from horologe_tuner.core.worker_scaling import Scaled, WorkerScaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -156,9 +156,7 @@ class Tuner:
         self._scale()
 
     def _save(self) -> None:
-        self.out.append(
-            Out(self.store, TunerState(self._number, self.pipelines.applied(), *self.sharing.applied()))
-        )
+        self.out.append(Out(self.store, TunerState(self._number, self.pipelines.applied(), *self.sharing.applied())))
 
     def _send_plan(self) -> None:
         """Send the resources of the models. Without any, only if the controller may have an earlier plan."""

@@ -244,9 +244,7 @@ class RunningSharing:
         for steps in workload.serving:
             shadow = shadows.get(steps.active)
             percent, ready = (shadow.percent, self.is_ready(shadow)) if shadow else (0.0, False)
-            shares.append(
-                ShareStatus(steps.active.device, steps.active.percent, steps.planned.percent, percent, ready)
-            )
+            shares.append(ShareStatus(steps.active.device, steps.active.percent, steps.planned.percent, percent, ready))
         return WorkloadStatus(
             target.name, target.model, state, target.slo_ns, summary.p99_ns, summary.count, summary.beyond,
             tuple(shares),

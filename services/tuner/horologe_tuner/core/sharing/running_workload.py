@@ -70,7 +70,9 @@ class WorkloadStatus(msgspec.Struct, frozen=True):
 class RunningWorkload:
     """A workload. `serving` differs from the shares of `target` by switches, and while it moves to a new plan."""
 
-    def __init__(self, now_ns: int, target: WorkloadTarget, serving: tuple[ShareSteps, ...], rules: ShadowRules) -> None:
+    def __init__(
+        self, now_ns: int, target: WorkloadTarget, serving: tuple[ShareSteps, ...], rules: ShadowRules
+    ) -> None:
         self.target = target
         self.serving = serving
         self.window = LatencyWindow(target.slo_ns)

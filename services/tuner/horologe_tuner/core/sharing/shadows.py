@@ -19,9 +19,7 @@ def percent_left(workloads: Iterable[RunningWorkload]) -> dict[str, float]:
     running = list(workloads)
     active = percent_by_device(share for workload in running for share in workload.active())
     planned = percent_by_device(share for workload in running for share in workload.target.shares)
-    return {
-        device: WHOLE - max(active.get(device, 0.0), planned.get(device, 0.0)) for device in (active | planned)
-    }
+    return {device: WHOLE - max(active.get(device, 0.0), planned.get(device, 0.0)) for device in (active | planned)}
 
 
 def find_shadow(share: DeviceShare, left: Mapping[str, float], rules: ShadowRules) -> DeviceShare | None:

@@ -140,7 +140,9 @@ def _check_names(targets: Iterable[WorkloadTarget]) -> None:
             )
         for share in target.shares:
             if (place := share.resized(0.0).worker) in places:
-                raise ValueError(f"workload {target.name!r}: device: got {share.device!r} twice, wanted one share of it")
+                raise ValueError(
+                    f"workload {target.name!r}: device: got {share.device!r} twice, wanted one share of it"
+                )
             places[place] = True
     if len(places) > MAX_SHARES:
         raise ValueError(f"gpus: got {len(places)} shares, wanted at most {MAX_SHARES}")
