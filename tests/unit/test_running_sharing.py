@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -41,6 +42,8 @@ class Bench:
         self.now_ns = s(1000)
         self.sharing = RunningSharing(rules or ShadowRules())
         self.dead: set[str] = set()
+        self.needs: dict[str, float] = {}
+        """Workload -> percent with which it takes 17 ms; it takes 25 ms with less."""
         self.decisions: list[tuple[int, SharingDecision]] = []
         self.apply(*gpus)
         self.start_workers()
@@ -59,7 +62,10 @@ class Bench:
         self.now_ns += STEP_NS
         models = []
         for name, workload in self.sharing.workloads.items():
-            bucket = latency_bucket(ms(latency_ms.get(name, 5.0)), workload.target.slo_ns)
+            latency = latency_ms.get(name, 5.0)
+            if name in self.needs:
+                latency = 17.0 if sum(share.percent for share in workload.active()) >= self.needs[name] else 25.0
+            bucket = latency_bucket(ms(latency), workload.target.slo_ns)
             models.append(ModelEvents(f"{name}/1", (), count, refused.get(name, 0), ((bucket, count),)))
         self.sharing.record_events(self.now_ns, Events(1, STEP_NS, ms(10), tuple(models)))
         self.decisions += [(self.now_ns, decision) for decision in self.sharing.decide(self.now_ns)]
@@ -85,7 +91,8 @@ def test_a_violation_is_confirmed_and_repaired_by_the_shadow() -> None:
     bench.run(5)
     assert bench.percents() == {"w1": 20, "w5": 50}
     began_ns = bench.now_ns
-    bench.run(1.5, w1=25.0)
+    bench.needs["w1"] = 30
+    bench.run(1.5)
     assert bench.percents() == {"w1": 30, "w5": 50}
     ((at_ns, decision),) = bench.decisions
     assert at_ns <= began_ns + s(1.5)
@@ -108,17 +115,20 @@ def test_one_request_in_a_hundred_may_exceed_the_slo() -> None:
         bench.run(0.1, count=1, w1=50.0)
         bench.run(0.1, count=9)
     assert bench.decisions == []  # 1 of 100
-    bench.run(3, count=10, refused={"w1": 1})
+    for _ in range(16):
+        bench.step({}, {"w1": 1}, 10, start=False)
     assert bench.percents() == {"w1": 30}  # refused requests count as violations
 
 
 @pytest.mark.parametrize(("other", "shadow"), [(40, 10), (75, 5), (78, 0), (80, 0)])
 def test_a_shadow_has_ten_percent_more_or_what_is_left(other: float, shadow: float) -> None:
     bench = Bench({"w1": 20, "w5": other})
-    bench.run(3, w1=25.0)
+    bench.needs["w1"] = 20 + (shadow or 10)
+    bench.run(3)
     assert bench.percents()["w1"] == 20 + shadow
     if not shadow:
         assert bench.sharing.unrepaired() == {"w1": "nothing is left of its device"}
+        bench.needs.clear()
         bench.run(2)
         assert bench.sharing.unrepaired() == {}
 
@@ -127,32 +137,31 @@ def test_the_worst_violation_gets_the_room_and_other_shadows_shrink() -> None:
     bench = Bench({"w1": 40, "w5": 45})  # 15% are left
     bench.run(1)
     for _ in range(7):
-        bench.step({"w1": 25.0}, {"w5": 400}, 40)
+        bench.step({"w5": 25.0}, {"w1": 20}, 40)
     assert bench.percents() == {"w1": 40, "w5": 55}
     shadows = bench.sharing.shadows()
     assert [(share.percent, shadow.percent) for share, shadow in shadows.items()] == [(40, 45), (55, 60)]
-    bench.run(2, w1=25.0)
+    bench.run(2, refused={"w1": 20})
     assert bench.percents() == {"w1": 45, "w5": 55}
 
 
 def test_a_shadow_that_does_not_suffice_is_followed_by_a_larger_one() -> None:
     bench = Bench({"w1": 20})
-    bench.run(8, w1=25.0)
-    assert bench.percents()["w1"] >= 50
-    assert set(bench.reasons()) == {"violation"}
-    bench.run(5, w1=19.0)  # within the SLO, but not low enough for the smaller share
-    before = bench.percents()
-    bench.run(60, w1=19.0)
-    assert bench.percents() == before
+    bench.needs["w1"] = 45
+    bench.run(60)  # 17 ms with 50% are not low enough for 40%
+    assert bench.percents()["w1"] == 50
+    assert bench.reasons() == ["violation"] * 3
 
 
 def test_the_workload_switches_back_when_the_cause_has_gone() -> None:
     bench = Bench({"w1": 20})
-    bench.run(2, w1=25.0)
+    bench.needs["w1"] = 30
+    bench.run(2)
     assert bench.percents() == {"w1": 30}
-    bench.run(9, w1=5.0)
+    bench.needs.clear()
+    bench.run(9)
     assert bench.percents() == {"w1": 30}
-    bench.run(3, w1=5.0)
+    bench.run(3)
     assert bench.percents() == {"w1": 20}
     assert bench.reasons() == ["violation", "calm"]
 
@@ -163,20 +172,21 @@ def test_a_cause_that_stays_is_tried_ever_less_often() -> None:
     for _ in range(20 * 60 * 10):
         bench.step({"w1": 25.0 if bench.percents()["w1"] == 20 else 5.0}, {}, 40)
     trials = [at_ns for at_ns, decision in bench.decisions if decision.reason == "calm"]
-    pauses = [(b - a) / 1e9 for a, b in zip(trials, trials[1:], strict=False)]
+    pauses = [(b - a) / 1e9 for a, b in pairwise(trials)]
     assert len(trials) <= 8
-    assert all(later >= min(1.8 * pause, 600) for pause, later in zip(pauses, pauses[1:], strict=False))
+    assert all(later >= min(1.8 * pause, 600) for pause, later in pairwise(pauses))
 
 
 def test_a_shadow_that_is_not_ready_cannot_be_switched_to() -> None:
     bench = Bench({"w1": 20})
     bench.run(2)
+    bench.needs["w1"] = 30
     bench.dead.add("w1.v100-1.300")
-    bench.run(3, w1=25.0)
+    bench.run(3)
     assert bench.percents() == {"w1": 20}
     assert bench.sharing.unrepaired() == {"w1": "its shadow is not ready"}
     bench.dead.clear()
-    bench.run(1.5, w1=25.0)
+    bench.run(1.5)
     assert bench.percents() == {"w1": 30}
 
 
@@ -193,10 +203,11 @@ def test_a_standby_serves_in_place_of_a_lost_worker() -> None:
 def test_a_worker_that_dies_in_the_middle_of_a_switch() -> None:
     """The shadow takes over and dies at once: the worker before it serves again."""
     bench = Bench({"w1": 20})
-    bench.run(2)
-    while bench.percents()["w1"] == 20:
-        bench.step({"w1": 25.0}, {}, 40)
-    bench.dead.add("w1.v100-1.300")
+    bench.needs["w1"] = 30
+    while not bench.decisions:
+        bench.step({}, {}, 40, start=False)
+    assert bench.percents() == {"w1": 30}
+    bench.dead |= {"w1.v100-1.300", "w1.v100-1.400"}  # the next shadow has not started yet
     bench.start_workers()
     bench.run(0.1)
     assert bench.percents() == {"w1": 20}
@@ -227,7 +238,8 @@ def test_moves_that_wait_for_one_another_are_made_at_once() -> None:
 
 def test_a_new_plan_takes_back_the_room_of_a_shadow() -> None:
     bench = Bench({"a": 30, "b": 40})
-    bench.run(2, a=25.0)
+    bench.needs["a"] = 40
+    bench.run(2)
     assert bench.percents() == {"a": 40, "b": 40}
     bench.apply({"a": 30, "b": 70})
     bench.run(1)
@@ -251,7 +263,9 @@ def test_a_gap_in_the_events_starts_the_observation_anew() -> None:
 
 def test_a_restart_goes_on_with_the_shares_that_serve() -> None:
     bench = Bench({"w1": 20})
-    bench.run(2, w1=25.0)
+    bench.needs["w1"] = 30
+    bench.run(2)
+    assert bench.percents() == {"w1": 30}
     restored = RunningSharing(ShadowRules())
     restored.restore(bench.now_ns, bench.sharing.applied())
     assert restored.applied() == bench.sharing.applied()
@@ -315,7 +329,7 @@ def _check_standbys(sharing: RunningSharing) -> None:
 
 
 def broken(**changes: object) -> bytes:
-    document = msgspec.to_builtins(a_plan({"w1": 20, "w5": 50}))
+    document = msgspec.json.decode(msgspec.json.encode(a_plan({"w1": 20, "w5": 50})))
     document["gpus"][0]["placements"][0] |= changes
     return msgspec.json.encode(document)
 
@@ -337,7 +351,7 @@ def broken(**changes: object) -> bytes:
     ],
 )
 def test_a_plan_that_is_not_valid_names_the_field(document: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=".*") as raised:
+    with pytest.raises(ValueError, match="got|plan: ") as raised:
         parse_targets(document)
     assert message in str(raised.value)
 

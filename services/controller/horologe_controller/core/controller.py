@@ -190,7 +190,7 @@ class Controller:
     def _record_result(self, now_ns: int, action: Action, end_ns: int, result: Result) -> None:
         took_ns = result.end_ns - result.begin_ns
         self._metrics.record_result(action, result, took_ns, end_ns)
-        ok, estimate = result.status == Status.OK, action.share.estimates.get(action.model)
+        ok, estimate = result.status == Status.OK, action.share.find_estimate(action.model)
         if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
             steady = action.model not in self.cluster.distributions
             estimate.observe(now_ns, action.batch_size, took_ns, steady=steady)

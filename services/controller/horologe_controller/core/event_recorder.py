@@ -117,7 +117,7 @@ def describe_devices(cluster: Cluster) -> tuple[DeviceState, ...]:
             share.number,
             share.hardware,
             tuple(share.kept),
-            tuple(key for key in share.kept if key in share.resident),
+            tuple(key for key in share.kept if key in share.resident or key in share.held),
             share.percent,
             cluster.devices.of(share).info.id,
         )

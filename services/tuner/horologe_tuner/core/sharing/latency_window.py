@@ -20,7 +20,7 @@ PERMITTED = 0.01
 class LatencySummary(NamedTuple):
     """Requests of a stretch of time. Refused requests count as beyond the SLO."""
 
-    count: int = 0
+    requests: int = 0
     beyond: int = 0
     p99_ns: int | None = None
     """99th percentile, rounded up to a bucket. None: without requests, or if more than 1% were refused."""
@@ -28,12 +28,12 @@ class LatencySummary(NamedTuple):
     @property
     def is_violated(self) -> bool:
         """Whether the 99th percentile is beyond the SLO."""
-        return self.beyond > PERMITTED * self.count
+        return self.beyond > PERMITTED * self.requests
 
     def describe(self, slo_ns: int) -> str:
         """Return the percentile for the log."""
         if self.p99_ns is None:
-            return f"{self.beyond} of {self.count} requests beyond the SLO or refused" if self.count else "no requests"
+            return f"{self.beyond} of {self.requests} requests beyond the SLO or refused" if self.requests else "no requests"
         return f"P99 {self.p99_ns / 1e6:.3g} ms {'>' if self.is_violated else '<='} {slo_ns / 1e6:g} ms"
 
 

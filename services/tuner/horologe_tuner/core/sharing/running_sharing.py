@@ -83,7 +83,7 @@ class RunningSharing:
             names = {name for key in device.loaded for name in (key, key.partition("/")[0])}
             worker = instance(device.worker).partition("/")[2]
             loaded[worker] = loaded.get(worker, frozenset()) | names
-        active = {share.worker for workload in self.workloads.values() for share in workload.active()}
+        active = frozenset(share.worker for workload in self.workloads.values() for share in workload.active())
         self._lost = active & (self._lost | self._loaded.keys()) - loaded.keys()
         self._loaded = loaded
 
@@ -103,14 +103,26 @@ class RunningSharing:
         workloads = self.workloads.values()
         return collect_shadows(workloads, percent_left(workloads), self.rules)
 
-    def wanted(self) -> list[DeviceShare]:
-        """Return the shares that must have a worker: active, standby, and those of a new plan."""
-        shares: dict[DeviceShare, bool] = {}
+    def wanted(self) -> dict[DeviceShare, str]:
+        """Return the shares that must have a worker, and the worker that each stands by for, if it does.
+
+        The others are active and fit on their devices. A new workload stands by until the others have made room.
+        """
+        shares: dict[DeviceShare, str] = {}
+        totals: dict[str, float] = {}
+        workers: dict[str, str] = {}
         for workload in self.workloads.values():
-            shares |= dict.fromkeys((*workload.active(), *workload.standby_below()), True)
-            if workload.is_moving:
-                shares |= dict.fromkeys(workload.target.shares, True)
-        return [*shares, *self.shadows().values()]
+            for share in workload.active():
+                total = totals.get(share.device, 0.0) + share.percent
+                fits = total <= WHOLE + ROUNDING
+                shares[share] = "" if fits else workers[share.device]
+                if fits:
+                    totals[share.device], workers[share.device] = total, share.worker
+        for workload in self.workloads.values():
+            served_by = next(workload.active()).worker
+            standby = (*workload.standby_below(), *(workload.target.shares if workload.is_moving else ()))
+            shares = dict.fromkeys(standby, served_by) | shares
+        return {shadow: share.worker for share, shadow in self.shadows().items()} | shares
 
     def is_ready(self, share: DeviceShare) -> bool:
         """Return whether the worker of a share is connected and has loaded the model of its workload."""
@@ -171,7 +183,7 @@ class RunningSharing:
             if workload.is_moving:
                 continue
             if violation := workload.watch.find_violation(now_ns, workload.window, self.rules):
-                found.append((violation.second.beyond / violation.second.count, workload, violation))
+                found.append((violation.second.beyond / violation.second.requests, workload, violation))
             elif not workload.recent(now_ns, self.rules).is_violated:
                 workload.unrepaired = ""
         for _, workload, violation in sorted(found, key=lambda item: -item[0]):
@@ -235,7 +247,7 @@ class RunningSharing:
         self, now_ns: int, workload: RunningWorkload, shadows: Mapping[DeviceShare, DeviceShare]
     ) -> WorkloadStatus:
         summary, target = workload.recent(now_ns, self.rules), workload.target
-        state = "violated" if summary.is_violated else "within SLO" if summary.count else "no requests"
+        state = "violated" if summary.is_violated else "within SLO" if summary.requests else "no requests"
         if workload.unrepaired:
             state = f"violated: {workload.unrepaired}"
         if workload.is_moving:
@@ -246,7 +258,7 @@ class RunningSharing:
             percent, ready = (shadow.percent, self.is_ready(shadow)) if shadow else (0.0, False)
             shares.append(ShareStatus(steps.active.device, steps.active.percent, steps.planned.percent, percent, ready))
         return WorkloadStatus(
-            target.name, target.model, state, target.slo_ns, summary.p99_ns, summary.count, summary.beyond,
+            target.name, target.model, state, target.slo_ns, summary.p99_ns, summary.requests, summary.beyond,
             tuple(shares),
         )  # fmt: skip
 

@@ -6,12 +6,13 @@ switch. The way back is a trial: if the violation returns soon, the next trial w
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from horologe_common.clock import ms, s
-from horologe_tuner.core.sharing.latency_window import LatencySummary
+from horologe_tuner.core.sharing.latency_window import PERMITTED, LatencySummary
 
 if TYPE_CHECKING:
     from horologe_tuner.core.sharing.latency_window import LatencyWindow
@@ -34,11 +35,23 @@ class ShadowRules(msgspec.Struct, frozen=True):
     """Limit of that time, which doubles after each trial that fails."""
 
 
+DEVIATIONS = 2.33
+"""A workload with 1% of its requests beyond the SLO has that many standard deviations more in 1% of cases. Without this
+limit, two late requests within 1.5 s were a violation at less than 50 requests/s."""
+
+
 class Violation(NamedTuple):
     """The percentile of the first second, and of the half second that confirmed it."""
 
     first: LatencySummary
     second: LatencySummary
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether both exceed the SLO, by more requests than chance explains at low rates."""
+        permitted = PERMITTED * (self.first.requests + self.second.requests)
+        significant = self.first.beyond + self.second.beyond >= permitted + DEVIATIONS * sqrt(permitted)
+        return self.first.is_violated and self.second.is_violated and significant
 
     def describe(self, slo_ns: int, rules: ShadowRules) -> str:
         """Return both percentiles for the log."""
@@ -69,8 +82,9 @@ class Watch:
         since_ns, first = self._suspected
         if now_ns < since_ns + rules.confirm_ns:
             return None
-        self._suspected, second = None, window.summarize(since_ns)
-        return Violation(first, second) if second.is_violated else None
+        self._suspected = None
+        violation = Violation(first, window.summarize(since_ns))
+        return violation if violation.is_confirmed else None
 
     def is_calm(self, now_ns: int, summary: LatencySummary, slo_ns: int, growth: float) -> bool:
         """Return whether the smaller share would have met the SLO for long enough.

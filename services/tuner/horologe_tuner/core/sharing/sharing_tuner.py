@@ -98,7 +98,7 @@ class SharingTuner:
     def withdraw(self, now_ns: int) -> None:
         """Withdraw the plan. The workers that serve keep running, standby workers are stopped."""
         if not self._only_reports():
-            self._remaining = tuple(share for share in self.wanted_shares() or () if not share.standby)
+            self._remaining = tuple(share for share in self.wanted_shares() or () if not share.standby_for)
         self._replace_running(dry_run=False)
         self._note(now_ns, "withdrawn", SHARING, "the workers that serve keep running", False)
 
@@ -149,14 +149,13 @@ class SharingTuner:
         """Return the shares that must have a worker. None: leave all as they are."""
         if not self or self._only_reports():
             return self._remaining
-        workloads = self._running.workloads
-        active = {share: True for workload in workloads.values() for share in workload.active()}
+        models = {name: (workload.target.model,) for name, workload in self._running.workloads.items()}
         return tuple(
             WantedShare(
                 share.worker, share.device, share.hardware, share.percent,
-                models=(workloads[share.workload].target.model,), standby=share not in active,
+                models=models[share.workload], standby_for=standby_for,
             )
-            for share in self._running.wanted()
+            for share, standby_for in self._running.wanted().items()
         )  # fmt: skip
 
     def describe(self, now_ns: int) -> tuple[WorkloadStatus, ...]:
