@@ -29,6 +29,7 @@ from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.schedulers import SCHEDULERS
 from plan_bench import FRONTEND, SELECTOR, TUNER, Bench
 
+
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_no_batch_is_larger_than_planned(scheduler: str) -> None:
     bench = Bench(("cpu",), scheduler=scheduler, in_flight=1)

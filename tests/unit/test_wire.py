@@ -51,7 +51,10 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Describe(5, "m/1"), "930705a36d2f31"),
     (
         wire.Description(
-            5, (wire.ShareState("worker/0", 0, "cpu", 8, 7, ("m/1",), 1, 1000, {1: 5}, 9, "v100", ("m/1",), 40.0, GPU),), "edf", 2
+            5,
+            (wire.ShareState("worker/0", 0, "cpu", 8, 7, ("m/1",), 1, 1000, {1: 5}, 9, "v100", ("m/1",), 40.0, GPU),),
+            "edf",
+            2,
         ),
         "950805919ea8776f726b65722f3000a3637075080791a36d2f3101cd03e881010509a47631303091a36d2f31cb404400000000000094a54750552d31a45631303010cb4072c00000000000a365646602",
     ),

@@ -53,6 +53,11 @@ def worker_settings(share: WantedShare) -> dict[str, str]:
     return settings | ({"worker.device": "cuda"} if share.device_id.startswith(GPU_ID) else {})
 
 
+def worker_environment(share: WantedShare) -> dict[str, str]:
+    """Return the same settings as environment variables, for workers in containers."""
+    return {f"HOROLOGE_{path.replace('.', '_').upper()}": text for path, text in worker_settings(share).items()}
+
+
 def check_shares(shares: Sequence[WantedShare]) -> None:
     """Raise ValueError that names the share and the first invalid field, or the device whose shares do not add up."""
     if len(shares) > SHARES_MAX:

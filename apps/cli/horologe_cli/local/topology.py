@@ -237,7 +237,9 @@ class _ChildSpecs:
         self._metrics[f"worker-{name}"] = f"{host}:{free_port(host)}" if first else ""
         child = self.worker(name, split, nice)
         self._metrics.pop(f"worker-{name}")
-        return child._replace(arguments=(*child.arguments, *(f"--set={path}={text}" for path, text in settings.items())))
+        return child._replace(
+            arguments=(*child.arguments, *(f"--set={path}={text}" for path, text in settings.items()))
+        )
 
     def tuner(self, split: bool, control: str) -> ChildSpec:
         peers = ("frontend", "selector", "controller") if split else ("edge",)

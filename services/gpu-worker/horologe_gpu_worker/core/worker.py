@@ -13,7 +13,20 @@ from horologe_common.clock import NEVER_NS
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, instance, role
 from horologe_common.models import PAGE_BYTES
 from horologe_common.status import Status
-from horologe_common.wire import Cancel, DeviceInfo, Drain, Infer, Load, Ping, Pong, Register, Result, Scan, Ship, Unload
+from horologe_common.wire import (
+    Cancel,
+    DeviceInfo,
+    Drain,
+    Infer,
+    Load,
+    Ping,
+    Pong,
+    Register,
+    Result,
+    Scan,
+    Ship,
+    Unload,
+)
 from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle, refusal_reason
 from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, Operation
 from horologe_gpu_worker.core.residency import Residency

@@ -119,7 +119,7 @@ class PlannedModels:
         self._update_kept(before)
         return sorted(changed)
 
-    def _update_kept(self, before: Mapping[str, Mapping[Share, bool]]) -> None:
+    def _update_kept(self, before: Mapping[str, Mapping[Share, Mapping[int, int]]]) -> None:
         """Write into each share the models that it must hold."""
         for shares in before.values():
             for share in shares:
@@ -146,7 +146,7 @@ def _pooled_shares(entries: Iterable[PlannedModel], shares: Iterable[Share]) -> 
     assigned: dict[Share, Mapping[int, int]] = {}
     for entry in entries:
         matching = [share for share in shares if entry.hardware in ("", share.hardware) and share not in assigned]
-        assigned |= dict.fromkeys(matching[: max(1, entry.shares)], {})
+        assigned |= {share: {} for share in matching[: max(1, entry.shares)]}
     return assigned
 
 
