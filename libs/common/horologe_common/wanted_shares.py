@@ -28,7 +28,7 @@ class WantedShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hardware: str
     """Hardware type of the device."""
     percent: float
-    mechanism: str = ""
+    mechanism: str = "auto"
     """As in `worker.share_mechanism`."""
     models: tuple[str, ...] = ()
     """Models planned for the share, for operators."""

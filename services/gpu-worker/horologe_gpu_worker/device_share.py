@@ -33,7 +33,9 @@ def chosen_mechanism(settings: WorkerSettings) -> str:
     percent, on_cuda = settings.share_percent, device_config(settings).cuda is not None
     if not (isfinite(percent) and 0 < percent <= 100):
         raise SettingsError(f"setting worker.share_percent: got {percent:g}, wanted above 0 and at most 100")
-    mechanism = settings.share_mechanism or ("whole" if percent == 100 else "mps" if on_cuda else "emulated")
+    mechanism: str = settings.share_mechanism
+    if mechanism == "auto":
+        mechanism = "whole" if percent == 100 else "mps" if on_cuda else "emulated"
     if mechanism == "whole" and percent != 100:
         raise SettingsError(f"setting worker.share_percent: got {percent:g}, wanted 100 for share_mechanism 'whole'")
     permitted = ("whole", "container", "mps") if on_cuda else ("whole", "container", "cpu", "emulated")
