@@ -32,8 +32,8 @@ def settings(**fields: Any) -> WorkerSettings:
         ({"share_percent": 120.0}, "worker.share_percent: got 120"),
         ({"share_percent": float("nan")}, "worker.share_percent: got nan"),
         ({"share_percent": 40.0, "share_mechanism": "whole"}, "got 40, wanted 100 for share_mechanism 'whole'"),
-        ({"share_percent": 40.0, "share_mechanism": "mps"}, "got 'mps', wanted one of whole, cpu, emulated"),
-        ({"share_mechanism": "cpu", "device": "cuda:1"}, "got 'cpu', wanted one of whole, mps"),
+        ({"share_percent": 40.0, "share_mechanism": "mps"}, "got 'mps', wanted one of whole, container, cpu, emulated"),
+        ({"share_mechanism": "cpu", "device": "cuda:1"}, "got 'cpu', wanted one of whole, container, mps"),
         ({"share_percent": 40.0, "shares": 2}, "worker.shares: got 2, wanted 1 for a share of 40%"),
         ({"device_id": "GPU-1", "device": "cuda:1"}, "worker.device: got 'cuda:1', wanted cuda: worker.device_id"),
         ({"device_id": "GPU-1", "device": "cpu"}, "worker.device: got 'cpu', wanted cuda: worker.device_id"),
@@ -138,8 +138,10 @@ def test_the_kernel_limits_a_worker_with_a_quota(tmp_path: Path) -> None:
 
 
 def test_a_claim_lasts_until_its_process_ends(tmp_path: Path) -> None:
-    program = f"import pathlib; from horologe_gpu_worker.device_shares.claims import claim_part;" \
-              f"print(claim_part(pathlib.Path({str(tmp_path)!r}), 'cpu-0'))"  # fmt: skip
+    program = (
+        "import pathlib; from horologe_gpu_worker.device_shares.claims import claim_part;"
+        f"print(claim_part(pathlib.Path({str(tmp_path)!r}), 'cpu-0'))"
+    )
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, capture_output=True, text=True).stdout == "True\n"
     assert claim_part(tmp_path, "cpu-0")

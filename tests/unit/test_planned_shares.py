@@ -8,7 +8,7 @@ from builders import sent
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
-from horologe_common.wire import Describe, Description, Events, Plan, PlannedModel, Result
+from horologe_common.wire import Describe, Description, Events, Load, Plan, PlannedModel, Result
 from plan_bench import FRONTEND, TUNER, Bench
 
 
@@ -69,7 +69,7 @@ def test_predictions_of_the_plan_seed_the_estimates_of_its_shares_only() -> None
     bench.plan(PlannedModel("a", 2, 16, workers=("left",), exec_ns={4: 3 * alone[4]}), PlannedModel("b", 1, 8))
     beside = predictions(bench, bench.workers[0])
     assert beside == {size: 3 * alone_ns for size, alone_ns in alone.items()}
-    assert predictions(bench, bench.workers[0], "b/1") == alone
+    assert predictions(bench, bench.workers[1], "b/1") == alone
 
 
 def test_each_batch_size_is_scaled_as_the_nearest_that_is_predicted() -> None:
@@ -153,17 +153,15 @@ def test_a_lost_device_leaves_its_models_to_the_others() -> None:
 
 
 def test_the_tuner_sees_which_shares_have_loaded_their_models() -> None:
-    bench = a_shared_gpu()
+    bench = a_shared_gpu(preload=False)
     bench.controller.handle(0, TUNER, Plan(1, (PlannedModel("a", 1, 8, workers=("left",)),)), ())
     bench.controller.tick(ms(100))
-    (load,) = [
-        out for out in bench.controller.out if type(out.message).__name__ == "Load" and out.message.model == "a/1"
-    ]
+    (load,) = [load for load in sent(bench.controller, Load) if load.model == "a/1"]
     first = sent(bench.controller, Events, TUNER)[-1]
     assert first.devices is not None
     state = first.devices[0]
     assert (state.models, state.loaded, state.percent, state.device_id) == (("a/1",), (), 40, "gpu-0")
-    result = Result(load.message.action_id, Status.OK, ms(100), ms(101))
+    result = Result(load.action_id, Status.OK, ms(100), ms(101))
     bench.controller.handle(ms(150), bench.workers[0], result, ())
     bench.controller.tick(ms(200))
     second = sent(bench.controller, Events, TUNER)[-1]

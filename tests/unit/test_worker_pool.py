@@ -18,7 +18,7 @@ from horologe_tuner.scalers.process import ProcessScaler
 from horologe_tuner.settings import TunerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 
@@ -134,7 +134,7 @@ def test_shares_start_before_those_that_are_not_wanted_drain(
         ((a_share("7"),), "worker: got '7', wanted up to 128 letters"),
         ((a_share("a/b"),), "worker: got 'a/b'"),
         ((a_share("a", device=""),), "device_id: got ''"),
-        (tuple(a_share(f"w{number}", 1, f"gpu-{number}") for number in range(MAX_WORKERS)), "at most 256 workers in all"),
+        (tuple(a_share(f"w{number}", 1, f"gpu-{number}") for number in range(MAX_WORKERS)), "at most 256 workers"),
     ],
 )  # fmt: skip
 def test_shares_that_do_not_add_up_are_an_error_and_change_nothing(
@@ -189,6 +189,9 @@ class FailingScaler:
         if hardware == "cpu":
             raise ScalingError("no cpu")
         self.workers[hardware] = count
+
+    def set_shares(self, wanted: Sequence[WantedShare]) -> tuple[str, ...]:
+        raise ScalingError("no shares")
 
 
 def test_one_type_that_fails_does_not_keep_the_others_and_more_come_before_fewer() -> None:

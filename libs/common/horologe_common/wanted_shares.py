@@ -28,7 +28,7 @@ class WantedShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hardware: str
     """Hardware type of the device."""
     percent: float
-    mechanism: str = ""
+    mechanism: str = "auto"
     """As in `worker.share_mechanism`."""
     models: tuple[str, ...] = ()
     """Models planned for the share, for operators."""
@@ -51,6 +51,11 @@ def worker_settings(share: WantedShare) -> dict[str, str]:
         "worker.share_mechanism": share.mechanism,
     }
     return settings | ({"worker.device": "cuda"} if share.device_id.startswith(GPU_ID) else {})
+
+
+def worker_environment(share: WantedShare) -> dict[str, str]:
+    """Return the same settings as environment variables, for workers in containers."""
+    return {f"HOROLOGE_{path.replace('.', '_').upper()}": text for path, text in worker_settings(share).items()}
 
 
 def check_shares(shares: Sequence[WantedShare]) -> None:

@@ -29,14 +29,16 @@ class DeviceShare(Protocol):
 
 
 def chosen_mechanism(settings: WorkerSettings) -> str:
-    """Return the mechanism of `worker.share_mechanism`. Raises SettingsError for settings that contradict each other."""
+    """Return the mechanism that the settings choose. Raises SettingsError for settings that contradict each other."""
     percent, on_cuda = settings.share_percent, device_config(settings).cuda is not None
     if not (isfinite(percent) and 0 < percent <= 100):
         raise SettingsError(f"setting worker.share_percent: got {percent:g}, wanted above 0 and at most 100")
-    mechanism = settings.share_mechanism or ("whole" if percent == 100 else "mps" if on_cuda else "emulated")
+    mechanism: str = settings.share_mechanism
+    if mechanism == "auto":
+        mechanism = "whole" if percent == 100 else "mps" if on_cuda else "emulated"
     if mechanism == "whole" and percent != 100:
         raise SettingsError(f"setting worker.share_percent: got {percent:g}, wanted 100 for share_mechanism 'whole'")
-    permitted = ("whole", "mps") if on_cuda else ("whole", "cpu", "emulated")
+    permitted = ("whole", "container", "mps") if on_cuda else ("whole", "container", "cpu", "emulated")
     if mechanism not in permitted:
         wanted = f"wanted one of {', '.join(permitted)} for worker.device {settings.device!r}"
         raise SettingsError(f"setting worker.share_mechanism: got {mechanism!r}, {wanted}")

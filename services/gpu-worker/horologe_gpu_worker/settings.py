@@ -35,10 +35,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     share_percent: float = 100.0
     """Part of the device that the worker may use, above 0 and at most 100."""
-    share_mechanism: Literal["", "whole", "mps", "cpu", "emulated"] = ""
-    """How the share is limited. whole: not at all. mps: NVIDIA's Multi-Process Service. cpu: a quota of CPU time.
-    emulated: by the times of emulated models. Empty: `whole` for 100%, else `mps` on a CUDA device and `emulated` on
-    others.
+    share_mechanism: Literal["auto", "whole", "container", "mps", "cpu", "emulated"] = "auto"
+    """How the share is limited. whole: not at all. container: by the limits of the worker's container. mps: NVIDIA's
+    Multi-Process Service. cpu: a quota of CPU time. emulated: by the times of emulated models. auto: `whole` for 100%,
+    else `mps` on a CUDA device and `emulated` on others.
     """
     hardware: str = ""
     """Hardware type of the device, by which plans name pools of workers: `v100`. Empty: `worker.device`."""

@@ -1,8 +1,8 @@
 """Workers that start and drain while the system runs, and the control socket by which the tuner asks for them.
 
-A request is a line `{"workers": {"v100": 3}}` in JSON: run so many workers of these hardware types. With `"shares":
-[...]` (`WantedShare`), run exactly these shares of devices besides. The answer is a line `{"workers": {"cpu": 1, "v100":
-3}, "shares": ["left"]}`, with all workers and shares that do not drain, or `{"error": "..."}`.
+A request is a line `{"workers": {"v100": 3}}` in JSON: run so many workers of these hardware types. With a list
+`"shares"` of `WantedShare`, run exactly these shares of devices besides. The answer is a line `{"workers": {"cpu": 1,
+"v100": 3}, "shares": ["left"]}`, with all workers and shares that do not drain, or `{"error": "..."}`.
 """
 
 from __future__ import annotations

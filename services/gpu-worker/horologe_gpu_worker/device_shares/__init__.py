@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MECHANISMS = {
     "whole": ("unlimited", "UnlimitedShare"),
+    "container": ("unlimited", "UnlimitedShare"),
     "emulated": ("unlimited", "UnlimitedShare"),
     "mps": ("mps", "MpsShare"),
     "cpu": ("cpu", "CpuShare"),
@@ -28,7 +29,7 @@ log = logger("share")
 
 
 def select_gpu(settings: WorkerSettings) -> None:
-    """Have CUDA see only the GPU of `worker.device_id`, as its first device. Raises SettingsError for another number."""
+    """Have CUDA see only the GPU of `worker.device_id`, as its first device. Raises SettingsError for others."""
     if device_config(settings).cuda != 0:
         raise SettingsError(f"setting worker.device: got {settings.device!r}, wanted cuda: worker.device_id is a GPU")
     os.environ["CUDA_VISIBLE_DEVICES"] = settings.device_id

@@ -1,4 +1,4 @@
-"""A whole device, and a share of an emulated one: nothing limits the process."""
+"""Shares that need no step in this process: a whole device, a container with limits, a share of an emulated device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class UnlimitedShare:
-    """A share by declaration. The times of emulated models depend on its percentage."""
+    """A share as the settings declare it."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings

@@ -6,6 +6,7 @@ Without a plan, every share may run every model that it can, in any compiled bat
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -133,9 +134,8 @@ class PlannedModels:
             for key in (before | stood_by | self._assigned | self._standby)
             if before.get(key) != self._assigned.get(key) or stood_by.get(key) != self._standby.get(key)
         ]
-        for shares in (*before.values(), *stood_by.values()):
-            for share in shares:
-                share.kept = {}
+        for share in (*chain.from_iterable(before.values()), *chain.from_iterable(stood_by.values())):
+            share.kept = {}
         self._update_kept()
         return sorted(changed)
 
@@ -154,9 +154,7 @@ class PlannedModels:
         assert all(share.is_lost or key in share.kept for key, share in self._holding())
 
 
-def _named_shares(
-    key: str, entries: Iterable[PlannedModel], shares: Iterable[Share]
-) -> dict[Share, Mapping[int, int]]:
+def _named_shares(key: str, entries: Iterable[PlannedModel], shares: Iterable[Share]) -> dict[Share, Mapping[int, int]]:
     """Return the shares of the workers that the entries name, with the durations predicted there.
 
     An entry without a connected worker gets the first of its standby shares, one that has the model if possible.
@@ -190,7 +188,7 @@ def _pooled_shares(entries: Iterable[PlannedModel], shares: Iterable[Share]) -> 
     assigned: dict[Share, Mapping[int, int]] = {}
     for entry in entries:
         matching = [share for share in shares if entry.hardware in ("", share.hardware) and share not in assigned]
-        assigned |= dict.fromkeys(matching[: max(1, entry.shares)], {})
+        assigned |= {share: {} for share in matching[: max(1, entry.shares)]}
     return assigned
 
 

@@ -33,7 +33,11 @@ class LatencySummary(NamedTuple):
     def describe(self, slo_ns: int) -> str:
         """Return the percentile for the log."""
         if self.p99_ns is None:
-            return f"{self.beyond} of {self.requests} requests beyond the SLO or refused" if self.requests else "no requests"
+            return (
+                f"{self.beyond} of {self.requests} requests beyond the SLO or refused"
+                if self.requests
+                else "no requests"
+            )
         return f"P99 {self.p99_ns / 1e6:.3g} ms {'>' if self.is_violated else '<='} {slo_ns / 1e6:g} ms"
 
 
