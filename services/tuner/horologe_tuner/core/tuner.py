@@ -244,7 +244,8 @@ class Tuner:
         return TunerStatus(
             self._blind, self.settings.dry_run, self.settings.scaler, self._scaling.last.error,
             self.pipelines.workers_wanted(), self._scaling.last.workers, connected, unserved,
-            self.pipelines.describe(), tuple(self._journal.recent(now_ns)), self.sharing.describe(now_ns), self._scaling.last.shares,
+            self.pipelines.describe(), tuple(self._journal.recent(now_ns)),
+            self.sharing.describe(now_ns), self._scaling.last.shares,
         )  # fmt: skip
 
     def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:

@@ -32,12 +32,10 @@ class LatencySummary(NamedTuple):
 
     def describe(self, slo_ns: int) -> str:
         """Return the percentile for the log."""
+        if not self.requests:
+            return "no requests"
         if self.p99_ns is None:
-            return (
-                f"{self.beyond} of {self.requests} requests beyond the SLO or refused"
-                if self.requests
-                else "no requests"
-            )
+            return f"{self.beyond} of {self.requests} requests beyond the SLO or refused"
         return f"P99 {self.p99_ns / 1e6:.3g} ms {'>' if self.is_violated else '<='} {slo_ns / 1e6:g} ms"
 
 
