@@ -97,8 +97,8 @@ METRICS: dict[str, Metric] = {
     "horologe_tuner_share_percent": Metric(
         "gauge", "Percent of the device that serves a workload of the sharing plan", ("workload", "device")
     ),
-    "horologe_tuner_workload_p99_seconds": Metric(
-        "gauge", "99th percentile of the latencies in the last second, rounded up by up to 9%", ("workload",)
+    "horologe_tuner_beyond_slo": Metric(
+        "gauge", "Part of a workload's requests in the last second that exceeded its SLO or were refused", ("workload",)
     ),
     "horologe_tuner_blind": Metric("gauge", "1 while the tuner sees no arrivals and changes nothing", ()),
     "horologe_tuner_scaler_errors_total": Metric("counter", "Calls of the scaler that failed", ()),

@@ -164,13 +164,13 @@ class SharingTuner:
 
     def refresh_stats(self, now_ns: int) -> None:
         """Update the gauges."""
-        for gauge in ("horologe_tuner_share_percent", "horologe_tuner_workload_p99_seconds"):
+        for gauge in ("horologe_tuner_share_percent", "horologe_tuner_beyond_slo"):
             self._stats.remove_values(gauge)
         for status in self.describe(now_ns):
             for share in status.shares:
                 self._stats.set("horologe_tuner_share_percent", status.workload, share.device, to=share.percent)
-            if status.p99_ns is not None:
-                self._stats.set("horologe_tuner_workload_p99_seconds", status.workload, to=status.p99_ns / 1e9)
+            if status.requests:
+                self._stats.set("horologe_tuner_beyond_slo", status.workload, to=status.beyond / status.requests)
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
