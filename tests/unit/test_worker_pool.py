@@ -10,7 +10,7 @@ import pytest
 from horologe_cli.local.supervisor import ChildSpec, Supervisor
 from horologe_cli.local.worker_pool import MAX_WORKERS, ControlServer, WorkerPool
 from horologe_common.service.settings import SettingsError
-from horologe_tuner.core.worker_scaling import Scaled
+from horologe_tuner.core.pipeline_tuning.worker_scaling import Scaled
 from horologe_tuner.scaler import ScalingError
 from horologe_tuner.scaler_thread import scale
 from horologe_tuner.scalers.process import ProcessScaler
