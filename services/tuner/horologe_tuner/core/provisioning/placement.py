@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
-from horologe_tuner.core.provisioning.share_bounds import explain_infeasible
+from horologe_tuner.core.provisioning.latency_parts import explain_infeasible
 from horologe_tuner.core.provisioning.share_tables import largest_rate
-from horologe_tuner.core.provisioning.workloads import ProvisioningError, Workload
+from horologe_tuner.core.provisioning.workloads import ProvisioningError, UnattainableSlo, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,7 +90,7 @@ def split_workloads(
     """Return the workloads with each one that exceeds every GPU type split into parts that fit.
 
     All parts but the last fill the GPU on which a request costs least. Parts keep the name of the workload. Raises
-    ProvisioningError if not even one request per batch meets the SLO; the message has the parts of the latency.
+    UnattainableSlo if not even the smallest batch meets the SLO; the message has the parts of the latency.
     """
     parts: list[Workload] = []
     for workload in workloads:
@@ -97,12 +98,9 @@ def split_workloads(
         largest = max(rates)
         if not largest:
             reasons = [
-                explain_infeasible(kind.gpu, kind.models[workload.model], workload.slo_ms)
-                for kind in kinds if workload.model in kind.models
-            ]  # fmt: skip
-            raise ProvisioningError(
-                f"workload {workload.name!r}: slo_ms: got {workload.slo_ms:g}; {'; '.join(reasons)}"
-            )
+                explain_infeasible(kind, model, workload, margin) for kind in kinds if workload.model in kind.models
+            ]
+            raise UnattainableSlo(f"workload {workload.name!r}: slo_ms: got {workload.slo_ms:g}; {'; '.join(reasons)}")
         if workload.rate > largest:
             by_price = [rate / kind.gpu.price_per_hour for rate, kind in zip(rates, kinds, strict=True)]
             largest = rates[int(np.argmax(by_price))]
@@ -124,4 +122,4 @@ def _parts(workload: Workload, largest: float) -> list[Workload]:
         raise ProvisioningError(f"workload {workload.name!r}: rate: got {workload.rate:g}, wanted {wanted}")
     rest = workload.rate - full * largest
     rates = [largest] * full + ([rest] if rest > 1e-6 * largest else [])
-    return [Workload(workload.name, workload.model, rate, workload.slo_ms) for rate in rates]
+    return [msgspec.structs.replace(workload, rate=rate) for rate in rates]

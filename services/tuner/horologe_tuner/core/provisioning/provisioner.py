@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, combinations
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,7 +21,7 @@ from horologe_tuner.core.provisioning.share_tables import GpuType, ShareTables, 
 from horologe_tuner.core.provisioning.workloads import ProvisioningError, SharingPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from horologe_tuner.core.provisioning.workloads import Workload
 
@@ -49,6 +50,8 @@ class ProvisioningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 DEFAULT_OPTIONS = ProvisioningOptions()
+MIXED_TYPES = 4
+"""GPU types of which all sets are tried: 15 plans."""
 PAPER_OPTIONS = ProvisioningOptions("igniter", 0.0, True, 0, 0)
 """iGniter's Algorithm 1 and nothing else."""
 
@@ -63,14 +66,11 @@ def provision(
     Raises ProvisioningError for invalid workloads or options and for an SLO that no GPU type can meet.
     """
     options.validate()
-    if not kinds:
-        raise ProvisioningError("gpu types: got none, wanted at least one")
     check_workloads(workloads, kinds)
     if not workloads:
         return SharingPlan((), 0.0)
-    choices = [[kind] for kind in kinds] + ([list(kinds)] if len(kinds) > 1 else [])
     plans, refusals = [], []
-    for chosen in choices:
+    for chosen in _type_choices(kinds, len(workloads), options):
         try:
             plans.append(_provision_with(workloads, chosen, options))
         except ProvisioningError as error:
@@ -79,6 +79,18 @@ def provision(
         raise refusals[-1]
     best = min(plans, key=lambda plan: plan.cost_per_hour)
     return msgspec.structs.replace(best, cost_bound=min(best.cost_per_hour, plans[-1].cost_bound))
+
+
+def _type_choices(
+    kinds: Sequence[GpuType], workloads: int, options: ProvisioningOptions
+) -> Iterable[Sequence[GpuType]]:
+    """Return the sets of GPU types to plan with: each alone, all together, and for few workloads all sets between.
+
+    A greedy plan with more types may cost more than one with fewer.
+    """
+    if workloads <= options.search_workloads and len(kinds) <= MIXED_TYPES:
+        return chain.from_iterable(combinations(kinds, count) for count in range(1, len(kinds) + 1))
+    return [*([kind] for kind in kinds), *([kinds] if len(kinds) > 1 else [])]
 
 
 def empty_fleets(workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions) -> list[Fleet]:
