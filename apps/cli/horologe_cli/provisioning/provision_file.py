@@ -6,8 +6,8 @@ import tomllib
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from horologe_common.interference.coefficients_file import CoefficientsError, read_coefficients
 
+from horologe_common.interference.coefficients_file import CoefficientsError, read_coefficients
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity

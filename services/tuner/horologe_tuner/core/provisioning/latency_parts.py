@@ -42,7 +42,7 @@ class LatencyParts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def total(self) -> float:
         """Return the latency in ms."""
-        return sum(getattr(self, field) for field in self.__struct_fields__)
+        return float(sum(getattr(self, field) for field in self.__struct_fields__))
 
     def text(self) -> str:
         """Return the parts as a phrase. Effects of neighbours and of the power cap are named if there are any."""

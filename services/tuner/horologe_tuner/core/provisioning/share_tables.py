@@ -179,7 +179,7 @@ def largest_rate(kind: GpuType, model: InterferenceModel, workload: Workload, ma
 
 
 def check_workloads(workloads: Sequence[Workload], kinds: Sequence[GpuType]) -> None:
-    """Raise ProvisioningError for an invalid workload, a name given twice, a model without a profile, or no GPU type."""
+    """Raise ProvisioningError for an invalid workload, a name given twice, an unknown model, or no GPU type."""
     if not kinds:
         raise ProvisioningError("gpu types: got none, wanted at least one")
     names: set[str] = set()
