@@ -12,7 +12,13 @@ from horologe_experiments.igniter.random_workloads import random_workloads
 from horologe_experiments.igniter.t4 import assumed_t4
 from horologe_experiments.igniter.table3 import TABLE_3, V100
 from horologe_tuner.core.provisioning.exact_sharing import cheapest_partition, feasible_sets
-from horologe_tuner.core.provisioning.provisioner import ProvisioningOptions, empty_fleets, place_all, provision
+from horologe_tuner.core.provisioning.provisioner import (
+    ProvisioningOptions,
+    empty_fleets,
+    fleet_choices,
+    place_all,
+    provision,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,12 +114,25 @@ def _ratios(workloads: list[Workload], kinds: list[GpuType], *, exact: bool) -> 
         "igniter": sum(fleet.cost for fleet in place_all(fleets, "least-interference")),
     }
     ratios = {f"{name}_over_bound": cost / plan.cost_bound for name, cost in costs.items()}
-    sets = feasible_sets(fleets) if exact else None
-    if sets is None:
+    optimum = _cheapest(workloads, kinds, options) if exact else None
+    if optimum is None:
         return ratios
-    chosen, _ = cheapest_partition(fleets, sets)
-    optimum = sum(fleets[shared.fleet].price for shared in chosen)
     return {f"{name}_over_exact": cost / optimum for name, cost in costs.items()}
+
+
+def _cheapest(workloads: list[Workload], kinds: list[GpuType], options: ProvisioningOptions) -> float | None:
+    """Return the cost of the cheapest partition, over the sets of GPU types. None if one has too many sets."""
+    costs = []
+    for fleets in fleet_choices(workloads, kinds, options):
+        sets = feasible_sets(fleets)
+        if sets is None:
+            return None
+        chosen, bound = cheapest_partition(fleets, sets)
+        cost = sum(fleets[shared.fleet].price for shared in chosen)
+        if not chosen or bound < cost * (1 - 1e-6):
+            return None
+        costs.append(cost)
+    return min(costs)
 
 
 def _bars(rows: list[dict[str, Any]]) -> list[Bar]:

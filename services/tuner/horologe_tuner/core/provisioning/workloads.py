@@ -125,7 +125,7 @@ class SharingPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: tuple[PlannedGpu, ...]
     cost_per_hour: float
     cost_bound: float = 0.0
-    """No plan with the same batch sizes costs less. 0: not computed."""
+    """No plan with the batch sizes and the parts of split workloads that were tried costs less. 0: not computed."""
 
     def devices(self) -> list[str]:
         """Return the id of each GPU."""
