@@ -44,6 +44,11 @@ TINY |= {
     "inferline-drop": ['duration="500ms"'],
     "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_seconds=3", "serve_seconds=3"],
 }
+TINY |= {
+    "igniter-table1": [],
+    "igniter-plans": [],
+    "igniter-exact": ["sizes=[3]", "cases=2", "large=[20]", "large_cases=1"],
+}
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
 
 
