@@ -15,6 +15,7 @@ from horologe_experiments.clockwork.window import Window
 from horologe_experiments.harness.experiment import Experiment
 from horologe_experiments.inferline.inferline_cost import InferLineCost
 from horologe_experiments.inferline.inferline_drop import InferLineDrop
+from horologe_experiments.inferline.inferline_live import InferLineLive
 from horologe_experiments.inferline.inferline_planner import InferLinePlanner
 from horologe_experiments.inferline.inferline_pooled import InferLinePooled
 from horologe_experiments.inferline.inferline_traces import InferLineTraces
@@ -54,7 +55,7 @@ EXPERIMENTS: dict[str, Experiment] = {
 }
 """Experiments that run in the simulator or in this process."""
 LIVE_EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment for experiment in (Fig9(), Live(), Dynamic(), Batching(), Overhead())
+    experiment.name: experiment for experiment in (Fig9(), Live(), Dynamic(), Batching(), Overhead(), InferLineLive())
 }
 """Experiments that start the services or measure models of this machine."""
 ALL_EXPERIMENTS = {**EXPERIMENTS, **LIVE_EXPERIMENTS}
