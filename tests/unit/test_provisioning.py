@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from horologe_tuner.core.interference.prediction import INTERFERENCE_MODELS
-from horologe_tuner.core.interference.v100 import V100_CATALOGUES
+from horologe_common.interference.prediction import INTERFERENCE_MODELS
+from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_tuner.core.provisioning.baselines import (
     plan_ffd,
     plan_ffd_with_allocation,

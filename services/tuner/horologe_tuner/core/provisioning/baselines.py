@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from horologe_tuner.core.interference.prediction import (
+from horologe_common.interference.prediction import (
     MS_PER_S,
     Array,
     InterferenceModel,

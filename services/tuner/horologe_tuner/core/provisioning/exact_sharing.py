@@ -14,7 +14,7 @@ from horologe_tuner.core.provisioning.placement import share_cost
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_tuner.core.interference.prediction import Index
+    from horologe_common.interference.prediction import Index
     from horologe_tuner.core.provisioning.fleet import Fleet
     from horologe_tuner.core.provisioning.share_tables import ShareTables
 

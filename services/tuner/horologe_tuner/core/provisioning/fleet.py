@@ -10,7 +10,7 @@ from horologe_tuner.core.provisioning.share_tables import NO_WORKLOAD
 from horologe_tuner.core.provisioning.workloads import Placement, PlannedGpu
 
 if TYPE_CHECKING:
-    from horologe_tuner.core.interference.prediction import Index
+    from horologe_common.interference.prediction import Index
     from horologe_tuner.core.provisioning.share_tables import ShareTables
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from horologe_tuner.core.interference.prediction import INTERFERENCE_MODELS
+from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_tuner.core.provisioning.placement import Location, cheapest_type, fullest, split_workloads
 from horologe_tuner.core.provisioning.provisioner import (
     DEFAULT_OPTIONS,
@@ -21,7 +21,7 @@ from horologe_tuner.core.provisioning.workloads import ProvisioningError, Sharin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_tuner.core.interference.prediction import Index
+    from horologe_common.interference.prediction import Index
     from horologe_tuner.core.provisioning.share_tables import GpuType
 
 EXCHANGES_LIMIT = 12

@@ -13,7 +13,7 @@ from horologe_tuner.core.provisioning.workloads import ProvisioningError, Worklo
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horologe_tuner.core.interference.prediction import InterferenceModel
+    from horologe_common.interference.prediction import InterferenceModel
     from horologe_tuner.core.provisioning.fleet import Candidates, Fleet
     from horologe_tuner.core.provisioning.share_tables import GpuType
 

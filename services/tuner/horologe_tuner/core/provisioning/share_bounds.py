@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from horologe_tuner.core.interference.prediction import MS_PER_S, Array
+from horologe_common.interference.prediction import MS_PER_S, Array
 
 if TYPE_CHECKING:
-    from horologe_tuner.core.interference.coefficients import GpuCoefficients, ModelCoefficients
+    from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
 
 BATCH_LIMIT = 32
 """Largest batch that the models are profiled at."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from horologe_tuner.core.interference.prediction import (
+from horologe_common.interference.prediction import (
     MS_PER_S,
     Alone,
     Index,
@@ -21,8 +21,8 @@ from horologe_tuner.core.provisioning.workloads import ProvisioningError, Worklo
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_tuner.core.interference.coefficients import GpuCoefficients, ModelCoefficients
-    from horologe_tuner.core.interference.prediction import InterferenceModel
+    from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
+    from horologe_common.interference.prediction import InterferenceModel
 
 NO_WORKLOAD = -1
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_tuner.core.interference.coefficients import GpuCoefficients, ModelCoefficients
+    from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]

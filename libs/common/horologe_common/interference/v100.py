@@ -2,8 +2,8 @@
 
 `PAPER`: fitted from the 11 runs of each model as the paper describes (section 3.1).
 
-`CALIBRATED`: k1 to k6 fitted from 162 runs of each model alone, and the coefficients of `pair_fitting.py` from 375
-measured pairs. `relative_error` is the root mean square error on pairs of models that were not in the fit.
+`CALIBRATED`: k1 to k6 fitted from 162 runs of each model alone, and the coefficients of the tuner's `pair_fitting.py`
+from 375 measured pairs. `relative_error` is the root mean square error on pairs of models that were not in the fit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from horologe_tuner.core.interference.coefficients import GpuCoefficients, ModelCoefficients
+from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
 
 
 class GpuCatalogue(NamedTuple):
