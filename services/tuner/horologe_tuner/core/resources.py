@@ -82,7 +82,7 @@ def _find_conflict(plan: TuningPlan, others: Iterable[TuningPlan]) -> str:
     hardware: dict[str, tuple[tuple[str, ...], str]] = {}
     for other in (*others, plan):
         for stage in other.stages:
-            types = (stage.hardware,)
+            types: tuple[str, ...] = (stage.hardware,)
             if other.pooled:
                 types = tuple(sorted({row.hardware for row in other.stages if row.model == stage.model}))
             first = hardware.setdefault(stage.model, (types, other.pipeline))
