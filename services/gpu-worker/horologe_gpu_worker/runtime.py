@@ -39,6 +39,8 @@ class DeviceConfig(NamedTuple):
     """Names of further environment variables that the processes of `python` models get."""
     user: str = ""
     """User of the processes of `python` models. Empty: the worker's."""
+    share_percent: float = 100.0
+    """Share of the device."""
 
     @property
     def cuda(self) -> int | None:

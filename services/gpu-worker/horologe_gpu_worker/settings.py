@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+from typing import Literal
 
 import msgspec
 
@@ -27,6 +28,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str = "cpu"
     """`cuda`, `cuda:1` and so on: models of `pytorch` and `onnx` run on that device. Any other text is a name for the
     CPU, shown in reports.
+    """
+    device_id: str = ""
+    """Physical device. Workers with the same one own shares of it and are neighbours. On a CUDA device, a UUID of NVML
+    (`GPU-...`) selects the GPU, and `worker.device` must be `cuda`. Empty: host and device.
+    """
+    share_percent: float = 100.0
+    """Part of the device that the worker may use, above 0 and at most 100."""
+    share_mechanism: Literal["auto", "whole", "container", "mps", "cpu", "emulated"] = "auto"
+    """How the share is limited. whole: not at all. container: by the limits of the worker's container. mps: NVIDIA's
+    Multi-Process Service. cpu: a quota of CPU time. emulated: by the times of emulated models. auto: `whole` for 100%,
+    else `mps` on a CUDA device and `emulated` on others.
     """
     hardware: str = ""
     """Hardware type of the device, by which plans name pools of workers: `v100`. Empty: `worker.device`."""
@@ -72,7 +84,7 @@ def device_config(settings: WorkerSettings) -> DeviceConfig:
     """
     config = DeviceConfig(
         settings.device, settings.shares * settings.pages_bytes // PAGE_BYTES, settings.io_cache_bytes,
-        settings.host_bytes, settings.model_environment, settings.model_user,
+        settings.host_bytes, settings.model_environment, settings.model_user, settings.share_percent,
     )  # fmt: skip
     _check_user(settings.model_user)
     try:
