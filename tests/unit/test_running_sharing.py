@@ -328,6 +328,12 @@ def _check_standbys(sharing: RunningSharing) -> None:
         assert set(workload.active()) <= set(wanted)
 
 
+def test_two_gpus_of_one_id_are_one_device() -> None:
+    plan = a_plan({"w1": 60}, {"w5": 60})
+    with pytest.raises(ValueError, match="device 'gpu-a': share_percent: got 120 in all, wanted at most 100"):
+        collect_targets(SharingPlan(tuple(msgspec.structs.replace(gpu, device="gpu-a") for gpu in plan.gpus), 0.0))
+
+
 def broken(**changes: object) -> bytes:
     document = msgspec.json.decode(msgspec.json.encode(a_plan({"w1": 20, "w5": 50})))
     document["gpus"][0]["placements"][0] |= changes
@@ -338,13 +344,11 @@ def broken(**changes: object) -> bytes:
     ("document", "message"),
     [
         (b"{", "plan: "),
-        (broken(share_percent=60), "device 'v100-1': share_percent: got 110 in all, wanted at most 100"),
-        (broken(share_percent=0), "workload 'w1': share_percent: got 0, wanted above 0 and at most 100"),
+        (broken(share_percent=60), "GPU 1 (v100): shares: got 60 + 50 = 110%, wanted at most 100%"),
         (broken(rate=-1), "workload 'w1': rate: got -1, wanted a finite number above 0"),
-        (broken(slo_ms=0), "workload 'w1': slo_ms: got 0, wanted"),
-        (broken(batch=0), "workload 'w1': batch: got 0, wanted at least 1"),
         (broken(workload="a/b"), "workload: got 'a/b', wanted letters"),
         (broken(served_model="w5"), "model: got 'w5', which workload 'w1' has"),
+        (broken(workload="w" * 41), "wanted at most 40 characters"),
         (broken(workload="w5", served_model="w5", share_percent=1), "device: got 'v100-1' twice"),
         (broken(workload="w5", slo_ms=3), "workload 'w5': slo_ns: got 20000000 and 3000000, wanted one for all"),
         (msgspec.json.encode(SharingPlan((), 0.0)), "gpus: got 0 workloads, wanted 1 to"),

@@ -11,7 +11,7 @@ import msgspec
 
 from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.status import Status
-from horologe_common.wire import Infer, Load, Result
+from horologe_common.wire import Infer, Load, ModelReport, Result
 from horologe_controller.settings import ControllerSettings
 from horologe_gpu_worker.core.lanes import Lane, Operation
 from horologe_gpu_worker.core.residency import PageCache
@@ -62,7 +62,8 @@ class LaneRun:
 class FastDevice:
     """A device. `schedule(time, call, argument)` makes an event. `on_result` gets each Result at the controller.
 
-    `solo_ns`: execution time alone of each request of a dynamic model, by input id.
+    `solo_ns`: execution time alone of each request of a dynamic model, by input id. `factor`: its times as a multiple
+    of those of `models`, which its profiles show.
     """
 
     def __init__(
@@ -75,11 +76,16 @@ class FastDevice:
         schedule: Callable[..., None],
         on_result: Callable[[int, Ended], None],
         solo_ns: Mapping[int, int],
+        factor: float = 1.0,
     ) -> None:
         self.address = address
         self.pages = PageCache(pages)
         self.loaded: dict[str, bool] = {}
+        """Loaded models, and whether the Result of each LOAD has reached the controller."""
         self.violations: list[str] = []
+        self.factor = factor
+        self.slowness = 1.0
+        """Execution times as a multiple of those that its profiles show."""
         self.exec, self.load = LaneRun(), LaneRun()
         self._models = models
         self._draws = draws
@@ -88,6 +94,11 @@ class FastDevice:
         self._on_result = on_result
         self._solo_ns = solo_ns
         self._actions: dict[int, Infer | Load] = {}
+
+    def reports(self) -> tuple[ModelReport, ...]:
+        """Return the reports of its models, with its own execution times."""
+        reports = (model.report for model in self._models.values())
+        return tuple(reports if self.factor == 1.0 else (_scale_report(report, self.factor) for report in reports))
 
     def infer(self, now_ns: int, infer: Infer) -> None:
         """Handle an INFER that the controller sends at `now_ns`."""
@@ -103,7 +114,7 @@ class FastDevice:
             self._end(now_ns + self._delay_ns, now_ns + self._delay_ns, load, Status.FAILED)
 
     def unload(self, model: str) -> bool:
-        """Free the pages of a model. Return whether it was loaded."""
+        """Free the pages of a model. Return whether the controller knew that it was loaded."""
         self.pages.free(model)
         return self.loaded.pop(model, False)
 
@@ -163,7 +174,7 @@ class FastDevice:
         if isinstance(action, Load):
             took_ns = self._draws.noisy(profile.load_ns, "load")
         elif todo.model in self.loaded:
-            took_ns = self._draws.noisy(self._exec_ns(action, profile))
+            took_ns = self._draws.noisy(int(self.factor * self.slowness * self._exec_ns(action, profile)))
         else:
             self.violations.append(f"{self.address}: EXEC of {todo.model}, which is not loaded")
             status, took_ns = Status.FAILED, 0
@@ -188,7 +199,7 @@ class FastDevice:
 
     def _load_done(self, now_ns: int, model: str) -> None:
         if model in self.pages:
-            self.loaded[model] = True
+            self.loaded[model] = False
 
     def _wake(self, at_ns: int, run: LaneRun) -> None:
         if run.wake_ns != at_ns:
@@ -198,3 +209,10 @@ class FastDevice:
     def _on_wakeup(self, now_ns: int, run: LaneRun) -> None:
         run.clock_ns = max(run.clock_ns, min(now_ns, NEVER_NS))
         self.advance(now_ns, run)
+
+
+def _scale_report(report: ModelReport, factor: float) -> ModelReport:
+    profile = report.profile
+    assert profile is not None
+    exec_ns = {size: int(factor * time_ns) for size, time_ns in profile.exec_ns.items()}
+    return msgspec.structs.replace(report, profile=msgspec.structs.replace(profile, exec_ns=exec_ns))

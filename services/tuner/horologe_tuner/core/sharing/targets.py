@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from horologe_common.clock import ms
-from horologe_tuner.core.provisioning.workloads import SharingPlan
+from horologe_tuner.core.provisioning.workloads import parse_sharing_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
-    from horologe_tuner.core.provisioning.workloads import Placement
+    from horologe_tuner.core.provisioning.workloads import SharingPlan
 
 WHOLE = 100.0
 """Percent of a device."""
@@ -64,39 +62,29 @@ class WorkloadTarget(msgspec.Struct, frozen=True):
 
 def parse_targets(document: bytes) -> dict[str, WorkloadTarget]:
     """Return the targets of a sharing plan in JSON, by workload. Raises ValueError for a plan that is not valid."""
-    try:
-        plan = msgspec.json.decode(document, type=SharingPlan)
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"plan: {error}") from error
-    return collect_targets(plan)
+    return collect_targets(parse_sharing_plan(document))
 
 
 def collect_targets(plan: SharingPlan) -> dict[str, WorkloadTarget]:
-    """Return the targets of a sharing plan, by workload. Raises ValueError that names the first invalid field."""
+    """Return the targets of a valid plan, by workload. Raises ValueError if the shares cannot be carried out."""
     targets: dict[str, WorkloadTarget] = {}
-    for share, placement in _shares(plan):
-        _check_placement(share, placement)
-        new = WorkloadTarget(
-            placement.workload, placement.served_model or placement.workload, placement.rate, ms(placement.slo_ms),
-            placement.batch, (share,), {share.device: {placement.batch: ms(placement.latency_ms)}},
-        )  # fmt: skip
-        known = targets.get(new.name)
-        targets[new.name] = new if known is None else _merge(known, new)
+    for device, gpu in zip(plan.devices(), plan.gpus, strict=True):
+        for placement in gpu.placements:
+            share = DeviceShare(placement.workload, device, gpu.gpu_type, placement.share_percent)
+            _check_share(share)
+            new = WorkloadTarget(
+                share.workload, placement.served_model or share.workload, placement.rate, ms(placement.slo_ms),
+                placement.batch, (share,), {device: placement.exec_ns},
+            )  # fmt: skip
+            known = targets.get(new.name)
+            targets[new.name] = new if known is None else _merge(known, new)
     if not 1 <= len(targets) <= MAX_WORKLOADS:
         raise ValueError(f"gpus: got {len(targets)} workloads, wanted 1 to {MAX_WORKLOADS}")
     _check_names(targets.values())
-    _check_sums(share for target in targets.values() for share in target.shares)
+    for device, total in percent_by_device(share for target in targets.values() for share in target.shares).items():
+        if total > WHOLE + ROUNDING:
+            raise ValueError(f"device {device!r}: share_percent: got {total:g} in all, wanted at most 100")
     return targets
-
-
-def _shares(plan: SharingPlan) -> Iterator[tuple[DeviceShare, Placement]]:
-    """Yield each share with its placement. GPUs without an id are numbered by type."""
-    numbers: Counter[str] = Counter()
-    for gpu in plan.gpus:
-        numbers[gpu.gpu_type] += 1
-        device = gpu.device or f"{gpu.gpu_type}-{numbers[gpu.gpu_type]}"
-        for placement in gpu.placements:
-            yield DeviceShare(placement.workload, device, gpu.gpu_type, placement.share_percent), placement
 
 
 def _merge(known: WorkloadTarget, new: WorkloadTarget) -> WorkloadTarget:
@@ -110,21 +98,12 @@ def _merge(known: WorkloadTarget, new: WorkloadTarget) -> WorkloadTarget:
     )  # fmt: skip
 
 
-def _check_placement(share: DeviceShare, placement: Placement) -> None:
-    place = f"workload {share.workload!r}"
+def _check_share(share: DeviceShare) -> None:
     for field, name in (("workload", share.workload), ("device", share.device)):
         if not name or not NAME_CHARACTERS.issuperset(name):
             raise ValueError(f"{field}: got {name!r}, wanted letters, digits, '-', '_' and '.'")
     if len(share.workload) > NAME_LENGTH:
         raise ValueError(f"workload: got {share.workload!r}, wanted at most {NAME_LENGTH} characters")
-    if not 0 < share.percent <= WHOLE:
-        raise ValueError(f"{place}: share_percent: got {share.percent:g}, wanted above 0 and at most 100")
-    for field in ("rate", "slo_ms", "latency_ms"):
-        value = getattr(placement, field)
-        if not (isfinite(value) and value > 0):
-            raise ValueError(f"{place}: {field}: got {value:g}, wanted a finite number above 0")
-    if placement.batch < 1:
-        raise ValueError(f"{place}: batch: got {placement.batch}, wanted at least 1")
 
 
 def _check_names(targets: Iterable[WorkloadTarget]) -> None:
@@ -146,12 +125,6 @@ def _check_names(targets: Iterable[WorkloadTarget]) -> None:
             places[place] = True
     if len(places) > MAX_SHARES:
         raise ValueError(f"gpus: got {len(places)} shares, wanted at most {MAX_SHARES}")
-
-
-def _check_sums(shares: Iterable[DeviceShare]) -> None:
-    for device, total in percent_by_device(shares).items():
-        if total > WHOLE + ROUNDING:
-            raise ValueError(f"device {device!r}: share_percent: got {total:g} in all, wanted at most 100")
 
 
 def percent_by_device(shares: Iterable[DeviceShare]) -> dict[str, float]:
