@@ -12,6 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
+from horologe_common.interference.prediction import (
+    DEFAULT_INTERFERENCE_MODEL,
+    INTERFERENCE_MODELS,
+    Prediction,
+    predict_shares,
+    stack_coefficients,
+)
+from horologe_common.interference.v100 import CALIBRATED, PAPER, V100_CATALOGUES
 from horologe_tuner.core.interference.fitting import active_deviation, active_time, fit_gpu, fit_model
 from horologe_tuner.core.interference.measurements import (
     CacheContentionRun,
@@ -30,14 +38,6 @@ from horologe_tuner.core.interference.pair_fitting import (
     pair_arrays,
     predict_pairs,
 )
-from horologe_common.interference.prediction import (
-    DEFAULT_INTERFERENCE_MODEL,
-    INTERFERENCE_MODELS,
-    Prediction,
-    predict_shares,
-    stack_coefficients,
-)
-from horologe_common.interference.v100 import CALIBRATED, PAPER, V100_CATALOGUES
 from interference_data import MODELS, gpu_profile, model_profile, needs_measurements, pairs, read_rows, utilisation
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
-from horologe_tuner.core.interference.measurements import ProfileError
 from horologe_common.interference.prediction import MS_PER_S, Array
+from horologe_tuner.core.interference.measurements import ProfileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
