@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -33,7 +33,7 @@ NAMES = sorted(INTERFERENCE_MODELS)
 
 
 def a_model(
-    device: SharedDevice, name: str, percent: float, interference: str = "igniter", **more: float
+    device: SharedDevice, name: str, percent: float, interference: str = "igniter", **more: Any
 ) -> CoLocatedModel:
     gpu, models = V100_CATALOGUES[interference]
     return CoLocatedModel(gpu, models[name], interference, percent, device.join(), **more)

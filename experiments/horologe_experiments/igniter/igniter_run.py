@@ -104,8 +104,8 @@ class IgniterRun:
         figure, (left, right) = make_figure(1, 2)
         for at, strategy in enumerate(strategies):
             own = {row["workload"]: row for row in rows if row["strategy"] == strategy}
-            places = np.arange(len(names)) - 0.4 + (at + 0.5) * 0.8 / len(strategies)
-            left.bar(places, [own[name]["in_time"] for name in names], 0.8 / len(strategies), label=strategy)
+            shifted = np.arange(len(names)) - 0.4 + (at + 0.5) * 0.8 / len(strategies)
+            left.bar(shifted, [own[name]["in_time"] for name in names], 0.8 / len(strategies), label=strategy)
         left.axhline(IN_TIME, color="k", ls="--", lw=0.8)
         left.set(ylabel="answered within the SLO, worst seed", ylim=(0.8, 1.002))
         ours = {row["workload"]: row for row in rows if row["strategy"] == strategies[0]}
