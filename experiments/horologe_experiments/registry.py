@@ -27,6 +27,7 @@ from horologe_experiments.live.live import Live
 from horologe_experiments.live.overhead import Overhead
 from horologe_experiments.orloj.orloj_sensitivity import OrlojSensitivity
 from horologe_experiments.orloj.orloj_tables import OrlojTables
+from horologe_experiments.tournament.tournament import Tournament
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
@@ -39,6 +40,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Window(),
         OrlojTables(),
         OrlojSensitivity(),
+        Tournament(),
         Bandits(),
         Ensembles(),
         Personal(),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from horologe_common.status import Status
 from horologe_common.wire.message import Message
 
@@ -30,6 +32,12 @@ class DeviceState(Message, frozen=True):
     """Hardware type, by which plans name pools."""
     models: tuple[str, ...] = ()
     """Keys of the models that the plan in force keeps resident on it."""
+    loaded: tuple[str, ...] = ()
+    """Those of `models` that are loaded."""
+    percent: float = 100.0
+    """Part of the device's compute resources that the share may use."""
+    device_id: str = ""
+    """Physical device. Shares with the same id are neighbours."""
 
 
 class Events(Message, frozen=True, tag=62):
@@ -50,7 +58,8 @@ class Events(Message, frozen=True, tag=62):
 class PlannedModel(Message, frozen=True):
     """Resources of a model: `shares` devices of type `hardware` hold it, and run it in batches of `max_batch` rows.
 
-    While no device of the type is connected, all devices may run the model.
+    While no device of the type is connected, all devices may run the model. If a plan has several entries for a model,
+    the model has the workers of all of them, and the largest of their batches.
     """
 
     model: str
@@ -59,6 +68,12 @@ class PlannedModel(Message, frozen=True):
     max_batch: int
     hardware: str = ""
     """Empty: any type."""
+    workers: tuple[str, ...] = ()
+    """Names (`worker.name`) of the workers whose shares hold the model, whatever `shares` is. While none of them is
+    connected, `shares` and `hardware` decide."""
+    exec_ns: dict[int, int] = msgspec.field(default_factory=dict)
+    """Predicted duration of a batch by its size, on a share of `workers` beside its neighbours. It replaces the
+    worker's profile, which is scaled for other sizes, until there are measurements."""
 
 
 class Plan(Message, frozen=True, tag=63):

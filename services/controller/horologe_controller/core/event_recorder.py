@@ -99,5 +99,14 @@ class EventRecorder:
 def describe_devices(cluster: Cluster) -> tuple[DeviceState, ...]:
     """Return the shares that actions can be planned for, with their hardware and the models that they keep."""
     return tuple(
-        DeviceState(share.worker, share.number, share.hardware, tuple(share.kept)) for share in cluster.shares()
+        DeviceState(
+            share.worker,
+            share.number,
+            share.hardware,
+            tuple(share.kept),
+            tuple(key for key in share.kept if key in share.resident),
+            share.percent,
+            cluster.devices.of(share).info.id,
+        )
+        for share in cluster.shares()
     )
