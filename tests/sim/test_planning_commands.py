@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from horologe_cli.main import app
 from horologe_tuner.core.example_pipelines import CASCADE
-from horologe_tuner.core.tuning_plan import TuningPlan
+from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ from horologe_cli.local.topology import SystemOptions
 from horologe_common.clock import ms, s
 from horologe_common.status import HorologeError
 from horologe_load.arrivals import gamma
-from horologe_tuner.core.envelope import TrafficEnvelope, envelope_of, window_lengths
-from horologe_tuner.core.tuning_plan import StageTarget, TuningPlan
+from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope, envelope_of, window_lengths
+from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan
 from model_folders import a_folder
 from pipeline_folders import CHAIN, write_pipelines
 

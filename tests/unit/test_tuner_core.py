@@ -13,11 +13,11 @@ from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.service.state_file import StateFile
 from horologe_common.status import Status
 from horologe_common.wire import DeviceState, Events, ModelEvents, Models, Plan, PlannedModel, Tune, Tuning
-from horologe_tuner.core.envelope import TrafficEnvelope
+from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
+from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan
+from horologe_tuner.core.pipeline_tuning.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.core.tuner import Tuner, TunerState
 from horologe_tuner.core.tuner_status import JournalEntry
-from horologe_tuner.core.tuning_plan import StageTarget, TuningPlan
-from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.settings import TunerSettings
 
 if TYPE_CHECKING:

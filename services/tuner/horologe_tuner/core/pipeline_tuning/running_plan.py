@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_tuner.core.envelope import SlidingEnvelope
-from horologe_tuner.core.provisioning_levels import RecentPeak
-from horologe_tuner.core.recent_arrivals import ArrivalCounts, RecentArrivals
-from horologe_tuner.core.scaling_rules import (
+from horologe_tuner.core.pipeline_tuning.envelope import SlidingEnvelope
+from horologe_tuner.core.pipeline_tuning.provisioning_levels import RecentPeak
+from horologe_tuner.core.pipeline_tuning.recent_arrivals import ArrivalCounts, RecentArrivals
+from horologe_tuner.core.pipeline_tuning.scaling_rules import (
     DOWN_SPAN_NS,
     DOWN_WINDOW_NS,
     Decision,
@@ -18,7 +18,7 @@ from horologe_tuner.core.scaling_rules import (
     decide,
     find_demand,
 )
-from horologe_tuner.core.tuning_plan import TuningPlan
+from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
 
 if TYPE_CHECKING:
     from horologe_common.wire import Events
