@@ -21,6 +21,7 @@ from horologe_experiments.igniter.igniter_table1 import IgniterTable1
 from horologe_experiments.igniter.igniter_time import IgniterTime
 from horologe_experiments.inferline.inferline_cost import InferLineCost
 from horologe_experiments.inferline.inferline_drop import InferLineDrop
+from horologe_experiments.inferline.inferline_live import InferLineLive
 from horologe_experiments.inferline.inferline_planner import InferLinePlanner
 from horologe_experiments.inferline.inferline_pooled import InferLinePooled
 from horologe_experiments.inferline.inferline_traces import InferLineTraces
@@ -67,7 +68,16 @@ EXPERIMENTS: dict[str, Experiment] = {
 """Experiments that run in the simulator or in this process."""
 LIVE_EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (Fig9(), Live(), Dynamic(), Batching(), Overhead(), IgniterError(), IgniterTime())
+    for experiment in (
+        Fig9(),
+        Live(),
+        Dynamic(),
+        Batching(),
+        Overhead(),
+        IgniterError(),
+        IgniterTime(),
+        InferLineLive(),
+    )
 }
 """Experiments that start the services, measure this machine, or need data that the repository does not contain."""
 ALL_EXPERIMENTS = {**EXPERIMENTS, **LIVE_EXPERIMENTS}

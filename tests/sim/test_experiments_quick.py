@@ -45,6 +45,11 @@ TINY |= {
     "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_seconds=3", "serve_seconds=3"],
     "igniter-run": ["seeds=1", "seconds=2", 'strategies=["ours", "ffd+"]'],
 }
+TINY |= {
+    "igniter-table1": [],
+    "igniter-plans": [],
+    "igniter-exact": ["sizes=[3]", "cases=2", "large=[20]", "large_cases=1"],
+}
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
 
 

@@ -161,8 +161,13 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
             (wire.ModelEvents("m/1", ((1, 4), (0, 2)), 5, 1),),
             (wire.DeviceState("worker/0#a", 0, "v100", ("m/1",), ("m/1",), 40.0, "GPU-1"),),
             7,
+            (wire.PipelineArrivals("p", ((0, 3),)),),
         ),
-        "973e03ce05f5e100ce009896809194a36d2f319292010492000205019197aa776f726b65722f30236100a47631303091a36d2f3191a36d2f31cb4044000000000000a54750552d3107",
+        "983e03ce05f5e100ce009896809194a36d2f319292010492000205019197aa776f726b65722f30236100a47631303091a36d2f3191a36d2f31cb4044000000000000a54750552d31079192a17091920003",
+    ),
+    (
+        wire.QueriesArrived((("p", 3),)),
+        "92429192a17003",
     ),
     (
         wire.Plan(7, (wire.PlannedModel("m", 2, 8, "v100", ("gpu-a",), {8: 5}),)),

@@ -42,15 +42,18 @@ def provision_text(document: ProvisionDocument) -> str:
     lines = [table.text(), LIMIT_HELP, "", f"cost: {counts}, ${plan.cost_per_hour:.2f} per hour"]
     if plan.cost_bound:
         above = plan.cost_per_hour / plan.cost_bound - 1
-        lines.append(f"lower bound of the cost: ${plan.cost_bound:.2f}; the plan is at most {above:.1%} above it")
+        distance = f"the plan is at most {above:.1%} above the cheapest" if above > 1e-6 else "no plan is cheaper"
+        lines.append(f"lower bound of the cost: ${plan.cost_bound:.2f}; {distance}")
     if explanation.cost_without_margin < plan.cost_per_hour - 1e-9:
         lines.append(f"without the safety margin: ${explanation.cost_without_margin:.2f} per hour")
     if explanation.cheaper is not None:
         lines.append(f"next cheaper plan, {explanation.cheaper.text()}")
     if document.moved is not None:
         lines.append(f"moved to another GPU: {', '.join(document.moved) or 'none'}")
-    lines += ["", "reasons for the shares (parts of the predicted latency; the neighbours' parts come last):"]
-    lines += [f"  {reason.workload}: {reason.text()}" for reason in explanation.shares]
+    lines += ["", "reasons for the shares:"]
+    shares = [share for gpu in plan.gpus for share in gpu.placements]
+    for share, reason in zip(shares, explanation.shares, strict=True):
+        lines.append(f"  {share.workload} {share.share_percent:g}%: {reason.text()}")
     return "\n".join(lines)
 
 
@@ -70,7 +73,7 @@ def draw_shares(path: Path, plan: SharingPlan) -> None:
         used = 0.0
         for place, share in enumerate(gpu.placements):
             left.barh(device, share.share_percent, left=used, color=f"C{place % 10}", edgecolor="white")
-            left.text(used + share.share_percent / 2, device, share.workload, ha="center", va="center", fontsize=7)
+            left.text(used + 1, device, share.workload, va="center", fontsize=7)
             used += share.share_percent
         left.barh(device, 100 - used, left=used, color="0.92")
     left.set(xlabel="share of the GPU (%)", xlim=(0, 100))

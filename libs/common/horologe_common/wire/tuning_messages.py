@@ -1,4 +1,4 @@
-"""Controller - tuner: arrivals and plans. Client - frontend - tuner: calls of operators."""
+"""Selector - controller - tuner: arrivals and plans. Client - frontend - tuner: calls of operators."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ class ModelEvents(Message, frozen=True):
     """Requests that have run."""
     refused: int = 0
     """Requests that were refused or whose worker failed."""
+
+
+class PipelineArrivals(Message, frozen=True):
+    """Queries of a pipeline that have arrived at the selectors, also those that a selector has refused."""
+
+    pipeline: str
+    arrivals: tuple[tuple[int, int], ...]
+    """(age of the bin, queries), as in `ModelEvents`."""
 
 
 class DeviceState(Message, frozen=True):
@@ -53,6 +61,8 @@ class Events(Message, frozen=True, tag=62):
     """None: as in the last message that had them."""
     plan: int = 0
     """Number of the plan in force; 0: none."""
+    pipelines: tuple[PipelineArrivals, ...] = ()
+    """Only pipelines with arrivals."""
 
 
 class PlannedModel(Message, frozen=True):
@@ -106,4 +116,14 @@ class Tuning(Message, frozen=True, tag=65):
     reason: str = ""
 
 
-TuningMessage: TypeAlias = Events | Plan | Tune | Tuning
+class QueriesArrived(Message, frozen=True, tag=66):
+    """Queries of pipelines that have arrived in this turn, from a selector to the controller.
+
+    Queries that the selector refuses count, best-effort queries do not.
+    """
+
+    counts: tuple[tuple[str, int], ...]
+    """(pipeline, queries)."""
+
+
+TuningMessage: TypeAlias = Events | Plan | QueriesArrived | Tune | Tuning

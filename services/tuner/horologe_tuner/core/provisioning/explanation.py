@@ -34,11 +34,12 @@ class ShareReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alone_percent: float
     """Share that the workload needs without neighbours."""
     smaller: str
-    """What one step less would violate."""
+    """What one step less would do, as a phrase."""
 
     def text(self) -> str:
-        """Return the reason as a sentence or two."""
-        return f"{self.parts_ms.text()} ms of {self.limit_ms:.2f}; alone {self.alone_percent:g}%; {self.smaller}"
+        """Return the reason as two sentences."""
+        wanted = f"wanted at most {self.limit_ms:.2f}; alone {self.alone_percent:g}% suffice"
+        return f"{self.smaller}, {wanted}. {self.parts_ms.total:.2f} ms = {self.parts_ms.text()}"
 
 
 class PlanExplanation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,8 +100,8 @@ def _reasons(
 def _smaller(placement: Placement, unit: float, latency_ms: float, limit_ms: float, throughput: float) -> str:
     """Return what one step less would violate. `throughput`: requests per second then, less the margin."""
     if placement.share_percent <= unit * (1 + 1e-9):
-        return "the smallest share"
-    with_less = f"with {placement.share_percent - unit:g}%"
+        return f"{unit:g}% is the smallest share"
+    less = f"{placement.share_percent - unit:g}%"
     if latency_ms <= limit_ms and throughput < placement.rate:
-        return f"{with_less} {throughput:.0f} requests/s of {placement.rate:g}"
-    return f"{with_less} {latency_ms:.2f} ms"
+        return f"{less} would serve {throughput / placement.rate:.1%} of the rate"
+    return f"{less} would take {latency_ms:.2f} ms"
