@@ -97,7 +97,7 @@ class EventRecorder:
                 counts.finished,
                 counts.refused,
                 tuple(sorted(counts.latencies.items())),
-            )  # fmt: skip
+            )
             for model, counts in models.items()
         )
         pipelines = tuple(PipelineArrivals(name, _ages(bins, now_ns)) for name, bins in queries.items())
