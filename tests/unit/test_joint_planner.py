@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ from horologe_tuner.core.joint_planning.derived_coefficients import (
     catalogue_coefficients,
     derive_coefficients,
 )
-from horologe_tuner.core.joint_planning.joint_plan import joint_plan
+from horologe_tuner.core.joint_planning.joint_plan import joint_plan, sharing_plan
 from horologe_tuner.core.joint_planning.joint_planner import plan_layout
 from horologe_tuner.core.joint_planning.layout_evaluation import LayoutEvaluator
 from horologe_tuner.core.joint_planning.layout_moves import batch_changes, placements, transfers
@@ -44,6 +45,7 @@ from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator
 from horologe_tuner.core.planning.objective import Objective
 from horologe_tuner.core.planning.planner import make_plan
+from horologe_tuner.core.sharing.targets import parse_targets
 
 PRICES = parse_prices(DEFAULT_PRICES)
 PROFILES = catalogue_profiles()
@@ -136,7 +138,7 @@ def test_too_many_shares_of_a_device_are_an_error() -> None:
 def layouts(draw: st.DrawFn) -> Layout:
     devices = []
     for _ in range(draw(st.integers(1, 3))):
-        stages = draw(st.lists(st.sampled_from(["fast", "slow"]), min_size=1, max_size=4))
+        stages = draw(st.lists(st.sampled_from(["fast", "slow", "third"]), min_size=1, unique=True))
         percent = fill_device({place: draw(st.integers(1, 9)) for place in range(len(stages))})
         sizes = [draw(st.sampled_from([1, 8])) for _ in stages]
         devices.append(a_device(*zip(stages, percent.values(), sizes, strict=True)))
@@ -156,6 +158,7 @@ def test_changes_keep_devices_full_and_never_add_one(layout: Layout) -> None:
     for other in changed:
         assert layout_price(other, PRICES) <= layout_price(layout, PRICES)
         assert all(device.percent == WHOLE for device in other)
+        assert all(len({share.stage for share in device.shares}) == len(device.shares) for device in other)
         assert all(share.percent >= LEAST_PERCENT for device in other for share in device.shares)
         assert [device for device in other if device.hardware == "k80" and len(device.shares) > 1] == []
         assert other == make_layout(other)
@@ -218,8 +221,27 @@ def test_a_joint_plan_is_feasible_and_cheaper_than_whole_devices() -> None:
     assert evaluator.price(layout) < 0.8 * evaluator.price(start)
     plan = joint_plan(evaluator, layout, evaluator.price(start))
     assert plan.p99_ns <= plan.slo_ns
-    assert sum(share.percent for share in plan.devices[-1].shares) == WHOLE
-    assert all(max(share.exec_ns) == share.batch for device in plan.devices for share in device.shares)
+
+
+def test_the_tuner_can_carry_out_the_sharing_plan_of_a_layout() -> None:
+    evaluator = an_evaluator(VIDEO_MONITORING, rate=150.0)
+    layout = make_layout([
+        a_device(("detect", 60.0, 8), ("persons", 40.0, 4)), a_device(("detect", 40.0, 4), ("vehicles", 60.0, 8)),
+        *[a_device(("plates", WHOLE, 2), hardware="cpu")] * 2,
+    ])  # fmt: skip
+    plan = sharing_plan(evaluator, layout)
+    plan.validate()
+    assert plan.cost_per_hour == evaluator.price(layout)
+    targets = parse_targets(msgspec.json.encode(plan))
+    assert {name: len(target.shares) for name, target in targets.items()} == {
+        "detect": 2, "persons": 1, "vehicles": 1, "plates": 2,
+    }  # fmt: skip
+    assert targets["detect"].model == "inceptionv3"
+    assert targets["detect"].rate == pytest.approx(evaluator.problem.workload.rate)
+    assert targets["plates"].exec_ns["cpu-1"] == {1: ms(20), 2: ms(40)}
+    assert targets["plates"].slo_ns < targets["persons"].slo_ns < ms(150)
+    slower = targets["detect"].exec_ns["v100-1"]  # 40%
+    assert all(slower[size] > targets["detect"].exec_ns["v100-2"][size] for size in slower)
 
 
 def test_without_runs_the_plan_is_that_of_whole_devices() -> None:

@@ -1,8 +1,8 @@
 """iGniter's way to provision a pipeline: each stage is a workload of its own, with a part of the pipeline's SLO.
 
 iGniter knows no pipelines, so the split of the SLO is chosen for it, among many. It sizes shares for a mean rate, so
-the rate is raised by several factors as well. A stage may also have whole devices, sized by the same rules. The
-cheapest result that meets the planner's objective in the estimator counts.
+the rate is raised by several factors as well. What is left of a GPU is given to its shares. The cheapest result that
+meets the planner's objective in the estimator counts.
 """
 
 from __future__ import annotations
@@ -33,16 +33,22 @@ if TYPE_CHECKING:
     from horologe_common.pipelines import PipelineStructure
     from horologe_tuner.core.joint_planning.layout_evaluation import LayoutEvaluator
 
-WEIGHTS = (1.0, 2.0, 4.0)
-"""Parts of the SLO that a stage may get relative to the others."""
-STRETCHES = (1.0,)
-"""Sum of the parts on the longest path over the SLO. iGniter keeps half of each part for batching and queueing. The
-estimator decides whether the pipeline's SLO is met, so more than 1 is permitted."""
+WEIGHTS = (1.0, 1.5, 2.25, 3.5, 5.0)
+"""Parts of the SLO that a stage may get, relative to the others."""
 RATE_FACTORS = (1.0, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0)
 """Rate that shares are sized for, over the mean rate. Bursts need more than the mean."""
 
 
-HYBRID = False
+class Freedom(NamedTuple):
+    """Freedom that iGniter's way has beyond the paper."""
+
+    stretches: tuple[float, ...] = (1.0,)
+    """Sums of the parts on the longest path over the SLO. Above 1, the deadlines of single workloads overlap."""
+    any_hardware: bool = False
+    """Whether stages that can share a GPU may have whole devices of another type."""
+
+
+PAPER = Freedom()
 
 
 class StageGoal(NamedTuple):
@@ -55,13 +61,15 @@ class StageGoal(NamedTuple):
     hardware: str
 
 
-def provision_stages(evaluator: LayoutEvaluator, catalogue: GpuCatalogue, hardware: str) -> Layout | None:
+def provision_stages(
+    evaluator: LayoutEvaluator, catalogue: GpuCatalogue, hardware: str, freedom: Freedom = PAPER
+) -> Layout | None:
     """Return the cheapest layout of single workloads that meets the objective; None if none of those tried does."""
     price = evaluator.problem.hardware[hardware].price_per_hour
     gpu = msgspec.structs.replace(catalogue.gpu, name=hardware, price_per_hour=price)
     shared_devices = cache(partial(_shared_devices, GpuType(gpu, catalogue.models)))
     layouts: set[Layout] = set()
-    for goals in stage_goals(evaluator, hardware):
+    for goals in stage_goals(evaluator, hardware, freedom):
         whole = [_whole_devices(evaluator, goal) for goal in goals if goal.hardware != hardware]
         if all(whole):
             shared = shared_devices(tuple(goal for goal in goals if goal.hardware == hardware))
@@ -71,24 +79,24 @@ def provision_stages(evaluator: LayoutEvaluator, catalogue: GpuCatalogue, hardwa
     return next((layout for layout in by_price if evaluator.is_feasible(layout)), None)
 
 
-def stage_goals(evaluator: LayoutEvaluator, hardware: str) -> Iterator[tuple[StageGoal, ...]]:
+def stage_goals(evaluator: LayoutEvaluator, hardware: str, freedom: Freedom) -> Iterator[tuple[StageGoal, ...]]:
     """Yield the stages with each split of the SLO, rate factor and choice of hardware."""
     problem = evaluator.problem
     structure, rate = problem.structure, problem.workload.rate
-    kinds = [_kinds(evaluator, stage.model, hardware) for stage in structure.stages]
+    kinds = [_kinds(evaluator, stage.model, hardware, freedom) for stage in structure.stages]
     splits = list(dict.fromkeys(_split(structure, w) for w in product(WEIGHTS, repeat=len(structure.stages))))
-    for chosen, split, stretch, factor in product(product(*kinds), splits, STRETCHES, RATE_FACTORS):
+    for chosen, split, stretch, factor in product(product(*kinds), splits, freedom.stretches, RATE_FACTORS):
         yield tuple(
             StageGoal(stage.name, stage.model, rate * structure.scale_factor(stage.name) * factor, part * stretch, kind)
             for stage, kind, part in zip(structure.stages, chosen, split, strict=True)
         )
 
 
-def _kinds(evaluator: LayoutEvaluator, model: str, hardware: str) -> list[str]:
-    """Return the hardware types for a model: shares of `hardware`, and whole devices of the others."""
-    types = [kind for kind in evaluator.problem.profiles[model] if kind in evaluator.problem.hardware]
-    if not HYBRID and evaluator.times.is_shareable(hardware, model):
+def _kinds(evaluator: LayoutEvaluator, model: str, hardware: str, freedom: Freedom) -> list[str]:
+    """Return the hardware types for a model: shares of `hardware` where it can share, else whole devices."""
+    if evaluator.times.is_shareable(hardware, model) and not freedom.any_hardware:
         return [hardware]
+    types = [kind for kind in evaluator.problem.profiles[model] if kind in evaluator.problem.hardware]
     return [kind for kind in types if kind != hardware or evaluator.times.is_shareable(kind, model)]
 
 

@@ -66,6 +66,14 @@ class PlanOptions(NamedTuple):
     floor: Annotated[float, typer.Option(min=0.0, max=1.0, help="Cheapest plan with this accuracy.")] = 0.0
     exact: Annotated[bool, typer.Option("--exact", help="Compare with an exact search. Small pipelines only.")] = False
     pooled: Annotated[bool, typer.Option("--pooled", help="Also plan devices that all stages share.")] = False
+    shares: Annotated[bool, typer.Option("--shares", help="Also plan stages on shares of GPUs.")] = False
+    coefficients: Annotated[
+        list[Path] | None,
+        typer.Option(help="With --shares: file of `horologe measure`. Repeat for several GPU types.", metavar="FILE"),
+    ] = None
+    margin: Annotated[
+        float, typer.Option(min=0.0, help="With --shares: standard deviations of the prediction error to cover.")
+    ] = 1.0
     plot: Plot = None
     apply: Annotated[bool, typer.Option("--apply", help="Send the plan to the tuner of the running system.")] = False
     every: Annotated[str, typer.Option(help="With --recent: plan again at this interval, as 1h, until ^C.")] = ""

@@ -15,10 +15,12 @@ from horologe_sim.scenario.pooled_plan import PooledPlan
 from horologe_tuner.core.catalogue import catalogue_profiles
 from horologe_tuner.core.example_pipelines import EXAMPLE_PIPELINES
 from horologe_tuner.core.hardware import parse_prices
+from horologe_tuner.core.joint_planning.joint_plan import JointPlan
 from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
 from horologe_tuner.core.planning.planner import Search
 from horologe_tuner.core.plans import PipelinePlan, StageConfiguration
 from horologe_tuner.core.profiles import decode_profiles
+from horologe_tuner.core.provisioning.workloads import SharingPlan
 from horologe_tuner.hardware_settings import HardwareSettings
 
 if TYPE_CHECKING:
@@ -37,12 +39,16 @@ class PlanDocument(msgspec.Struct, frozen=True):
     """Output of `horologe plan --json`. `accuracy`: of the chosen variants; None without variants.
 
     `pooled`: devices that all stages share; None if they were not planned, or if those of the plan do not suffice.
+    `joint`: stages on shares of GPUs, None if they were not planned. `sharing_plan`: the same as the tuner reads it, if
+    it costs less than `plan`.
     """
 
     plan: PipelinePlan
     tuning_plan: TuningPlan
     accuracy: float | None = None
     pooled: PooledPlan | None = None
+    joint: JointPlan | None = None
+    sharing_plan: SharingPlan | None = None
 
 
 @contextmanager

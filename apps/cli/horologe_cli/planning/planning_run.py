@@ -11,6 +11,7 @@ from horologe_cli.output import is_silent, open_client, print_result, stderr_con
 from horologe_cli.planning.planning_inputs import PlanDocument, parse_accuracy, parse_search
 from horologe_cli.planning.planning_problem import read_problem
 from horologe_cli.planning.planning_report import draw_plan, plan_text
+from horologe_cli.planning.planning_shares import find_shares, shares_text
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
 from horologe_common.status import HorologeError
 from horologe_tuner.core.planning.exact_search import find_cheapest
@@ -64,15 +65,19 @@ def plan_once(pipeline: str, traffic: ProblemOptions, options: PlanOptions, serv
     document, evaluator, comparison = find_plan(problem, objective, options, is_silent(server.json))
     if options.pooled:
         document = find_pool(document, evaluator, is_silent(server.json))
+    if options.shares:
+        document = find_shares(document, evaluator, options, is_silent(server.json))
     if options.plot:
         configuration = document.plan.configuration
         draw_plan(options.plot, evaluator, configuration, evaluator.forecast(configuration))
     if options.apply:
         with open_client(server.endpoint, server.keys) as client:
-            client.tune("apply", msgspec.json.encode(document.tuning_plan))
+            client.tune("apply", msgspec.json.encode(document.sharing_plan or document.tuning_plan))
     text = plan_text(document, problem.hardware, comparison)
     if options.pooled and document.pooled is None:
         text += "\npooled: the devices of the plan do not suffice for all stages together"
+    if options.shares:
+        text += f"\n{shares_text(document)}"
     applied = "\napplied: `horologe tuner status` shows its replicas" if options.apply else ""
     print_result(msgspec.to_builtins(document) | {"exact": comparison}, text + applied, server.json)
 

@@ -10,15 +10,20 @@ from horologe_tuner.core.planning.evaluation import Evaluator, Forecast
 from horologe_tuner.core.plans import Configuration, StageConfiguration
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from horologe_tuner.core.joint_planning.share_times import ShareTimes
 
 
 class LayoutEvaluator:
     """The planning problem of an `Evaluator`, for layouts in place of configurations."""
 
-    def __init__(self, dedicated: Evaluator, times: ShareTimes) -> None:
+    def __init__(
+        self, dedicated: Evaluator, times: ShareTimes, on_run: Callable[[int], None] = lambda runs: None
+    ) -> None:
+        """`on_run` is called with the number of runs of the estimator after each of them."""
         profiles = {model: dict(by_hardware) for model, by_hardware in dedicated.profiles.items()}
-        self.problem = Evaluator(dedicated.workload, profiles, dedicated.hardware, dedicated.objective)
+        self.problem = Evaluator(dedicated.workload, profiles, dedicated.hardware, dedicated.objective, on_run)
         """The same problem, with a profile for each share that was evaluated."""
         self.times = times
         self.models = {stage.name: stage.model for stage in dedicated.structure.stages}

@@ -55,42 +55,37 @@ def transfers(layout: Layout, percent: float) -> Iterator[Layout]:
 
 
 def placements(layout: Layout, can_share: Callable[[str, str], bool]) -> Iterator[Layout]:
-    """Yield the layout with a share added, removed, split in two, or moved to another device. `can_share`: hardware and
-    stage. The shares of a changed device are scaled to the whole device.
+    """Yield the layout with a share added, removed, or moved to another device. `can_share`: hardware and stage.
+
+    The shares of a changed device are scaled to the whole device. A stage has one share of a device: they would have
+    one queue, and the tuner knows a share by its stage and device.
     """
     stages = {share.stage: share.batch for device in layout for share in device.shares}
     for device in sorted(set(layout)):
-        shared = [stage for stage in stages if can_share(device.hardware, stage)]
-        if len(device.shares) < SHARES_LIMIT:
-            mean = device.percent / len(device.shares)
-            for stage in shared:
-                added = StageShare(stage, mean, stages[stage])
+        mean = device.percent / len(device.shares)
+        for stage, batch in sorted(stages.items()):
+            if _has_room(device, stage, can_share):
+                added = StageShare(stage, mean, batch)
                 yield from _replaced(layout, device, _filled(device.hardware, (*device.shares, added)))
         for place, share in enumerate(device.shares):
-            if share.stage not in shared:
-                continue
-            left = (*device.shares[:place], *device.shares[place + 1 :])
-            yield from _replaced(layout, device, _filled(device.hardware, left))
-            if share.percent >= 2 * LEAST_PERCENT and len(device.shares) < SHARES_LIMIT:
-                halves = (share._replace(percent=share.percent / 2),) * 2
-                yield from _replaced(layout, device, _filled(device.hardware, (*left, *halves)))
-            yield from _moved(layout, device, place, can_share)
+            if can_share(device.hardware, share.stage):
+                left = _filled(device.hardware, (*device.shares[:place], *device.shares[place + 1 :]))
+                yield from _replaced(layout, device, left)
+                rest = _without(layout, device)
+                for other in sorted(set(rest)):
+                    if _has_room(other, share.stage, can_share):
+                        target = _filled(other.hardware, (*other.shares, share))
+                        yield make_layout((*_without(rest, other), left, target))
 
 
-def _moved(
-    layout: Layout, device: PlannedDevice, place: int, can_share: Callable[[str, str], bool]
-) -> Iterator[Layout]:
-    """Yield the layout with a share moved to each other device."""
-    share = device.shares[place]
-    left = _filled(device.hardware, (*device.shares[:place], *device.shares[place + 1 :]))
-    rest = list(layout)
-    rest.remove(device)
-    for other in sorted(set(rest)):
-        if can_share(other.hardware, share.stage) and len(other.shares) < SHARES_LIMIT:
-            target = _filled(other.hardware, (*other.shares, share))
-            after = list(rest)
-            after.remove(other)
-            yield make_layout((*after, left, target))
+def _has_room(device: PlannedDevice, stage: str, can_share: Callable[[str, str], bool]) -> bool:
+    """Return whether a device can have a share of a stage that it has not."""
+    others = {share.stage for share in device.shares}
+    return (
+        all(can_share(device.hardware, name) for name in (stage, *others))
+        and stage not in others
+        and (len(others) < SHARES_LIMIT)
+    )
 
 
 def _filled(hardware: str, shares: Sequence[StageShare]) -> PlannedDevice:
@@ -101,12 +96,13 @@ def _filled(hardware: str, shares: Sequence[StageShare]) -> PlannedDevice:
 
 def _replaced(layout: Layout, device: PlannedDevice, changed: PlannedDevice) -> Iterator[Layout]:
     """Yield the layout with one of the equal devices changed, and with all of them changed."""
-    yield make_layout((*_without_first(layout, device), changed))
+    yield make_layout((*_without(layout, device), changed))
     if layout.count(device) > 1:
         yield make_layout(changed if other == device else other for other in layout)
 
 
-def _without_first(layout: Layout, device: PlannedDevice) -> list[PlannedDevice]:
+def _without(layout: Sequence[PlannedDevice], device: PlannedDevice) -> list[PlannedDevice]:
+    """Return the layout without one of the devices that are equal to this one."""
     rest = list(layout)
     rest.remove(device)
     return rest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_tuner.core.joint_planning.layouts import (
     LEAST_PERCENT,
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 SHARES_LIMIT = int(WHOLE / LEAST_PERCENT)
 
 
+class Piece(NamedTuple):
+    """A share to place: percent wanted, and the demand that it is a part of."""
+
+    percent: float
+    demand: ShareDemand
+
+
 def first_layouts(candidate: Candidate) -> Iterator[Layout]:
     """Yield layouts that use all of the candidate's devices, each stage in proportion to its demand.
 
@@ -39,28 +46,24 @@ def first_layouts(candidate: Candidate) -> Iterator[Layout]:
         yield make_layout((*whole, *devices))
 
 
-Piece = tuple[float, ShareDemand] if TYPE_CHECKING else tuple
-"""Percent wanted, and the demand that it is a part of."""
-
-
 def _few_pieces(demands: Sequence[ShareDemand], devices: int) -> list[Piece]:
     """Return as few shares of each stage as possible."""
     scale = devices * WHOLE / sum(demand.total_percent for demand in demands)
     pieces = []
     for demand in demands:
         count = max(1, ceil(demand.total_percent * scale / WHOLE - 0.25))  # a share may be a quarter too small
-        pieces += [(demand.total_percent / count, demand)] * count
+        pieces += [Piece(demand.total_percent / count, demand)] * count
     return pieces
 
 
 def _least_pieces(demands: Sequence[ShareDemand], devices: int) -> list[Piece]:
     """Return the replicas with which each stage needs least."""
-    return [(demand.percent, demand) for demand in demands for _ in range(demand.replicas)]
+    return [Piece(demand.percent, demand) for demand in demands for _ in range(demand.replicas)]
 
 
 def _pieces_everywhere(demands: Sequence[ShareDemand], devices: int) -> list[Piece]:
     """Return a share of each stage for each device."""
-    return [(demand.total_percent / devices, demand) for demand in demands for _ in range(devices)]
+    return [Piece(demand.total_percent / devices, demand) for demand in demands for _ in range(devices)]
 
 
 def _pack(hardware: str, count: int, pieces: Sequence[Piece]) -> list[PlannedDevice]:
@@ -68,19 +71,16 @@ def _pack(hardware: str, count: int, pieces: Sequence[Piece]) -> list[PlannedDev
 
     Then scale the shares of each device to the whole device.
     """
-    devices: list[list[Piece]] = [[] for _ in range(count)]
-    for percent, demand in sorted(pieces, key=lambda piece: (-piece[0], piece[1].stage)):
-        open_devices = [device for device in devices if len(device) < SHARES_LIMIT]
-        if not open_devices:
-            break
-
-        def fullness(device: list[Piece], stage: str = demand.stage) -> tuple[bool, float]:
-            return any(other.stage == stage for _, other in device), sum(own for own, _ in device)
-
-        min(open_devices, key=fullness).append((percent, demand))
+    devices: list[dict[ShareDemand, float]] = [{} for _ in range(count)]
+    for percent, demand in sorted(pieces, key=lambda piece: (-piece.percent, piece.demand.stage)):
+        open_devices = [device for device in devices if demand in device or len(device) < SHARES_LIMIT]
+        if open_devices:
+            fullness = [(demand in device, sum(device.values()), place) for place, device in enumerate(open_devices)]
+            chosen = open_devices[min(fullness)[-1]]
+            chosen[demand] = chosen.get(demand, 0.0) + percent
     return [PlannedDevice(hardware, _shares(device)) for device in devices if device]
 
 
-def _shares(pieces: Sequence[Piece]) -> tuple[StageShare, ...]:
-    percent = fill_device({place: piece[0] for place, piece in enumerate(pieces)})
-    return tuple(StageShare(demand.stage, percent[place], demand.batch) for place, (_, demand) in enumerate(pieces))
+def _shares(percent: dict[ShareDemand, float]) -> tuple[StageShare, ...]:
+    filled = fill_device(dict(enumerate(percent.values())))
+    return tuple(StageShare(demand.stage, filled[place], demand.batch) for place, demand in enumerate(percent))
