@@ -1,6 +1,7 @@
 """The worker of the fast world, with windows and pages like the real one, and one event per action.
 
-INFERs use the `Lane` of the real worker. INPUT and OUTPUT overlap EXEC and are left out, as are tensors.
+INFERs use the `Lane` of the real worker. INPUT and OUTPUT overlap EXEC and are left out, as are tensors. Co-located
+models have them: INPUT before EXEC, and OUTPUT after it as a part of EXEC (h of iGniter's Eq. 2).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import msgspec
 
 from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.status import Status
-from horologe_common.wire import Infer, Load, Result
+from horologe_common.wire import Infer, Load, ModelReport, Result
 from horologe_controller.settings import ControllerSettings
 from horologe_gpu_worker.core.lanes import Lane, Operation
 from horologe_gpu_worker.core.residency import PageCache
@@ -62,7 +63,8 @@ class LaneRun:
 class FastDevice:
     """A device. `schedule(time, call, argument)` makes an event. `on_result` gets each Result at the controller.
 
-    `solo_ns`: execution time alone of each request of a dynamic model, by input id.
+    `solo_ns`: execution time alone of each request of a dynamic model, by input id. `factor`: its times as a multiple
+    of those of `models`, which its profiles show.
     """
 
     def __init__(
@@ -75,11 +77,16 @@ class FastDevice:
         schedule: Callable[..., None],
         on_result: Callable[[int, Ended], None],
         solo_ns: Mapping[int, int],
+        factor: float = 1.0,
     ) -> None:
         self.address = address
         self.pages = PageCache(pages)
         self.loaded: dict[str, bool] = {}
+        """Loaded models, and whether the Result of each LOAD has reached the controller."""
         self.violations: list[str] = []
+        self.factor = factor
+        self.slowness = 1.0
+        """Execution times as a multiple of those that its profiles show."""
         self.exec, self.load = LaneRun(), LaneRun()
         self._models = models
         self._draws = draws
@@ -87,11 +94,20 @@ class FastDevice:
         self._schedule = schedule
         self._on_result = on_result
         self._solo_ns = solo_ns
+        self._input_free_ns = 0
         self._actions: dict[int, Infer | Load] = {}
+
+    def reports(self) -> tuple[ModelReport, ...]:
+        """Return the reports of its models, with its own execution times."""
+        reports = (model.report for model in self._models.values())
+        return tuple(reports if self.factor == 1.0 else (_scale_report(report, self.factor) for report in reports))
 
     def infer(self, now_ns: int, infer: Infer) -> None:
         """Handle an INFER that the controller sends at `now_ns`."""
-        self._push(now_ns + self._delay_ns, self.exec, "exec", infer)
+        ready_ns = now_ns + self._delay_ns
+        if times := self._models[infer.model].co_located:
+            ready_ns = self._input_free_ns = max(ready_ns, self._input_free_ns) + times.input_ns(len(infer.rows))
+        self._push(ready_ns, self.exec, "exec", infer)
 
     def begin_load(self, now_ns: int, load: Load) -> None:
         """Handle a LOAD that the controller sends at `now_ns`. Its pages are allocated at once."""
@@ -103,7 +119,7 @@ class FastDevice:
             self._end(now_ns + self._delay_ns, now_ns + self._delay_ns, load, Status.FAILED)
 
     def unload(self, model: str) -> bool:
-        """Free the pages of a model. Return whether it was loaded."""
+        """Free the pages of a model. Return whether the controller knew that it was loaded."""
         self.pages.free(model)
         return self.loaded.pop(model, False)
 
@@ -163,7 +179,7 @@ class FastDevice:
         if isinstance(action, Load):
             took_ns = self._draws.noisy(profile.load_ns, "load")
         elif todo.model in self.loaded:
-            took_ns = self._draws.noisy(self._exec_ns(action, profile))
+            took_ns = self._exec_ns(now_ns, action, profile)
         else:
             self.violations.append(f"{self.address}: EXEC of {todo.model}, which is not loaded")
             status, took_ns = Status.FAILED, 0
@@ -171,13 +187,20 @@ class FastDevice:
         run.busy_ns += took_ns
         self._end(now_ns, run.clock_ns, action, status)
 
-    def _exec_ns(self, infer: Infer, profile: Profile) -> int:
-        """Return the profiled time; for a dynamic model base + size * (longest - base), for padded rows."""
-        base_ns = self._models[infer.model].base_ns
-        if not base_ns:
-            return profile.exec_ns[infer.batch_size]
-        longest_ns = max(self._solo_ns[row.input_id] for row in infer.rows)
-        return base_ns + infer.batch_size * (longest_ns - base_ns)
+    def _exec_ns(self, now_ns: int, infer: Infer, profile: Profile) -> int:
+        """Return the time with noise of an EXEC that begins at `now_ns`.
+
+        The profiled time; for a dynamic model base + size * (longest - base), for padded rows.
+        """
+        model = self._models[infer.model]
+        if times := model.co_located:
+            took_ns = times.begin_exec(now_ns, infer.batch_size) + times.output_ns(len(infer.rows))
+            return round(self.factor * self.slowness * took_ns)
+        exec_ns = profile.exec_ns[infer.batch_size]
+        if model.base_ns:
+            longest_ns = max(self._solo_ns[row.input_id] for row in infer.rows)
+            exec_ns = model.base_ns + infer.batch_size * (longest_ns - model.base_ns)
+        return self._draws.noisy(int(self.factor * self.slowness * exec_ns))
 
     def _end(self, begin_ns: int, end_ns: int, action: Infer | Load, status: Status) -> None:
         self._actions.pop(action.action_id, None)
@@ -188,7 +211,7 @@ class FastDevice:
 
     def _load_done(self, now_ns: int, model: str) -> None:
         if model in self.pages:
-            self.loaded[model] = True
+            self.loaded[model] = False
 
     def _wake(self, at_ns: int, run: LaneRun) -> None:
         if run.wake_ns != at_ns:
@@ -198,3 +221,10 @@ class FastDevice:
     def _on_wakeup(self, now_ns: int, run: LaneRun) -> None:
         run.clock_ns = max(run.clock_ns, min(now_ns, NEVER_NS))
         self.advance(now_ns, run)
+
+
+def _scale_report(report: ModelReport, factor: float) -> ModelReport:
+    profile = report.profile
+    assert profile is not None
+    exec_ns = {size: int(factor * time_ns) for size, time_ns in profile.exec_ns.items()}
+    return msgspec.structs.replace(report, profile=msgspec.structs.replace(profile, exec_ns=exec_ns))

@@ -1,1 +1,1 @@
-"""Interference between workloads that share a GPU: latency prediction and its coefficients (iGniter section 3.1)."""
+"""Fit the coefficients of `horologe_common.interference` from measured runs (iGniter section 3.1)."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
-from horologe_tuner.core.interference.coefficients import GpuCoefficients, ModelCoefficients
+from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
+from horologe_common.interference.prediction import MS_PER_S, Array
 from horologe_tuner.core.interference.measurements import ProfileError
-from horologe_tuner.core.interference.prediction import MS_PER_S, Array
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,16 +12,16 @@ import msgspec
 import numpy as np
 from scipy.optimize import least_squares
 
+from horologe_common.interference.prediction import Array, predict_shares, run_alone, stack_coefficients
 from horologe_tuner.core.interference.fitting import GpuFit
 from horologe_tuner.core.interference.measurements import ProfileError
-from horologe_tuner.core.interference.prediction import Array, predict_shares, run_alone, stack_coefficients
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_tuner.core.interference.coefficients import GpuCoefficients, ModelCoefficients
+    from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
+    from horologe_common.interference.prediction import InterferenceModel
     from horologe_tuner.core.interference.measurements import PairRun
-    from horologe_tuner.core.interference.prediction import InterferenceModel
 
 _FITTED = ("scheduling_offset_ms", "cache_scale", "frequency_slope")
 _STEP = (0.001, 1.0, 1.0)

@@ -1,0 +1,89 @@
+"""Coefficients file: a GPU type and models on it, with the uncertainty and the origin of the coefficients.
+
+`horologe measure` writes it, `horologe provision` reads it. JSON, so that people can compare and edit it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
+from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL, INTERFERENCE_MODELS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from horologe_common.interference.v100 import GpuCatalogue
+
+
+class CoefficientsError(ValueError):
+    """A coefficients file that cannot be read. The message names file, field, value and the value wanted."""
+
+
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Measurement that a coefficients file comes from."""
+
+    device: str
+    date: str
+    """ISO 8601, without the time."""
+    revision: str
+    mechanism: str
+    """Mechanism that limited shares: `mps`, `cpu`, `emulated`."""
+    driver: str = ""
+    cache_source: str = ""
+    """Source of the L2 utilisation: `ncu`, `declared`, or `estimated` from the bytes of weights and tensors."""
+    runs: int = 0
+
+
+class CoefficientsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of a coefficients file."""
+
+    gpu: GpuCoefficients
+    models: tuple[ModelCoefficients, ...]
+    interference_model: str = DEFAULT_INTERFERENCE_MODEL
+    """Model of `prediction.INTERFERENCE_MODELS` for which the coefficients were fitted."""
+    deviations: dict[str, dict[str, float | None]] = {}
+    """Name of the GPU type or model -> coefficient -> standard deviation. None: the runs only just determine it."""
+    assumed: dict[str, str] = {}
+    """Coefficient that the runs do not determine -> the run that is missing and the value that was assumed."""
+    origin: Origin | None = None
+
+    @property
+    def catalogue(self) -> GpuCatalogue:
+        """Return the GPU type with its models by name."""
+        from horologe_common.interference.v100 import GpuCatalogue
+
+        return GpuCatalogue(self.gpu, {model.model: model for model in self.models})
+
+    def validate(self) -> None:
+        """Raise ValueError that names the first invalid field, its value and the range wanted."""
+        self.gpu.validate()
+        names = [model.model for model in self.models]
+        for model in self.models:
+            model.validate()
+            if names.count(model.model) > 1:
+                raise ValueError(f"models: got {model.model!r} twice, wanted it once")
+        if self.interference_model not in INTERFERENCE_MODELS:
+            wanted = ", ".join(INTERFERENCE_MODELS)
+            raise ValueError(f"interference_model: got {self.interference_model!r}, wanted one of {wanted}")
+
+
+def read_coefficients(path: Path) -> CoefficientsFile:
+    """Read and check a coefficients file. Raises CoefficientsError."""
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=CoefficientsFile)
+        content.validate()
+    except OSError as error:
+        raise CoefficientsError(f"{path}: {error.strerror}") from error
+    except (ValueError, msgspec.MsgspecError) as error:  # ValueError: not UTF-8, or a value outside its range
+        raise CoefficientsError(f"{path}: {error}") from error
+    return content
+
+
+def write_coefficients(path: Path, content: CoefficientsFile) -> None:
+    """Write a coefficients file. Raises OSError."""
+    draft = path.with_suffix(f"{path.suffix}.draft")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+    draft.replace(path)

@@ -1,0 +1,99 @@
+"""Runs of models on shares of one device, as measured (iGniter section 3.1). Times are milliseconds per batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_common.interference.coefficients_file import CoefficientsError, Origin
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class ShareLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model that runs batches of one size on a share, one after another."""
+
+    model: str
+    batch: int
+    share_percent: float
+
+
+class ShareTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Mean times of the batches of one share."""
+
+    batches: int
+    load_ms: float
+    """Inputs to the device."""
+    gpu_ms: float
+    """GPU execution phase: scheduling delay and active time (Eq. 4)."""
+    feedback_ms: float
+    """Outputs to the host."""
+    deviation_ms: float
+    """Standard deviation of `gpu_ms` between batches."""
+    kernels: int
+    scheduling_ms: float
+    """Part of `gpu_ms` in which no kernel of the batch ran, from a trace."""
+    cache_percent: float
+    """L2 utilisation of the batches' kernels."""
+
+
+class MeasuredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Shares that ran at the same time. `times` has the order of `loads`."""
+
+    loads: tuple[ShareLoad, ...]
+    times: tuple[ShareTimes, ...]
+    power_w: float
+    """Mean power of the device. 0: it has no power sensor."""
+    frequency_mhz: float
+
+
+class MeasuredModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Figures of a model that are the same in all runs."""
+
+    model: str
+    batch_sizes: tuple[int, ...]
+    load_bytes: float
+    feedback_bytes: float
+    """Per row. 0: inputs and outputs are not copied."""
+
+
+class MeasuredDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits of a device, and its power and transfer rate when it is idle."""
+
+    name: str
+    max_power_w: float
+    """0: the device has no power sensor."""
+    max_frequency_mhz: float
+    idle_power_w: float
+    pcie_bytes_per_ms: float
+    driver: str = ""
+    cache_source: str = ""
+    """Source of the L2 utilisation: `ncu`, `declared`, or `estimated` from the bytes that kernels move."""
+
+
+class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All runs on a device. `horologe measure` writes them beside the coefficients and does not repeat them."""
+
+    device: MeasuredDevice
+    origin: Origin
+    models: tuple[MeasuredModel, ...] = ()
+    runs: tuple[MeasuredRun, ...] = ()
+
+
+def read_measurements(path: Path) -> Measurements:
+    """Read a file of measurements. Raises CoefficientsError that names file and field."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Measurements)
+    except OSError as error:
+        raise CoefficientsError(f"{path}: {error.strerror}") from error
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise CoefficientsError(f"{path}: {error}") from error
+
+
+def write_measurements(path: Path, measurements: Measurements) -> None:
+    """Write a file of measurements. Raises OSError."""
+    draft = path.with_suffix(f"{path.suffix}.draft")
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(measurements)) + b"\n")
+    draft.replace(path)
