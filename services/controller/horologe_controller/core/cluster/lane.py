@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from horologe_common.clock import NEVER_NS, s
+from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.instruments import RollingQuantile
 
@@ -15,8 +15,14 @@ if TYPE_CHECKING:
 
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
+    from horologe_controller.settings import ControllerSettings
 
 ActionKind = Literal["infer", "load"]
+MORE_IN_FLIGHT, TURNS_AHEAD = 64, 3
+"""Just-in-time policies may have short batches in flight in this multiple of `controller.in_flight`: any batch for one
+return latency, full ones, which cannot grow, for three (docs/scheduling.md)."""
+OVERRUN_LIMIT_NS = us(500)
+"""Most that a batch leaves for EXECs ahead of it to end later than predicted."""
 
 
 class Action(msgspec.Struct):
@@ -77,6 +83,42 @@ class MessageLatency:
         if action.promised_ns - action.expected_ns <= action.sent_ns + self.dispatch_ns:
             self._dispatches.observe(now_ns, max(0, began_ns - action.sent_ns))
             self.dispatch_ns = self._dispatches.low_quantile(now_ns) or 0
+
+
+class LookAhead(NamedTuple):
+    """How far ahead the shares get work in one turn. All times are of the controller's clock."""
+
+    in_flight: int
+    """Limit of pending INFERs per share."""
+    until_ns: int
+    """A share with work until then gets no more."""
+    more_until_ns: int
+    """The same with `controller.in_flight` batches pending."""
+    return_until_ns: int
+    """The same with `controller.in_flight` batches pending, for a batch that may still grow."""
+    lead_until_ns: int
+    """The same for a batch that starts late for a reason (`Strategy.rank`)."""
+    earliest_ns: int
+    """When a batch that is sent now can start."""
+    overrun_ns: int
+    """By how much EXECs may end later than predicted."""
+
+
+def look_ahead(
+    now_ns: int, latency: MessageLatency, settings: ControllerSettings, lead_ns: int, just_in_time: bool
+) -> LookAhead:
+    """Return the look-ahead of this turn: `controller.lookahead_ns`, longer if messages take longer there and back."""
+    longest_ns = ahead_ns = max(settings.lookahead_ns, latency.round_trip_ns) - 1
+    if just_in_time:
+        ahead_ns = min(ahead_ns, lead_ns)
+    is_far = latency.round_trip_ns > settings.lookahead_ns
+    return_ns = latency.returns.high_quantile(now_ns) or 0
+    overrun_ns = min(latency.overruns.high_quantile(now_ns) or 0, OVERRUN_LIMIT_NS)
+    return LookAhead(
+        settings.in_flight * (MORE_IN_FLIGHT if just_in_time or is_far else 1), now_ns + ahead_ns,
+        now_ns + max(ahead_ns, min(longest_ns + 1, TURNS_AHEAD * return_ns)), now_ns + return_ns, now_ns + lead_ns,
+        now_ns + latency.dispatch_ns, overrun_ns,
+    )  # fmt: skip
 
 
 class Lane:

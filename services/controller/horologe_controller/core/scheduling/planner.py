@@ -11,24 +11,24 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from horologe_common.core.indexed_heap import IndexedHeap
+from horologe_controller.core.cluster.lane import look_ahead
 from horologe_controller.core.scheduling.admission import Admission
 from horologe_controller.core.scheduling.best_effort import BestEffortLimit
 from horologe_controller.core.scheduling.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
 from horologe_controller.core.scheduling.scheduler import Batch, Plan, Reason, Refusal
-from horologe_controller.core.scheduling.scheduling_policy import look_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.cluster.lane import Action, LookAhead
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.ranking import Strategy
-    from horologe_controller.core.scheduling.scheduling_policy import LookAhead, SchedulingPolicy
+    from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
     from horologe_controller.settings import ControllerSettings
 
 DEADLINE = attrgetter("deadline_ns")
@@ -212,7 +212,9 @@ class Planner:
         by_index = {share.index: share for share in shares}
         order = list(by_index)
         heapq.heapify(order)
-        ahead = look_ahead(now_ns, cluster.latency, self.policy, self.policy.decision_lead_ns(now_ns, cluster))
+        policy = self.policy
+        lead_ns = policy.decision_lead_ns(now_ns, cluster)
+        ahead = look_ahead(now_ns, cluster.latency, self.settings, lead_ns, policy.just_in_time)
         while order:
             index = heapq.heappop(order)
             self._fill_share(now_ns, by_index[index], cluster, ahead, plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from horologe_common.clock import us
 from horologe_controller.core.scheduling.ranking import oldest_strategy
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.lane import Action, MessageLatency
+    from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue, QueueWaits
@@ -21,45 +21,6 @@ if TYPE_CHECKING:
 DECISION_LEAD_NS = us(500)
 """How long before a share runs dry it is given a best-effort or shrunken batch: a better one may come until then. It
 covers the latency of messages there and back. Goodput was the same with 300 us and with 500 us."""
-
-MORE_IN_FLIGHT, TURNS_AHEAD = 64, 3
-"""Just-in-time policies may have short batches in flight in this multiple of `controller.in_flight`: any batch for one
-return latency, full ones, which cannot grow, for three (docs/scheduling.md)."""
-
-
-class LookAhead(NamedTuple):
-    """How far ahead the shares get work in one turn. All times are of the controller's clock."""
-
-    in_flight: int
-    """Limit of pending INFERs per share."""
-    until_ns: int
-    """A share with work until then gets no more."""
-    more_until_ns: int
-    """The same with `controller.in_flight` batches pending."""
-    return_until_ns: int
-    """The same with `controller.in_flight` batches pending, for a batch that may still grow."""
-    lead_until_ns: int
-    """The same for a batch that starts late for a reason (`Strategy.rank`)."""
-    earliest_ns: int
-    """When a batch that is sent now can start."""
-    overrun_ns: int
-    """By how much EXECs may end later than predicted."""
-
-
-def look_ahead(now_ns: int, latency: MessageLatency, policy: SchedulingPolicy, lead_ns: int) -> LookAhead:
-    """Return the look-ahead of this turn: `controller.lookahead_ns`, longer if messages take longer there and back."""
-    settings = policy.settings
-    longest_ns = ahead_ns = max(settings.lookahead_ns, latency.round_trip_ns) - 1
-    if policy.just_in_time:
-        ahead_ns = min(ahead_ns, lead_ns)
-    is_far = latency.round_trip_ns > settings.lookahead_ns
-    return_ns = latency.returns.high_quantile(now_ns) or 0
-    overrun_ns = min(latency.overruns.high_quantile(now_ns) or 0, DECISION_LEAD_NS)
-    return LookAhead(
-        settings.in_flight * (MORE_IN_FLIGHT if policy.just_in_time or is_far else 1), now_ns + ahead_ns,
-        now_ns + max(ahead_ns, min(longest_ns + 1, TURNS_AHEAD * return_ns)), now_ns + return_ns, now_ns + lead_ns,
-        now_ns + latency.dispatch_ns, overrun_ns,
-    )  # fmt: skip
 
 
 class SchedulingPolicy:
