@@ -191,7 +191,7 @@ class Controller:
     def _record_result(self, now_ns: int, action: Action, end_ns: int, result: Result) -> None:
         took_ns = result.end_ns - result.begin_ns
         self._metrics.record_result(action, result, took_ns, end_ns)
-        ok, estimate = result.status == Status.OK, action.share.estimates.get(action.model)
+        ok, estimate = result.status == Status.OK, action.share.find_estimate(action.model)
         if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
             steady = action.model not in self.cluster.distributions
             estimate.observe(now_ns, action.batch_size, took_ns, steady=steady)
@@ -209,7 +209,14 @@ class Controller:
             if not result.rows:
                 self.scheduler.observe(now_ns, action, took_ns)
             if self._events.active:
-                self._events.record_results(action.model, finished=len(action.requests))
+                self._record_events(now_ns, action)
+
+    def _record_events(self, now_ns: int, action: Action) -> None:
+        """Count the requests of a finished batch for tuners, with their latencies if the plan has an SLO."""
+        self._events.record_results(action.model, finished=len(action.requests))
+        if slo_ns := self.cluster.planned.slo_ns(action.model):
+            since_ns = now_ns + self.settings.margin_ns
+            self._events.record_latencies(action.model, slo_ns, [since_ns - r.arrival_ns for r in action.requests])
 
     def _on_register(self, now_ns: int, sender: str, message: Register) -> None:
         """Adopt a worker's report, unless a later one has arrived before."""
