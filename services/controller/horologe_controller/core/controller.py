@@ -205,8 +205,7 @@ class Controller:
                 self._load_backoff.record_refusal(now_ns, action.share, action.model, self.cluster)
             return
         if ok:
-            self.cluster.returns.observe(now_ns, now_ns - end_ns)
-            self.cluster.overruns.observe(now_ns, max(0, end_ns - action.promised_ns))
+            self.cluster.latency.observe(now_ns, action, end_ns - took_ns, end_ns)
             if not result.rows:
                 self.scheduler.observe(now_ns, action, took_ns)
             if self._events.active:
@@ -263,7 +262,7 @@ class Controller:
     def _on_status(self, now_ns: int, sender: str, message: Pong | Drain | Ping) -> None:
         """Update the clock of a worker, stop planning for a worker that drains, or answer a selector."""
         if isinstance(message, Ping):
-            reserved_ns = self.cluster.returns.high_quantile(now_ns) or 0
+            reserved_ns = self.cluster.latency.returns.high_quantile(now_ns) or 0
             self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
         elif worker := self.cluster.workers.get(sender):
             if isinstance(message, Drain):

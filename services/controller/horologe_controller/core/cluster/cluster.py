@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import NEVER_NS, ClockOffset, ms, s
-from horologe_common.core.instruments import RollingQuantile
+from horologe_common.clock import NEVER_NS, ClockOffset, ms
 from horologe_controller.core.cluster.device import Devices
 from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate, ModelProfiles
-from horologe_controller.core.cluster.lane import OutstandingWork
+from horologe_controller.core.cluster.lane import MessageLatency, OutstandingWork
 from horologe_controller.core.cluster.planned_models import PlannedModels
 from horologe_controller.core.cluster.runnable import runnable_profile, servable_models
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
@@ -70,16 +69,13 @@ class Cluster:
         self.devices = Devices()
         self.changes = ClusterChanges()
         self.residency = ModelResidency(self.changes)
-        self.outstanding = OutstandingWork()
+        self.latency = MessageLatency(return_window)
+        self.outstanding = OutstandingWork(self.latency)
         """Sum of what the pending EXECs of all shares still need."""
         self.capable: dict[str, dict[Share, bool]] = {}
         """Model key -> the shares that could run it."""
         self.capable_version = 0
         """Incremented whenever `capable` changes."""
-        self.returns = RollingQuantile(window=return_window, age_ns=s(5), quantile=0.9)
-        """Return latency: time from the end of an EXEC until its Result arrives here."""
-        self.overruns = RollingQuantile(window=100, age_ns=s(5), quantile=0.9)
-        """Time by which EXECs end later than predicted when they were planned."""
         self.distributions: dict[str, RuntimeDistributions] = {}
         """Distributions of solo execution times, for models of which the profiler has published them."""
         self.reloading: Mapping[str, bool] = NO_NAMES
