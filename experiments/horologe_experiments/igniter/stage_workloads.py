@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from horologe_common.pipelines import PipelineStructure
     from horologe_tuner.core.joint_planning.layout_evaluation import LayoutEvaluator
 
-WEIGHTS = (1.0, 1.5, 2.25, 3.5, 5.0)
+WEIGHTS = (1.0, 1.75, 3.0, 5.0)
 """Parts of the SLO that a stage may get, relative to the others."""
 RATE_FACTORS = (1.0, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0)
 """Rate that shares are sized for, over the mean rate. Bursts need more than the mean."""
