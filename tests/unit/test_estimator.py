@@ -175,6 +175,18 @@ def test_new_replicas_work_when_they_are_ready_and_removed_ones_finish_their_bat
     assert simulation.cost(configured(structure), prices) == pytest.approx(790e-9 * 1e-3)
 
 
+def test_a_replica_that_is_removed_when_it_becomes_ready_takes_no_batch() -> None:
+    structure, profiles = a_chain({1: 10})
+    simulation = Simulation(structure, profiles, configured(structure, replicas=0), [0])
+    simulation.set_replicas("m0", 1, ready_at_ns=5)
+    simulation.run_until(5)
+    simulation.set_replicas("m0", 0)
+    simulation.run_until(50)
+    simulation.set_replicas("m0", 1, ready_at_ns=60)
+    simulation.run_until()
+    assert simulation.latencies_ns.tolist() == [70]
+
+
 def test_a_run_ends_as_soon_as_too_many_queries_have_missed() -> None:
     structure, profiles = a_chain({1: ms(60)})
     simulation = Simulation(structure, profiles, configured(structure), np.zeros(1000, int), missed_limit=3)

@@ -247,7 +247,7 @@ def advance(problem: Problem, state: State, until_ns: int) -> int:
     """Process all events before `until_ns`. Return `REACHED`, `FULL` or `STOPPED`. After `FULL` it can be resumed."""
     counters, batches, arrivals_ns = state.counters, state.batches, problem.arrivals_ns
     count = arrivals_ns.shape[0]
-    if not start_batches(problem, state, counters[NOW]):
+    if counters[NOW] < until_ns and not start_batches(problem, state, counters[NOW]):
         return FULL
     while counters[IN_FLIGHT] > 0 or counters[ARRIVED] < count:
         now_ns = until_ns
