@@ -13,6 +13,7 @@ from horologe_experiments.clockwork.fig8 import Fig8
 from horologe_experiments.clockwork.scale import Scale
 from horologe_experiments.clockwork.window import Window
 from horologe_experiments.harness.experiment import Experiment
+from horologe_experiments.igniter.igniter_run import IgniterRun
 from horologe_experiments.inferline.inferline_cost import InferLineCost
 from horologe_experiments.inferline.inferline_drop import InferLineDrop
 from horologe_experiments.inferline.inferline_planner import InferLinePlanner
@@ -50,6 +51,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         InferLineTuning(),
         InferLineTraces(),
         InferLineDrop(),
+        IgniterRun(),
     )
 }
 """Experiments that run in the simulator or in this process."""

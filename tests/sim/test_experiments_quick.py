@@ -42,6 +42,7 @@ TINY |= {
     "inferline-traces": ["point_seconds=1", 'pipeline="cascade"', "max_rate=50", "oracle=true"],
     "inferline-drop": ['duration="500ms"'],
     "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_seconds=3", "serve_seconds=3"],
+    "igniter-run": ["seeds=1", "seconds=2", 'strategies=["ours", "ffd+"]'],
 }
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
 
@@ -84,7 +85,7 @@ def test_findings_become_files(tmp_path: Path) -> None:
     [
         *("fig6", "fig7", "fig8", "scale", "window", "orloj-tables", "bandits", "ensembles", "personal", "replicas"),
         *("inferline-cost", "inferline-planner", "inferline-tuner", "inferline-traces", "inferline-pooled"),
-        "inferline-drop",
+        *("inferline-drop", "igniter-run"),
     ],
 )
 def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:

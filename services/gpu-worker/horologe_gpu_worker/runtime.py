@@ -39,6 +39,10 @@ class DeviceConfig(NamedTuple):
     """Names of further environment variables that the processes of `python` models get."""
     user: str = ""
     """User of the processes of `python` models. Empty: the worker's."""
+    share_percent: float = 100.0
+    """Share of the device."""
+    emulated_device: str = ""
+    """Path of the file by which emulated shares of one device see each other. Empty: they do not."""
 
     @property
     def cuda(self) -> int | None:

@@ -30,6 +30,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     hardware: str = ""
     """Hardware type of the device, by which plans name pools of workers: `v100`. Empty: `worker.device`."""
+    emulated_device: str = ""
+    """File by which emulated workers of one host that share a device slow each other (`[emulated.sharing]`). Workers
+    with the same file are neighbours. Empty: the worker has the device to itself.
+    """
     pages_bytes: int = 4 << 30
     """Memory for model weights per share, divided into 16 MiB pages. `onnx` models on the CPU take eighths of pages."""
     host_bytes: int = 512 << 20
@@ -73,6 +77,7 @@ def device_config(settings: WorkerSettings) -> DeviceConfig:
     config = DeviceConfig(
         settings.device, settings.shares * settings.pages_bytes // PAGE_BYTES, settings.io_cache_bytes,
         settings.host_bytes, settings.model_environment, settings.model_user,
+        emulated_device=settings.emulated_device,
     )  # fmt: skip
     _check_user(settings.model_user)
     try:
