@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 IDLE_S = 2.0
 """Seconds for which the power of the idle device is measured. NVML's power is the mean of the last second."""
+SETTLED = 0.5
+"""Part of the length of a run that passes before it, until power and clock are steady."""
 DEFAULT_TRANSFER_BYTES_PER_MS = 10e6
 """For models whose inputs are not copied."""
 
@@ -89,6 +91,7 @@ class DeviceBench:
                 share.send(Begin(load.batch))
             for share in shares:
                 share.wait_reply(Running)
+            sleep(SETTLED * self._settings.seconds)
             with SensorWindow(self._sensor) as window:
                 for share in shares:
                     share.send(Measure(self._settings.seconds))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horologe_common.models import ModelSpec
+    from horologe_gpu_worker.measurement.emulated_figures import EmulatedFigures
 
 COPY_BYTES, COPIES = 64 << 20, 10
 """Bytes of a copy, more than a cache holds; number of copies, of which the fastest counts."""
@@ -47,10 +48,19 @@ class ShareRunner:
         if isinstance(runtime, PreparesModels):
             runtime.prepare(self._spec, self._folder)
         self._model = runtime.open(self._spec, self._folder)
+        self._emulated = self._emulated_figures()
         load_bytes, feedback_bytes = 0.0, 0.0
-        if not runtime.inline_io:
+        if self._emulated:
+            load_bytes = self._emulated.model.load_bytes  # its EXEC includes the feedback
+        elif not runtime.inline_io:
             load_bytes, feedback_bytes = (_row_bytes(self._spec, outputs) for outputs in (False, True))
         return Ready(self._spec.batch_sizes, load_bytes, feedback_bytes, self._spec.weights_bytes)
+
+    def _emulated_figures(self) -> EmulatedFigures | None:
+        from horologe_gpu_worker.measurement.emulated_figures import EmulatedFigures
+
+        device_file = self._device.emulated_device
+        return EmulatedFigures(device_file, self._folder) if device_file else None
 
     def begin(self, batch: int) -> None:
         """Prepare batches of a compiled size and run the first one."""
@@ -90,6 +100,8 @@ class ShareRunner:
     def trace(self) -> Traced:
         """Trace some of the batches."""
         assert self._batches is not None
+        if self._emulated:
+            return self._emulated.trace(self._batch, self._device.share_percent)
         on_device = self._device.cuda is not None and self._spec.runtime in ON_DEVICE
         if self._spec.runtime == "onnx" and not on_device:
             return trace_onnx(self._spec, self._folder, self._batch)
@@ -104,6 +116,8 @@ class ShareRunner:
 
     def rates(self) -> MeasuredRates:
         """Return the rates of copies to the device and within its memory."""
+        if self._emulated:
+            return MeasuredRates(self._emulated.gpu.pcie_bytes_per_ms, 1.0)
         if self._device.cuda is None:
             return MeasuredRates(0.0, 2 * COPY_BYTES / _host_copy_ms(self._clock))
         return _cuda_rates(self._device.cuda)

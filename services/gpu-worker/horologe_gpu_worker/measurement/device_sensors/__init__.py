@@ -21,9 +21,9 @@ def _nvml_sensor(device: DeviceConfig, folder: Path) -> DeviceSensor:
 
 
 def _emulated_sensor(device: DeviceConfig, folder: Path) -> DeviceSensor:
-    from horologe_gpu_worker.measurement.device_sensors.emulated_sensor import open_emulated_sensor
+    from horologe_gpu_worker.measurement.device_sensors.emulated_sensor import EmulatedSensor
 
-    return open_emulated_sensor(device.emulated_device, folder)
+    return EmulatedSensor(device.emulated_device, folder)
 
 
 DEVICE_SENSORS: dict[str, Callable[[DeviceConfig, Path], DeviceSensor]] = {

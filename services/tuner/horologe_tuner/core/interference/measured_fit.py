@@ -94,12 +94,21 @@ def _fit_pairs(
     if not pairs:
         return gpu_fit, errors
     arrays, interference = pair_arrays(pairs, models), INTERFERENCE_MODELS[options.interference_model]
-    fit = fit_pairs(interference, gpu_fit.coefficients, arrays, fixed=fixed)
+    fit = fit_pairs(interference, gpu_fit.coefficients, arrays, fixed=fixed, keep_undetermined=True)
+    if kept := {name for name in fit.deviations if _is_better(gpu_fit, fit, name)}:
+        fit = fit_pairs(interference, gpu_fit.coefficients, arrays, fixed={*fixed, *kept}, keep_undetermined=True)
     relative = predict_pairs(interference, fit.coefficients, arrays) / arrays.latency_ms - 1
     for pair, row in zip(pairs, relative.tolist(), strict=True):
         for name, error in zip(pair.models, row, strict=True):
             errors.setdefault(name, []).append(error)
     return GpuFit(fit.coefficients, gpu_fit.deviations | fit.deviations), errors
+
+
+def _is_better(copies: GpuFit, pairs: GpuFit, name: str) -> bool:
+    """Return whether the runs of copies determine a coefficient better than the pairs, which do not contradict them."""
+    deviation = pairs.deviations[name]
+    near = abs(getattr(copies.coefficients, name) - getattr(pairs.coefficients, name)) <= 2 * deviation
+    return near and copies.deviations.get(name, float("inf")) < deviation
 
 
 def _with_errors(model: ModelCoefficients, runs: Sequence[MeasuredRun], errors: Sequence[float]) -> ModelCoefficients:

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 _STEP = {"scheduling_offset_ms": 0.001, "cache_scale": 1.0, "frequency_slope": 1.0}
 """Typical size of each fitted coefficient."""
-_BOUNDS = {
-    "scheduling_offset_ms": (-np.inf, np.inf), "cache_scale": (0.0, np.inf), "frequency_slope": (-np.inf, 0.0)
-}  # fmt: skip
 _MISSING = {
     "scheduling_offset_ms": "a pair with a short active time",
     "cache_scale": "a pair with a high L2 utilisation",
@@ -71,6 +68,7 @@ def fit_pairs(
     arrays: PairArrays,
     solo_ms: Array | None = None,
     fixed: Collection[str] = (),
+    keep_undetermined: bool = False,
 ) -> GpuFit:
     """Return `gpu` with beta_sch, cache_scale and alpha_f that minimise the relative error of the pairs.
 
@@ -78,9 +76,9 @@ def fit_pairs(
     see `scale_to_measured`. alpha_sch stays: pairs cannot tell it from beta_sch (Eq. 6 with two workloads). So do the
     coefficients named in `fixed`.
 
-    Raises ProfileError that names a coefficient that the pairs do not determine, and the pair that is missing.
+    Raises ProfileError that names a coefficient that the pairs do not determine, and the pair that is missing. With
+    `keep_undetermined`, the coefficient keeps the value in `gpu` instead.
     """
-
     free = [name for name in _STEP if name not in fixed]
 
     def residuals(values: Array) -> Array:
@@ -88,13 +86,17 @@ def fit_pairs(
         predicted = predict_pairs(model, changed, arrays, solo_ms)
         return np.asarray((predicted / arrays.latency_ms - 1).ravel())
 
-    start, steps, bounds = (
-        np.array([values[name] for name in free]) for values in (msgspec.structs.asdict(gpu), _STEP, _BOUNDS)
-    )
-    result = least_squares(residuals, start, x_scale=steps, bounds=bounds.T)
+    least_offset = -2 * gpu.scheduling_slope_ms  # no delay of two workloads is negative
+    limits = {"scheduling_offset_ms": (least_offset, np.inf), "cache_scale": (0.0, np.inf),
+              "frequency_slope": (-np.inf, 0.0)}  # fmt: skip
+    low, high = np.array([limits[name] for name in free]).T
+    steps, start = np.array([_STEP[name] for name in free]), np.array([getattr(gpu, name) for name in free])
+    result = least_squares(residuals, np.clip(start, low, high), x_scale=steps, bounds=(low, high))
     strength = np.linalg.norm(result.jac, axis=0) * steps
     for name, effect in zip(free, strength, strict=True):
         if effect < 1e-6:
+            if keep_undetermined:
+                return fit_pairs(model, gpu, arrays, solo_ms, {*fixed, name}, keep_undetermined=True)
             raise ProfileError(f"{gpu.name}: {name}: not determined, missing {_MISSING[name]}")
     left = max(result.fun.size - len(free), 1)
     covariance = np.linalg.pinv(result.jac.T @ result.jac) * 2 * result.cost / left
