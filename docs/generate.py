@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->\n"
 TYPES = {"int": "number", "float": "number", "str": "text", "bool": "true or false", "tuple[str, ...]": "list of texts"}
-LITERAL = "typing.Literal["
+LITERAL = "Literal["
 
 
 class Undocumented(Exception):
@@ -133,8 +133,9 @@ def _type_name(field: Field) -> str:
         return "duration"
     if field.name.endswith("_bytes"):
         return "size"
-    if field.type.startswith(LITERAL):
-        return field.type.removeprefix(LITERAL).rstrip("]").replace("', '", "' or '").replace("'", "`")
+    kind = field.type.removeprefix("typing.")
+    if kind.startswith(LITERAL):
+        return kind.removeprefix(LITERAL).rstrip("]").replace("', '", "' or '").replace("'", "`")
     return TYPES[field.type]
 
 

@@ -31,6 +31,7 @@ TINY = {
     "feedback": ["load.observations=2000", "load.unmeasured=500", "load.inputs=100", "kill_after=5", "alone=false"],
     "stragglers": ["sizes=[2]", 'schedulers=["horologe"]', 'duration="1s"', 'warmup="100ms"'],
     "window": ["rate=300", "widths_ms=[0.1, 50]", 'duration="500ms"', 'warmup="100ms"'],
+    "tournament": ["seeds=1", "requests=300", "processes=1", 'schedulers=["horologe", "edf"]'],
 }
 TINY |= {
     "inferline-cost": ['pipelines=["cascade"]', "rates=[50]", "plan_seconds=20", "serve_seconds=20"],
@@ -43,6 +44,11 @@ TINY |= {
     "inferline-drop": ['duration="500ms"'],
     "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_seconds=3", "serve_seconds=3"],
     "igniter-run": ["seeds=1", "seconds=2", 'strategies=["ours", "ffd+"]'],
+}
+TINY |= {
+    "igniter-table1": [],
+    "igniter-plans": [],
+    "igniter-exact": ["sizes=[3]", "cases=2", "large=[20]", "large_cases=1"],
 }
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
 
@@ -83,9 +89,21 @@ def test_findings_become_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("fig6", "fig7", "fig8", "scale", "window", "orloj-tables", "bandits", "ensembles", "personal", "replicas"),
+        *(
+            "fig6",
+            "fig7",
+            "fig8",
+            "scale",
+            "window",
+            "orloj-tables",
+            "tournament",
+            "bandits",
+            "ensembles",
+            "personal",
+            "replicas",
+        ),
         *("inferline-cost", "inferline-planner", "inferline-tuner", "inferline-traces", "inferline-pooled"),
-        *("inferline-drop", "igniter-run"),
+        *("inferline-drop", "tournament", "igniter-run"),
     ],
 )
 def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from horologe_cli.main import app
 from horologe_tuner.core.example_pipelines import CASCADE
-from horologe_tuner.core.tuning_plan import TuningPlan
+from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,6 +165,8 @@ def test_a_pooled_plan_needs_fewer_devices_than_the_dedicated_one() -> None:
     document = json.loads(run("plan", "social-media", *options, "--json").stdout)
     assert document["pooled"]["cost_per_hour"] < document["plan"]["cost_per_hour"]
     assert document["pooled"]["attainment"] >= 0.99
+    rows = {(row["hardware"], row["replicas"]) for row in document["tuning_plan"]["stages"]}
+    assert rows == set(document["pooled"]["devices"].items())
     assert "pooled, every device serves all stages" in run("plan", "social-media", *options).stdout
     assert "pooled: the devices of the plan do not suffice" in run("plan", "cascade", *options).stdout
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import a_report, a_spec, sent
+from builders import a_spec, sent
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Admit,
@@ -20,95 +20,16 @@ from horologe_common.wire import (
     Infer,
     Load,
     Outcome,
+    PipelineArrivals,
     Plan,
     PlannedModel,
-    Register,
+    QueriesArrived,
     Result,
-    Share,
     Submit,
-    Unload,
 )
-from horologe_controller.core.controller import Controller
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.schedulers import SCHEDULERS
-from horologe_controller.settings import ControllerSettings
-
-FRONTEND, SELECTOR, TUNER = "frontend/0#1", "selector/0#1", "tuner/0#1"
-
-
-class Bench:
-    """A controller with workers that carry out LOADs at once, and INFERs when told to."""
-
-    def __init__(self, hardware: tuple[str, ...], models: tuple[str, ...] = ("sum",), **options: Any) -> None:
-        self.pages = options.pop("pages", 64)
-        pages_each = options.pop("pages_each", 1)
-        self.specs = [a_spec(name, weights_bytes=pages_each << 24) for name in models]
-        settings = {"scheduler": "edf", "margin_ns": 0, "workers": len(hardware), **options}
-        self.controller = Controller("controller/0#1", ControllerSettings(**settings), "host")
-        for address in (FRONTEND, SELECTOR, TUNER):
-            self.controller.handle(0, address, PeerConnected(address, "host"), ())
-        self.workers: list[str] = []
-        self.infers: list[tuple[str, Infer]] = []
-        self.loads: list[tuple[str, str]] = []
-        self.unloads: list[tuple[str, str]] = []
-        self.now_ns = 0
-        for kind in hardware:
-            self.add_worker(kind)
-
-    def add_worker(self, hardware: str) -> str:
-        worker = f"worker/{len(self.workers)}#1"
-        self.workers.append(worker)
-        share = Share(0, "cpu", self.pages, hardware=hardware)
-        self.controller.handle(self.now_ns, worker, PeerConnected(worker, "host"), ())
-        self.controller.handle(self.now_ns, worker, Register((share,), tuple(map(a_report, self.specs))), ())
-        self.settle()
-        return worker
-
-    def settle(self) -> None:
-        """Tick, and answer LOADs, until the controller sends no more."""
-        self.controller.tick(self.now_ns)
-        while True:
-            loads = [out for out in self.controller.out if isinstance(out.message, Load)]
-            self.infers += [(out.to, out.message) for out in self.controller.out if isinstance(out.message, Infer)]
-            self.unloads += [
-                (out.to, out.message.model) for out in self.controller.out if isinstance(out.message, Unload)
-            ]
-            self.controller.out.clear()
-            if not loads:
-                self.controller.check()
-                return
-            for out in loads:
-                self.loads.append((out.to, out.message.model))
-                result = Result(out.message.action_id, Status.OK, self.now_ns, self.now_ns + 1)
-                self.controller.handle(self.now_ns, out.to, result, ())
-            self.controller.tick(self.now_ns)
-
-    def plan(self, *models: PlannedModel, number: int = 1, sender: str = TUNER) -> None:
-        self.controller.handle(self.now_ns, sender, Plan(number, models), ())
-        self.settle()
-
-    def submit(self, model: str = "sum/1", count: int = 1, rows: int = 1, first: int = 0) -> None:
-        first = first or self.now_ns + 1
-        for number in range(first, first + count):
-            message = Submit(number, model, s(10), rows, FRONTEND, number)
-            self.controller.handle(self.now_ns, SELECTOR, message, ())
-        self.settle()
-
-    def finish_all(self) -> list[tuple[str, Infer]]:
-        """Finish INFERs until none is left. Return all since the last call."""
-        done = []
-        while self.infers or self.controller.pending():
-            if not self.infers:  # a policy lets the queue wait
-                self.now_ns = max(self.now_ns + 1, self.controller.wakeup_ns() or 0)
-                self.settle()
-                continue
-            worker, infer = self.infers.pop(0)
-            done.append((worker, infer))
-            self.now_ns += ms(1)
-            result = Result(infer.action_id, Status.OK, self.now_ns - ms(1), self.now_ns)
-            self.controller.handle(self.now_ns, worker, result, ())
-            self.settle()
-        return done
+from plan_bench import FRONTEND, SELECTOR, TUNER, Bench
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -308,9 +229,12 @@ def test_events_tell_arrivals_by_bin_results_and_devices() -> None:
         (device.worker, device.share, device.hardware, device.models) for device in events.devices or ()
     ]
     assert (worker, share, hardware, models) == (bench.workers[0], 0, "v100", ("sum/1",))
+    for at_ns, counts in ((ms(150), (("p", 3), ("q", 1))), (ms(152), (("p", 2),)), (ms(160), (("p", 1),))):
+        bench.controller.handle(at_ns, SELECTOR, QueriesArrived(counts), ())
     bench.controller.tick(ms(200))
     (events,) = sent(bench.controller, Events, TUNER)
     assert (events.number, events.models, events.devices) == (2, (), None)
+    assert events.pipelines == (PipelineArrivals("p", ((4, 1), (5, 5))), PipelineArrivals("q", ((5, 1),)))
 
 
 def test_nothing_is_collected_without_a_tuner() -> None:
@@ -320,6 +244,7 @@ def test_nothing_is_collected_without_a_tuner() -> None:
     bench.controller.tick(0)
     assert bench.controller.wakeup_ns() == ms(100)
     bench.controller.handle(0, TUNER, PeerDisconnected(TUNER), ())
+    bench.controller.handle(0, SELECTOR, QueriesArrived((("p", 1),)), ())
     bench.finish_all()
     bench.controller.tick(s(1))
     assert not sent(bench.controller, Events)
@@ -392,8 +317,8 @@ def test_no_order_of_plans_and_faults_breaks_a_promise(steps: list[tuple[str, An
                 bench.controller.handle(bench.now_ns, worker, result, ())
                 bench.settle()
         for key, spec in cluster.specs.items():
-            planned = cluster.planned.find_model(key)
-            assert planned is None or spec.max_batch <= max(planned.max_batch, spec.batch_sizes[0])
+            for planned in cluster.planned.find_entries(key):
+                assert spec.max_batch <= max(planned.max_batch, spec.batch_sizes[0])
             ready = [worker for worker in cluster.workers.values() if not worker.draining and key in worker.models]
             assert not ready or cluster.capable.get(key)
     bench.add_worker("v100")

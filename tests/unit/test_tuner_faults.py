@@ -12,10 +12,10 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.recording.snapshot import restore, snapshot
 from horologe_common.wire import DeviceState, Events, ModelEvents, Plan, Tune, Tuning
-from horologe_tuner.core.envelope import TrafficEnvelope
+from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
+from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan
+from horologe_tuner.core.pipeline_tuning.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.core.tuner import Tuner, TunerState
-from horologe_tuner.core.tuning_plan import StageTarget, TuningPlan
-from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.settings import TunerSettings
 
 ENVELOPE = TrafficEnvelope((ms(100), s(1), s(60)), (20, 130, 6600))

@@ -27,6 +27,7 @@ APPLICATION = wire.ApplicationState(
     (wire.ModelStatistics("m", 0.5, False, 3, 1, 2, 4, 0.5),),
     1,
 )
+GPU = wire.DeviceInfo("GPU-1", "V100", 16, 300.0)
 STRUCTURE = PipelineStructure("p", 1000, (PipelineStage("m", "m", (), 1.0, 2.0),), 5)
 
 GOLDEN: list[tuple[wire.AnyMessage, str]] = [
@@ -50,9 +51,12 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Describe(5, "m/1"), "930705a36d2f31"),
     (
         wire.Description(
-            5, (wire.ShareState("worker/0", 0, "cpu", 8, 7, ("m/1",), 1, 1000, {1: 5}, 9, "v100", ("m/1",)),), "edf", 2
+            5,
+            (wire.ShareState("worker/0", 0, "cpu", 8, 7, ("m/1",), 1, 1000, {1: 5}, 9, "v100", ("m/1",), 40.0, GPU),),
+            "edf",
+            2,
         ),
-        "950805919ca8776f726b65722f3000a3637075080791a36d2f3101cd03e881010509a47631303091a36d2f31a365646602",
+        "950805919ea8776f726b65722f3000a3637075080791a36d2f3101cd03e881010509a47631303091a36d2f31cb404400000000000094a54750552d31a45631303010cb4072c00000000000a365646602",
     ),
     (
         wire.Hello(1, ("worker/0#a",), "boot", "ipc://e", ("worker",)),
@@ -91,13 +95,14 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Pong(100, 101, 102), "9437646566"),
     (
         wire.Register(
-            (wire.Share(0, "cpu", 8, ("m/1",), (("n/1", 11),), "v100"),),
+            (wire.Share(0, "cpu", 8, ("m/1",), (("n/1", 11),), "v100", 40.0),),
             (wire.ModelReport(SPEC, Profile({1: 5}, 9), ""),),
             (10,),
             3,
             (3,),
+            GPU,
         ),
-        "9638919600a36370750891a36d2f319192a36e2f310ba4763130309193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0910a039103",
+        "9738919700a36370750891a36d2f319192a36e2f310ba476313030cb40440000000000009193dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0910a03910394a54750552d31a45631303010cb4072c00000000000",
     ),
     (wire.Scan("m", 3), "9339a16d03"),
     (wire.Settle(3, ("m/1",)), "93200391a36d2f31"),
@@ -154,14 +159,19 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
             100_000_000,
             10_000_000,
             (wire.ModelEvents("m/1", ((1, 4), (0, 2)), 5, 1),),
-            (wire.DeviceState("worker/0#a", 0, "v100", ("m/1",)),),
+            (wire.DeviceState("worker/0#a", 0, "v100", ("m/1",), ("m/1",), 40.0, "GPU-1"),),
             7,
+            (wire.PipelineArrivals("p", ((0, 3),)),),
         ),
-        "973e03ce05f5e100ce009896809194a36d2f319292010492000205019194aa776f726b65722f30236100a47631303091a36d2f3107",
+        "983e03ce05f5e100ce009896809194a36d2f319292010492000205019197aa776f726b65722f30236100a47631303091a36d2f3191a36d2f31cb4044000000000000a54750552d31079192a17091920003",
     ),
     (
-        wire.Plan(7, (wire.PlannedModel("m", 2, 8, "v100"),)),
-        "933f079194a16d0208a476313030",
+        wire.QueriesArrived((("p", 3),)),
+        "92429192a17003",
+    ),
+    (
+        wire.Plan(7, (wire.PlannedModel("m", 2, 8, "v100", ("gpu-a",), {8: 5}),)),
+        "933f079196a16d0208a47631303091a56770752d61810805",
     ),
     (
         wire.Tune(18, "apply", b"{}", True),

@@ -99,11 +99,11 @@ def known_distributions(knowledge: SchedulerKnowledge) -> RuntimeDistributions |
         parts += [
             SoloDistribution(name, longest, Distribution.from_samples(solo_ns[inside])) for longest, inside in ranges
         ]
-    distributions = RuntimeDistributions(_base_ns(history), parts)
+    distributions = RuntimeDistributions(base_ns_of(history), parts)
     return distributions if distributions.spread >= SPREAD_IN else None
 
 
-def _base_ns(workload: Workload) -> int:
+def base_ns_of(workload: Workload) -> int:
     """Return c0: a batch of `size` takes c0 + size * (longest - c0)."""
     size, fixed_ns = workload.batching.sizes[-1], workload.batching.fixed_ns[-1]
     return fixed_ns // (1 - size)
@@ -140,4 +140,4 @@ def _model(workload: Workload, history: Workload) -> SimModel:
         batching.sizes,
         weights_bytes=1,
     )
-    return SimModel(ModelReport(spec, profile), base_ns=_base_ns(workload) if batching.per[0] else 0)
+    return SimModel(ModelReport(spec, profile), base_ns=base_ns_of(workload) if batching.per[0] else 0)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from horologe_common.service.service import Service
 from horologe_common.status import HorologeError
 from horologe_gpu_worker.core.worker import Worker
+from horologe_gpu_worker.device_shares import enter_share
 from horologe_gpu_worker.execution.executors import Executors
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.settings import WorkerSettings, device_config
@@ -22,12 +25,14 @@ def main() -> None:
     links = service.links(settings.name)
     address = links.address("worker", settings.name)
     try:
+        entered = enter_share(settings)
+        settings = msgspec.structs.replace(settings, share_percent=entered.percent)
         store = ModelStore(Path(settings.repository), Path(settings.cache), device=device_config(settings))
         reports = store.scan()
     except HorologeError as error:
         raise SystemExit(f"horologe-gpu-worker: {error.reason}") from error
     executors = Executors(address, settings, store)
-    worker = Worker(address, settings, reports, executors.inline_io)
+    worker = Worker(address, settings, reports, executors.inline_io, entered.device)
 
     def attach(reactor: Reactor) -> None:
         """Send the core's operations to the lane threads, and post their results to the core as messages."""

@@ -7,12 +7,12 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from horologe_common.status import HorologeError
-from horologe_tuner.core.worker_scaling import Scaled
+from horologe_tuner.core.pipeline_tuning.worker_scaling import Scaled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from horologe_tuner.core.worker_scaling import ScaleTo
+    from horologe_tuner.core.pipeline_tuning.worker_scaling import ScaleTo
     from horologe_tuner.scaler import Scaler
 
 
@@ -35,12 +35,14 @@ class ScalerThread:
 
     def _run(self) -> None:
         while True:
-            self._post(scale(self._scaler, self._calls.get().workers))
+            self._post(scale(self._scaler, self._calls.get()))
 
 
-def scale(scaler: Scaler, wanted: Mapping[str, int]) -> Scaled:
-    """Set the workers of each hardware type that has another number. More workers come before fewer."""
+def scale(scaler: Scaler, message: ScaleTo) -> Scaled:
+    """Set the workers of each hardware type that has another number, more before fewer, and then the shares."""
+    wanted = message.workers
     hardware, running, errors = tuple(wanted), {}, []
+    shares: tuple[str, ...] = ()
     try:
         running = dict(scaler.count_workers(hardware))
         for name in sorted(hardware, key=lambda name: running[name] - wanted[name]):
@@ -50,8 +52,10 @@ def scale(scaler: Scaler, wanted: Mapping[str, int]) -> Scaled:
                 except HorologeError as error:
                     errors.append(error.reason)
         running = dict(scaler.count_workers(hardware))
+        if message.shares is not None:
+            shares = scaler.set_shares(message.shares)
     except HorologeError as error:
         errors.append(error.reason)
     except Exception as error:  # of a client library: the tuner must go on, and try again
         errors.append(f"{type(error).__name__}: {error}")
-    return Scaled(running, "; ".join(dict.fromkeys(errors)))
+    return Scaled(running, "; ".join(dict.fromkeys(errors)), shares)

@@ -94,7 +94,7 @@ class LocalSystem:
     def __enter__(self) -> LocalSystem:
         if self.topology.control:
             running = {f"worker-{number}": self.topology.hardware for number in range(self.topology.workers)}
-            pool = WorkerPool(self.supervisor, running, self.topology.create_worker)
+            pool = WorkerPool(self.supervisor, running, self.topology.create_worker, self.topology.create_share)
             self._control = ControlServer(self.topology.control, pool)
             self._control.start()
         self.supervisor.start()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+from collections import deque
 
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import describe_error
 
-_returned: set[int] = set()
-"""Ports that `free_port` has returned."""
+_returned: deque[int] = deque(maxlen=1000)
+"""The last ports that `free_port` has returned."""
 
 
 def split_address(option: str, text: str) -> tuple[str, int]:
@@ -34,7 +35,7 @@ def is_port_in_use(host: str, port: int) -> bool:
 
 
 def free_port(host: str, wanted: int = 0) -> int:
-    """Return the port `wanted` if it is free, else one not returned before. Raises SettingsError for a bad host."""
+    """Return the port `wanted` if it is free, else one not returned recently. Raises SettingsError for a bad host."""
     if wanted and _bind_error(host, wanted) is None:
         return wanted
     if error := _bind_error(host, 0):
@@ -45,7 +46,7 @@ def free_port(host: str, wanted: int = 0) -> int:
             sock.bind((host.replace("*", ""), 0))
             port = int(sock.getsockname()[1])
             if port not in _returned:
-                _returned.add(port)
+                _returned.append(port)
                 return port
 
 

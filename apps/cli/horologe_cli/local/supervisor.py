@@ -110,6 +110,11 @@ class Supervisor:
         for child in leaving:
             child.send_signal(signal.SIGTERM)
 
+    def is_draining(self, name: str) -> bool:
+        """Return whether a child that `drain_child` has stopped still runs."""
+        with self._lock:
+            return any(child.spec.name == name and not child.join(0) for child in self._draining)
+
     def pids(self) -> dict[str, int]:
         """Return the process ids of the running children by name."""
         return {child.spec.name: pid for child in self._children if (pid := child.pid())}

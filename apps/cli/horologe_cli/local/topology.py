@@ -16,9 +16,12 @@ import msgspec
 from horologe_cli.local.ports import check_free, free_port, split_address
 from horologe_cli.local.supervisor import ChildSpec
 from horologe_common.service.settings import SettingsError, load_settings
+from horologe_common.wanted_shares import worker_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from horologe_common.wanted_shares import WantedShare
 
 FRONT, MIDDLE, WORKERS = 0, 1, 2
 """Stop stages: the frontend drains while the services behind it still run."""
@@ -78,6 +81,8 @@ class Topology(NamedTuple):
     workers: int
     create_worker: Callable[[int, str], ChildSpec]
     """Returns the specification of a further worker by its number and hardware type."""
+    create_share: Callable[[WantedShare], ChildSpec]
+    """Returns the specification of the worker that owns a share of a device."""
     hardware: str
     """Hardware type of the workers that are started first."""
     log_json: bool = False
@@ -152,7 +157,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     builder = _ChildSpecs(options.config, flags, metrics, folder, env)
     children = builder.split() if options.split else builder.fused()
     nice = WORKER_NICE if workers >= available_cores() else 0
-    children += [builder.worker(number, options.split, nice) for number in range(workers)]
+    children += [builder.worker(str(number), options.split, nice) for number in range(workers)]
     if options.profiler:
         children.append(builder.profiler(options.split))
     control = ""
@@ -163,6 +168,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     return Topology(
         tuple(children), http, clients, urls, settings["links"].keys, workers,
         lambda number, hardware: builder.further_worker(number, options.split, nice, hardware),
+        lambda share: builder.share_worker(share, options.split, nice),
         settings["worker"].hardware or settings["worker"].device, settings["log"].json, control,
     )  # fmt: skip
 
@@ -194,7 +200,7 @@ class _ChildSpecs:
         self._flags = flags
         self._env = env
         self._config = ("--config", config) if config else ()
-        self._metrics = metrics
+        self._metrics = dict(metrics)
         self._folder = folder
 
     def fused(self) -> list[ChildSpec]:
@@ -210,19 +216,30 @@ class _ChildSpecs:
             self._child("controller", "horologe_controller", MIDDLE, {"links.bind": controller}),
         ]
 
-    def worker(self, number: int, split: bool, nice: int) -> ChildSpec:
-        settings = {"links.connect": self._ipc("controller" if split else "edge"), "worker.name": str(number)}
+    def worker(self, name: str, split: bool, nice: int) -> ChildSpec:
+        settings = {"links.connect": self._ipc("controller" if split else "edge"), "worker.name": name}
         threads = {name: "1" for name in ONE_THREAD if name not in self._env}
-        child = self._child(f"worker-{number}", "horologe_gpu_worker", WORKERS, settings)
+        child = self._child(f"worker-{name}", "horologe_gpu_worker", WORKERS, settings)
         return child._replace(nice=nice, env=threads)
 
     def further_worker(self, number: int, split: bool, nice: int, hardware: str) -> ChildSpec:
-        """Return a worker that starts while the system runs. Its metrics get any free port."""
+        """Return a worker that starts while the system runs."""
+        return self._added_worker(str(number), split, nice, {"worker.hardware": hardware})
+
+    def share_worker(self, share: WantedShare, split: bool, nice: int) -> ChildSpec:
+        """Return the worker that owns a share of a device."""
+        return self._added_worker(share.worker, split, nice, worker_settings(share))
+
+    def _added_worker(self, name: str, split: bool, nice: int, settings: Mapping[str, str]) -> ChildSpec:
+        """Return a worker with further settings. Its metrics get any free port."""
         first = next(iter(self._metrics.values()))
         host = first.rpartition(":")[0]
-        self._metrics = {**self._metrics, f"worker-{number}": f"{host}:{free_port(host)}" if first else ""}
-        child = self.worker(number, split, nice)
-        return child._replace(arguments=(*child.arguments, f"--set=worker.hardware={hardware}"))
+        self._metrics[f"worker-{name}"] = f"{host}:{free_port(host)}" if first else ""
+        child = self.worker(name, split, nice)
+        self._metrics.pop(f"worker-{name}")
+        return child._replace(
+            arguments=(*child.arguments, *(f"--set={path}={text}" for path, text in settings.items()))
+        )
 
     def tuner(self, split: bool, control: str) -> ChildSpec:
         peers = ("frontend", "selector", "controller") if split else ("edge",)

@@ -1,7 +1,8 @@
 """Workers that start and drain while the system runs, and the control socket by which the tuner asks for them.
 
-A request is a line `{"workers": {"v100": 3}}` in JSON: run so many workers of these hardware types. The answer is a
-line `{"workers": {"cpu": 1, "v100": 3}}`, with all workers that do not drain, or `{"error": "..."}`.
+A request is a line `{"workers": {"v100": 3}}` in JSON: run so many workers of these hardware types. With a list
+`"shares"` of `WantedShare`, run exactly these shares of devices besides. The answer is a line `{"workers": {"cpu": 1,
+"v100": 3}, "shares": ["left"]}`, with all workers and shares that do not drain, or `{"error": "..."}`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.wanted_shares import WantedShare, check_shares
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from horologe_cli.local.supervisor import ChildSpec, Supervisor
 
 MAX_WORKERS = 256
 """Limit of all workers of one machine."""
-REQUEST_BYTES = 64 << 10
+REQUEST_BYTES = 256 << 10
 TIMEOUT_S = 5.0
 
 
@@ -27,21 +30,28 @@ class ControlRequest(msgspec.Struct, forbid_unknown_fields=True):
     """A line of a request."""
 
     workers: dict[str, int]
+    shares: tuple[WantedShare, ...] | None = None
+    """None: as they are."""
 
 
 class WorkerPool:
-    """The workers of a supervisor by hardware type. `create_spec(number, hardware)` returns a new worker's spec.
+    """The workers of a supervisor by hardware type, and those that own shares.
 
+    `create_spec(number, hardware)` and `create_share(share)` return the specification of a new worker's process.
     Numbers are never used twice: a drained worker may still be connected under its name.
     """
 
     def __init__(
-        self, supervisor: Supervisor, running: Mapping[str, str], create_spec: Callable[[int, str], ChildSpec]
-    ) -> None:
+        self, supervisor: Supervisor, running: Mapping[str, str], create_spec: Callable[[int, str], ChildSpec],
+        create_share: Callable[[WantedShare], ChildSpec],
+    ) -> None:  # fmt: skip
         self._supervisor = supervisor
         self._hardware = dict(running)
         """Name -> hardware type of the workers that do not drain, oldest first."""
         self._create_spec = create_spec
+        self._create_share = create_share
+        self._shares: dict[str, WantedShare] = {}
+        """Share by the name of its worker, whose process is `worker-NAME`."""
         self._last_number = len(running) - 1
         self._lock = threading.Lock()
 
@@ -56,7 +66,8 @@ class WorkerPool:
         """Start workers, or drain the newest ones, until these numbers run. Return all. Raises ValueError."""
         with self._lock:
             counts = self.count_workers()
-            if any(count < 0 for count in wanted.values()) or sum((counts | dict(wanted)).values()) > MAX_WORKERS:
+            total = sum((counts | dict(wanted)).values()) + len(self._shares)
+            if any(count < 0 for count in wanted.values()) or total > MAX_WORKERS:
                 raise ValueError(
                     f"workers: got {dict(wanted)}, wanted at least 0 each and at most {MAX_WORKERS} in all"
                 )
@@ -66,6 +77,43 @@ class WorkerPool:
                 for _ in range(count, counts.get(hardware, 0)):
                     self._drain_newest(hardware)
             return self.count_workers()
+
+    def shares(self) -> tuple[str, ...]:
+        """Return the names of the workers that own shares, without those that drain."""
+        return tuple(self._shares)
+
+    def set_shares(self, wanted: Sequence[WantedShare]) -> tuple[str, ...]:
+        """Start the workers of new shares, then drain those of other shares. Return all.
+
+        Raises ValueError, and changes nothing, for shares that do not add up, for too many workers, and for a name that
+        a worker with other settings has. Raises ValueError in the end if the last process of a name still drains.
+        """
+        with self._lock:
+            check_shares(wanted)
+            if (total := len(wanted) + len(self._hardware)) > MAX_WORKERS:
+                raise ValueError(f"shares: got {len(wanted)}, wanted at most {MAX_WORKERS} workers in all, not {total}")
+            missing = [share for share in wanted if not self._runs(share)]
+            draining = [share.worker for share in missing if self._supervisor.is_draining(f"worker-{share.worker}")]
+            for share in missing:
+                if share.worker not in draining:
+                    self._shares[share.worker] = share
+                    self._supervisor.add_child(self._create_share(share))
+            names = {share.worker for share in wanted}
+            for name in [name for name in self._shares if name not in names]:
+                del self._shares[name]
+                self._supervisor.drain_child(f"worker-{name}")
+            if draining:
+                raise ValueError(f"shares: workers {', '.join(draining)}: their last processes have not ended yet")
+            return self.shares()
+
+    def _runs(self, share: WantedShare) -> bool:
+        """Return whether the share has its worker. Raises ValueError if the worker has other settings."""
+        if (running := self._shares.get(share.worker)) is None:
+            return False
+        if not share.has_settings_of(running):
+            got, wanted = f"{share.percent:g}% of {share.device_id}", "a new name for another share"
+            raise ValueError(f"share {share.worker!r}: worker: got {got}, wanted {wanted}: it runs with other settings")
+        return True
 
     def _start_worker(self, hardware: str) -> None:
         self._last_number += 1
@@ -112,7 +160,9 @@ class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         try:
             request = msgspec.json.decode(self.rfile.readline(REQUEST_BYTES), type=ControlRequest)
-            answer: dict[str, object] = {"workers": self.server.pool.set_workers(request.workers)}
+            pool = self.server.pool
+            shares = pool.shares() if request.shares is None else pool.set_shares(request.shares)
+            answer: dict[str, object] = {"workers": pool.set_workers(request.workers), "shares": shares}
         except (msgspec.MsgspecError, ValueError) as error:
             answer = {"error": str(error)}
         except OSError:  # the client sent nothing in time, or has closed the connection

@@ -15,10 +15,10 @@ from horologe_sim.scenario.pooled_plan import PooledPlan
 from horologe_tuner.core.catalogue import catalogue_profiles
 from horologe_tuner.core.example_pipelines import EXAMPLE_PIPELINES
 from horologe_tuner.core.hardware import parse_prices
+from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
 from horologe_tuner.core.planning.planner import Search
 from horologe_tuner.core.plans import PipelinePlan, StageConfiguration
 from horologe_tuner.core.profiles import decode_profiles
-from horologe_tuner.core.tuning_plan import TuningPlan
 from horologe_tuner.hardware_settings import HardwareSettings
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from horologe_cli.output import open_client
 from horologe_cli.planning.planning_inputs import read_arrivals, read_hardware, read_profiles, read_structure
 from horologe_common.service.settings import SettingsError
 from horologe_tuner.core.estimator import Workload
+from horologe_tuner.core.pipeline_tuning.recent_arrivals import ArrivalCounts
 from horologe_tuner.core.planning.evaluation import Evaluator
 from horologe_tuner.core.planning.objective import Objective
 from horologe_tuner.core.profiles import collect_profiles, decode_profiles, encode_profiles, measured_profile
-from horologe_tuner.core.recent_arrivals import ArrivalCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -120,21 +120,29 @@ def find_plan(problem: PlanningProblem, objective: Objective, options: PlanOptio
 
 
 def find_pool(document: PlanDocument, evaluator: Evaluator, silent: bool) -> PlanDocument:
-    """Return the document with the pooled plan. None if the dedicated devices do not suffice as a pool."""
+    """Return the document with the pooled plan: None if the dedicated devices do not suffice as a pool.
+
+    If the pool is cheaper, the tuner gets it in place of the dedicated plan.
+    """
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from horologe_sim.scenario.pooled_plan import plan_pooled, pool_simulation
+    from horologe_sim.scenario.pooled_tuning import pooled_tuning_plan
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=stderr_console(), transient=True, disable=silent) as progress:
         task = progress.add_task("simulating pools", total=None)
+        simulation, chosen = pool_simulation(evaluator), document.tuning_plan
         pooled = plan_pooled(
-            pool_simulation(evaluator),
+            simulation,
             evaluator.hardware,
             document.plan.configuration,
             lambda devices: progress.update(task, description=f"simulating a pool of {devices}"),
         )
-    return msgspec.structs.replace(document, pooled=pooled)
+        if pooled is not None and pooled.cost_per_hour < document.plan.cost_per_hour:
+            progress.update(task, description="simulating parts of the pool")
+            chosen = pooled_tuning_plan(simulation, pooled, document.plan, evaluator.workload.arrivals_ns)
+    return msgspec.structs.replace(document, pooled=pooled, tuning_plan=chosen)
 
 
 def _choose(problem: PlanningProblem, options: PlanOptions, evaluator_of: Any) -> tuple[Evaluator, PlanDocument]:

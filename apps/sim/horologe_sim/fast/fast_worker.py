@@ -12,7 +12,7 @@ import msgspec
 
 from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.status import Status
-from horologe_common.wire import Infer, Load, Result
+from horologe_common.wire import Infer, Load, ModelReport, Result
 from horologe_controller.settings import ControllerSettings
 from horologe_gpu_worker.core.lanes import Lane, Operation
 from horologe_gpu_worker.core.residency import PageCache
@@ -63,7 +63,8 @@ class LaneRun:
 class FastDevice:
     """A device. `schedule(time, call, argument)` makes an event. `on_result` gets each Result at the controller.
 
-    `solo_ns`: execution time alone of each request of a dynamic model, by input id.
+    `solo_ns`: execution time alone of each request of a dynamic model, by input id. `factor`: its times as a multiple
+    of those of `models`, which its profiles show.
     """
 
     def __init__(
@@ -76,11 +77,16 @@ class FastDevice:
         schedule: Callable[..., None],
         on_result: Callable[[int, Ended], None],
         solo_ns: Mapping[int, int],
+        factor: float = 1.0,
     ) -> None:
         self.address = address
         self.pages = PageCache(pages)
         self.loaded: dict[str, bool] = {}
+        """Loaded models, and whether the Result of each LOAD has reached the controller."""
         self.violations: list[str] = []
+        self.factor = factor
+        self.slowness = 1.0
+        """Execution times as a multiple of those that its profiles show."""
         self.exec, self.load = LaneRun(), LaneRun()
         self._models = models
         self._draws = draws
@@ -90,6 +96,11 @@ class FastDevice:
         self._solo_ns = solo_ns
         self._input_free_ns = 0
         self._actions: dict[int, Infer | Load] = {}
+
+    def reports(self) -> tuple[ModelReport, ...]:
+        """Return the reports of its models, with its own execution times."""
+        reports = (model.report for model in self._models.values())
+        return tuple(reports if self.factor == 1.0 else (_scale_report(report, self.factor) for report in reports))
 
     def infer(self, now_ns: int, infer: Infer) -> None:
         """Handle an INFER that the controller sends at `now_ns`."""
@@ -108,7 +119,7 @@ class FastDevice:
             self._end(now_ns + self._delay_ns, now_ns + self._delay_ns, load, Status.FAILED)
 
     def unload(self, model: str) -> bool:
-        """Free the pages of a model. Return whether it was loaded."""
+        """Free the pages of a model. Return whether the controller knew that it was loaded."""
         self.pages.free(model)
         return self.loaded.pop(model, False)
 
@@ -183,12 +194,13 @@ class FastDevice:
         """
         model = self._models[infer.model]
         if times := model.co_located:
-            return times.begin_exec(now_ns, infer.batch_size) + times.output_ns(len(infer.rows))
+            took_ns = times.begin_exec(now_ns, infer.batch_size) + times.output_ns(len(infer.rows))
+            return round(self.factor * self.slowness * took_ns)
         exec_ns = profile.exec_ns[infer.batch_size]
         if model.base_ns:
             longest_ns = max(self._solo_ns[row.input_id] for row in infer.rows)
             exec_ns = model.base_ns + infer.batch_size * (longest_ns - model.base_ns)
-        return self._draws.noisy(exec_ns)
+        return self._draws.noisy(int(self.factor * self.slowness * exec_ns))
 
     def _end(self, begin_ns: int, end_ns: int, action: Infer | Load, status: Status) -> None:
         self._actions.pop(action.action_id, None)
@@ -199,7 +211,7 @@ class FastDevice:
 
     def _load_done(self, now_ns: int, model: str) -> None:
         if model in self.pages:
-            self.loaded[model] = True
+            self.loaded[model] = False
 
     def _wake(self, at_ns: int, run: LaneRun) -> None:
         if run.wake_ns != at_ns:
@@ -209,3 +221,10 @@ class FastDevice:
     def _on_wakeup(self, now_ns: int, run: LaneRun) -> None:
         run.clock_ns = max(run.clock_ns, min(now_ns, NEVER_NS))
         self.advance(now_ns, run)
+
+
+def _scale_report(report: ModelReport, factor: float) -> ModelReport:
+    profile = report.profile
+    assert profile is not None
+    exec_ns = {size: int(factor * time_ns) for size, time_ns in profile.exec_ns.items()}
+    return msgspec.structs.replace(report, profile=msgspec.structs.replace(profile, exec_ns=exec_ns))

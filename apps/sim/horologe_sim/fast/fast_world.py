@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.core.hosting import CoreHost, NoTransport, raise_fault
-from horologe_common.core.protocol import PeerConnected
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core.controller import Controller
@@ -24,6 +24,7 @@ from horologe_sim.fast.traffic import STATIC, Chunk, Open
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from horologe_common.core.hosting import CoreObserver
     from horologe_common.core.protocol import Buffer, Core
     from horologe_sim.engine.virtual_worker import SimModel
     from horologe_sim.fast.fast_worker import Ended, FastClusterSettings
@@ -35,15 +36,20 @@ if TYPE_CHECKING:
 HOST = "host"
 CLIENT = "selector/load#00000001"
 START_NS = s(1000)
-BEST_EFFORT_NS = s(30)
-PATIENCE_NS = s(2)
+BEST_EFFORT_NS, PATIENCE_NS = s(30), s(2)
 PROGRESS_NS = s(1)
+
+
+def device_address(number: int, incarnation: int = 1) -> str:
+    """Return the address of a device."""
+    return f"worker/{number}#{incarnation:08}"
 
 
 class FastWorld:
     """A run. `watch` gets the device, message, Result and predicted end of every finished action.
 
     Requests name a model by its index in `models`. Every device has all of them, or those of its entry in `installed`.
+    `factors`: the execution times of each device as multiples of those of the models; empty: all 1.
     """
 
     def __init__(
@@ -58,8 +64,11 @@ class FastWorld:
         clock: Callable[[], int] | None = None,
         watch: Watch | None = None,
         installed: Sequence[Sequence[SimModel]] = (),
+        factors: Sequence[float] = (),
+        observer: CoreObserver | None = None,
     ) -> None:
         self.setting = setting
+        self._seed = seed
         self.ledger = ledger
         self.controller = Controller("controller/0#00000001", setting.controller, HOST)
         self.begin_ns = START_NS + setting.settle_ns
@@ -71,7 +80,6 @@ class FastWorld:
         self._at = 0
         self._next_ns = NEVER_NS
         self._loops = loops
-        self._clock = clock
         self._watch = watch
         self._heap: list[tuple[int, int, Callable[[int, Any], None], Any]] = []
         self._events = 0
@@ -83,21 +91,17 @@ class FastWorld:
             {model.report.spec.key: model for model in on_device}
             for on_device in installed or [models] * setting.devices
         ]
-        self.devices = {
-            f"worker/{number}#00000001": FastDevice(
-                f"worker/{number}#00000001",
-                on_device,
-                setting.pages,
-                Draws(setting.noise, [seed, 2, number]),
-                setting.worker_ns,
-                self.schedule,
-                self._on_result,
-                self._solo_ns,
-            )
-            for number, on_device in enumerate(self._installed)
-        }
-        self._host = self._make_host()
-        self._connect_devices()
+        self._factors = factors or [1.0] * len(self._installed)
+        self.devices: dict[str, FastDevice] = {}
+        """Connected devices by address. Those of the start have the incarnation 1."""
+        self._core: Core = TimedCore(self.controller, clock) if clock else self.controller
+        self._host = CoreHost([self._core], lambda: self.now_ns, NoTransport(), raise_fault)
+        self._host.observer = observer
+        self._host.attached[CLIENT] = self._to_client
+        self._enqueue(CLIENT, PeerConnected(CLIENT, HOST))
+        for number in range(len(self._installed)):
+            self.connect_device(number)
+        self._run_turn()
 
     @property
     def controller_ns(self) -> int:
@@ -152,14 +156,6 @@ class FastWorld:
         self._free_ns = self.now_ns + self.setting.turn_ns
         self._wake_ns = max(host.wakeup_ns(), self._free_ns)
 
-    def _make_host(self) -> CoreHost:
-        """Return a host of the controller. The client and the devices are attached functions."""
-        self._core: Core = TimedCore(self.controller, self._clock) if self._clock else self.controller
-        host = CoreHost([self._core], lambda: self.now_ns, NoTransport(), raise_fault)
-        host.attached = {address: partial(self._to_device, device) for address, device in self.devices.items()}
-        host.attached[CLIENT] = self._to_client
-        return host
-
     def _to_client(self, message: Any, buffers: Sequence[Buffer]) -> None:
         if type(message) is Outcome:
             self._on_outcome(self.now_ns, message)
@@ -177,13 +173,31 @@ class FastWorld:
     def _enqueue(self, sender: str, message: Any) -> None:
         self._host.enqueue(((self.controller.address, sender, message, ()),))
 
-    def _connect_devices(self) -> None:
-        self._enqueue(CLIENT, PeerConnected(CLIENT, HOST))
-        for address, on_device in zip(self.devices, self._installed, strict=True):
-            self._enqueue(address, PeerConnected(address, HOST))
-            reports = tuple(model.report for model in on_device.values())
-            self._enqueue(address, Register((Share(0, "emulated", self.setting.pages),), reports))
-        self._run_turn()
+    def connect_device(self, number: int, incarnation: int = 1) -> None:
+        """Connect a device, with no model in its pages."""
+        address = device_address(number, incarnation)
+        device = self.devices[address] = FastDevice(
+            address,
+            self._installed[number],
+            self.setting.pages,
+            Draws(self.setting.noise, [self._seed, 2, number, incarnation - 1]),
+            self.setting.worker_ns,
+            self.schedule,
+            self._on_result,
+            self._solo_ns,
+            self._factors[number],
+        )
+        self._host.attached[address] = partial(self._to_device, device)
+        self._enqueue(address, PeerConnected(address, HOST))
+        self._enqueue(address, Register((Share(0, "emulated", self.setting.pages),), device.reports()))
+
+    def disconnect_device(self, number: int, incarnation: int = 1) -> None:
+        """Lose a device, with the actions on it."""
+        device = self.devices.pop(device_address(number, incarnation))
+        del self._host.attached[device.address]
+        for model, known in device.loaded.items():
+            self._loaded[model] -= known
+        self._enqueue(device.address, PeerDisconnected(device.address))
 
     def _next_chunk(self) -> None:
         for chunk in self._chunks:
@@ -248,6 +262,8 @@ class FastWorld:
     def _on_result(self, now_ns: int, ended: Ended) -> None:
         """Handle a Result that arrives at the controller, and count the outputs of an INFER."""
         device, action, result = ended
+        if device.address not in self.devices:
+            return
         run = device.exec if isinstance(action, Infer) else device.load
         if result.status == Status.OK:
             self._count(device, action, result)
@@ -264,6 +280,7 @@ class FastWorld:
             self._watch(device, action, result, pending.promised_ns)
         if isinstance(action, Load):
             self._loaded[action.model] += 1
+            device.loaded[action.model] = True
             if end_ns >= 0:
                 self.ledger.loaded(end_ns, took_ns, action.expected_ns)
             return

@@ -100,6 +100,11 @@ METRICS: dict[str, Metric] = {
     ),
     "horologe_pipeline_calls_total": Metric("counter", "Calls of a pipeline's driver with outputs", STAGE),
     "horologe_pipeline_drops_total": Metric("counter", "Calls of a pipeline's driver without outputs", STAGE),
+    "horologe_pipeline_device_seconds_total": Metric(
+        "counter",
+        "Device time of a pipeline's finished calls, by result of the query: answered, failed",
+        ("pipeline", "result"),
+    ),
     "horologe_pipeline_driver_restarts_total": Metric(
         "counter", "Processes of a pipeline's driver that have ended", ("pipeline",)
     ),

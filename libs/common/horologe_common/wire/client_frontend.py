@@ -8,6 +8,7 @@ import msgspec
 
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status
+from horologe_common.wire.controller_worker import DeviceInfo
 from horologe_common.wire.message import Message, Tensor
 
 
@@ -136,6 +137,10 @@ class ShareState(Message, frozen=True):
     """Hardware type, by which plans name pools."""
     kept: tuple[str, ...] = ()
     """Models that the tuner's plan keeps resident."""
+    percent: float = 100.0
+    """Part of the device's compute resources that the share may use."""
+    device_info: DeviceInfo = DeviceInfo()
+    """The physical device. Shares with the same id are neighbours."""
 
 
 class Description(Message, frozen=True, tag=8):

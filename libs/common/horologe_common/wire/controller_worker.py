@@ -95,6 +95,19 @@ class Pong(Message, frozen=True, tag=55):
     reserved_ns: int = 0
 
 
+class DeviceInfo(Message, frozen=True):
+    """A physical device. Workers that report the same `id` own shares of one device and are neighbours."""
+
+    id: str = ""
+    """Empty: the worker has a device of its own."""
+    type: str = ""
+    """Product name, or the hardware type."""
+    memory_bytes: int = 0
+    """0: not known."""
+    power_cap_w: float = 0.0
+    """Power limit in watts. 0: not known."""
+
+
 class Share(Message, frozen=True):
     """A share of a device that a worker owns. A whole device is one share. `resident`: keys of models in its pages."""
 
@@ -106,6 +119,8 @@ class Share(Message, frozen=True):
     """Keys of models that have pages but are not loaded yet, and the id of the LOAD action in progress."""
     hardware: str = ""
     """Hardware type of the device, by which plans name pools. Empty: the device's name."""
+    percent: float = 100.0
+    """Part of the device's compute resources that the share may use."""
 
 
 class ModelReport(Message, frozen=True):
@@ -131,6 +146,8 @@ class Register(Message, frozen=True, tag=56):
     """Number of the message, counted by the worker from 1. Controllers ignore one after a larger number."""
     scans: tuple[int, ...] | None = None
     """Ids of the receiver's Scans that are answered by this message. None: the sender does not name them; all."""
+    device_info: DeviceInfo = DeviceInfo()
+    """The device of the shares."""
 
 
 class Scan(Message, frozen=True, tag=57):

@@ -1,8 +1,10 @@
-"""Controller - tuner: arrivals and plans. Client - frontend - tuner: calls of operators."""
+"""Selector - controller - tuner: arrivals and plans. Client - frontend - tuner: calls of operators."""
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from horologe_common.status import Status
 from horologe_common.wire.message import Message
@@ -21,6 +23,14 @@ class ModelEvents(Message, frozen=True):
     """Requests that were refused or whose worker failed."""
 
 
+class PipelineArrivals(Message, frozen=True):
+    """Queries of a pipeline that have arrived at the selectors, also those that a selector has refused."""
+
+    pipeline: str
+    arrivals: tuple[tuple[int, int], ...]
+    """(age of the bin, queries), as in `ModelEvents`."""
+
+
 class DeviceState(Message, frozen=True):
     """A share of a device that actions can be planned for."""
 
@@ -30,6 +40,12 @@ class DeviceState(Message, frozen=True):
     """Hardware type, by which plans name pools."""
     models: tuple[str, ...] = ()
     """Keys of the models that the plan in force keeps resident on it."""
+    loaded: tuple[str, ...] = ()
+    """Those of `models` that are loaded."""
+    percent: float = 100.0
+    """Part of the device's compute resources that the share may use."""
+    device_id: str = ""
+    """Physical device. Shares with the same id are neighbours."""
 
 
 class Events(Message, frozen=True, tag=62):
@@ -45,12 +61,15 @@ class Events(Message, frozen=True, tag=62):
     """None: as in the last message that had them."""
     plan: int = 0
     """Number of the plan in force; 0: none."""
+    pipelines: tuple[PipelineArrivals, ...] = ()
+    """Only pipelines with arrivals."""
 
 
 class PlannedModel(Message, frozen=True):
     """Resources of a model: `shares` devices of type `hardware` hold it, and run it in batches of `max_batch` rows.
 
-    While no device of the type is connected, all devices may run the model.
+    While no device of the type is connected, all devices may run the model. If a plan has several entries for a model,
+    the model has the workers of all of them, and the largest of their batches.
     """
 
     model: str
@@ -59,6 +78,12 @@ class PlannedModel(Message, frozen=True):
     max_batch: int
     hardware: str = ""
     """Empty: any type."""
+    workers: tuple[str, ...] = ()
+    """Names (`worker.name`) of the workers whose shares hold the model, whatever `shares` is. While none of them is
+    connected, `shares` and `hardware` decide."""
+    exec_ns: dict[int, int] = msgspec.field(default_factory=dict)
+    """Predicted duration of a batch by its size, on a share of `workers` beside its neighbours. It replaces the
+    worker's profile, which is scaled for other sizes, until there are measurements."""
 
 
 class Plan(Message, frozen=True, tag=63):
@@ -91,4 +116,14 @@ class Tuning(Message, frozen=True, tag=65):
     reason: str = ""
 
 
-TuningMessage: TypeAlias = Events | Plan | Tune | Tuning
+class QueriesArrived(Message, frozen=True, tag=66):
+    """Queries of pipelines that have arrived in this turn, from a selector to the controller.
+
+    Queries that the selector refuses count, best-effort queries do not.
+    """
+
+    counts: tuple[tuple[str, int], ...]
+    """(pipeline, queries)."""
+
+
+TuningMessage: TypeAlias = Events | Plan | QueriesArrived | Tune | Tuning

@@ -24,6 +24,7 @@ from horologe_common.wire import (
     Ping,
     Plan,
     Pong,
+    QueriesArrived,
     Register,
     Result,
     Settled,
@@ -93,7 +94,7 @@ class Controller:
                 self.out.extend(self.catalogue.admit(sender, message))
             case Settled():
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
-            case Distributions() | Plan():
+            case Distributions() | Plan() | QueriesArrived():
                 self._on_published(now_ns, sender, message)
             case Describe():
                 shares = describe_shares(now_ns, self.cluster, message.model)
@@ -227,8 +228,16 @@ class Controller:
         self._actions.adopt_loads(now_ns, worker, message)
         self._requests.admit_awaited()
 
-    def _on_published(self, now_ns: int, sender: str, message: Distributions | Plan) -> None:
-        """Store distributions, unless they belong to a content that is not served any more. Adopt plans of tuners."""
+    def _on_published(self, now_ns: int, sender: str, message: Distributions | Plan | QueriesArrived) -> None:
+        """Store distributions, unless they belong to a content that is not served any more. Adopt plans of tuners.
+
+        Record the queries of pipelines for the tuners.
+        """
+        if isinstance(message, QueriesArrived):
+            if self._events.active:
+                for pipeline, count in message.counts:
+                    self._events.record_queries(now_ns, pipeline, count)
+            return
         if isinstance(message, Plan):
             self._on_plan(now_ns, sender, message)
             return

@@ -65,10 +65,13 @@ class PageCache:
 class Residency:
     """Models of one share. A model holds pages from the arrival of its LOAD until UNLOAD or a failed LOAD."""
 
-    def __init__(self, share: int, device: str, pages: int, lanes: str, hardware: str = "") -> None:
+    def __init__(
+        self, share: int, device: str, pages: int, lanes: str, hardware: str = "", percent: float = 100.0
+    ) -> None:  # fmt: skip
         self.share = share
         self.device = device
         self.hardware = hardware
+        self.percent = percent
         self.pages = PageCache(pages)
         self.lanes = lanes
         self.out: list[Out] = []
@@ -89,7 +92,7 @@ class Residency:
         """Return the share as reported in Register. A model is loading until its LOAD has finished, then resident."""
         loaded = tuple(model for model in self.pages if model not in self._load_requesters)
         loading = tuple((model, action_id) for action_id, model in self.loads.items())
-        return Share(self.share, self.device, self.pages.total, loaded, loading, self.hardware)
+        return Share(self.share, self.device, self.pages.total, loaded, loading, self.hardware, self.percent)
 
     def remove_controller(self, controller: str) -> None:
         """Remove the ids of a controller that has disconnected."""

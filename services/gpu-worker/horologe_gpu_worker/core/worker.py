@@ -13,7 +13,20 @@ from horologe_common.clock import NEVER_NS
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, instance, role
 from horologe_common.models import PAGE_BYTES
 from horologe_common.status import Status
-from horologe_common.wire import Cancel, Drain, Infer, Load, Ping, Pong, Register, Result, Scan, Ship, Unload
+from horologe_common.wire import (
+    Cancel,
+    DeviceInfo,
+    Drain,
+    Infer,
+    Load,
+    Ping,
+    Pong,
+    Register,
+    Result,
+    Scan,
+    Ship,
+    Unload,
+)
 from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle, refusal_reason
 from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, Operation
 from horologe_gpu_worker.core.residency import Residency
@@ -33,11 +46,13 @@ class Worker:
     """Core of one worker process. Its lanes receive messages at the address `lanes`.
 
     `inline_io(model key)` returns True if INPUT and OUTPUT are part of EXEC and need no operations of their own.
+    `device_info`: the physical device; by default as the settings name it.
     """
 
     def __init__(
-        self, address: str, settings: WorkerSettings, models: Sequence[ModelReport], inline_io: Callable[[str], bool]
-    ) -> None:
+        self, address: str, settings: WorkerSettings, models: Sequence[ModelReport], inline_io: Callable[[str], bool],
+        device_info: DeviceInfo | None = None,
+    ) -> None:  # fmt: skip
         self.address = address
         self.lanes = lanes_address(address)
         self.settings = settings
@@ -49,8 +64,12 @@ class Worker:
         self.stats = self.infers.stats
         self.lane_metrics = LaneMetrics(self.stats)
         pages, numbers = settings.pages_bytes // PAGE_BYTES, range(settings.shares)
-        self.shares = [Residency(share, settings.device, pages, self.lanes, settings.hardware) for share in numbers]
+        percent = settings.share_percent / settings.shares
+        self.shares = [
+            Residency(share, settings.device, pages, self.lanes, settings.hardware, percent) for share in numbers
+        ]
         self.models = ServedModels(models, self.shares, self.infers, self.lanes)
+        self.device_info = device_info or DeviceInfo(settings.device_id, settings.hardware or settings.device)
         self._registrations = 0
         self._registered: dict[str, int] = {}
         """Connected controller -> number of the Register with which its connection began."""
@@ -144,7 +163,8 @@ class Worker:
         shares = tuple(share.describe_share() for share in self.shares)
         self._registrations += 1
         reports = tuple(self.models.reports.values())
-        self.out.append(Out(controller, Register(shares, reports, running, self._registrations, scans)))
+        register = Register(shares, reports, running, self._registrations, scans, self.device_info)
+        self.out.append(Out(controller, register))
         if self.draining:
             self.out.append(Out(controller, Drain()))
 

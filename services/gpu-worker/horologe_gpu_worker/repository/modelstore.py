@@ -52,7 +52,7 @@ class ModelStore:
     ) -> None:
         self._repository = repository
         self._device = device
-        self._profiles = ProfileCache(cache, device.cuda)
+        self._profiles = ProfileCache(cache, device.cuda, device.share_percent)
         self._factories = runtimes
         self._runtimes: dict[str, Runtime] = {}
         self._keeping: dict[str, KeepsModels] = {}

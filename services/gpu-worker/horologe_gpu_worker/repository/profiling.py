@@ -89,14 +89,19 @@ def _runtime_version(runtime: str) -> str:
 
 
 class ProfileCache:
-    """Profiles stored as `<cache>/profiles/<hardware>/<content hash>.json`. An unreadable profile is measured again."""
+    """Profiles stored as `<cache>/profiles/<hardware>/<content hash>.json`. An unreadable profile is measured again.
 
-    def __init__(self, cache: Path, cuda: int | None = None) -> None:
+    A share of a device has a folder of its own.
+    """
+
+    def __init__(self, cache: Path, cuda: int | None = None, share_percent: float = 100.0) -> None:
         self._cache = cache
         self._cuda = cuda
+        self._share = "" if share_percent == 100 else f"-{share_percent:g}-percent"
 
     def path(self, spec: ModelSpec) -> Path:
-        return self._cache / "profiles" / hardware_id(spec.runtime, self._cuda) / f"{spec.content_hash}.json"
+        hardware = hardware_id(spec.runtime, self._cuda) + self._share
+        return self._cache / "profiles" / hardware / f"{spec.content_hash}.json"
 
     def read_profile(self, spec: ModelSpec) -> Profile | None:
         """Read the cached profile; None if it is missing, incomplete or of another length."""

@@ -15,19 +15,19 @@ from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
 from horologe_common.wire import DeviceState, Events, Models, Plan, Tune, Tuning
+from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan, RunningPlan
+from horologe_tuner.core.pipeline_tuning.scaling_rules import ScalingRules
+from horologe_tuner.core.pipeline_tuning.tuning_plan import parse_plan
+from horologe_tuner.core.pipeline_tuning.worker_scaling import Scaled, WorkerScaling
 from horologe_tuner.core.resources import check_plan, planned_models, workers_needed
-from horologe_tuner.core.running_plan import AppliedPlan, RunningPlan
-from horologe_tuner.core.scaling_rules import ScalingRules
 from horologe_tuner.core.tuner_status import Journal, JournalEntry, JournalEvent, TunerStatus
-from horologe_tuner.core.tuning_plan import parse_plan
-from horologe_tuner.core.worker_scaling import Scaled, WorkerScaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_tuner.core.scaling_rules import Decision
-    from horologe_tuner.core.tuning_plan import TuningPlan
+    from horologe_tuner.core.pipeline_tuning.scaling_rules import Decision
+    from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
     from horologe_tuner.settings import TunerSettings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from horologe_tuner.core.running_plan import PipelineStatus
+from horologe_tuner.core.pipeline_tuning.running_plan import PipelineStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

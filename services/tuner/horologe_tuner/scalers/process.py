@@ -1,7 +1,8 @@
 """Workers as processes of this machine: `horologe up` starts and drains them, by its control socket.
 
-A request is a line `{"workers": {"v100": 3}}` in JSON, or `{"workers": {}}` to count only. The answer is a line with
-the workers that run, by hardware type, or `{"error": "..."}`.
+A request is a line `{"workers": {"v100": 3}}` in JSON, or `{"workers": {}}` to count only. With `"shares": [...]`, it
+also has all wanted shares of devices. The answer is a line with the workers that run, by hardware type, and the workers
+of shares, or `{"error": "..."}`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from horologe_common.service.settings import SettingsError
 from horologe_tuner.scaler import ScalingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from horologe_common.wanted_shares import WantedShare
     from horologe_tuner.settings import TunerSettings
 
 TIMEOUT_S = 10.0
@@ -26,6 +28,7 @@ class ControlAnswer(msgspec.Struct):
     """Answer of the control socket."""
 
     workers: dict[str, int] = {}
+    shares: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -39,23 +42,28 @@ class ProcessScaler:
 
     def count_workers(self, hardware: tuple[str, ...]) -> Mapping[str, int]:
         """See `Scaler`."""
-        running = self._call({})
+        running = self._call({}).workers
         return {name: running.get(name, 0) for name in hardware}
 
     def set_workers(self, hardware: str, count: int) -> None:
         """See `Scaler`. Workers that drain do not count any more."""
         self._call({hardware: count})
 
-    def _call(self, workers: Mapping[str, int]) -> Mapping[str, int]:
+    def set_shares(self, wanted: Sequence[WantedShare]) -> tuple[str, ...]:
+        """See `Scaler`. Raises ScalingError also while a worker of the same name drains."""
+        return self._call({}, wanted).shares
+
+    def _call(self, workers: Mapping[str, int], shares: Sequence[WantedShare] | None = None) -> ControlAnswer:
+        request = {"workers": workers} if shares is None else {"workers": workers, "shares": shares}
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(TIMEOUT_S)
                 connection.connect(self._path)
-                connection.sendall(msgspec.json.encode({"workers": workers}) + b"\n")
+                connection.sendall(msgspec.json.encode(request) + b"\n")
                 with connection.makefile("rb") as lines:
                     answer = msgspec.json.decode(lines.readline(), type=ControlAnswer)
         except (OSError, msgspec.MsgspecError) as error:
             raise ScalingError(f"control socket {self._path}: {error or type(error).__name__}") from error
         if answer.error:
             raise ScalingError(f"control socket {self._path}: {answer.error}")
-        return answer.workers
+        return answer

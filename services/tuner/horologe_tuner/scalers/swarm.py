@@ -12,8 +12,9 @@ from horologe_tuner.scaler import ScalingError
 from horologe_tuner.worker_names import WorkerNames
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from horologe_common.wanted_shares import WantedShare
     from horologe_tuner.settings import TunerSettings
 
 ENGINE_TIMEOUT_S = 30
@@ -41,6 +42,12 @@ class SwarmScaler:
             self._docker.services.get(service).scale(count)
         except DockerException as error:
             raise ScalingError(f"swarm: service {service}: {error}") from error
+
+    def set_shares(self, wanted: Sequence[WantedShare]) -> tuple[str, ...]:
+        """Raise ScalingError: the tasks of a service have equal settings, so they cannot own different shares."""
+        raise ScalingError(
+            "swarm: shares: tasks of a service have equal settings, wanted tuner.scaler docker or process"
+        )
 
     def _replicas(self, hardware: str) -> int:
         service = self._prefix + self._names.find_name(hardware)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, ClockOffset, ms, s
 from horologe_common.core.instruments import RollingQuantile
+from horologe_controller.core.cluster.device import Devices
 from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate, ModelProfiles
 from horologe_controller.core.cluster.lane import OutstandingWork
 from horologe_controller.core.cluster.planned_models import PlannedModels
@@ -65,6 +66,7 @@ class Cluster:
         self.admitted: dict[str, ModelSpec] = {}
         """The same models with all batch sizes."""
         self.planned = PlannedModels()
+        self.devices = Devices()
         self.changes = ClusterChanges()
         self.residency = ModelResidency(self.changes)
         self.outstanding = OutstandingWork()
@@ -99,6 +101,7 @@ class Cluster:
         for report in message.shares:
             if (share := worker.shares.get(report.share)) is None:
                 share = self._add_share(worker, report)
+                self.devices.add_share(share, message.device_info)
             else:
                 share.adopt_report(report, {key: worker.models[key][0].pages for key in changed})
             share.reset_load_backoff()
@@ -152,7 +155,7 @@ class Cluster:
         hardware = report.hardware or report.device
         share = Share(
             worker.address, report.share, self._last_index, report.device, hardware, report.pages_total,
-            self.residency, self.outstanding,
+            self.residency, self.outstanding, report.percent,
         )  # fmt: skip
         worker.shares[report.share] = share
         share.adopt_pages(report, {key: spec.pages for key, (spec, *_) in worker.models.items()})
@@ -162,7 +165,7 @@ class Cluster:
         """Decide whether the share can run the model, by its worker's report and the admitted spec."""
         profile = self.runnable_profile(worker, share, model)
         if profile is not None and self.planned.permits(share, model):
-            seed = self._profiles.add_profile(model, profile)
+            seed = self._profiles.add_profile(model, self.planned.adjust_profile(share, model, profile))
             self._add_capability(share, model, Estimate(seed, share.pace, worker.models[model][0].content_hash))
         else:
             self.withdraw_model(share, model)
@@ -206,6 +209,7 @@ class Cluster:
         for share in worker.shares.values():
             self.size -= 1
             share.mark_lost(self.changes)
+            self.devices.remove_share(share)
             for model in share.estimates:
                 self._remove_capability(share, model)
         self._assign_planned()
@@ -300,5 +304,6 @@ class Cluster:
 
     def check(self) -> None:
         self.planned.check()
+        self.devices.check()
         for share in self.shares():
             share.check()

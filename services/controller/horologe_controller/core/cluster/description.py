@@ -25,6 +25,8 @@ def describe_shares(now_ns: int, cluster: Cluster, model: str = "") -> tuple[Sha
             *share.typical_durations(now_ns, model),
             share.hardware,
             tuple(share.kept),
+            share.percent,
+            cluster.devices.of(share).info,
         )
         for share in cluster.shares()
     )

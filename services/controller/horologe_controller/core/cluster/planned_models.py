@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.core.protocol import instance
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from horologe_common.models import ModelSpec
+    from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import Plan, PlannedModel
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
+
+NO_PREDICTIONS: Mapping[Share, Mapping[int, int]] = {}
 
 
 class PlannedModels:
@@ -25,31 +29,49 @@ class PlannedModels:
     def __init__(self) -> None:
         self.number = 0
         """Number of the plan in force; 0: none."""
-        self._models: dict[str, PlannedModel] = {}
-        """By name, or by key `name/version`."""
-        self._assigned: dict[str, dict[Share, bool]] = {}
-        """Model key -> its shares."""
+        self._models: dict[str, tuple[PlannedModel, ...]] = {}
+        """Entries of the plan by name, or by key `name/version`."""
+        self._assigned: dict[str, dict[Share, Mapping[int, int]]] = {}
+        """Model key -> its shares -> durations that the plan predicts there, by batch size."""
 
     def replace_plan(self, plan: Plan) -> None:
         """Adopt a plan. `assign_shares` makes it effective."""
         self.number = plan.number
-        self._models = {model.model: model for model in plan.models}
+        self._models = {}
+        for model in plan.models:
+            self._models[model.model] = (*self._models.get(model.model, ()), model)
 
-    def find_model(self, key: str) -> PlannedModel | None:
-        """Return the plan of a model, by its key or its name."""
-        return self._models.get(key) or self._models.get(key.partition("/")[0])
+    def find_entries(self, key: str) -> tuple[PlannedModel, ...]:
+        """Return the plan's entries for a model, by its key or its name."""
+        return self._models.get(key) or self._models.get(key.partition("/")[0]) or ()
 
     def permits(self, share: Share, key: str) -> bool:
         """Return whether the share may run the model."""
         assigned = self._assigned.get(key)
         return assigned is None or share in assigned
 
+    def adjust_profile(self, share: Share, key: str, profile: Profile) -> Profile:
+        """Return the profile with the durations that the plan predicts for the share.
+
+        A batch size without a prediction is scaled as the nearest one that has a prediction.
+        """
+        predicted = self._assigned.get(key, NO_PREDICTIONS).get(share) or {}
+        known = [size for size in predicted if profile.exec_ns.get(size)]
+        if not known:
+            return profile
+        exec_ns = {}
+        for size, profiled_ns in profile.exec_ns.items():
+            nearest = min(known, key=lambda other: (abs(other - size), other))
+            exec_ns[size] = profiled_ns * predicted[nearest] // profile.exec_ns[nearest]
+        return msgspec.structs.replace(profile, exec_ns=exec_ns)
+
     def limit_batches(self, spec: ModelSpec) -> ModelSpec:
         """Return the spec with the batch sizes that the plan permits: at least the smallest."""
-        planned = self.find_model(spec.key) if self._models else None
-        if planned is None or planned.max_batch >= spec.max_batch:
+        entries = self.find_entries(spec.key) if self._models else ()
+        largest = max([entry.max_batch for entry in entries], default=spec.max_batch)
+        if largest >= spec.max_batch:
             return spec
-        count = max(1, bisect_right(spec.batch_sizes, planned.max_batch))
+        count = max(1, bisect_right(spec.batch_sizes, largest))
         return msgspec.structs.replace(spec, batch_sizes=spec.batch_sizes[:count])
 
     def reassign(self, cluster: Cluster) -> list[tuple[Share, str]]:
@@ -78,26 +100,26 @@ class PlannedModels:
     def _assign_shares(self, candidates: Mapping[str, Iterable[Share]]) -> list[str]:
         """Assign shares to the planned models among `candidates`: model key -> the shares that could run it.
 
-        A model gets its number of shares of its hardware type, first those with the fewest other planned models, then
-        those that it has. Return the keys whose shares have changed.
+        A model gets the shares of the workers that the plan names. If none of them is there, it gets its number of
+        shares of its hardware type, first those with the fewest other planned models, then those that it has. Return
+        the keys whose shares or predictions have changed.
         """
         before, self._assigned = self._assigned, {}
         load: dict[Share, int] = {}
         for key in sorted(candidates):
-            if (planned := self.find_model(key)) is None:
+            if not (entries := self.find_entries(key)):
                 continue
-            matching = [share for share in candidates[key] if planned.hardware in ("", share.hardware)]
-            held = before.get(key, {})
-            matching.sort(key=lambda share: (load.get(share, 0), share not in held, share.index))
-            if matching:
-                self._assigned[key] = dict.fromkeys(matching[: max(1, planned.shares)], True)
-            for share in self._assigned.get(key, ()):
+            held = before.get(key, NO_PREDICTIONS)
+            order = sorted(candidates[key], key=lambda share: (load.get(share, 0), share not in held, share.index))
+            if assigned := _named_shares(entries, order) or _pooled_shares(entries, order):
+                self._assigned[key] = assigned
+            for share in assigned:
                 load[share] = load.get(share, 0) + 1
         changed = [key for key in (before | self._assigned) if before.get(key) != self._assigned.get(key)]
         self._update_kept(before)
         return sorted(changed)
 
-    def _update_kept(self, before: Mapping[str, Mapping[Share, bool]]) -> None:
+    def _update_kept(self, before: Mapping[str, Mapping[Share, Mapping[int, int]]]) -> None:
         """Write into each share the models that it must hold."""
         for shares in before.values():
             for share in shares:
@@ -110,6 +132,22 @@ class PlannedModels:
         """Assert that the shares keep what is assigned to them."""
         for key, shares in self._assigned.items():
             assert all(share.is_lost or key in share.kept for share in shares)
+
+
+def _named_shares(entries: Iterable[PlannedModel], shares: Iterable[Share]) -> dict[Share, Mapping[int, int]]:
+    """Return the shares of the workers that the entries name, with the durations predicted there."""
+    exec_ns = {name: entry.exec_ns for entry in entries for name in entry.workers}
+    names = {share: instance(share.worker).partition("/")[2] for share in shares}
+    return {share: exec_ns[name] for share, name in names.items() if name in exec_ns}
+
+
+def _pooled_shares(entries: Iterable[PlannedModel], shares: Iterable[Share]) -> dict[Share, Mapping[int, int]]:
+    """Return as many shares of each entry's hardware type as it wants, the first of them."""
+    assigned: dict[Share, Mapping[int, int]] = {}
+    for entry in entries:
+        matching = [share for share in shares if entry.hardware in ("", share.hardware) and share not in assigned]
+        assigned |= {share: {} for share in matching[: max(1, entry.shares)]}
+    return assigned
 
 
 def apply_plan(cluster: Cluster, plan: Plan) -> None:

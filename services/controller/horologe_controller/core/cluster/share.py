@@ -104,7 +104,7 @@ class Share:
 
     def __init__(
         self, worker: str, number: int, index: int, device: str, hardware: str, pages_total: int,
-        residency: ModelResidency, outstanding: OutstandingWork,
+        residency: ModelResidency, outstanding: OutstandingWork, percent: float = 100.0,
     ) -> None:  # fmt: skip
         self.worker = worker
         self.number = number
@@ -112,6 +112,8 @@ class Share:
         self.device = device
         self.hardware = hardware
         """Hardware type, by which plans name pools."""
+        self.percent = percent
+        """Part of the device's compute resources."""
         self.pages_total = pages_total
         self.pages_free: float = pages_total
         self.residency = residency

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from horologe_tuner.core.estimator import Workload
+from horologe_tuner.core.pipeline_tuning.tuning_plan import MAX_REPLICAS, ProvisioningLevel
 from horologe_tuner.core.planning.evaluation import Evaluator, replace_stage
-from horologe_tuner.core.tuning_plan import MAX_REPLICAS, ProvisioningLevel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from horologe_tuner.core.envelope import envelope_of, window_lengths
+from horologe_tuner.core.pipeline_tuning.envelope import envelope_of, window_lengths
+from horologe_tuner.core.pipeline_tuning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
 from horologe_tuner.core.planning.bounds import assignments, isolated_bounds
 from horologe_tuner.core.planning.exchange import improve
 from horologe_tuner.core.planning.initialization import Infeasible, fastest_hardware, initialize, service_path
 from horologe_tuner.core.planning.minimization import CENT, Moves, minimize_cost, removals
 from horologe_tuner.core.plans import Alternative, PipelinePlan, PlannedStage
-from horologe_tuner.core.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
 from horologe_common.interference.prediction import (
@@ -17,9 +18,10 @@ from horologe_common.interference.prediction import (
     stack_coefficients,
 )
 from horologe_tuner.core.provisioning.placement import decreasing_order
+from horologe_tuner.core.provisioning.plan_prediction import with_predictions
 from horologe_tuner.core.provisioning.provisioner import PAPER_OPTIONS, empty_fleets, place_all, plan_of, provision
-from horologe_tuner.core.provisioning.share_bounds import BATCH_LIMIT, appropriate_batch
-from horologe_tuner.core.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from horologe_tuner.core.provisioning.share_bounds import appropriate_batch
+from horologe_tuner.core.provisioning.workloads import BATCH_LIMIT, Placement, PlannedGpu, SharingPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,9 +75,8 @@ def plan_gslice(workloads: Sequence[Workload], kind: GpuType, model: Interferenc
         for _ in range(GSLICE_ADJUSTMENTS):
             measured = _measure(kind, model, gpu.placements, batch, share)
             share, batch = _adjust(kind, gpu.placements, share, batch, *measured)
-        latency, throughput = _measure(kind, model, gpu.placements, batch, share)
-        gpus.append(_planned(kind, gpu.placements, batch, share, latency, throughput))
-    return SharingPlan(tuple(gpus), len(gpus) * kind.gpu.price_per_hour)
+        gpus.append(_planned(kind, gpu.placements, batch, share))
+    return with_predictions(SharingPlan(tuple(gpus), len(gpus) * kind.gpu.price_per_hour), [kind], model)
 
 
 def plan_gpu_lets(workloads: Sequence[Workload], kind: GpuType, model: InterferenceModel) -> SharingPlan:
@@ -102,8 +103,8 @@ def plan_gpu_lets(workloads: Sequence[Workload], kind: GpuType, model: Interfere
     for gpu in gpus:
         placements = [_placement(let.workload) for let in gpu]
         batch, share = np.array([let.batch for let in gpu], float), np.array([let.share for let in gpu])
-        planned.append(_planned(kind, placements, batch, share, *_measure(kind, model, placements, batch, share)))
-    return SharingPlan(tuple(planned), len(planned) * kind.gpu.price_per_hour)
+        planned.append(_planned(kind, placements, batch, share))
+    return with_predictions(SharingPlan(tuple(planned), len(planned) * kind.gpu.price_per_hour), [kind], model)
 
 
 def violations(plan: SharingPlan) -> list[str]:
@@ -191,14 +192,12 @@ def _adjust(
     return new_share, np.clip(np.ceil(batch * (1 + batch_step)), 1, BATCH_LIMIT)
 
 
-def _planned(
-    kind: GpuType, placements: Sequence[Placement], batch: Array, share: Array, latency: Array, throughput: Array
-) -> PlannedGpu:
+def _planned(kind: GpuType, placements: Sequence[Placement], batch: Array, share: Array) -> PlannedGpu:
     """Return the GPU of a plan with other batch sizes and shares."""
     changed = [
-        Placement(old.workload, old.model, old.rate, old.slo_ms, int(rows), float(part), float(time_ms), float(rate))
-        for old, rows, part, time_ms, rate in zip(placements, batch, share, latency, throughput, strict=True)
-    ]  # fmt: skip
+        msgspec.structs.replace(old, batch=int(rows), share_percent=float(part))
+        for old, rows, part in zip(placements, batch, share, strict=True)
+    ]
     return PlannedGpu(kind.gpu.name, tuple(changed))
 
 

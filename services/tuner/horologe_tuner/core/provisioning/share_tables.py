@@ -9,13 +9,14 @@ import numpy as np
 from horologe_common.interference.prediction import (
     MS_PER_S,
     Alone,
+    Array,
     Index,
     Prediction,
     predict_shares,
     run_alone,
     stack_coefficients,
 )
-from horologe_tuner.core.provisioning.share_bounds import BATCH_LIMIT, ShareBound, least_bound, paper_bound
+from horologe_tuner.core.provisioning.share_bounds import ShareBound, least_bound, paper_bound
 from horologe_tuner.core.provisioning.workloads import ProvisioningError, Workload
 
 if TYPE_CHECKING:
@@ -131,10 +132,14 @@ class ShareTables:
             pending = pending[units[pending].sum(axis=1) <= self.kind.whole]
         return Allocation(units, fits)
 
+    def limits(self, members: Index) -> Array:
+        """Return the limits, less the margin, of t_inf (Eq. 14) and of t_gpu + t_feedback (Eq. 13) in ms."""
+        return np.asarray(self._limits[:, np.maximum(members, 0)])
+
     def _late(self, members: Index, units: Index) -> Index:
         """Return 1 for each workload that misses Eq. 13 or Eq. 14, else 0."""
         predicted = self.predict(members, units)
-        latency_limit, cycle_limit = self._limits[:, np.maximum(members, 0)]
+        latency_limit, cycle_limit = self.limits(members)
         missed = (predicted.latency_ms > latency_limit) | (predicted.gpu_ms + predicted.feedback_ms > cycle_limit)
         return np.asarray(missed & (members != NO_WORKLOAD), dtype=np.intp)
 
@@ -148,10 +153,10 @@ class ShareTables:
             return ShareBound(1, self.kind.whole + 1)
         model = models[workload.model]
         if self._paper_batches:
-            bound = paper_bound(gpu, model, workload.rate, workload.slo_ms)
+            bound = paper_bound(gpu, model, workload)
             if bound.units <= self.kind.whole:
                 return bound
-        return least_bound(gpu, model, workload.rate, workload.slo_ms, self._margin * model.relative_error)
+        return least_bound(gpu, model, workload, self._margin * model.relative_error)
 
 
 def largest_rate(kind: GpuType, model: InterferenceModel, workload: Workload, margin: float) -> tuple[float, int]:
@@ -163,18 +168,20 @@ def largest_rate(kind: GpuType, model: InterferenceModel, workload: Workload, ma
         return 0.0, 1
     coefficients = kind.models[workload.model]
     factor = 1 + margin * coefficients.relative_error
-    batch = np.arange(1.0, BATCH_LIMIT + 1)
+    batch = np.array(workload.batches, float)
     share = np.full_like(batch, kind.whole * kind.gpu.share_unit_percent)
     stacked = stack_coefficients([coefficients])[:, :, None]
     predicted = predict_shares(model, kind.gpu, stacked, batch[:, None], share[:, None])
     in_time = predicted.latency_ms[:, 0] <= workload.slo_ms / 2 / factor
     rates = predicted.throughput[:, 0] / factor * in_time * (1 - 1e-9)  # a part at this rate fits despite rounding
     best = int(np.argmax(rates))
-    return float(rates[best]), best + 1
+    return float(rates[best]), workload.batches[best]
 
 
 def check_workloads(workloads: Sequence[Workload], kinds: Sequence[GpuType]) -> None:
-    """Raise ProvisioningError for an invalid workload, a name given twice, or a model without a profile."""
+    """Raise ProvisioningError for an invalid workload, a name given twice, an unknown model, or no GPU type."""
+    if not kinds:
+        raise ProvisioningError("gpu types: got none, wanted at least one")
     names: set[str] = set()
     for workload in workloads:
         workload.validate()

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.wanted_shares import WantedShare
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -14,6 +16,8 @@ class ScaleTo(msgspec.Struct, frozen=True):
     """Message to the scaler: the workers to run, by hardware type."""
 
     workers: dict[str, int]
+    shares: tuple[WantedShare, ...] | None = None
+    """Shares of devices to run. None: leave them as they are."""
 
 
 class Scaled(msgspec.Struct, frozen=True):
@@ -21,6 +25,8 @@ class Scaled(msgspec.Struct, frozen=True):
 
     workers: dict[str, int]
     error: str = ""
+    shares: tuple[str, ...] = ()
+    """Names of the workers of shares."""
 
 
 class WorkerScaling:
@@ -33,15 +39,18 @@ class WorkerScaling:
         self._retry_interval_ns = retry_interval_ns
         self._in_flight = False
 
-    def start_call(self, wanted: Mapping[str, int]) -> ScaleTo | None:
-        """Return the call to send; None while one is in flight, or if no workers are planned."""
-        if self._in_flight or not wanted:
+    def start_call(self, wanted: Mapping[str, int], shares: tuple[WantedShare, ...] | None = None) -> ScaleTo | None:
+        """Return the call to send; None while one is in flight, or if neither workers nor shares are planned."""
+        if self._in_flight or (not wanted and shares is None):
             return None
         self._in_flight, self.retry_ns = True, None
-        return ScaleTo(dict(wanted))
+        return ScaleTo(dict(wanted), shares)
 
-    def finish_call(self, now_ns: int, answer: Scaled, wanted: Mapping[str, int]) -> None:
+    def finish_call(
+        self, now_ns: int, answer: Scaled, wanted: Mapping[str, int], shares: tuple[WantedShare, ...] | None = None
+    ) -> None:
         """Adopt the scaler's answer."""
         self._in_flight, self.last = False, answer
-        if any(answer.workers.get(hardware) != count for hardware, count in wanted.items()):
+        other_shares = shares is not None and set(answer.shares) != {share.worker for share in shares}
+        if other_shares or any(answer.workers.get(hardware) != count for hardware, count in wanted.items()):
             self.retry_ns = now_ns + (self._retry_interval_ns if answer.error else 0)

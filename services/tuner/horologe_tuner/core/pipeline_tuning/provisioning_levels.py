@@ -16,7 +16,7 @@ from horologe_common.clock import s
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_tuner.core.tuning_plan import TuningPlan
+    from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
 
 HOLD_NS = s(60)
 """Scaling down follows the highest factor of this span, the longest window of the envelope."""

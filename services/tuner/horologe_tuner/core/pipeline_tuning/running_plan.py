@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_tuner.core.envelope import SlidingEnvelope
-from horologe_tuner.core.provisioning_levels import RecentPeak
-from horologe_tuner.core.recent_arrivals import ArrivalCounts, RecentArrivals
-from horologe_tuner.core.scaling_rules import (
+from horologe_tuner.core.pipeline_tuning.envelope import SlidingEnvelope
+from horologe_tuner.core.pipeline_tuning.provisioning_levels import RecentPeak
+from horologe_tuner.core.pipeline_tuning.recent_arrivals import ArrivalCounts, RecentArrivals
+from horologe_tuner.core.pipeline_tuning.scaling_rules import (
     DOWN_SPAN_NS,
     DOWN_WINDOW_NS,
     Decision,
@@ -18,7 +18,7 @@ from horologe_tuner.core.scaling_rules import (
     decide,
     find_demand,
 )
-from horologe_tuner.core.tuning_plan import TuningPlan
+from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
 
 if TYPE_CHECKING:
     from horologe_common.wire import Events
@@ -70,22 +70,36 @@ class RunningPlan:
         self._envelope.advance(0)
         self._recent = RecentArrivals()
         self._peak = RecentPeak()
+        self._counts_queries = False
+        """Whether the controller reports the queries of this pipeline. If not, calls of the entry stage are counted."""
 
     def record_events(self, events: Events) -> None:
-        """Count the queries that have arrived: calls of the entry stage, divided by its calls per query."""
-        entry, start_ns = self.plan.entry_stage, self._clock_ns
+        """Count the queries that have arrived, or the calls of the entry stage until the first query is reported."""
+        start_ns = self._clock_ns
         self._clock_ns += events.span_ns
-        for model in events.models:
-            if entry.model in (model.model, model.model.partition("/")[0]):
-                for age, count in reversed(model.arrivals):
-                    at_ns = max(start_ns, self._clock_ns - age * events.bin_ns)
-                    self._envelope.add(at_ns, count)
-                    self._recent.add(at_ns, events.bin_ns, count)
+        for arrivals in self._arrivals_of(events):
+            for age, count in reversed(arrivals):
+                at_ns = max(start_ns, self._clock_ns - age * events.bin_ns)
+                self._envelope.add(at_ns, count)
+                self._recent.add(at_ns, events.bin_ns, count)
         self._envelope.advance(self._clock_ns)
+
+    def _arrivals_of(self, events: Events) -> list[tuple[tuple[int, int], ...]]:
+        """Return the bins of this pipeline's queries, or of its entry stage."""
+        queries = [pipeline.arrivals for pipeline in events.pipelines if pipeline.pipeline == self.plan.pipeline]
+        self._counts_queries |= bool(queries)
+        if self._counts_queries:
+            return queries
+        entry = self.plan.entry_stage.model
+        return [model.arrivals for model in events.models if entry in (model.model, model.model.partition("/")[0])]
+
+    @property
+    def _calls_per_query(self) -> float:
+        return 1.0 if self._counts_queries else self.plan.entry_stage.scale_factor
 
     def decide(self, now_ns: int, rules: ScalingRules) -> Decision | None:
         """Return the change that the traffic since the last call needs, and adopt it."""
-        calls = self.plan.entry_stage.scale_factor
+        calls = self._calls_per_query
         self._rates = rates = tuple(rate / calls for rate in self._envelope.pop_rates())
         recent_rate = None
         peak = self._peak.add(now_ns, rates, self.plan.envelope.rates())
@@ -100,7 +114,7 @@ class RunningPlan:
 
     def recent_arrivals(self) -> ArrivalCounts:
         """Return the arrivals that a new plan can be made from."""
-        return self._recent.counts(self.plan.entry_stage.scale_factor)
+        return self._recent.counts(self._calls_per_query)
 
     def describe(self, rules: ScalingRules) -> PipelineStatus:
         """Return the state for operators."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from horologe_common.clock import s
-from horologe_tuner.core.provisioning_levels import HEADROOM, carried_factor, level_replicas
+from horologe_tuner.core.pipeline_tuning.provisioning_levels import HEADROOM, carried_factor, level_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_tuner.core.tuning_plan import StageTarget, TuningPlan
+    from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan
 
 DOWN_WINDOW_NS, DOWN_SPAN_NS = s(5), s(30)
 """Scaling down follows the highest rate of any 5 s in the last 30 s."""

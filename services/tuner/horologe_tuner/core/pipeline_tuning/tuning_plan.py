@@ -9,7 +9,7 @@ import math
 
 import msgspec
 
-from horologe_tuner.core.envelope import TrafficEnvelope
+from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
 
 MAX_REPLICAS = 10_000
 MAX_STAGES = 256

@@ -1,0 +1,24 @@
+"""Shares that need no step in this process: a whole device, a container with limits, a share of an emulated device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_common.wire import DeviceInfo
+from horologe_gpu_worker.device_share import EnteredShare, device_id
+
+if TYPE_CHECKING:
+    from horologe_gpu_worker.settings import WorkerSettings
+
+
+class UnlimitedShare:
+    """A share as the settings declare it."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+
+    def enter(self) -> EnteredShare:
+        """See `DeviceShare`."""
+        settings = self._settings
+        device = DeviceInfo(device_id(settings), settings.hardware or settings.device)
+        return EnteredShare(device, settings.share_percent)

@@ -1,0 +1,103 @@
+"""The tournament: workloads repeat by seed, every scheduler can play them, and the second form keeps the requests."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from horologe_common.clock import ms, s
+from horologe_controller.schedulers import SCHEDULERS
+from horologe_experiments.clockwork.catalogue_models import catalogue_models
+from horologe_experiments.tournament.match import play
+from horologe_experiments.tournament.separate_queues import separate_kinds
+from horologe_experiments.tournament.traits import FIXED, Slo, Traits, draw_traits, find_traits
+from horologe_experiments.tournament.workload import build_workload
+from horologe_sim.fast.device_faults import DeviceFault, schedule_faults
+from horologe_sim.fast.fast_worker import FastClusterSettings
+from horologe_sim.fast.fast_world import FastWorld
+from horologe_sim.fast.ledger import Ledger
+from horologe_sim.fast.traffic import Chunk
+
+SMALL = 300
+DYNAMIC = Traits("d", 3, (1.0,), models=2, catalogue="dynamic", slo=Slo("times", 5, 5), arrivals="poisson", load=0.7)
+(RESNET,) = catalogue_models(["resnet50_v1"])
+
+
+def test_traits_repeat_by_seed_and_cover_the_space() -> None:
+    drawn = [draw_traits(seed) for seed in range(1, 200)]
+    assert drawn == [draw_traits(seed) for seed in range(1, 200)]
+    assert {traits.arrivals for traits in drawn} == {"poisson", "gamma", "bursts", "azure", "nasa", "closed"}
+    assert {traits.catalogue for traits in drawn} == {"clockwork", "mixed", "dynamic", "nexus"}
+    assert min(len(traits.devices) for traits in drawn) == 1
+    assert max(len(traits.devices) for traits in drawn) > 15
+    assert min(traits.load for traits in drawn) < 0.3
+    assert max(traits.load for traits in drawn) > 2.5
+    assert any(fault.slowness == 0 for traits in drawn for fault in traits.faults)
+    assert any(fault.slowness > 1 for traits in drawn for fault in traits.faults)
+
+
+@pytest.mark.parametrize("name", [*FIXED, *map(str, range(1, 7))])
+def test_a_workload_offers_its_load_and_repeats(name: str) -> None:
+    traits = find_traits(name)
+    first, again = (build_workload(traits, SMALL) for _ in range(2))
+    assert first.chunk == again.chunk
+    assert first.loops == again.loops
+    times = first.chunk.times_ns
+    assert list(times) == sorted(times)
+    if not first.loops:
+        offered = len(times) / (first.duration_ns / 1e9)
+        assert offered == pytest.approx(traits.load * first.capacity, rel=0.5)
+        assert all(0 <= model < len(first.models) for model in first.chunk.models)
+
+
+def test_an_unknown_workload_is_named() -> None:
+    with pytest.raises(ValueError, match="'nope', wanted a seed or one of slo-100ms"):
+        find_traits("nope")
+
+
+@pytest.mark.parametrize("scheduler", [name for name in SCHEDULERS if name != "fifo"])
+@pytest.mark.parametrize("name", ["slow-device", "3", "8"])
+def test_every_scheduler_ends_every_request(scheduler: str, name: str) -> None:
+    workload = build_workload(find_traits(name), SMALL)
+    score = play(workload, scheduler, {})
+    assert score.value >= 0
+    assert score == play(workload, scheduler, {})
+
+
+def test_a_queue_for_each_kind_keeps_requests_and_helps_a_scheduler_that_cannot_tell_them_apart() -> None:
+    workload = build_workload(DYNAMIC, 1000)
+    separate = separate_kinds(workload)
+    assert len(separate.models) > len(workload.models)
+    assert separate.chunk._replace(models=()) == workload.chunk._replace(models=())
+    assert play(separate, "edf", {}).value > play(workload, "edf", {}).value
+
+
+def test_a_device_that_takes_longer_than_its_profile_serves_less() -> None:
+    traits = msgspec.structs.replace(FIXED["slo-100ms"], devices=(1.0,), models=1)
+    slow = msgspec.structs.replace(traits, faults=(DeviceFault(0, 0, 1001, 4.0),))
+    fast_score, slow_score = (play(build_workload(each, SMALL), "clockwork", {}) for each in (traits, slow))
+    assert slow_score.value < fast_score.value
+
+
+def test_requests_on_a_lost_device_are_answered_and_it_serves_again_when_it_comes_back() -> None:
+    ledger = Ledger(["all"], 1, s(1))
+    setting = FastClusterSettings(settle_ns=ms(100))
+    times = range(0, s(3), ms(10))
+    chunk = Chunk(list(times), [0] * len(times), [ms(100)] * len(times), [0] * len(times))
+    world = FastWorld(setting, RESNET.copies(1), ledger, 1, [chunk])
+    schedule_faults(world, [DeviceFault(0, s(1), s(2))])
+    world.run(s(3))
+    world.check()
+    assert not world.open
+    before, lost, after = (panel.lines[0] for panel in ledger.panels[:3])
+    assert before.ok == before.sent
+    assert lost.ok < 10
+    assert after.ok > 0.9 * after.sent
+
+
+def test_devices_may_have_execution_times_of_their_own() -> None:
+    world = FastWorld(FastClusterSettings(devices=2), RESNET.copies(1), Ledger(["all"], 1, s(1)), 1, factors=[1.0, 2.0])
+    first, second = (device.reports()[0].profile for device in world.devices.values())
+    assert first is not None
+    assert second is not None
+    assert second.exec_ns[16] == 2 * first.exec_ns[16]

@@ -1,0 +1,156 @@
+"""Shares of devices in a worker: settings that contradict each other, MPS, CPU quotas and CPUs of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from horologe_common.service.settings import SettingsError
+from horologe_gpu_worker.core.worker import Worker
+from horologe_gpu_worker.device_shares import enter_share
+from horologe_gpu_worker.device_shares.claims import claim_part
+from horologe_gpu_worker.device_shares.cpu import CpuShare, set_quota
+from horologe_gpu_worker.settings import WorkerSettings
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def settings(**fields: Any) -> WorkerSettings:
+    return WorkerSettings(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"share_percent": 0.0}, "worker.share_percent: got 0, wanted above 0 and at most 100"),
+        ({"share_percent": -5.0}, "worker.share_percent: got -5"),
+        ({"share_percent": 120.0}, "worker.share_percent: got 120"),
+        ({"share_percent": float("nan")}, "worker.share_percent: got nan"),
+        ({"share_percent": 40.0, "share_mechanism": "whole"}, "got 40, wanted 100 for share_mechanism 'whole'"),
+        ({"share_percent": 40.0, "share_mechanism": "mps"}, "got 'mps', wanted one of whole, container, cpu, emulated"),
+        ({"share_mechanism": "cpu", "device": "cuda:1"}, "got 'cpu', wanted one of whole, container, mps"),
+        ({"share_percent": 40.0, "shares": 2}, "worker.shares: got 2, wanted 1 for a share of 40%"),
+        ({"device_id": "GPU-1", "device": "cuda:1"}, "worker.device: got 'cuda:1', wanted cuda: worker.device_id"),
+        ({"device_id": "GPU-1", "device": "cpu"}, "worker.device: got 'cpu', wanted cuda: worker.device_id"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_errors(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        enter_share(settings(**fields))
+    assert reason in error.value.reason
+
+
+def test_shares_of_one_host_and_device_are_neighbours_and_whole_cpu_workers_are_not() -> None:
+    left, right = (enter_share(settings(name=name, device="v100", share_percent=40.0)) for name in "ab")
+    assert left.device.id == right.device.id
+    assert (left.device.type, left.percent) == ("v100", 40)
+    first, second = (enter_share(settings(name=name)) for name in "ab")
+    assert first.device.id != second.device.id
+    assert enter_share(settings(device_id="gpu-7", share_percent=20.0)).device.id == "gpu-7"
+
+
+def test_a_worker_reports_its_share_and_its_device() -> None:
+    worker = Worker("worker/0#1", settings(device_id="gpu-7", hardware="v100", share_percent=40.0), [], lambda _: True)
+    (share,) = [share.describe_share() for share in worker.shares]
+    assert share.percent == 40
+    assert (worker.device_info.id, worker.device_info.type) == ("gpu-7", "v100")
+    halves = Worker("worker/0#1", settings(shares=2), [], lambda _: True)
+    assert [share.describe_share().percent for share in halves.shares] == [50, 50]
+
+
+def test_mps_needs_its_daemon_and_sets_the_percentage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
+    monkeypatch.delenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+    wanted = settings(device="cuda", share_percent=37.5, device_id="gpu-0")
+    with pytest.raises(SettingsError, match="no MPS control daemon has its pipes in"):
+        enter_share(wanted)
+    (tmp_path / "control").touch()
+    assert enter_share(wanted).percent == 37.5
+    assert os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "37.5"
+    with pytest.raises(SettingsError, match=r"got '37.5', wanted worker\.share_percent, 50"):
+        enter_share(settings(device="cuda", share_percent=50.0, device_id="gpu-0"))
+
+
+def test_a_gpu_is_selected_by_its_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert enter_share(settings(device="cuda", device_id="GPU-5a")).device.id == "GPU-5a"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-5a"
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> Path:
+    """A folder like that of a control group of the second version that is delegated to this process."""
+    return tmp_path
+
+
+def test_a_quota_is_a_part_of_each_period(groups: Path) -> None:
+    quotas = [(1.2, "12000 10000"), (0.05, "1000 20000")]
+    for cpus, written in quotas:
+        assert set_quota(cpus, [groups])
+        group = groups / f"horologe-{os.getpid()}"
+        assert (group / "cpu.max").read_text() == f"{written}\n"
+        assert (group / "cgroup.procs").read_text() == f"{os.getpid()}\n"
+
+
+def test_without_a_quota_the_share_is_cpus_that_no_other_share_has(tmp_path: Path) -> None:
+    """Two workers with half of the CPUs each get different CPUs, in processes of their own."""
+    if (count := len(os.sched_getaffinity(0))) % 2:
+        pytest.skip("needs an even number of CPUs")
+    program = (
+        "import os, sys; from horologe_gpu_worker.device_shares.cpu import CpuShare;"
+        "from horologe_gpu_worker.settings import WorkerSettings;"
+        f"s = WorkerSettings(cache={str(tmp_path)!r}, share_percent=50.0, share_mechanism='cpu');"
+        "e = CpuShare(s, ()).enter(); print(e.percent, *os.sched_getaffinity(0), flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program]
+    cpus: list[str] = []
+    pipe = subprocess.PIPE
+    workers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) for _ in "ab"]
+    for worker in workers:
+        assert worker.stdout is not None
+        percent, *own = worker.stdout.readline().split()
+        assert (float(percent), len(own)) == (50, count // 2)
+        cpus += own
+    for worker in workers:
+        worker.communicate()
+    assert len(set(cpus)) == count
+
+
+@pytest.mark.skipif(not os.access(CGROUPS / "cpu", os.W_OK), reason="no control group can be created")
+def test_the_kernel_limits_a_worker_with_a_quota(tmp_path: Path) -> None:
+    program = (
+        "import time; from pathlib import Path; from horologe_gpu_worker.device_shares import enter_share;"
+        "from horologe_gpu_worker.settings import WorkerSettings;"
+        f"enter_share(WorkerSettings(cache={str(tmp_path)!r}, share_percent=5.0, share_mechanism='cpu'));"
+        "sum(range(3_000_000));"
+        "(line,) = [line for line in open('/proc/self/cgroup') if ':cpu:' in line];"
+        "print(Path('/sys/fs/cgroup/cpu' + line.split(':')[2].strip(), 'cpu.stat').read_text())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    statistics = dict(line.split() for line in done.stdout.split("\n") if line)
+    assert int(statistics["nr_throttled"]) > 0, done.stderr
+
+
+def test_a_claim_lasts_until_its_process_ends(tmp_path: Path) -> None:
+    program = (
+        "import pathlib; from horologe_gpu_worker.device_shares.claims import claim_part;"
+        f"print(claim_part(pathlib.Path({str(tmp_path)!r}), 'cpu-0'))"
+    )
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "True\n"
+    assert claim_part(tmp_path, "cpu-0")
+    assert not claim_part(tmp_path, "cpu-0")
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_cpu_share_describes_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: None)
+    entered = CpuShare(settings(cache=str(tmp_path), share_percent=1.0, share_mechanism="cpu"), ()).enter()
+    assert entered.device.memory_bytes > 1 << 20
+    assert entered.percent == 100 / len(os.sched_getaffinity(0))  # at least one CPU
