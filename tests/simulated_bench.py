@@ -41,7 +41,9 @@ class SimulatedBench:
 
     def describe_model(self, model: str) -> MeasuredModel:
         coefficients = self.truth.models[model]
-        return MeasuredModel(model, (1, 2, 4, 8, 16, 32), coefficients.load_bytes, coefficients.feedback_bytes)
+        return MeasuredModel(
+            model, (1, 2, 4, 8, 16, 32), coefficients.load_bytes, coefficients.feedback_bytes, "declared"
+        )
 
     def run(self, loads: Sequence[ShareLoad]) -> MeasuredRun:
         self.runs.append(tuple(loads))
@@ -56,11 +58,13 @@ class SimulatedBench:
         slots = len(loads)
         delay = gpu.scheduling_slope_ms * slots + gpu.scheduling_offset_ms if slots > 1 else 0.0
         ratio = float(predicted.frequency_mhz) / gpu.max_frequency_mhz
+        scheduling_ms = [(model.scheduling_delay_ms + max(delay, 0.0) * model.kernels) / ratio for model in models]
+        ability = 1000 * batch / (predicted.gpu_ms - scheduling_ms)
         times = tuple(
             ShareTimes(
                 100, float(predicted.load_ms[slot]), float(predicted.gpu_ms[slot]) * self._factor(),
                 float(predicted.feedback_ms[slot]), 0.01 * float(predicted.gpu_ms[slot]), model.kernels,
-                (model.scheduling_delay_ms + max(delay, 0.0) * model.kernels) / ratio, float(alone.cache_percent[slot]),
+                scheduling_ms[slot], model.alpha_cacheutil * float(ability[slot]) + model.beta_cacheutil,
             )
             for slot, model in enumerate(models)
         )  # fmt: skip

@@ -8,13 +8,18 @@ import msgspec
 import numpy as np
 import pytest
 
+from horologe_cli.measuring.measurement_report import measure_document, measure_text
+from horologe_cli.measuring.measurement_run import MeasureOptions, run_measurement
 from horologe_cli.measuring.measurement_session import MeasurementSession, SessionProgress
+from horologe_cli.measuring.measurement_setup import find_models
 from horologe_common.interference.coefficients_file import Origin
-from horologe_common.interference.measured_runs import Measurements, ShareLoad
+from horologe_common.interference.measured_runs import MeasuredDevice, Measurements, ShareLoad, write_measurements
 from horologe_common.interference.prediction import INTERFERENCE_MODELS, predict_shares, stack_coefficients
 from horologe_common.interference.v100 import CALIBRATED
-from horologe_gpu_worker.measurement.device_sensor import DeviceLost
-from horologe_tuner.core.interference.measured_fit import FitOptions, fit_measurements
+from horologe_common.service.settings import SettingsError
+from horologe_gpu_worker.measurement.device_sensor import DeviceLost, SensorFailed
+from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS
+from horologe_tuner.core.interference.measured_fit import FitOptions, fit_measurements, model_profile
 from horologe_tuner.core.interference.measurement_plan import (
     RunSizes,
     copies_runs,
@@ -23,10 +28,12 @@ from horologe_tuner.core.interference.measurement_plan import (
     profiled_batches,
 )
 from horologe_tuner.core.interference.measurements import ProfileError
+from model_folders import an_emulated_model
 from simulated_bench import SimulatedBench
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from horologe_common.interference.coefficients_file import CoefficientsFile
     from horologe_common.interference.measured_runs import MeasuredRun
@@ -117,6 +124,7 @@ def test_exact_runs_give_back_the_coefficients() -> None:
     exact = msgspec.structs.replace(content, gpu=truth.gpu, models=tuple(truth.models.values()))
     assert predictions(content) == pytest.approx(predictions(exact), rel=0.02)
     assert content.origin is not None
+    assert content.origin.cache_source == "declared"
     assert content.origin.runs == 4 * 11 + 5 + 6 * 6
 
 
@@ -169,6 +177,17 @@ def test_missing_runs_name_the_coefficient_unless_it_is_assumed() -> None:
     assert "alpha_cache" not in content.deviations["resnet50"]
 
 
+def test_counted_l2_utilisation_replaces_that_of_the_runs() -> None:
+    measurements = measure(SimulatedBench(), MODELS[:2])
+    counted = {1: 100.0, 16: 900.0, 32: 1700.0}
+    models = (msgspec.structs.replace(measurements.models[0], cache_percent_ms=counted), measurements.models[1])
+    profile = model_profile(msgspec.structs.replace(measurements, models=models), MODELS[0])
+    for run in profile.solo:
+        active_ms = run.gpu_ms - profile.scheduling_delay_ms
+        assert run.cache_percent == pytest.approx(counted[run.batch] / active_ms, rel=1e-3)
+    assert profile.contention[0].cache_percent in [run.cache_percent for run in profile.solo]
+
+
 def test_two_shares_suffice_if_k4_is_assumed() -> None:
     measurements = measure(SimulatedBench(), MODELS[:2], RunSizes(shares=(50.0, 100.0), copies=2, splits=(50.0,)))
     assumed = {"frequency_slope": -1.0, "scheduling_slope_ms": 0.0}
@@ -193,3 +212,64 @@ def test_models_that_do_not_slow_each_other_have_no_cache_contention() -> None:
     content = fitted(measure(bench), assumed={"cache_scale": 1.0})
     assert all(0 <= model.alpha_cache < 0.001 for model in content.models)
     assert any("not slower beside a copy" in reason for reason in content.assumed.values())
+
+
+def options(tmp_path: Path, **changes: object) -> MeasureOptions:
+    defaults = MeasureOptions(
+        ("pretend",), tmp_path / "out.json", tmp_path / "models", "cpu", "", "", 1.0, "50,100", 2, "", 0.1, (), False
+    )
+    return defaults._replace(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"models": ("other",)}, "MODEL: got 'other', wanted a model of .*: pretend"),
+        ({"device": "tpu"}, "--device: got 'tpu', wanted one of cuda, cpu, emulated"),
+        ({"mechanism": "magic"}, "share_mechanism"),
+        ({"shares": "ten"}, "--shares: got 'ten', wanted numbers"),
+        ({"assume": ("k9=1",)}, "--assume: got 'k9=1', wanted NAME=VALUE with one of k1"),
+        ({"assume": ("k1",)}, "--assume: got 'k1'"),
+    ],
+)
+def test_wrong_options_are_named(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    with pytest.raises(SettingsError, match=message):
+        run_measurement(options(tmp_path, **changes), lambda done, total, run: None)
+
+
+def test_runs_of_another_device_are_not_continued(tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    chosen = options(tmp_path)
+    write_measurements(chosen.runs_file, Measurements(MeasuredDevice("v100", 300, 1530, 50, 1e7), ORIGIN))
+    with pytest.raises(SettingsError, match=r"out\.runs\.json: device: got runs of 'v100', wanted"):
+        run_measurement(chosen, lambda done, total, run: None)
+
+
+def test_a_machine_without_nvml_names_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise SensorFailed("NVML: no library")
+
+    an_emulated_model(tmp_path / "models")
+    monkeypatch.setitem(DEVICE_SENSORS, "nvml", fail)
+    with pytest.raises(SensorFailed, match=r"NVML: no library\. --no-power measures without it"):
+        run_measurement(options(tmp_path, device="cuda:0"), lambda done, total, run: None)
+
+
+def test_the_newest_version_of_a_model_is_measured(tmp_path: Path) -> None:
+    for version in ("2", "10"):
+        an_emulated_model(tmp_path).rename(tmp_path / "pretend" / version)
+    assert find_models(tmp_path, ["pretend"])["pretend"].name == "10"
+    assert find_models(tmp_path, ["pretend/2"])["pretend"].name == "2"
+
+
+def test_the_report_names_values_deviations_and_assumptions() -> None:
+    measurements = measure(SimulatedBench(noise=0.01))
+    fit = fit_measurements(measurements, FitOptions("v100", assumed={"k4": 0.0}))
+    document = measure_document("out.json", fit, {"alexnet b1 10%": "it ended"})
+    text = measure_text(document)
+    assert "frequency_slope" in text
+    assert "assumed: k4: as demanded" in text
+    assert "failed: alexnet b1 10%: it ended" in text
+    assert "written: out.json" in text
+    assert set(document.pair_error) == set(MODELS)

@@ -20,7 +20,7 @@ def measure(
     to: Annotated[Path, typer.Option("--output", "-o", help="Coefficients file to write.")] = Path("coefficients.json"),
     repository: Annotated[Path, typer.Option(help="Model repository.")] = Path("models"),
     device: Annotated[str, typer.Option(help="cuda, cuda:1, cpu, or emulated.")] = "cuda",
-    mechanism: Annotated[str, typer.Option(help="What limits shares: mps, cpu, emulated. Default: by device.")] = "",
+    mechanism: Annotated[str, typer.Option(help="worker.share_mechanism. Default: mps, cpu or emulated.")] = "",
     name: Annotated[str, typer.Option(help="Name of the GPU type. Default: the device's.")] = "",
     price: Annotated[float, typer.Option(min=0.0, help="Dollars per hour.")] = 1.0,
     shares: Annotated[str, typer.Option(help="Shares of the runs alone, percent.", metavar="N,N,...")] = "10,50,100",
@@ -36,6 +36,7 @@ def measure(
     no_power: Annotated[
         bool, typer.Option("--no-power", help="Measure without NVML: plans then ignore the power cap.")
     ] = False,
+    revision: Annotated[str, typer.Option(help="Revision to record. Default: Horologe's version.")] = "",
     json: output.Json = False,
 ) -> None:
     """Measure how models that share this machine's GPU slow each other: coefficients for `horologe provision`.
@@ -55,7 +56,20 @@ def measure(
     from horologe_tuner.core.interference.measurements import ProfileError
 
     options = MeasureOptions(
-        models, to, repository, device, mechanism, name, price, shares, copies, splits, seconds, assume or (), no_power
+        models,
+        to,
+        repository,
+        device,
+        mechanism,
+        name,
+        price,
+        shares,
+        copies,
+        splits,
+        seconds,
+        assume or (),
+        no_power,
+        revision,
     )
     try:
         with _progress(json) as report:

@@ -46,6 +46,7 @@ class MeasureOptions(NamedTuple):
     seconds: float
     assume: Sequence[str]
     no_power: bool
+    revision: str = ""
 
     @property
     def runs_file(self) -> Path:
@@ -65,12 +66,11 @@ def run_measurement(options: MeasureOptions, report: Callable[[int, int, str], N
     sizes.validate()
     assumed, folders = parse_assumptions(options.assume), find_models(options.repository, options.models)
     with TemporaryDirectory(prefix="horologe-measure-") as scratch:
-        place = Path(scratch) / "emulated-device"
-        settings = bench_settings(folders, options.device, options.mechanism, options.seconds, place)
+        settings = bench_settings(folders, options.device, options.mechanism, options.seconds, Path(scratch))
         sensor = open_sensor(settings, options.no_power)
         bench = DeviceBench(settings, sensor)
         try:
-            origin = describe_origin(settings, sensor)
+            origin = describe_origin(settings, sensor, options.revision)
             earlier = _read_earlier(options.runs_file, origin)
             session = MeasurementSession(bench, list(folders), sizes, origin, earlier)
             progress = SessionProgress(report, lambda measured: write_measurements(options.runs_file, measured))

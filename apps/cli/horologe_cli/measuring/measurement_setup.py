@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from horologe_common.interference.coefficients_file import Origin
-from horologe_common.service.settings import SettingsError
+from horologe_common.service.settings import SettingsError, load_settings
 from horologe_gpu_worker.measurement.device_bench import BenchSettings
 from horologe_gpu_worker.measurement.device_sensor import SensorFailed
 from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS
-from horologe_gpu_worker.measurement.share_limits import SHARE_LIMITS
-from horologe_gpu_worker.runtime import DeviceConfig
+from horologe_gpu_worker.settings import WorkerSettings, device_config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,38 +52,41 @@ def _version_key(path: Path) -> tuple[int, str]:
 
 
 def bench_settings(
-    folders: dict[str, Path], device: str, mechanism: str, seconds: float, emulated_device: Path
+    folders: dict[str, Path], device: str, mechanism: str, seconds: float, scratch: Path
 ) -> BenchSettings:
-    """Return the settings of the bench. Raises SettingsError for an unknown device or mechanism."""
+    """Return the settings of the bench: those of a worker (`HOROLOGE_WORKER_...`), with the device and its mechanism.
+
+    Raises SettingsError.
+    """
     kind = device.partition(":")[0]
     if kind not in DEVICE_KINDS:
         raise SettingsError(f"--device: got {device!r}, wanted one of {', '.join(DEVICE_KINDS)}")
-    mechanism = mechanism or DEVICE_KINDS[kind][0]
-    if mechanism not in SHARE_LIMITS:
-        raise SettingsError(f"--mechanism: got {mechanism!r}, wanted one of {', '.join(SHARE_LIMITS)}")
-    return BenchSettings(folders, device, mechanism, seconds, str(emulated_device) if kind == "emulated" else "")
+    flags = {"device": device, "share_mechanism": mechanism or DEVICE_KINDS[kind][0], "cache": str(scratch)}
+    if kind == "emulated":
+        flags["emulated_device"] = str(scratch / "device")
+    return BenchSettings(folders, load_settings(WorkerSettings, "worker", None, os.environ, flags), seconds)
 
 
 def open_sensor(settings: BenchSettings, no_power: bool) -> DeviceSensor:
     """Return the sensor of the device. Raises SensorFailed, whose reason names --no-power."""
-    kind = "host" if no_power else DEVICE_KINDS[settings.device.partition(":")[0]][1]
-    config = DeviceConfig(settings.device, emulated_device=settings.emulated_device)
+    worker = settings.worker
+    kind = "host" if no_power else DEVICE_KINDS[worker.device.partition(":")[0]][1]
     try:
-        return DEVICE_SENSORS[kind](config, next(iter(settings.folders.values())))
+        return DEVICE_SENSORS[kind](device_config(worker), next(iter(settings.folders.values())))
     except SensorFailed as error:
-        raise SensorFailed(
-            f"{error.reason}. --no-power measures without it: plans then ignore the power cap"
-        ) from error
+        hint = "--no-power measures without it: plans then ignore the power cap"
+        raise SensorFailed(f"{error.reason}. {hint}") from error
 
 
-def describe_origin(settings: BenchSettings, sensor: DeviceSensor) -> Origin:
+def describe_origin(settings: BenchSettings, sensor: DeviceSensor, revision: str) -> Origin:
     """Return device, day and revision of the measurement."""
     limits = sensor.limits()
     try:
-        revision = version("horologe")
+        revision = revision or version("horologe")
     except PackageNotFoundError:  # run from a checkout
         revision = "unknown"
-    return Origin(limits.name, datetime.now(UTC).date().isoformat(), revision, settings.mechanism, limits.driver)
+    today = datetime.now(UTC).date().isoformat()
+    return Origin(limits.name, today, revision, settings.worker.share_mechanism, limits.driver)
 
 
 def parse_numbers(option: str, text: str) -> tuple[float, ...]:

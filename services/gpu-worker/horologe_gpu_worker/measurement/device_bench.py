@@ -5,11 +5,14 @@ from __future__ import annotations
 from time import sleep
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from horologe_common.interference.measured_runs import MeasuredDevice, MeasuredModel, MeasuredRun, ShareLoad, ShareTimes
+from horologe_common.service.log import logger
 from horologe_common.status import HorologeError
+from horologe_gpu_worker.measurement.cache_counters import CountersFailed, count_cache_use, interpolate_cache_use
 from horologe_gpu_worker.measurement.device_sensor import SensorWindow
 from horologe_gpu_worker.measurement.share_connection import ShareConnection
-from horologe_gpu_worker.measurement.share_limits import SHARE_LIMITS
 from horologe_gpu_worker.measurement.share_messages import (
     Begin,
     Measure,
@@ -24,19 +27,29 @@ from horologe_gpu_worker.measurement.share_messages import (
     Trace,
     Traced,
 )
+from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from horologe_gpu_worker.measurement.device_sensor import DeviceSensor
+    from horologe_gpu_worker.settings import WorkerSettings
 
 IDLE_S = 2.0
 """Seconds for which the power of the idle device is measured. NVML's power is the mean of the last second."""
 SETTLED = 0.5
 """Part of the length of a run that passes before it, until power and clock are steady."""
+TOLERANCE = 1.0
+"""Percent by which a share may differ from the wanted size."""
 DEFAULT_TRANSFER_BYTES_PER_MS = 10e6
 """For models whose inputs are not copied."""
+
+log = logger("measurement")
+
+
+class InvalidShare(HorologeError):
+    """A share of another size than wanted."""
 
 
 class BenchSettings(NamedTuple):
@@ -44,18 +57,16 @@ class BenchSettings(NamedTuple):
 
     folders: Mapping[str, Path]
     """Model -> `<repository>/<name>/<version>`."""
-    device: str = "cpu"
-    mechanism: str = "cpu"
-    """Key of `SHARE_LIMITS`."""
+    worker: WorkerSettings
+    """Device and mechanism of all shares."""
     seconds: float = 2.0
     """Length of a run."""
-    emulated_device: str = ""
 
 
 class DeviceBench:
     """Runs shares in processes of their own. Processes stay between runs of the same models on the same shares.
 
-    Methods raise ShareFailed, InvalidShares, SensorFailed or DeviceLost. Close the bench afterwards.
+    Methods raise ShareFailed, InvalidShare, SensorFailed or DeviceLost. Close the bench afterwards.
     """
 
     def __init__(self, settings: BenchSettings, sensor: DeviceSensor) -> None:
@@ -79,7 +90,16 @@ class DeviceBench:
         """Return the figures of a model that are the same in all runs."""
         self._open([ShareLoad(model, 1, 100.0)])
         [(_, _, ready)] = self._shares
-        return MeasuredModel(model, ready.batch_sizes, ready.load_bytes, ready.feedback_bytes)
+        source, counted = "declared" if self._settings.worker.emulated_device else "estimated", dict[int, float]()
+        if device_config(self._settings.worker).cuda is not None:
+            self.close()  # counters need the device for themselves
+            try:
+                source, counted = "ncu", self._count_cache_use(model, ready.batch_sizes)
+            except CountersFailed as error:
+                log.warning("no L2 counters: estimated from the bytes of weights and tensors", reason=str(error))
+        return MeasuredModel(
+            model, ready.batch_sizes, ready.load_bytes, ready.feedback_bytes, source, counted
+        )  # fmt: skip
 
     def run(self, loads: Sequence[ShareLoad]) -> MeasuredRun:
         """Run all loads at the same time. Return their times, and the power and clock of the device."""
@@ -120,18 +140,16 @@ class DeviceBench:
         if wanted == [(load.model, load.share_percent) for load, _, _ in self._shares]:
             return
         self.close()
-        settings = self._settings
-        limits = SHARE_LIMITS[settings.mechanism]([load.share_percent for load in loads])
-        connections = []
+        connections, settings = [], self._settings
         try:
-            for load, limit in zip(loads, limits, strict=True):
-                job = ShareJob(
-                    str(settings.folders[load.model]), settings.device, load.share_percent,
-                    settings.emulated_device, limit.cpus, limit.needs_mps,
-                )  # fmt: skip
-                connections.append(ShareConnection(job, limit.environment))
+            for load in loads:
+                share = msgspec.structs.replace(settings.worker, share_percent=load.share_percent)
+                connections.append(ShareConnection(ShareJob(str(settings.folders[load.model]), share)))
                 connections[-1].start()
             ready = [connection.wait_reply(Ready) for connection in connections]
+            for load, reply in zip(loads, ready, strict=True):
+                if abs(reply.percent - load.share_percent) > TOLERANCE:
+                    raise InvalidShare(f"share: got {reply.percent:g}%, wanted {load.share_percent:g}% of the device")
         except HorologeError:
             for connection in connections:
                 connection.close()
@@ -141,6 +159,12 @@ class DeviceBench:
     def _trace(self, share: ShareConnection) -> Traced:
         share.send(Trace())
         return share.wait_reply(Traced)
+
+    def _count_cache_use(self, model: str, batches: Sequence[int]) -> dict[int, float]:
+        """Return the L2 utilisation times active time of each batch size. Raises CountersFailed."""
+        whole = msgspec.structs.replace(self._settings.worker, share_mechanism="whole")
+        job, ends = ShareJob(str(self._settings.folders[model]), whole), (min(batches), max(batches))
+        return interpolate_cache_use([(batch, count_cache_use(job, batch)) for batch in ends], batches)
 
     def _copy_rates(self) -> MeasuredRates:
         """Return the rates of copies, measured once by the first share."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -16,9 +16,6 @@ from horologe_common.clock import monotonic_ns, s
 from horologe_common.service.isolation import describe_exit
 from horologe_common.status import HorologeError
 from horologe_gpu_worker.measurement.share_messages import Command, Failed, Reply, ShareJob
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MODULE = "horologe_gpu_worker.measurement.share_process"
 REPLY_NS = s(180)
@@ -37,18 +34,17 @@ class ShareFailed(HorologeError):
 class ShareConnection:
     """A share process. Call `start` first. Every method raises ShareFailed."""
 
-    def __init__(self, job: ShareJob, environment: Mapping[str, str]) -> None:
-        self.job = job
-        self._environment = environment
+    def __init__(self, job: ShareJob) -> None:
+        self._job = job
 
     def start(self) -> None:
         """Start the process, which opens its model. Does not wait for it."""
         lifeline, self._lifeline = os.pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
-        command = [sys.executable, "-m", MODULE, str(lifeline), msgspec.json.encode(self.job).decode()]
+        command = [sys.executable, "-m", MODULE, str(lifeline), msgspec.json.encode(self._job).decode()]
         try:
             self._process = subprocess.Popen(
-                command, env={**os.environ, **self._environment}, pass_fds=(lifeline,), stdin=subprocess.PIPE,
+                command, pass_fds=(lifeline,), stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=self._log, start_new_session=True,
             )  # fmt: skip
         finally:
@@ -89,7 +85,7 @@ class ShareConnection:
 
     @property
     def _name(self) -> str:
-        return f"{self.job.folder} at {self.job.share_percent:g}%"
+        return f"{self._job.folder} at {self._job.settings.share_percent:g}%"
 
     def _read_line(self, timeout_ns: int) -> bytes:
         assert self._process.stdout is not None

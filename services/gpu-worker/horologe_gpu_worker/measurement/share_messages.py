@@ -6,29 +6,26 @@ from typing import TypeAlias
 
 import msgspec
 
+from horologe_gpu_worker.settings import WorkerSettings
+
 
 class ShareJob(msgspec.Struct, frozen=True, tag=True):
-    """Argument of a share process: the model that it opens, and its share of the device."""
+    """Argument of a share process: the model that it opens, and the settings that name its share of the device."""
 
     folder: str
     """`<repository>/<name>/<version>`."""
-    device: str
-    share_percent: float
-    emulated_device: str = ""
-    cpus: tuple[int, ...] = ()
-    """CPUs that the process may use. Empty: all."""
-    needs_mps: bool = False
-    """Fail unless the process is a client of an MPS server."""
+    settings: WorkerSettings
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """The model is open."""
 
+    percent: float
+    """Share of the device that the process has."""
     batch_sizes: tuple[int, ...]
     load_bytes: float
     feedback_bytes: float
     """Per row."""
-    weights_bytes: int
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):

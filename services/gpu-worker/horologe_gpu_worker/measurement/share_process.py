@@ -46,8 +46,6 @@ def main(arguments: list[str]) -> int:
         replies.write(msgspec.json.encode(reply) + b"\n")
 
     try:
-        if job.cpus:
-            os.sched_setaffinity(0, job.cpus)
         runner = ShareRunner(job)
         send(runner.open())
         threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()

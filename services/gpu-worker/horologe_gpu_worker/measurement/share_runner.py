@@ -11,6 +11,7 @@ import numpy as np
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.status import ModelFailed
+from horologe_gpu_worker.device_shares import enter_share
 from horologe_gpu_worker.measurement.kernel_trace import trace_cuda, trace_onnx
 from horologe_gpu_worker.measurement.share_batches import BatchTimes, ShareBatches
 from horologe_gpu_worker.measurement.share_messages import Measured, MeasuredRates, Ready, ShareJob, Traced
@@ -18,8 +19,9 @@ from horologe_gpu_worker.repository.manifest import read_manifest
 from horologe_gpu_worker.repository.model_signature import zeros
 from horologe_gpu_worker.repository.modelstore import runtime_name
 from horologe_gpu_worker.repository.profiling import ON_DEVICE
-from horologe_gpu_worker.runtime import DeviceConfig, PreparesModels
+from horologe_gpu_worker.runtime import PreparesModels
 from horologe_gpu_worker.runtimes import RUNTIMES
+from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 COPY_BYTES, COPIES = 64 << 20, 10
 """Bytes of a copy, more than a cache holds; number of copies, of which the fastest counts."""
+UNTRACED = Traced(1, 0.0)
+"""Of a model whose kernels cannot be told apart."""
 
 
 class ShareRunner:
@@ -36,12 +40,14 @@ class ShareRunner:
 
     def __init__(self, job: ShareJob, clock: Callable[[], int] = monotonic_ns) -> None:
         self._folder = Path(job.folder)
-        self._device = DeviceConfig(job.device, share_percent=job.share_percent, emulated_device=job.emulated_device)
+        self._settings = job.settings
         self._clock = clock
         self._batches: ShareBatches | None = None
 
     def open(self) -> Ready:
-        """Open the model and run every batch size once."""
+        """Limit this process to its share, open the model and run every batch size once. Also raises SettingsError."""
+        percent = enter_share(self._settings).percent
+        self._device = device_config(msgspec.structs.replace(self._settings, share_percent=percent))
         name = runtime_name(self._folder, read_manifest(self._folder))
         runtime = RUNTIMES[name](self._device)
         self._spec = runtime.inspect(self._folder)
@@ -54,12 +60,12 @@ class ShareRunner:
             load_bytes = self._emulated.model.load_bytes  # its EXEC includes the feedback
         elif not runtime.inline_io:
             load_bytes, feedback_bytes = (_row_bytes(self._spec, outputs) for outputs in (False, True))
-        return Ready(self._spec.batch_sizes, load_bytes, feedback_bytes, self._spec.weights_bytes)
+        return Ready(percent, self._spec.batch_sizes, load_bytes, feedback_bytes)
 
     def _emulated_figures(self) -> EmulatedFigures | None:
         from horologe_gpu_worker.measurement.emulated_figures import EmulatedFigures
 
-        device_file = self._device.emulated_device
+        device_file = self._settings.emulated_device
         return EmulatedFigures(device_file, self._folder) if device_file else None
 
     def begin(self, batch: int) -> None:
@@ -105,9 +111,7 @@ class ShareRunner:
         on_device = self._device.cuda is not None and self._spec.runtime in ON_DEVICE
         if self._spec.runtime == "onnx" and not on_device:
             return trace_onnx(self._spec, self._folder, self._batch)
-        trace = (
-            trace_cuda(self._batches.run_next) if on_device else Traced(1, 0.0)
-        )  # else: kernels cannot be told apart
+        trace = trace_cuda(self._batches.run_next) if on_device else UNTRACED
         return msgspec.structs.replace(trace, moved_bytes=self._tensor_bytes())
 
     def _tensor_bytes(self) -> float:
@@ -120,7 +124,7 @@ class ShareRunner:
             return MeasuredRates(self._emulated.gpu.pcie_bytes_per_ms, 1.0)
         if self._device.cuda is None:
             return MeasuredRates(0.0, 2 * COPY_BYTES / _host_copy_ms(self._clock))
-        return _cuda_rates(self._device.cuda)
+        return cuda_rates(self._device.cuda)
 
 
 def _row_bytes(spec: ModelSpec, outputs: bool) -> float:
@@ -139,7 +143,7 @@ def _host_copy_ms(clock: Callable[[], int]) -> float:
     return min(times) / 1e6
 
 
-def _cuda_rates(device: int) -> MeasuredRates:
+def cuda_rates(device: int) -> MeasuredRates:
     """Time copies with CUDA events. A copy within the device's memory reads and writes."""
     import torch
 

@@ -20,10 +20,13 @@ from horologe_tuner.core.interference.measurements import ProfileError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from horologe_tuner.core.interference.measurements import GpuProfile, ModelProfile, SoloRun
+    from horologe_tuner.core.interference.measurements import CopiesRun, GpuProfile, ModelProfile, SoloRun
 
 FULL_SPEED = 0.999
 """Part of the maximum frequency above which a run counts as not throttled. NVML averages vary by less (V100)."""
+NEAR_CAP = 0.9
+"""Part of the power cap below which a run counts as not throttled either: its clock is lower for another reason. The
+throttled runs of the V100 have 0.96 and more."""
 _ACTIVE = ("k1", "k2", "k3", "k4", "k5", "k6")
 
 
@@ -213,8 +216,8 @@ def _fit_frequency(profile: GpuProfile) -> Fitted:
     Measured power stops at the cap. The demand of more copies continues the line of the runs at full frequency.
     """
     runs = sorted(profile.runs, key=lambda run: run.copies)
-    full = [run for run in runs if run.frequency_mhz >= FULL_SPEED * profile.max_frequency_mhz]
-    throttled = [run for run in runs if run.frequency_mhz < FULL_SPEED * profile.max_frequency_mhz]
+    full = [run for run in runs if not _is_throttled(run, profile)]
+    throttled = [run for run in runs if _is_throttled(run, profile)]
     if len(full) < 2 or not throttled:
         missing = "two runs below the power cap" if len(full) < 2 else "a run of enough copies to exceed the power cap"
         raise ProfileError(f"{profile.name}: alpha_f: not determined, missing {missing}")
@@ -241,8 +244,12 @@ def _deviations(fitted: Mapping[str, Fitted], fixed: Mapping[str, float]) -> dic
 
 def _frequency_ratio(run: SoloRun, gpu: GpuCoefficients) -> float:
     """Return f / F of a run, 1 where it was not throttled."""
-    ratio = run.frequency_mhz / gpu.max_frequency_mhz
-    return ratio if ratio < FULL_SPEED else 1.0
+    return run.frequency_mhz / gpu.max_frequency_mhz if _is_throttled(run, gpu) else 1.0
+
+
+def _is_throttled(run: SoloRun | CopiesRun, gpu: GpuCoefficients | GpuProfile) -> bool:
+    slow = run.frequency_mhz < FULL_SPEED * gpu.max_frequency_mhz
+    return slow and run.power_w >= NEAR_CAP * gpu.max_power_w
 
 
 def _ability(run: SoloRun, profile: ModelProfile) -> float:

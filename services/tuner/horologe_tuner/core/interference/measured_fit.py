@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
-    from horologe_common.interference.measured_runs import MeasuredRun, Measurements, ShareLoad, ShareTimes
+    from horologe_common.interference.measured_runs import (
+        MeasuredModel,
+        MeasuredRun,
+        Measurements,
+        ShareLoad,
+        ShareTimes,
+    )
 
 NO_CAP_W = 1.0
 """Power cap of a device without a power sensor: no model needs power there."""
@@ -74,7 +80,8 @@ def fit_measurements(measurements: Measurements, options: FitOptions) -> FittedM
     gpu_fit, errors = _fit_pairs(runs, gpu_fit, models, options, fixed)
     deviations[options.name] = gpu_fit.deviations
     models = {name: _with_errors(model, runs, errors.get(name, [])) for name, model in models.items()}
-    origin = msgspec.structs.replace(measurements.origin, runs=len(runs))
+    sources = ", ".join(sorted({model.cache_source for model in measurements.models}))
+    origin = msgspec.structs.replace(measurements.origin, runs=len(runs), cache_source=sources)
     content = CoefficientsFile(
         gpu_fit.coefficients, tuple(models.values()), options.interference_model, _finite(deviations), assumed, origin
     )
@@ -143,15 +150,13 @@ def model_profile(measurements: Measurements, name: str) -> ModelProfile:
     solo = tuple(
         SoloRun(
             run.loads[0].batch, run.loads[0].share_percent, times.gpu_ms, run.power_w, run.frequency_mhz,
-            times.cache_percent,
+            _cache_percent(model, run.loads[0].batch, times),
         )
         for run, times in alone
     )  # fmt: skip
     scheduling_ms = min(times.scheduling_ms for _, times in alone)
-    kernels = alone[0][1].kernels
-    return ModelProfile(
-        name, kernels, scheduling_ms, model.load_bytes, model.feedback_bytes, solo, _contention(measurements.runs, name)
-    )
+    kernels, contention = alone[0][1].kernels, _contention(measurements.runs, model)
+    return ModelProfile(name, kernels, scheduling_ms, model.load_bytes, model.feedback_bytes, solo, contention)
 
 
 def _alone(runs: Sequence[MeasuredRun], model: str) -> list[tuple[MeasuredRun, ShareTimes]]:
@@ -168,9 +173,9 @@ def _copies(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     return list({len(run.loads): run for run in equal if run.loads[0] == load}.values())
 
 
-def _contention(runs: Sequence[MeasuredRun], model: str) -> tuple[CacheContentionRun, ...]:
+def _contention(runs: Sequence[MeasuredRun], model: MeasuredModel) -> tuple[CacheContentionRun, ...]:
     """Return the runs of a model beside copies of itself, of each load that also ran alone."""
-    alone: dict[ShareLoad, ShareTimes] = {run.loads[0]: times for run, times in _alone(runs, model)}
+    alone: dict[ShareLoad, ShareTimes] = {run.loads[0]: times for run, times in _alone(runs, model.model)}
     contention = []
     for run in runs:
         load, copies = run.loads[0], len(run.loads)
@@ -179,7 +184,7 @@ def _contention(runs: Sequence[MeasuredRun], model: str) -> tuple[CacheContentio
             contention += [
                 CacheContentionRun(
                     before.gpu_ms - before.scheduling_ms, times.gpu_ms - times.scheduling_ms, run.frequency_mhz,
-                    (copies - 1) * before.cache_percent,
+                    (copies - 1) * _cache_percent(model, load.batch, before),
                 )
                 for times in run.times
             ]  # fmt: skip
@@ -192,6 +197,12 @@ def _is_faster_beside_a_copy(profile: ModelProfile, gpu: GpuCoefficients) -> boo
         for run in profile.contention
     ]
     return bool(growth) and float(np.mean(growth)) < 1
+
+
+def _cache_percent(model: MeasuredModel, batch: int, times: ShareTimes) -> float:
+    """Return the L2 utilisation of a run alone."""
+    counted = model.cache_percent_ms.get(batch)
+    return times.cache_percent if counted is None else counted / (times.gpu_ms - times.scheduling_ms)
 
 
 def _pair(run: MeasuredRun) -> PairRun:
