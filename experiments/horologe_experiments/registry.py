@@ -16,6 +16,7 @@ from horologe_experiments.harness.experiment import Experiment
 from horologe_experiments.igniter.igniter_error import IgniterError
 from horologe_experiments.igniter.igniter_exact import IgniterExact
 from horologe_experiments.igniter.igniter_plans import IgniterPlans
+from horologe_experiments.igniter.igniter_run import IgniterRun
 from horologe_experiments.igniter.igniter_table1 import IgniterTable1
 from horologe_experiments.igniter.igniter_time import IgniterTime
 from horologe_experiments.inferline.inferline_cost import InferLineCost
@@ -61,6 +62,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         IgniterTable1(),
         IgniterPlans(),
         IgniterExact(),
+        IgniterRun(),
     )
 }
 """Experiments that run in the simulator or in this process."""

@@ -43,6 +43,7 @@ TINY |= {
     "inferline-traces": ["point_seconds=1", 'pipeline="cascade"', "max_rate=50", "oracle=true"],
     "inferline-drop": ['duration="500ms"'],
     "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_seconds=3", "serve_seconds=3"],
+    "igniter-run": ["seeds=1", "seconds=2", 'strategies=["ours", "ffd+"]'],
 }
 TINY |= {
     "igniter-table1": [],
@@ -102,7 +103,7 @@ def test_findings_become_files(tmp_path: Path) -> None:
             "replicas",
         ),
         *("inferline-cost", "inferline-planner", "inferline-tuner", "inferline-traces", "inferline-pooled"),
-        *("inferline-drop", "tournament"),
+        *("inferline-drop", "tournament", "igniter-run"),
     ],
 )
 def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:

@@ -171,7 +171,8 @@ class ModelStore:
             log.warning("model unavailable", model=spec.key, reason=reason)
             return ModelReport(spec, None, encodable(reason))
         times = manifest.emulated
-        self._inline[spec.key] = runtime.inline_io and not (times and (times.input_ms or times.output_ms))
+        transfers = times is not None and bool(times.input_ms or times.output_ms or times.sharing)
+        self._inline[spec.key] = runtime.inline_io and not transfers
         report = self._reports[folder] = ModelReport(spec, profile)
         return report
 
