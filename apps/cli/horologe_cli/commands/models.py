@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, Json, Keys, call_server, console, fail, print_json
+from horologe_common.wanted_shares import WHOLE_PERCENT
 from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
