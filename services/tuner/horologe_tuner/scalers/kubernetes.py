@@ -6,7 +6,7 @@ of devices it also needs get, list, create and delete for `deployments`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
@@ -53,10 +53,11 @@ class KubernetesScaler:
         """See `Scaler`. A share is a copy of the Deployment of its hardware type, with one pod and other settings."""
         try:
             check_shares(wanted)
-            deployments = self._api.list_namespaced_deployment(
-                self._namespace, label_selector=SHARE, _request_timeout=TIMEOUT_S
+            deployments = self._document(
+                self._api.list_namespaced_deployment(self._namespace, label_selector=SHARE, _request_timeout=TIMEOUT_S)
             )
-            running = {item.metadata.labels[SHARE]: item.metadata.name for item in deployments.items}
+            metadata = [item["metadata"] for item in deployments["items"]]
+            running = {item["labels"][SHARE]: item["name"] for item in metadata}
             for share in wanted:
                 if share.worker not in running:
                     self._create_share(share)
@@ -69,17 +70,21 @@ class KubernetesScaler:
         except (client.ApiException, HTTPError) as error:
             raise self._error("of a share", error) from error
 
+    def _document(self, answer: object) -> Any:
+        """Return an answer of the API as it is in JSON."""
+        return self._api.api_client.sanitize_for_serialization(answer)
+
     def _create_share(self, share: WantedShare) -> None:
         name = self._names.find_name(share.hardware)
         template = self._api.read_namespaced_deployment(name, self._namespace, _request_timeout=TIMEOUT_S)
-        spec = self._api.api_client.sanitize_for_serialization(template.spec)
+        spec = self._document(template)["spec"]
         pod, labels = spec["template"], {SHARE: share.worker}
         pod["metadata"]["labels"] = {**pod["metadata"].get("labels", {}), **labels}
         settings = worker_environment(share)
         container = pod["spec"]["containers"][0]
         kept = [entry for entry in container.get("env", ()) if entry["name"] not in settings]
         container["env"] = kept + [{"name": variable, "value": text} for variable, text in settings.items()]
-        body = {
+        body: Any = {
             "metadata": {"name": f"{name}-{share.worker}".lower().replace("_", "-"), "labels": labels},
             "spec": {**spec, "replicas": 1, "selector": {"matchLabels": pod["metadata"]["labels"]}},
         }
