@@ -120,7 +120,8 @@ class FakeNvml:
     def _mig(self, handle: Any) -> tuple[bytes, int]:
         gpu = self.gpus[handle.value // MIG_HANDLE - 1]
         assert gpu.mig is not None
-        return gpu.mig[handle.value % MIG_HANDLE]
+        uuid, slices = gpu.mig[handle.value % MIG_HANDLE]
+        return uuid, slices
 
     def _write(self, handle: Any, target: Any, name: str, is_text: bool = False) -> int:
         gpu = self.gpus[handle.value - 1]

@@ -41,7 +41,7 @@ class MigShare:
                 f"setting worker.device: got {self._settings.device!r}, wanted cuda for share_mechanism 'mig'"
             )
         try:
-            gpu, device = self._claim(list(self._find_devices(self._nvml or load_nvml())))
+            gpu, device = self._claim(list(self._find_devices(load_nvml())))
             info = describe_gpu(self._settings, gpu)
         except OSError as error:
             raise SettingsError(
