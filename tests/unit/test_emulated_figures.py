@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def alone(share: float = SHARE) -> Any:
-    arrays = run_alone(GPU, stack_coefficients([VGG])[:, 0], *np.array([BATCH, share]))
+    arrays: Any = run_alone(GPU, stack_coefficients([VGG])[:, 0], *np.array([BATCH, share]))
     return arrays._make(map(float, arrays))
 
 
