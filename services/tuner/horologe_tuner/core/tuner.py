@@ -56,7 +56,7 @@ class Tuner:
         self.stats = Stats()
         self.plans: dict[str, RunningPlan] = {}
         """By pipeline."""
-        self._rules = ScalingRules(settings.demand, settings.settle_ns)
+        self._rules = ScalingRules(settings.demand, settings.settle_ns, settings.headroom)
         self._number = 0
         self._controller = ""
         self._last_event = 0
