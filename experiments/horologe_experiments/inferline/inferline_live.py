@@ -15,7 +15,7 @@ import numpy as np
 
 from horologe_common.clock import s
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
-from horologe_experiments.inferline.cases import pipeline_case
+from horologe_experiments.inferline.cases import configuration_text, pipeline_case
 from horologe_experiments.live.local_services import READY_S, apply_plan, benchmark_folder, local_services
 from horologe_load.arrivals import gamma
 from horologe_load.load_loops import open_loop
@@ -185,6 +185,12 @@ class LiveComparison:
         fields = [name for name in runs[0] if name not in ("pipeline", "run")]
         medians = {name: round(statistics.median(run[name] for run in runs), 5) for name in fields}
         difference = abs(medians["estimated_p99_ms"] - medians["live_p99_ms"]) / medians["live_p99_ms"]
-        plan = "; ".join(f"{stage.stage}: {stage.describe()}" for stage in self._plan.stages)
         names = {"pipeline": self._traffic.pipeline, "rate": self._traffic.rate, "cv": self._traffic.cv}
-        return names | medians | {"difference": round(difference, 4), "plan": plan}
+        return (
+            names
+            | medians
+            | {
+                "difference": round(difference, 4),
+                "plan": configuration_text(self._plan.configuration),
+            }
+        )
