@@ -63,6 +63,12 @@ def test_traffic_beyond_the_sample_scales_up_to_its_level() -> None:
     assert decide(s(9), PLAN, ScalingState(decision.after, s(9)), times(1.55), None, RULES) is None
 
 
+@pytest.mark.parametrize("headroom", [0.99, float("nan")])
+def test_a_headroom_below_one_is_an_error(headroom: float) -> None:
+    with pytest.raises(ValueError, match=r"tuner\.headroom: got .*, wanted at least 1"):
+        ScalingRules(headroom=headroom)
+
+
 def test_scaling_up_goes_a_tenth_beyond_the_demand() -> None:
     rules, running = ScalingRules(headroom=1.0), ScalingState(dict(PLANNED), s(9))
     decision = decide(s(9), PLAN, running, times(1.9), None, rules)

@@ -44,7 +44,7 @@ SLOW = 0.3
 """Probability of the second stage in the driver of `cascade`."""
 UNLIMITED = TrafficEnvelope((s(1), s(60)), (1_000_000, 60_000_000))
 """The tuner does not scale up: the plan is measured as it is."""
-SETTLE_NS = s(3600)
+SETTLE = "60min"
 
 
 class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,7 +137,7 @@ class LiveComparison:
             return [uvloop.run(self._measure(system.topology.clients[0], number)) for number in range(self._scene.runs)]
 
     def _system(self, folder: str) -> LocalSystem:
-        sets = (f"tuner.settle_ns={SETTLE_NS}", f"worker.cache={folder}", f"tuner.state={folder}")
+        sets = (f"tuner.settle_ns={SETTLE}", f"worker.cache={folder}", f"tuner.state={folder}")
         return local_services(benchmark_folder(FOLDER), sets, tuner=True)
 
     async def _measure(self, endpoint: str, number: int) -> dict[str, Any]:

@@ -40,6 +40,11 @@ class ScalingRules(msgspec.Struct, frozen=True):
     per second of docs/experiments/inferline.md, with the seeds 2 and 3, 1.0% and 0.2% of all queries miss with 1.15,
     and 0.03% and 0.1% with 1.25, for 2% and 7% more dollars."""
 
+    def __post_init__(self) -> None:
+        """Raise ValueError if the headroom is below 1."""
+        if not self.headroom >= 1:
+            raise ValueError(f"tuner.headroom: got {self.headroom}, wanted at least 1")
+
 
 class Demand(msgspec.Struct, frozen=True):
     """Queries per second that the envelope demands, and the window that shows it. 0: the plan suffices."""
