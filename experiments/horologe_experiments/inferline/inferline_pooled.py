@@ -18,7 +18,7 @@ from horologe_experiments.inferline.cases import (
 )
 from horologe_load.arrivals import gamma
 from horologe_sim.scenario.pooled_plan import PoolSimulation, plan_pooled
-from horologe_tuner.core.estimator import draw_calls
+from horologe_tuner.core.pipeline_workload import draw_calls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
