@@ -123,6 +123,7 @@ def test_a_running_plan_changes_with_few_moves(tmp_path: Path) -> None:
             USAGE,
             "price_per_hour: got 0",
         ),
+        (FIRST, "[gpu.v100]\ntime_factor = 0\n" + FIRST, USAGE, "gpu.v100: time_factor: got 0, wanted a finite"),
         (FIRST, "margin = -1\n" + FIRST, USAGE, "margin: got -1"),
         (FIRST, "gpu = {}\n" + FIRST, USAGE, "gpu types: got none"),
         ("[[workload]]", "[[workload", USAGE, "workloads.toml: "),

@@ -187,6 +187,13 @@ def test_types_are_mixed_where_that_is_cheapest() -> None:
     assert plan.gpu_counts() == {"v100": 1, "slow": 1}
 
 
+def test_a_device_with_all_times_multiplied_has_the_same_shares() -> None:
+    slow = [msgspec.structs.replace(load, rate=load.rate / 10, slo_ms=load.slo_ms * 10) for load in TABLE_3]
+    plan = provision(slow, [V100.with_times(10)])
+    check_plan(plan, slow)
+    assert shares(plan) == shares(provision(TABLE_3, [V100]))
+
+
 def test_a_workload_too_large_for_a_gpu_is_split() -> None:
     load = Workload("big", "vgg19", 1500, 40)
     for options in (ProvisioningOptions(), PAPER_OPTIONS):

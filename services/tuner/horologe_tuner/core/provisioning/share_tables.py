@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
 from horologe_common.interference.prediction import (
@@ -38,6 +40,25 @@ class GpuType(NamedTuple):
     def whole(self) -> int:
         """r_max in steps of r_unit."""
         return int(100 / self.gpu.share_unit_percent + 1e-9)
+
+    def with_times(self, factor: float) -> GpuType:
+        """Return the type with all times multiplied. Power and L2 utilisation of a workload stay the same.
+
+        Raises ValueError if the factor is not positive and finite.
+        """
+        if not (isfinite(factor) and factor > 0):
+            raise ValueError(f"{self.gpu.name}: time_factor: got {factor:g}, wanted a finite number above 0")
+        delays = ("scheduling_slope_ms", "scheduling_offset_ms")
+        gpu = msgspec.structs.replace(
+            self.gpu, pcie_bytes_per_ms=self.gpu.pcie_bytes_per_ms / factor,
+            **{name: factor * getattr(self.gpu, name) for name in delays},
+        )  # fmt: skip
+        times = ("k1", "k2", "k3", "k5", "k6", "scheduling_delay_ms", "alpha_power", "alpha_cacheutil")
+        models = {
+            name: msgspec.structs.replace(model, **{field: factor * getattr(model, field) for field in times})
+            for name, model in self.models.items()
+        }
+        return GpuType(gpu, models)
 
 
 class Allocation(NamedTuple):
