@@ -9,7 +9,8 @@ from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Describe, Description, Events, Load, Plan, PlannedModel, Result
-from plan_bench import FRONTEND, TUNER, Bench
+from horologe_controller.schedulers import SCHEDULERS
+from plan_bench import FRONTEND, SELECTOR, TUNER, Bench
 
 
 def a_shared_gpu(**options: object) -> Bench:
@@ -182,3 +183,71 @@ def test_predictions_without_a_compiled_size_change_nothing(exec_ns: dict[int, i
     alone = predictions(bench, bench.workers[0])
     bench.plan(PlannedModel("a", 1, 16, workers=("left",), exec_ns=exec_ns))
     assert predictions(bench, bench.workers[0]) == alone
+
+
+def test_a_standby_share_loads_the_model_and_runs_nothing() -> None:
+    bench = a_shared_gpu()
+    bench.plan(PlannedModel("a", 1, 8, workers=("left",), standby=("right",)))
+    assert {worker for worker, model in bench.loads if model == "a/1"} == set(bench.workers)
+    bench.submit("a/1", count=40)
+    assert {worker for worker, _ in bench.finish_all()} == {bench.workers[0]}
+    bench.controller.handle(bench.now_ns, SELECTOR, Describe(1, "a/1"), ())
+    (description,) = [out.message for out in bench.controller.out if isinstance(out.message, Description)]
+    assert all("a/1" in share.resident and "a/1" in share.kept for share in description.shares)
+
+
+def run_switches(scheduler: str, *orders: tuple[str, str]) -> tuple[Bench, int]:
+    """Run 14 requests around each of 20 plans, in which the orders of active and standby worker take turns."""
+    bench, served = a_shared_gpu(scheduler=scheduler), 0
+    for number in range(1, 21):
+        active, standby = orders[number % len(orders)]
+        bench.submit("a/1", count=7, first=1000 * number)
+        bench.plan(PlannedModel("a", 1, 8, workers=(active,), standby=(standby,)), number=number)
+        bench.submit("a/1", count=7, first=1000 * number + 100)
+        served += sum(len(infer.rows) for _, infer in bench.finish_all())
+    assert bench.controller.pending() == 0
+    return bench, served
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_switch_to_the_standby_share_loads_and_loses_nothing(scheduler: str) -> None:
+    _, without = run_switches(scheduler, ("left", "right"))
+    bench, served = run_switches(scheduler, ("left", "right"), ("right", "left"))
+    assert served == without == (280 if scheduler != "deferred" else without)  # which drops some by its policy
+    assert len([1 for _, model in bench.loads if model == "a/1"]) == 2
+    assert bench.unloads == []
+
+
+def test_a_standby_share_takes_over_at_once_when_the_worker_is_lost() -> None:
+    bench = a_shared_gpu()
+    bench.add_worker("v100", "other", 100, "gpu-1")
+    bench.plan(PlannedModel("a", 1, 8, workers=("left",), standby=("right",)))
+    bench.submit("a/1", count=20)
+    bench.lose(bench.workers[0])
+    done = bench.finish_all()
+    assert {worker for worker, _ in done} == {bench.workers[1]}
+    assert sum(len(infer.rows) for _, infer in done) == 20
+    restarted = bench.add_worker("v100", "left", 40, "gpu-0")
+    bench.submit("a/1", count=3, first=1000)
+    assert {worker for worker, _ in bench.finish_all()} == {restarted}
+
+
+def test_a_standby_share_that_leaves_the_plan_unloads_the_model() -> None:
+    bench = a_shared_gpu()
+    bench.plan(PlannedModel("a", 1, 8, workers=("left",), standby=("right",)))
+    bench.plan(PlannedModel("a", 1, 8, workers=("left",)), number=2)
+    assert bench.unloads == [(bench.workers[1], "a/1")]
+
+
+def test_latencies_are_counted_by_the_slo_of_the_plan() -> None:
+    bench = a_shared_gpu()
+    bench.plan(PlannedModel("a", 1, 1, workers=("left",), slo_ns=ms(3)), PlannedModel("b", 1, 8, workers=("right",)))
+    bench.submit("a/1", count=6)
+    bench.submit("b/1", count=6, first=100)
+    bench.finish_all()  # one request each millisecond
+    bench.now_ns += ms(100)
+    bench.controller.tick(bench.now_ns)
+    counts = {model.model: model.latencies for event in sent(bench.controller, Events, TUNER) for model in event.models}
+    assert counts.get("b/1", ()) == ()
+    assert sum(count for _, count in counts["a/1"]) == 6
+    assert 0 < sum(count for bucket, count in counts["a/1"] if bucket > 0) < 6

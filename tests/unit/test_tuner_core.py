@@ -25,9 +25,9 @@ from horologe_common.wire import (
 )
 from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
 from horologe_tuner.core.pipeline_tuning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
-from horologe_tuner.core.pipeline_tuning.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.core.tuner import Tuner, TunerState
 from horologe_tuner.core.tuner_status import JournalEntry
+from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.settings import TunerSettings
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Bench:
         return document
 
     def replicas(self) -> dict[str, int]:
-        return dict(self.tuner.plans["video"].state.replicas)
+        return dict(self.tuner.pipelines.plans["video"].state.replicas)
 
 
 def test_a_plan_reaches_controller_scaler_and_state_file() -> None:

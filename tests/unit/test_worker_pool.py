@@ -11,7 +11,7 @@ from horologe_cli.local.supervisor import ChildSpec, Supervisor
 from horologe_cli.local.worker_pool import MAX_WORKERS, ControlServer, WorkerPool
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import WantedShare
-from horologe_tuner.core.pipeline_tuning.worker_scaling import Scaled, ScaleTo
+from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.scaler import ScalingError
 from horologe_tuner.scaler_thread import scale
 from horologe_tuner.scalers.process import ProcessScaler

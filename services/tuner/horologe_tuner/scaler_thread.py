@@ -7,12 +7,12 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from horologe_common.status import HorologeError
-from horologe_tuner.core.pipeline_tuning.worker_scaling import Scaled
+from horologe_tuner.core.worker_scaling import Scaled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_tuner.core.pipeline_tuning.worker_scaling import ScaleTo
+    from horologe_tuner.core.worker_scaling import ScaleTo
     from horologe_tuner.scaler import Scaler
 
 

@@ -37,3 +37,9 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Without events of the controller for this time, the tuner changes nothing."""
     reconcile_ns: int = s(5)
     """Interval at which a scaling that has not succeeded is tried again."""
+    shadow_percent: float = 10.0
+    """Percent of a device that the standby worker of a workload has more than the workload, if as much is left (iGniter
+    section 4.2). 0: no standby workers."""
+    shadow_calm_ns: int = s(10)
+    """Time for which a smaller share must have sufficed before a workload switches back to it. It doubles, up to 10
+    minutes, each time the violation returns."""

@@ -91,6 +91,15 @@ METRICS: dict[str, Metric] = {
         "gauge", "Highest rate in queries per second of the last check, by window in seconds", ("pipeline", "window")
     ),
     "horologe_tuner_workers": Metric("gauge", "Workers, wanted and running", ("hardware", "state")),
+    "horologe_tuner_switches_total": Metric(
+        "counter", "Workloads of the sharing plan that switched to another share", ("workload", "reason", "mode")
+    ),
+    "horologe_tuner_share_percent": Metric(
+        "gauge", "Percent of the device that serves a workload of the sharing plan", ("workload", "device")
+    ),
+    "horologe_tuner_beyond_slo": Metric(
+        "gauge", "Part of a workload's requests in the last second that exceeded its SLO or were refused", ("workload",)
+    ),
     "horologe_tuner_blind": Metric("gauge", "1 while the tuner sees no arrivals and changes nothing", ()),
     "horologe_tuner_scaler_errors_total": Metric("counter", "Calls of the scaler that failed", ()),
     "horologe_profiler_keys": Metric("gauge", "Models x applications x ranges of lengths that have measurements"),

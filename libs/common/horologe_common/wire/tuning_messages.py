@@ -21,6 +21,9 @@ class ModelEvents(Message, frozen=True):
     """Requests that have run."""
     refused: int = 0
     """Requests that were refused or whose worker failed."""
+    latencies: tuple[tuple[int, int], ...] = ()
+    """(bucket, requests) of the requests that have run, for a model whose plan has an SLO. Ascending buckets, as in
+    `horologe_common.latency_buckets`. A latency is the time from Submit to Result and `controller.margin_ns`."""
 
 
 class PipelineArrivals(Message, frozen=True):
@@ -84,6 +87,11 @@ class PlannedModel(Message, frozen=True):
     exec_ns: dict[int, int] = msgspec.field(default_factory=dict)
     """Predicted duration of a batch by its size, on a share of `workers` beside its neighbours. It replaces the
     worker's profile, which is scaled for other sizes, until there are measurements."""
+    standby: tuple[str, ...] = ()
+    """Names of workers whose shares keep the model loaded and do not run it. While none of `workers` is connected, the
+    first of them that has loaded the model runs it."""
+    slo_ns: int = 0
+    """SLO that `ModelEvents.latencies` count by. 0: latencies are not counted."""
 
 
 class Plan(Message, frozen=True, tag=63):

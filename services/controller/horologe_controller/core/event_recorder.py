@@ -8,9 +8,12 @@ import msgspec
 
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out
+from horologe_common.latency_buckets import latency_bucket
 from horologe_common.wire import DeviceState, Events, ModelEvents, PipelineArrivals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from horologe_controller.core.cluster.cluster import Cluster
 
 BIN_NS = ms(10)
@@ -23,6 +26,8 @@ class _ModelCounts(msgspec.Struct):
     """Number of a bin since the clock's start -> requests."""
     finished: int = 0
     refused: int = 0
+    latencies: dict[int, int] = {}
+    """Bucket -> requests."""
 
 
 class EventRecorder:
@@ -73,13 +78,26 @@ class EventRecorder:
         counts.finished += finished
         counts.refused += refused
 
+    def record_latencies(self, model: str, slo_ns: int, latencies_ns: Iterable[int]) -> None:
+        """Count the latencies of requests that have run."""
+        counts = self._find(model).latencies
+        for latency_ns in latencies_ns:
+            bucket = latency_bucket(latency_ns, slo_ns)
+            counts[bucket] = counts.get(bucket, 0) + 1
+
     def pop_events(self, now_ns: int, cluster: Cluster) -> list[Out]:
         """Return the messages with the events since the last ones."""
         span_ns, self._sent_ns, self.due_ns = now_ns - self._sent_ns, now_ns, now_ns + self._interval_ns
         models, self._models = self._models, {}
         queries, self._queries = self._queries, {}
         events = tuple(
-            ModelEvents(model, _ages(counts.bins, now_ns), counts.finished, counts.refused)
+            ModelEvents(
+                model,
+                _ages(counts.bins, now_ns),
+                counts.finished,
+                counts.refused,
+                tuple(sorted(counts.latencies.items())),
+            )
             for model, counts in models.items()
         )
         pipelines = tuple(PipelineArrivals(name, _ages(bins, now_ns)) for name, bins in queries.items())
@@ -95,7 +113,7 @@ class EventRecorder:
 
     def _find(self, model: str) -> _ModelCounts:
         if (counts := self._models.get(model)) is None:
-            counts = self._models[model] = _ModelCounts({})
+            counts = self._models[model] = _ModelCounts({}, latencies={})
         return counts
 
 
@@ -118,7 +136,7 @@ def describe_devices(cluster: Cluster) -> tuple[DeviceState, ...]:
             share.number,
             share.hardware,
             tuple(share.kept),
-            tuple(key for key in share.kept if key in share.resident),
+            tuple(key for key in share.kept if key in share.resident or key in share.held),
             share.percent,
             cluster.devices.of(share).info.id,
         )

@@ -181,8 +181,10 @@ class Horologe(SchedulingPolicy):
         return min(until_ns, queue.newest_arrival_ns() + SILENCE * arrivals_ns)
 
     def decision_lead_ns(self, now_ns: int, cluster: Cluster) -> int:
-        """Return three return latencies, at most `DECISION_LEAD_NS`."""
-        return min(DECISION_LEAD_NS, MESSAGE_TRIPS * (cluster.returns.high_quantile(now_ns) or DECISION_LEAD_NS))
+        """Return three return latencies, at most `DECISION_LEAD_NS`, and what the network takes there and back."""
+        latency = cluster.latency
+        trips_ns = MESSAGE_TRIPS * (latency.returns.high_quantile(now_ns) or DECISION_LEAD_NS)
+        return max(min(DECISION_LEAD_NS, trips_ns), latency.round_trip_ns)
 
     def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """Return a low quantile of the request's kind if its model is dynamic, else the estimate."""

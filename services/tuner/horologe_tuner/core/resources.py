@@ -53,13 +53,17 @@ MAX_PLANS = 256
 
 
 def check_plan(
-    plan: TuningPlan, others: list[TuningPlan], served: Container[str] | None, hardware: Iterable[str]
-) -> tuple[Status, str]:
+    plan: TuningPlan, others: list[TuningPlan], served: Container[str] | None, hardware: Iterable[str],
+    shared: Mapping[str, str],
+) -> tuple[Status, str]:  # fmt: skip
     """Return (OK, ""), or why the plan cannot be applied beside the others.
 
     `served`: names and keys of the served models, None if they are not known. `hardware`: the hardware types of the
-    connected devices; empty if others can be started.
+    connected devices; empty if others can be started. `shared`: workloads of the sharing plan, by model.
     """
+    for stage in plan.stages:
+        if workload := shared.get(stage.model):
+            return Status.INVALID_INPUT, f"stage {stage.stage!r}: model {stage.model!r}: has shares as {workload!r}"
     if conflict := _find_conflict(plan, others):
         return Status.INVALID_INPUT, conflict
     if len(others) >= MAX_PLANS:

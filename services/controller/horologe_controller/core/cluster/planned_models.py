@@ -6,6 +6,7 @@ Without a plan, every share may run every model that it can, in any compiled bat
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +14,7 @@ import msgspec
 from horologe_common.core.protocol import instance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
     from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import Plan, PlannedModel
@@ -33,6 +34,8 @@ class PlannedModels:
         """Entries of the plan by name, or by key `name/version`."""
         self._assigned: dict[str, dict[Share, Mapping[int, int]]] = {}
         """Model key -> its shares -> durations that the plan predicts there, by batch size."""
+        self._standby: dict[str, dict[Share, bool]] = {}
+        """Model key -> shares that keep it loaded and do not run it."""
 
     def replace_plan(self, plan: Plan) -> None:
         """Adopt a plan. `assign_shares` makes it effective."""
@@ -49,6 +52,14 @@ class PlannedModels:
         """Return whether the share may run the model."""
         assigned = self._assigned.get(key)
         return assigned is None or share in assigned
+
+    def stands_by(self, share: Share, key: str) -> bool:
+        """Return whether the share keeps the model loaded and does not run it."""
+        return share in self._standby.get(key, ())
+
+    def slo_ns(self, key: str) -> int:
+        """Return the SLO by which the plan wants the model's latencies counted; 0: none."""
+        return max([entry.slo_ns for entry in self.find_entries(key)], default=0) if self._models else 0
 
     def adjust_profile(self, share: Share, key: str, profile: Profile) -> Profile:
         """Return the profile with the durations that the plan predicts for the share.
@@ -102,43 +113,74 @@ class PlannedModels:
 
         A model gets the shares of the workers that the plan names. If none of them is there, it gets its number of
         shares of its hardware type, first those with the fewest other planned models, then those that it has. Return
-        the keys whose shares or predictions have changed.
+        the keys whose shares, standby shares or predictions have changed.
         """
         before, self._assigned = self._assigned, {}
+        stood_by, self._standby = self._standby, {}
         load: dict[Share, int] = {}
         for key in sorted(candidates):
             if not (entries := self.find_entries(key)):
                 continue
             held = before.get(key, NO_PREDICTIONS)
             order = sorted(candidates[key], key=lambda share: (load.get(share, 0), share not in held, share.index))
-            if assigned := _named_shares(entries, order) or _pooled_shares(entries, order):
+            if assigned := _named_shares(key, entries, order) or _pooled_shares(entries, order):
                 self._assigned[key] = assigned
+            if standby := _standby_shares(entries, order, assigned):
+                self._standby[key] = standby
             for share in assigned:
                 load[share] = load.get(share, 0) + 1
-        changed = [key for key in (before | self._assigned) if before.get(key) != self._assigned.get(key)]
-        self._update_kept(before)
+        changed = [
+            key
+            for key in (before | stood_by | self._assigned | self._standby)
+            if before.get(key) != self._assigned.get(key) or stood_by.get(key) != self._standby.get(key)
+        ]
+        for share in (*chain.from_iterable(before.values()), *chain.from_iterable(stood_by.values())):
+            share.kept = {}
+        self._update_kept()
         return sorted(changed)
 
-    def _update_kept(self, before: Mapping[str, Mapping[Share, Mapping[int, int]]]) -> None:
+    def _update_kept(self) -> None:
         """Write into each share the models that it must hold."""
-        for shares in before.values():
-            for share in shares:
-                share.kept = {}
-        for key, shares in self._assigned.items():
-            for share in shares:
-                share.kept = share.kept | {key: True}
+        for key, share in self._holding():
+            share.kept = share.kept | {key: True}
+
+    def _holding(self) -> Iterator[tuple[str, Share]]:
+        """Yield the pairs of a model and a share that must hold it."""
+        yield from ((key, share) for key, shares in self._assigned.items() for share in shares)
+        yield from ((key, share) for key, shares in self._standby.items() for share in shares)
 
     def check(self) -> None:
         """Assert that the shares keep what is assigned to them."""
-        for key, shares in self._assigned.items():
-            assert all(share.is_lost or key in share.kept for share in shares)
+        assert all(share.is_lost or key in share.kept for key, share in self._holding())
 
 
-def _named_shares(entries: Iterable[PlannedModel], shares: Iterable[Share]) -> dict[Share, Mapping[int, int]]:
-    """Return the shares of the workers that the entries name, with the durations predicted there."""
-    exec_ns = {name: entry.exec_ns for entry in entries for name in entry.workers}
-    names = {share: instance(share.worker).partition("/")[2] for share in shares}
-    return {share: exec_ns[name] for share, name in names.items() if name in exec_ns}
+def _named_shares(key: str, entries: Iterable[PlannedModel], shares: Iterable[Share]) -> dict[Share, Mapping[int, int]]:
+    """Return the shares of the workers that the entries name, with the durations predicted there.
+
+    An entry without a connected worker gets the first of its standby shares, one that has the model if possible.
+    """
+    by_name = _by_name(shares)
+    assigned: dict[Share, Mapping[int, int]] = {}
+    for entry in entries:
+        named = [by_name[name] for name in entry.workers if name in by_name]
+        assigned |= dict.fromkeys(named, entry.exec_ns)
+        if not named and (standby := [by_name[name] for name in entry.standby if name in by_name]):
+            standby.sort(key=lambda share: key not in share.held and key not in share.resident)
+            assigned[standby[0]] = {}
+    return assigned
+
+
+def _standby_shares(
+    entries: Iterable[PlannedModel], shares: Iterable[Share], assigned: Container[Share]
+) -> dict[Share, bool]:
+    """Return the shares of the standby workers that the entries name, without those that run the model."""
+    by_name = _by_name(shares)
+    standby = [by_name[name] for entry in entries for name in entry.standby if name in by_name]
+    return {share: True for share in standby if share not in assigned}
+
+
+def _by_name(shares: Iterable[Share]) -> dict[str, Share]:
+    return {instance(share.worker).partition("/")[2]: share for share in shares}
 
 
 def _pooled_shares(entries: Iterable[PlannedModel], shares: Iterable[Share]) -> dict[Share, Mapping[int, int]]:

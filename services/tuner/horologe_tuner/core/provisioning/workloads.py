@@ -78,6 +78,8 @@ class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Standard deviation of measured latency around `latency_ms`."""
     exec_ns: dict[int, int] = {}
     """Predicted GPU execution time (t_gpu of Eq. 4) by batch size, beside the neighbours at their planned batches."""
+    served_model: str = ""
+    """Name in the model repository, by which clients call the workload. Empty: the workload's name."""
 
     @property
     def headroom(self) -> float:
