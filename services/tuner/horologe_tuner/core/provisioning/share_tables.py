@@ -85,6 +85,9 @@ class ShareTables:
         """r_lower in steps of r_unit."""
         self._alone = np.zeros((len(Alone._fields), 0, kind.whole + 1))
         self._limits = np.zeros((2, 0))
+        self._owner = np.zeros(0, np.intp)
+        """Number of the workload's name: equal for the parts of a workload."""
+        self._has_parts = False
 
     def append(self, workloads: Sequence[Workload]) -> None:
         """Add rows for workloads."""
@@ -94,6 +97,7 @@ class ShareTables:
         self.workloads += workloads
         self.batch = np.append(self.batch, np.zeros(len(workloads)))
         self.least = np.append(self.least, np.zeros(len(workloads), np.intp))
+        self._number_owners()
         self._alone = np.pad(self._alone, ((0, 0), (0, len(workloads)), (0, 0)))
         self._limits = np.pad(self._limits, ((0, 0), (0, len(workloads))))
         self._compute(np.arange(first, len(self.workloads)))
@@ -101,7 +105,14 @@ class ShareTables:
     def replace(self, row: int, workload: Workload) -> None:
         """Give a row to another workload, or to the same workload with another rate."""
         self.workloads[row] = workload
+        self._number_owners()
         self._compute(np.array([row]))
+
+    def _number_owners(self) -> None:
+        """Number the names of the workloads."""
+        numbers: dict[str, int] = {}
+        owner = [numbers.setdefault(workload.name, len(numbers)) for workload in self.workloads]
+        self._owner, self._has_parts = np.array(owner, np.intp), len(numbers) < len(owner)
 
     def _compute(self, rows: Index) -> None:
         """Fill the tables of these rows."""
@@ -141,10 +152,11 @@ class ShareTables:
     def allocate(self, members: Index, units: Index) -> Allocation:
         """Raise shares by one step until no workload misses its SLO or a GPU is full (Algorithm 2).
 
-        `members` and `units` have an axis of GPUs and an axis of slots.
+        `members` and `units` have an axis of GPUs and an axis of slots. Two parts of one workload never fit on one GPU:
+        they would be one part.
         """
         units, fits = units.copy(), np.zeros(len(units), dtype=np.intp)
-        pending = np.flatnonzero(units.sum(axis=1) <= self.kind.whole)
+        pending = np.flatnonzero((units.sum(axis=1) <= self.kind.whole) & ~self._repeats(members))
         while len(pending):
             late = self._late(members[pending], units[pending])
             fits[pending[~late.any(axis=1)]] = 1
@@ -152,6 +164,14 @@ class ShareTables:
             units[pending] += late
             pending = pending[units[pending].sum(axis=1) <= self.kind.whole]
         return Allocation(units, fits)
+
+    def _repeats(self, members: Index) -> Array:
+        """Return for each GPU whether two of its rows are parts of one workload."""
+        if not self._has_parts or members.shape[1] < 2:
+            return np.zeros(len(members), bool)
+        owners = np.where(members == NO_WORKLOAD, -1 - np.arange(members.shape[1]), self._owner[members])
+        owners.sort(axis=1)
+        return np.asarray((owners[:, 1:] == owners[:, :-1]).any(axis=1))
 
     def limits(self, members: Index) -> Array:
         """Return the limits, less the margin, of t_inf (Eq. 14) and of t_gpu + t_feedback (Eq. 13) in ms."""
