@@ -74,6 +74,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "cuDevicePrimaryCtxRetain": [_pointer(ctypes.c_void_p), _int],
     "cuCtxGetCurrent": [_pointer(ctypes.c_void_p)],
     "cuCtxSetCurrent": [ctypes.c_void_p],
+    "cuMemGetInfo_v2": [_pointer(_size), _pointer(_size)],
     "cuMemGetAllocationGranularity": [_pointer(_size), _pointer(AllocationProperties), _int],
     "cuMemCreate": [_pointer(HANDLE), _size, _pointer(AllocationProperties), FLAGS],
     "cuMemRelease": [HANDLE],
