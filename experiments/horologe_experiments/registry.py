@@ -15,6 +15,7 @@ from horologe_experiments.clockwork.window import Window
 from horologe_experiments.harness.experiment import Experiment
 from horologe_experiments.igniter.igniter_error import IgniterError
 from horologe_experiments.igniter.igniter_exact import IgniterExact
+from horologe_experiments.igniter.igniter_live import IgniterLive
 from horologe_experiments.igniter.igniter_plans import IgniterPlans
 from horologe_experiments.igniter.igniter_run import IgniterRun
 from horologe_experiments.igniter.igniter_table1 import IgniterTable1
@@ -77,6 +78,7 @@ LIVE_EXPERIMENTS: dict[str, Experiment] = {
         IgniterError(),
         IgniterTime(),
         InferLineLive(),
+        IgniterLive(),
     )
 }
 """Experiments that start the services, measure this machine, or need data that the repository does not contain."""

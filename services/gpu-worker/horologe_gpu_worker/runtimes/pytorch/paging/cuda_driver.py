@@ -70,6 +70,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "cuGetErrorString": [_int, _pointer(ctypes.c_char_p)],
     "cuDeviceGet": [_pointer(_int), _int],
     "cuDeviceGetName": [ctypes.c_char_p, _int, _int],
+    "cuDeviceGetPCIBusId": [ctypes.c_char_p, _int, _int],
     "cuDeviceGetAttribute": [_pointer(_int), _int, _int],
     "cuDevicePrimaryCtxRetain": [_pointer(ctypes.c_void_p), _int],
     "cuCtxGetCurrent": [_pointer(ctypes.c_void_p)],
