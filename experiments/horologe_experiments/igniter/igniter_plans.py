@@ -63,7 +63,7 @@ class IgniterPlans:
             "violations": "by the model that is better on pairs that were not fitted, with coefficients from all"
             " measurements; the paper measured them. `igniter-run` runs the plans",
             "next cheaper plan": explanation.cheaper.text() if explanation.cheaper else "none",
-            "safety margin": f"{plans['ours'].margin:g} standard deviations, at the cost of the {scene.margin:g} wanted",
+            "safety margin": f"{plans['ours'].margin:g} standard deviations at the cost of the {scene.margin:g} wanted",
             "cost without the safety margin": f"${explanation.cost_without_margin:.2f} per hour",
             "T4": "assumed coefficients: twice a V100's times, three times the part that no share shortens. The paper"
             f" needs {PAPER_T4S} T4s, $7.89 per hour",
