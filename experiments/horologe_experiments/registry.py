@@ -13,6 +13,7 @@ from horologe_experiments.clockwork.fig8 import Fig8
 from horologe_experiments.clockwork.scale import Scale
 from horologe_experiments.clockwork.window import Window
 from horologe_experiments.harness.experiment import Experiment
+from horologe_experiments.igniter.igniter_cpu import IgniterCpu
 from horologe_experiments.igniter.igniter_error import IgniterError
 from horologe_experiments.igniter.igniter_exact import IgniterExact
 from horologe_experiments.igniter.igniter_live import IgniterLive
@@ -79,6 +80,7 @@ LIVE_EXPERIMENTS: dict[str, Experiment] = {
         IgniterTime(),
         InferLineLive(),
         IgniterLive(),
+        IgniterCpu(),
     )
 }
 """Experiments that start the services, measure this machine, or need data that the repository does not contain."""
