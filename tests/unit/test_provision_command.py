@@ -76,14 +76,11 @@ def test_a_plan_without_a_gpu_less_names_the_violations(tmp_path: Path) -> None:
     assert " would " in result.stdout
 
 
-def test_a_larger_margin_costs_more_or_leaves_more(tmp_path: Path) -> None:
+def test_the_margin_is_larger_where_that_costs_nothing(tmp_path: Path) -> None:
     path = write(tmp_path, WORKLOADS)
-    none, wide = (json.loads(run(path, "--margin", margin, "--json").stdout) for margin in (0, 3))
-    shares = [
-        sum(share["share_percent"] for gpu in document["sharing_plan"]["gpus"] for share in gpu["placements"])
-        for document in (none, wide)
-    ]
-    assert shares[0] < shares[1]
+    free, wanted = (json.loads(run(path, "--margin", margin, "--json").stdout)["sharing_plan"] for margin in (0, 5))
+    assert (free["margin"], wanted["margin"]) == (3, 5)
+    assert free["cost_per_hour"] == free["cost_bound"] <= wanted["cost_per_hour"]
 
 
 def test_a_running_plan_changes_with_few_moves(tmp_path: Path) -> None:

@@ -110,6 +110,8 @@ def test_the_twelve_workloads_of_table_3() -> None:
     check_plan(default, TABLE_3)
     assert default.cost_per_hour == pytest.approx(18.36)
     assert default.cost_bound == pytest.approx(18.36)  # no plan has fewer GPUs
+    assert default.margin == 3.0  # costs no GPU more than a margin of 1
+    assert provision(TABLE_3, [V100], ProvisioningOptions(free_margin=0.0)).margin == 1.0
 
 
 def test_baselines_on_table_3() -> None:

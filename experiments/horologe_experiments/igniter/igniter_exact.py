@@ -116,7 +116,7 @@ def _row(kinds: str, cases: Sequence[list[Workload]], *, exact: bool) -> dict[st
 
 def _ratios(workloads: list[Workload], kinds: list[GpuType], *, exact: bool) -> dict[str, float]:
     """Return the ratios of the costs of three provisioners to the optimum, or to the lower bound."""
-    options = ProvisioningOptions()
+    options = ProvisioningOptions(free_margin=0.0)
     plan = provision(workloads, kinds, options)
     fleets = empty_fleets(workloads, kinds, options)
     costs = {

@@ -47,6 +47,7 @@ def provision_text(document: ProvisionDocument) -> str:
         above = plan.cost_per_hour / plan.cost_bound - 1
         distance = f"the plan is at most {above:.1%} above the cheapest" if above > 1e-6 else "no plan is cheaper"
         lines.append(f"lower bound of the cost: ${plan.cost_bound:.2f}; {distance}")
+    lines.append(f"safety margin: {plan.margin:.2g} standard deviations of the prediction error, the +- of the table")
     if explanation.cost_without_margin < plan.cost_per_hour - 1e-9:
         lines.append(f"without the safety margin: ${explanation.cost_without_margin:.2f} per hour")
     if explanation.cheaper is not None:

@@ -193,7 +193,7 @@ def _adjust_shares(
     factor = np.maximum(np.abs(limit - latency) / latency, np.abs(throughput - rate) / throughput)
     missed = (spare_latency < 0) | (spare_rate < 0)
     step = np.where(settled[0] & settled[1], 0.0, np.where(missed, factor, -factor))
-    return np.clip(share * (1 + step), kind.gpu.share_unit_percent, 100.0)
+    return np.asarray(np.clip(share * (1 + step), kind.gpu.share_unit_percent, 100.0))
 
 
 def _planned(kind: GpuType, placements: Sequence[Placement], batch: Array, share: Array) -> PlannedGpu:

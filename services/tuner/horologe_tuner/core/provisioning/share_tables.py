@@ -24,6 +24,8 @@ from horologe_tuner.core.provisioning.workloads import ProvisioningError, Worklo
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
     from horologe_common.interference.prediction import InterferenceModel
 
@@ -165,7 +167,7 @@ class ShareTables:
             pending = pending[units[pending].sum(axis=1) <= self.kind.whole]
         return Allocation(units, fits)
 
-    def _repeats(self, members: Index) -> Array:
+    def _repeats(self, members: Index) -> NDArray[np.bool_]:
         """Return for each GPU whether two of its rows are parts of one workload."""
         if not self._has_parts or members.shape[1] < 2:
             return np.zeros(len(members), bool)
