@@ -74,15 +74,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=1.5, help="length of a run")
     parser.add_argument("--assume", action="append", default=[], metavar="NAME=VALUE", help="as of `horologe measure`")
     parser.add_argument("--revision", default="", help="revision to record, if git is not available")
-    parser.add_argument("--device", default="cuda", help="cpu runs the same commands without a GPU")
     options = parser.parse_args(arguments)
     names = options.networks or ["resnet50", "vgg19"]
-    daemon = mps_daemon() if options.device.startswith("cuda") else contextlib.nullcontext(dict(os.environ))
-    with TemporaryDirectory(prefix="models-") as folder, daemon as environment:
+    with TemporaryDirectory(prefix="models-") as folder, mps_daemon() as environment:
         write_repository(Path(folder), names)
         command = [
-            sys.executable, "-m", "horologe_cli.main", "measure", *names, "--repository", folder, "--device",
-            options.device, "--output", str(options.output), "--seconds", str(options.seconds),
+            sys.executable, "-m", "horologe_cli.main", "measure", *names, "--repository", folder, "--device", "cuda",
+            "--output", str(options.output), "--seconds", str(options.seconds),
             "--revision", options.revision, *(part for text in options.assume for part in ("--assume", text)),
         ]  # fmt: skip
         path = os.pathsep.join([*map(str, SOURCES), *filter(None, [environment.get("PYTHONPATH")])])

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OK, NOT_SUPPORTED, NOT_FOUND, GPU_IS_LOST = 0, 3, 6, 15
+MIG_HANDLE = 100
+"""Handles of MIG devices are this times the number of the GPU, plus the index."""
 TEXTS = {NOT_SUPPORTED: b"Not Supported", NOT_FOUND: b"Not Found", GPU_IS_LOST: b"GPU is lost"}
 
 
@@ -22,6 +24,10 @@ class FakeGpu:
     max_clock_mhz: int = 1980
     persistence: int = 1
     lost: bool = False
+    uuid: bytes = b"GPU-5a"
+    memory_bytes: int = 80 << 30
+    mig: list[tuple[bytes, int]] | None = None
+    """UUID and compute slices of each MIG device. None: not supported."""
 
 
 @dataclass
@@ -80,6 +86,42 @@ class FakeNvml:
 
     def nvmlDeviceGetPersistenceMode(self, handle: Any, value: Any) -> int:
         return self._write(handle, value, "persistence")
+
+    def nvmlDeviceGetUUID(self, handle: Any, text: Any, size: int) -> int:
+        if handle.value > MIG_HANDLE:
+            text.value = self._mig(handle)[0]
+            return OK
+        return self._write(handle, text, "uuid", is_text=True)
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, info: Any) -> int:
+        gpu = self.gpus[handle.value - 1]
+        info._obj.total = gpu.memory_bytes
+        return GPU_IS_LOST if gpu.lost else OK
+
+    def nvmlDeviceGetMigMode(self, handle: Any, mode: Any, pending: Any) -> int:
+        gpu = self.gpus[handle.value - 1]
+        mode._obj.value = bool(gpu.mig)
+        return NOT_SUPPORTED if gpu.mig is None else OK
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Any, count: Any) -> int:
+        count._obj.value = 7
+        return OK
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: int, device: Any) -> int:
+        if index >= len(self.gpus[handle.value - 1].mig or ()):
+            return NOT_FOUND
+        device._obj.value = MIG_HANDLE * handle.value + index
+        return OK
+
+    def nvmlDeviceGetAttributes_v2(self, handle: Any, attributes: Any) -> int:
+        attributes._obj.computeInstanceSliceCount = self._mig(handle)[1]
+        return OK
+
+    def _mig(self, handle: Any) -> tuple[bytes, int]:
+        gpu = self.gpus[handle.value // MIG_HANDLE - 1]
+        assert gpu.mig is not None
+        uuid, slices = gpu.mig[handle.value % MIG_HANDLE]
+        return uuid, slices
 
     def _write(self, handle: Any, target: Any, name: str, is_text: bool = False) -> int:
         gpu = self.gpus[handle.value - 1]

@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 class SimulatedBench:
     """`noise`: standard deviation of a time over its mean. `fail_next`: number of next runs that fail."""
 
-    def __init__(self, truth: GpuCatalogue = CALIBRATED, noise: float = 0.0, has_power: bool = True) -> None:
+    def __init__(
+        self, truth: GpuCatalogue = CALIBRATED, noise: float = 0.0, has_power: bool = True, seed: int = 1
+    ) -> None:
         self.truth = truth
         self.runs: list[tuple[ShareLoad, ...]] = []
         self.fail_next = 0
         self._noise = noise
         self._has_power = has_power
-        self._rng = np.random.default_rng(1)
+        self._rng = np.random.default_rng(seed)
 
     def measure_device(self, model: str) -> MeasuredDevice:
         gpu = self.truth.gpu

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from horologe_cli.main import app
+from horologe_cli.measuring import measurement_run
 from horologe_cli.measuring.measurement_report import measure_document, measure_text
 from horologe_cli.measuring.measurement_run import MeasureOptions, run_measurement
 from horologe_cli.measuring.measurement_session import MeasurementSession, SessionProgress
 from horologe_cli.measuring.measurement_setup import find_models
-from horologe_common.interference.coefficients_file import Origin
+from horologe_common.interference.coefficients_file import CoefficientsError, CoefficientsFile, Origin
 from horologe_common.interference.measured_runs import MeasuredDevice, Measurements, ShareLoad, write_measurements
 from horologe_common.interference.prediction import INTERFERENCE_MODELS, predict_shares, stack_coefficients
 from horologe_common.interference.v100 import CALIBRATED
@@ -35,12 +38,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from horologe_common.interference.coefficients_file import CoefficientsFile
     from horologe_common.interference.measured_runs import MeasuredRun
 
 MODELS = ("alexnet", "resnet50", "ssd", "vgg19")
 ORIGIN = Origin("v100", "2026-01-31", "abc", "simulated")
 SIZES = RunSizes()
+EXACT = CoefficientsFile(CALIBRATED.gpu, tuple(CALIBRATED.models.values()))
 
 
 def measure(
@@ -121,8 +124,7 @@ def test_exact_runs_give_back_the_coefficients() -> None:
         assert model.jitter == pytest.approx(0.01)
     for field in ("scheduling_slope_ms", "frequency_slope", "max_frequency_mhz", "idle_power_w", "price_per_hour"):
         assert getattr(content.gpu, field) == pytest.approx(getattr(truth.gpu, field), rel=0.02), field
-    exact = msgspec.structs.replace(content, gpu=truth.gpu, models=tuple(truth.models.values()))
-    assert predictions(content) == pytest.approx(predictions(exact), rel=0.02)
+    assert predictions(content) == pytest.approx(predictions(EXACT), rel=0.02)
     assert content.origin is not None
     assert content.origin.cache_source == "declared"
     assert content.origin.runs == 4 * 11 + 5 + 6 * 6
@@ -273,3 +275,35 @@ def test_the_report_names_values_deviations_and_assumptions() -> None:
     assert "failed: alexnet b1 10%: it ended" in text
     assert "written: out.json" in text
     assert set(document.pair_error) == set(MODELS)
+
+
+def test_the_relative_error_covers_configurations_that_were_not_measured() -> None:
+    covered = []
+    for seed in range(10):
+        content = fitted(measure(SimulatedBench(noise=0.03, seed=seed)))
+        errors = predictions(content) / predictions(EXACT) - 1
+        deviations = np.array([content.catalogue.models[name].relative_error for name in MODELS])
+        covered += (np.abs(errors) <= 2 * deviations).tolist()
+    assert np.mean(covered) >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (DeviceLost("the GPU is lost"), 1, ("finished runs are in", "the GPU is lost")),
+        (ProfileError("v100: alpha_f: not determined"), 1, ("alpha_f", "out.runs.json", "--assume NAME=VALUE")),
+        (CoefficientsError("out.runs.json: no JSON"), 2, ("no JSON",)),
+        (SettingsError("--device: got 'tpu'"), 2, ("--device",)),
+    ],
+)
+def test_the_command_ends_with_the_reason(
+    error: Exception, code: int, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(chosen: MeasureOptions, report: object) -> None:
+        chosen.runs_file.touch()
+        raise error
+
+    monkeypatch.setattr(measurement_run, "run_measurement", fail)
+    result = CliRunner().invoke(app, ["measure", "m", "-o", str(tmp_path / "out.json")])
+    assert result.exit_code == code
+    assert all(word in result.output.replace("\n", "") for word in words)

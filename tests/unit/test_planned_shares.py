@@ -163,6 +163,8 @@ def test_devices_have_the_shares_of_the_workers_that_report_their_id() -> None:
     assert list(devices.of(own).neighbours(own)) == []
     bench.lose(bench.workers[0])
     assert devices.by_id["gpu-0"].percent == 60
+    bench.controller.refresh_stats()
+    assert bench.controller.stats.values["horologe_device_share_percent", "gpu-0", "v100"] == 60
     bench.lose(bench.workers[1])
     bench.lose(alone)
     assert devices.by_id == {}

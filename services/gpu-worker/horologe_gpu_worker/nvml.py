@@ -1,4 +1,4 @@
-"""NVIDIA's management library (NVML), through ctypes: power, clocks and modes of a GPU.
+"""NVIDIA's management library (NVML), through ctypes: power, clocks, modes and MIG devices of a GPU.
 
 The library comes with the driver. No Python package is needed.
 """
@@ -13,12 +13,39 @@ if TYPE_CHECKING:
 
 LIBRARY = "libnvidia-ml.so.1"
 CLOCK_SM = 1
-NOT_SUPPORTED = 3
+NOT_SUPPORTED, NOT_FOUND = 3, 6
 LOST = (15, 16)
 """NVML_ERROR_GPU_IS_LOST and NVML_ERROR_RESET_REQUIRED: the GPU answers no more."""
 TEXT_BYTES = 96
 
 _uint, _handle, _pointer = ctypes.c_uint, ctypes.c_void_p, ctypes.POINTER
+
+
+class MemoryInfo(ctypes.Structure):
+    """nvmlMemory_t, in bytes."""
+
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+
+class MigAttributes(ctypes.Structure):
+    """nvmlDeviceAttributes_t of a MIG device."""
+
+    _fields_ = [
+        *((name, _uint) for name in (
+            "multiprocessorCount", "sharedCopyEngineCount", "sharedDecoderCount", "sharedEncoderCount",
+            "sharedJpegCount", "sharedOfaCount", "gpuInstanceSliceCount", "computeInstanceSliceCount",
+        )),
+        ("memorySizeMB", ctypes.c_ulonglong),
+    ]  # fmt: skip
+
+
+class MigDevice(NamedTuple):
+    """A slice of a GPU (Multi-Instance GPU). `percent`: its compute slices, 1 of 7 for `1g` of an H100."""
+
+    uuid: str
+    percent: float
+
+
 SIGNATURES: dict[str, list[Any]] = {
     "nvmlInit_v2": [],
     "nvmlSystemGetDriverVersion": [ctypes.c_char_p, _uint],
@@ -32,6 +59,12 @@ SIGNATURES: dict[str, list[Any]] = {
     "nvmlDeviceGetClockInfo": [_handle, _uint, _pointer(_uint)],
     "nvmlDeviceGetMaxClockInfo": [_handle, _uint, _pointer(_uint)],
     "nvmlDeviceGetPersistenceMode": [_handle, _pointer(_uint)],
+    "nvmlDeviceGetUUID": [_handle, ctypes.c_char_p, _uint],
+    "nvmlDeviceGetMemoryInfo": [_handle, _pointer(MemoryInfo)],
+    "nvmlDeviceGetMigMode": [_handle, _pointer(_uint), _pointer(_uint)],
+    "nvmlDeviceGetMaxMigDeviceCount": [_handle, _pointer(_uint)],
+    "nvmlDeviceGetMigDeviceHandleByIndex": [_handle, _uint, _pointer(_handle)],
+    "nvmlDeviceGetAttributes_v2": [_handle, _pointer(MigAttributes)],
 }
 """Function -> types of its arguments. All functions return an nvmlReturn_t (int)."""
 
@@ -98,6 +131,43 @@ class NvmlGpu(NamedTuple):
     def name(self) -> str:
         """Product name, such as `NVIDIA H100 80GB HBM3`."""
         return self.nvml.text("nvmlDeviceGetName", self.handle)
+
+    @property
+    def uuid(self) -> str:
+        """Identifier that CUDA_VISIBLE_DEVICES accepts: `GPU-...` or `MIG-...`."""
+        return self.nvml.text("nvmlDeviceGetUUID", self.handle)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Size of the device memory."""
+        info = MemoryInfo()
+        self.nvml.call("nvmlDeviceGetMemoryInfo", self.handle, ctypes.byref(info))
+        return int(info.total)
+
+    def mig_devices(self) -> list[MigDevice]:
+        """Return the MIG devices; none if MIG is off or not supported."""
+        mode, pending = _uint(), _uint()
+        try:
+            self.nvml.call("nvmlDeviceGetMigMode", self.handle, ctypes.byref(mode), ctypes.byref(pending))
+        except NvmlError as error:
+            if error.code == NOT_SUPPORTED:
+                return []
+            raise
+        most = self.nvml.number("nvmlDeviceGetMaxMigDeviceCount", self.handle) if mode.value else 0
+        found = (self._mig_device(index, most) for index in range(most))
+        return [device for device in found if device is not None]
+
+    def _mig_device(self, index: int, most: int) -> MigDevice | None:
+        handle, attributes = _handle(), MigAttributes()
+        try:
+            self.nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", self.handle, index, ctypes.byref(handle))
+        except NvmlError as error:
+            if error.code == NOT_FOUND:  # fewer than possible
+                return None
+            raise
+        self.nvml.call("nvmlDeviceGetAttributes_v2", handle, ctypes.byref(attributes))
+        percent = round(100 * attributes.computeInstanceSliceCount / most, 1)
+        return MigDevice(NvmlGpu(self.nvml, handle).uuid, percent)
 
     @property
     def power_cap_w(self) -> float:

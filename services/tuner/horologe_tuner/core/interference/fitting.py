@@ -179,19 +179,30 @@ def _fit_cache(profile: ModelProfile, fixed: Mapping[str, float]) -> tuple[Fitte
     )  # fmt: skip
 
 
-def _fit_contention(profile: ModelProfile, gpu: GpuCoefficients) -> Fitted:
-    """Return alpha_cache (Eq. 8), from runs beside a copy."""
+def contention_slope(profile: ModelProfile, gpu: GpuCoefficients) -> Fitted:
+    """Return the growth of the active time per percent of the copies' L2 utilisation: a line through 0 (Eq. 8).
+
+    It is negative if batches beside copies were faster. Raises ProfileError without such a run.
+    """
     if not profile.contention:
         raise ProfileError(f"{profile.model}: alpha_cache: not determined, missing a run beside a copy of the model")
-    values = np.array([
-        (run.shared_active_ms * min(run.shared_frequency_mhz / gpu.max_frequency_mhz, 1.0) / run.alone_active_ms - 1)
-        / run.cache_percent
+    cache = np.array([run.cache_percent for run in profile.contention])
+    growth = np.array([
+        run.shared_active_ms * min(run.shared_frequency_mhz / gpu.max_frequency_mhz, 1.0) / run.alone_active_ms - 1
         for run in profile.contention
     ])  # fmt: skip
-    mean = float(values.mean())
-    if mean < 0:
-        raise ProfileError(f"{profile.model}: alpha_cache: got {mean:g}, wanted a run beside a copy that is not faster")
-    return Fitted(mean, float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else NAN)
+    slope, left = float(growth @ cache / (cache @ cache)), len(cache) - 1
+    error = float(((growth - slope * cache) ** 2).sum())
+    return Fitted(slope, float(np.sqrt(error / left / (cache @ cache))) if left else NAN)
+
+
+def _fit_contention(profile: ModelProfile, gpu: GpuCoefficients) -> Fitted:
+    """Return alpha_cache (Eq. 8), from runs beside copies."""
+    slope = contention_slope(profile, gpu)
+    if slope.value < 0:
+        got = f"got {slope.value:g}, wanted a run beside a copy that is not faster"
+        raise ProfileError(f"{profile.model}: alpha_cache: {got}")
+    return slope
 
 
 def _fit_scheduling(profile: GpuProfile, fixed: Mapping[str, float]) -> tuple[Fitted, Fitted]:

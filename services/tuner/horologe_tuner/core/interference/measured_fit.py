@@ -10,7 +10,7 @@ import numpy as np
 
 from horologe_common.interference.coefficients_file import CoefficientsFile
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL, INTERFERENCE_MODELS
-from horologe_tuner.core.interference.fitting import GpuFit, fit_gpu, fit_model
+from horologe_tuner.core.interference.fitting import GpuFit, contention_slope, fit_gpu, fit_model
 from horologe_tuner.core.interference.measurements import (
     CacheContentionRun,
     CopiesRun,
@@ -25,7 +25,7 @@ from horologe_tuner.core.interference.pair_fitting import fit_pairs, pair_arrays
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
+    from horologe_common.interference.coefficients import ModelCoefficients
     from horologe_common.interference.measured_runs import (
         MeasuredModel,
         MeasuredRun,
@@ -71,7 +71,7 @@ def fit_measurements(measurements: Measurements, options: FitOptions) -> FittedM
     models, deviations = {}, {options.name: gpu_fit.deviations}
     for measured in measurements.models:
         profile, of_model = model_profile(measurements, measured.model), dict(fixed)
-        if _is_faster_beside_a_copy(profile, gpu_fit.coefficients):
+        if "alpha_cache" not in fixed and contention_slope(profile, gpu_fit.coefficients).value < 0:
             of_model["alpha_cache"] = 0.0
             assumed[f"{profile.model}: alpha_cache"] = "0: its batches were not slower beside a copy"
         fit = fit_model(profile, gpu_fit.coefficients, row_term=True, fixed=of_model)
@@ -189,14 +189,6 @@ def _contention(runs: Sequence[MeasuredRun], model: MeasuredModel) -> tuple[Cach
                 for times in run.times
             ]  # fmt: skip
     return tuple(contention)
-
-
-def _is_faster_beside_a_copy(profile: ModelProfile, gpu: GpuCoefficients) -> bool:
-    growth = [
-        run.shared_active_ms * run.shared_frequency_mhz / gpu.max_frequency_mhz / run.alone_active_ms
-        for run in profile.contention
-    ]
-    return bool(growth) and float(np.mean(growth)) < 1
 
 
 def _cache_percent(model: MeasuredModel, batch: int, times: ShareTimes) -> float:
