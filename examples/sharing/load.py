@@ -5,7 +5,6 @@ Usage: python load.py plan.json [SECONDS]
 
 import asyncio
 import json
-import random
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from horologe import AsyncClient, HorologeError
 
 
 async def send(client: AsyncClient, share: dict, until_s: float, latencies_ms: list[float]) -> None:
-    """Send requests of one share at random times. A request that fails or is late has an infinite latency."""
+    """Send requests of one share at a steady rate. A request that fails or is refused has an infinite latency."""
 
     async def request() -> None:
         begin_s = time.perf_counter()
@@ -29,7 +28,7 @@ async def send(client: AsyncClient, share: dict, until_s: float, latencies_ms: l
     async with asyncio.TaskGroup() as requests:
         while time.perf_counter() < until_s:
             requests.create_task(request())
-            await asyncio.sleep(random.expovariate(share["rate"]))
+            await asyncio.sleep(1 / share["rate"])
 
 
 async def main(plan: dict, seconds: float) -> None:
