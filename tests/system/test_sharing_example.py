@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,24 +19,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sharing"
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 
 
 def wait_for(what: str, check: Callable[[], Any]) -> Any:
-    """Return the first result of `check` that is true. An AssertionError of a command counts as false."""
+    """Return the first result of `check` that is true. A command that fails counts as false."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         try:
             if result := check():
                 return result
-        except AssertionError:
+        except (AssertionError, subprocess.TimeoutExpired):
             pass
         time.sleep(0.5)
     pytest.fail(f"{what} within {PATIENCE_S:g} s")
 
 
+def is_connected(up: Up, worker: str) -> bool:
+    """Return whether the controller has a worker whose address starts with this text."""
+    return worker in json.dumps(up.ask("status"))
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_the_example_is_served_by_its_shares(tmp_path: Path) -> None:
     folders = {name: str(tmp_path / name) for name in ("HOROLOGE_WORKER_CACHE", "HOROLOGE_PROFILER_STATE")}
     up = Up(tmp_path, "--models", str(EXAMPLE / "models"), "--no-profiler", **folders)
@@ -48,8 +55,8 @@ def test_the_example_is_served_by_its_shares(tmp_path: Path) -> None:
             for share in gpu.placements
         ]
         for model, worker in planned:
-            wait_for(f"worker {worker}", lambda name=worker: name in json.dumps(up.ask("status")))
-            wait_for(f"an answer of {model}", lambda name=model: up.ask("predict", name, "--input", "[[1.0]]"))
+            wait_for(f"worker {worker}", partial(is_connected, up, worker))
+            wait_for(f"an answer of {model}", partial(up.ask, "predict", model, "--input", "[[1.0]]"))
         status = up.ask("tuner", "status")
         assert {row["workload"] for row in status["workloads"]} == {model for model, _ in planned}
     finally:
