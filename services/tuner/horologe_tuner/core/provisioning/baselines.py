@@ -74,7 +74,7 @@ def plan_gslice(workloads: Sequence[Workload], kind: GpuType, model: Interferenc
         batch = np.ones(len(gpu.placements))
         for _ in range(GSLICE_ADJUSTMENTS):
             measured = _measure(kind, model, gpu.placements, batch, share)
-            share, batch = _adjust(kind, gpu.placements, share, batch, *measured)
+            share, batch = adjust_shares(kind, gpu.placements, share, batch, *measured)
         gpus.append(_planned(kind, gpu.placements, batch, share))
     return with_predictions(SharingPlan(tuple(gpus), len(gpus) * kind.gpu.price_per_hour), [kind], model)
 
@@ -176,7 +176,7 @@ def _measure(
     return predicted.latency_ms, predicted.throughput
 
 
-def _adjust(
+def adjust_shares(
     kind: GpuType, placements: Sequence[Placement], share: Array, batch: Array, latency: Array, throughput: Array
 ) -> tuple[Array, Array]:
     """Return shares and batch sizes after one adjustment of GSLICE, by the residual latency and throughput."""
