@@ -151,6 +151,8 @@ def test_a_shadow_that_does_not_suffice_is_followed_by_a_larger_one() -> None:
     bench.run(60)  # 17 ms with 50% are not low enough for 40%
     assert bench.percents()["w1"] == 50
     assert bench.reasons() == ["violation"] * 3
+    bench.run(60)
+    assert bench.reasons()[3:5] == ["calm", "violation"]  # it tries after 100 s
 
 
 def test_the_workload_switches_back_when_the_cause_has_gone() -> None:

@@ -1,7 +1,7 @@
 """GSLICE+ as a tuner: each workload adjusts its own share and batch size by its measurements (iGniter section 5.3).
 
-A new share needs a new process, which takes about 10 s to start. No adjustment considers the other workloads of the GPU,
-so the shares may exceed 100%.
+A new share needs a new process, which takes about 10 s to start. No adjustment considers the other workloads of the
+GPU, so the shares may exceed 100%.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Slice:
 
 
 class GsliceTuner:
-    """Core in place of the tuner's. It starts with equal shares and batch 1. `log`: (time, workload, percent, batch)."""
+    """Core in place of the tuner's, with equal shares and batch 1 first. `log`: (time, workload, percent, batch)."""
 
     address, scaler = TUNER, "scaler/0"
 
@@ -129,9 +129,7 @@ class GsliceTuner:
             latency_ms = np.array([one.busy_ns / one.batches / 1e6])
             throughput = np.array([1e9 * one.rows / one.busy_ns])
             share, batch = np.array([one.active.percent]), np.array([float(one.batch)])
-            new_share, new_batch = adjust_shares(
-                self._kind, [one.placement], share, batch, latency_ms, throughput
-            )
+            new_share, new_batch = adjust_shares(self._kind, [one.placement], share, batch, latency_ms, throughput)
             one.reset(now_ns)
             percent, one.next_batch = round(float(new_share[0]), 1), int(new_batch[0])
             if percent != one.active.percent:

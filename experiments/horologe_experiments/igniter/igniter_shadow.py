@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.experiment import Progress
     from horologe_sim.fast.sharing_world import TunerCore
-    from horologe_tuner.core.provisioning.workloads import PlannedGpu, Workload
+    from horologe_tuner.core.provisioning.workloads import PlannedGpu
 
 INTERVAL_NS = ms(100)
 SECOND = round(1e9 / INTERVAL_NS)
@@ -84,7 +84,12 @@ class IgniterShadow:
             Bar("requests lost", row["lost"], 0, "at most"),
             Bar("longest violation, s", row["repaired_s"], 1.5, "at most"),
             Bar("reversals of GSLICE+", max(row["reversals"] for row in rows if row["strategy"] == "gslice+"), 1),
-            Bar("violated seconds under iGniter", max(r["violated_s"] for r in rows if r["strategy"] == "igniter"), 0, "at most"),
+            Bar(
+                "violated seconds under iGniter",
+                max(r["violated_s"] for r in rows if r["strategy"] == "igniter"),
+                0,
+                "at most",
+            ),
         ]
         return Findings(self.name, self.title, seed, quick, facts, rows, bars, series)
 
@@ -195,9 +200,7 @@ def _p99_ms(line: Any) -> float:
     return line.times.quantile_ms(rank) if rank <= 1 else -1.0
 
 
-def _serving_row(
-    name: str, world: SharingWorld, workload: str, gslice: GsliceTuner, scene: Scene
-) -> dict[str, Any]:
+def _serving_row(name: str, world: SharingWorld, workload: str, gslice: GsliceTuner, scene: Scene) -> dict[str, Any]:
     """Return the row of a workload in Fig. 15 and 16."""
     percents = [percent for _, owner, percent, _ in gslice.log if owner == workload] if name == "gslice+" else [0.0]
     steps = np.sign(np.diff(percents))

@@ -184,7 +184,7 @@ class RunningSharing:
                 continue
             if violation := workload.watch.find_violation(now_ns, workload.window, self.rules):
                 found.append((violation.second.beyond / violation.second.requests, workload, violation))
-            elif not workload.recent(now_ns, self.rules).is_violated:
+            elif workload.unrepaired and not workload.recent(now_ns, self.rules).is_violated:
                 workload.unrepaired = ""
         for _, workload, violation in sorted(found, key=lambda item: -item[0]):
             shadows = self.shadows()
@@ -259,7 +259,7 @@ class RunningSharing:
             shares.append(ShareStatus(steps.active.device, steps.active.percent, steps.planned.percent, percent, ready))
         return WorkloadStatus(
             target.name, target.model, state, target.slo_ns, summary.p99_ns, summary.requests, summary.beyond,
-            tuple(shares),
+            tuple(shares), target.rate, target.latency_ns,
         )  # fmt: skip
 
     def check(self) -> None:
