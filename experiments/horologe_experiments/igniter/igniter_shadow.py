@@ -83,13 +83,8 @@ class IgniterShadow:
             Bar("switches", row["adjustments"], scene.switches),
             Bar("requests lost", row["lost"], 0, "at most"),
             Bar("longest violation, s", row["repaired_s"], 1.5, "at most"),
-            Bar("reversals of GSLICE+", max(row["reversals"] for row in rows if row["strategy"] == "gslice+"), 1),
-            Bar(
-                "violated seconds under iGniter",
-                max(r["violated_s"] for r in rows if r["strategy"] == "igniter"),
-                0,
-                "at most",
-            ),
+            Bar("reversals of GSLICE+", _most(rows, "gslice+", "reversals"), 1),
+            Bar("violated seconds under iGniter", _most(rows, "igniter", "violated_s"), 0, "at most"),
         ]
         return Findings(self.name, self.title, seed, quick, facts, rows, bars, series)
 
@@ -137,6 +132,10 @@ class IgniterShadow:
         for panel in (left, middle):
             panel.legend(fontsize=6)
         return figure
+
+
+def _most(rows: Sequence[Mapping[str, Any]], strategy: str, column: str) -> float:
+    return float(max(row[column] for row in rows if row["strategy"] == strategy))
 
 
 def _change_times(now_ns: int, change: tuple[SharingWorld, str, float]) -> None:
