@@ -202,6 +202,20 @@ def test_a_standby_serves_in_place_of_a_lost_worker() -> None:
     assert "w1.v100-1.200" in {share.worker for share in bench.sharing.wanted()}  # it is started again
 
 
+def test_a_gpu_that_disappears_is_reported_and_its_workloads_go_on_when_it_is_back() -> None:
+    bench = Bench({"w1": 20, "w5": 50})
+    bench.run(2)
+    bench.dead |= {share.worker for share in bench.sharing.wanted()}
+    bench.run(0.3)
+    assert bench.decisions == []
+    reason = "its worker has disconnected, and no standby is ready"
+    assert bench.sharing.unrepaired() == {"w1": reason, "w5": reason}
+    bench.dead.clear()
+    bench.run(0.3)
+    assert bench.sharing.unrepaired() == {}
+    assert bench.percents() == {"w1": 20, "w5": 50}
+
+
 def test_a_worker_that_dies_in_the_middle_of_a_switch() -> None:
     """The shadow takes over and dies at once: the worker before it serves again."""
     bench = Bench({"w1": 20})

@@ -12,11 +12,12 @@ from horologe_common.clock import ms, s
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.gslice_tuner import GsliceTuner
 from horologe_experiments.igniter.igniter_run import IN_TIME, INTERFERENCE, requests
-from horologe_experiments.igniter.table3 import STRATEGIES, TABLE_3, V100
+from horologe_experiments.igniter.table3 import PAPER_V100, TABLE_3, V100
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.sharing_world import TUNER, SharingWorld
 from horologe_sim.scenario.shared_models import EmulatedHardware
+from horologe_tuner.core.provisioning.provisioner import PAPER_OPTIONS, provision
 from horologe_tuner.core.provisioning.workloads import BATCH_LIMIT, SharingPlan
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings
@@ -44,7 +45,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str
     pair: tuple[str, ...]
     seconds: int
-    victim: str
+    neighbours: tuple[str, ...]
     error: float
     switches: int
     cluster: FastClusterSettings
@@ -73,7 +74,7 @@ class IgniterShadow:
         row, series["shadow"] = self._switches(scene, seed)
         facts = {
             "Fig. 15, 16": f"{' and '.join(scene.pair)} on one V100; a new process starts in {START_NS / 1e9:g} s",
-            "Fig. 17": f"{scene.victim} beside its neighbours takes {scene.error:g} times as long as predicted for "
+            "Fig. 17": f"{scene.neighbours[0]} beside {' and '.join(scene.neighbours[1:])} takes {scene.error:g} times as long as predicted for "
             f"{ERROR_NS / 1e9:g} s of every {PERIOD_NS / 1e9:g} s; the tuner switches back after {CALM_NS / 1e9:g} s",
             "repaired": "from the begin of the error to the end of the last 100 ms in which more than 1% of the "
             "requests sent were late or refused",
@@ -92,21 +93,22 @@ class IgniterShadow:
         """Return the row and the series of errors that come and go. Each causes a switch there and one back."""
         periods = scene.switches // 2
         seconds = round(periods * PERIOD_NS / 1e9) + 2
+        victim = scene.neighbours[0]
         core = _tuner(shadow_calm_ns=CALM_NS)
-        world = _world(scene, _plan(_gpu_of((scene.victim,))), core, seed, seconds)
+        world = _world(scene, _plan(_gpu_of(scene.neighbours)), core, seed, seconds)
         begins = [s(1) + period * PERIOD_NS for period in range(periods)]
         for begin_ns in begins:
             for at_ns, factor in ((begin_ns, scene.error), (begin_ns + ERROR_NS, 1.0)):
-                world.schedule(world.begin_ns + at_ns, _change_times, (world, scene.victim, factor))
+                world.schedule(world.begin_ns + at_ns, _change_times, (world, victim, factor))
         world.run(s(seconds))
         world.check()
-        violated = _violated(world, scene.victim)
+        violated = _violated(world, victim)
         repaired = [_repaired_ns(violated, begin_ns) / 1e9 for begin_ns in begins]
         switches = [entry for entry in world.journal if entry.event in ("switched up", "switched back")]
-        row = _row("shadow", world, scene.victim, len(switches), len(switches), scene)
+        row = _row("shadow", world, victim, len(switches), len(switches), scene)
         row["repaired_s"] = max(repaired)
         at_s = [round((entry.at_ns - world.begin_ns) / 1e9, 3) for entry in switches]
-        latency = [_p99_ms(panel.lines[_group(world, scene.victim)]) for panel in world.ledger.panels]
+        latency = [_p99_ms(panel.lines[_group(world, victim)]) for panel in world.ledger.panels]
         return row, {"switches_s": at_s[:4], "p99_ms": latency[: 8 * SECOND], "repaired_s": repaired}
 
     def draw(self, findings: Findings) -> Figure:
@@ -148,13 +150,11 @@ def _tuner(**settings: Any) -> Tuner:
 
 
 def _gpu_of(names: Sequence[str]) -> PlannedGpu:
-    """Return the GPU of iGniter's plan that has a workload; of a pair, a GPU with both, at shares of its own."""
-    plan = STRATEGIES["igniter"].plan(0.0)
-    by_workload = {placement.workload: gpu for gpu in plan.gpus for placement in gpu.placements}
-    gpu = by_workload[names[0]]
-    if all(by_workload[name] is gpu for name in names):
-        return gpu
-    raise ValueError(f"pair: got {names}, wanted workloads of one GPU in iGniter's plan")
+    """Return a GPU with these workloads, provisioned by the paper's algorithms. Raises ValueError if they need more."""
+    plan = provision([workload for workload in TABLE_3 if workload.name in names], [PAPER_V100], PAPER_OPTIONS)
+    if len(plan.gpus) > 1:
+        raise ValueError(f"workloads: got {', '.join(names)}, wanted workloads that fit on one GPU")
+    return plan.gpus[0]
 
 
 def _plan(gpu: PlannedGpu, batch: int = 0) -> SharingPlan:

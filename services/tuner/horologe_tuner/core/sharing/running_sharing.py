@@ -130,8 +130,13 @@ class RunningSharing:
         return self.assume_ready or model in self._loaded.get(share.worker, ())
 
     def unrepaired(self) -> dict[str, str]:
-        """Return the workloads whose violation is not repaired, and why."""
-        return {name: workload.unrepaired for name, workload in self.workloads.items() if workload.unrepaired}
+        """Return the workloads that are violated or without a worker, and why that is not repaired."""
+        reasons = {name: workload.unrepaired for name, workload in self.workloads.items() if workload.unrepaired}
+        if self._lost:
+            for name, workload in self.workloads.items():
+                if any(share.worker in self._lost for share in workload.active()):
+                    reasons[name] = "its worker has disconnected, and no standby is ready"
+        return reasons
 
     def _decide_moves(self, now_ns: int) -> Iterator[SharingDecision]:
         """Move workloads to the shares of a new plan, first those that fit; else make room, or move all at once."""
@@ -248,8 +253,8 @@ class RunningSharing:
     ) -> WorkloadStatus:
         summary, target = workload.recent(now_ns, self.rules), workload.target
         state = "violated" if summary.is_violated else "within SLO" if summary.requests else "no requests"
-        if workload.unrepaired:
-            state = f"violated: {workload.unrepaired}"
+        if reason := self.unrepaired().get(target.name):
+            state = f"violated: {reason}" if workload.unrepaired else reason
         if workload.is_moving:
             state = "moving"
         shares = []
