@@ -44,6 +44,7 @@ TINY |= {
     "inferline-drop": ['duration="500ms"'],
     "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_seconds=3", "serve_seconds=3"],
     "igniter-run": ["seeds=1", "seconds=2", 'strategies=["ours", "ffd+"]'],
+    "igniter-shadow": ["seconds=3", "switches=2"],
 }
 TINY |= {
     "igniter-table1": [],
@@ -103,7 +104,7 @@ def test_findings_become_files(tmp_path: Path) -> None:
             "replicas",
         ),
         *("inferline-cost", "inferline-planner", "inferline-tuner", "inferline-traces", "inferline-pooled"),
-        *("inferline-drop", "tournament", "igniter-run"),
+        *("inferline-drop", "tournament", "igniter-run", "igniter-shadow"),
     ],
 )
 def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:
