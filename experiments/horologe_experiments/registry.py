@@ -13,8 +13,10 @@ from horologe_experiments.clockwork.fig8 import Fig8
 from horologe_experiments.clockwork.scale import Scale
 from horologe_experiments.clockwork.window import Window
 from horologe_experiments.harness.experiment import Experiment
+from horologe_experiments.igniter.igniter_cpu import IgniterCpu
 from horologe_experiments.igniter.igniter_error import IgniterError
 from horologe_experiments.igniter.igniter_exact import IgniterExact
+from horologe_experiments.igniter.igniter_live import IgniterLive
 from horologe_experiments.igniter.igniter_plans import IgniterPlans
 from horologe_experiments.igniter.igniter_run import IgniterRun
 from horologe_experiments.igniter.igniter_shadow import IgniterShadow
@@ -79,6 +81,8 @@ LIVE_EXPERIMENTS: dict[str, Experiment] = {
         IgniterError(),
         IgniterTime(),
         InferLineLive(),
+        IgniterLive(),
+        IgniterCpu(),
     )
 }
 """Experiments that start the services, measure this machine, or need data that the repository does not contain."""

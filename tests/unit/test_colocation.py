@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
@@ -76,6 +76,7 @@ def test_a_neighbour_counts_by_its_busy_fraction() -> None:
     assert own.begin_exec(s(60), 4) == alone_ns  # the neighbour has been idle for long
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.sampled_from(NAMES), st.lists(st.tuples(st.sampled_from(MODELS), st.integers(1, 32)), min_size=2, max_size=5))
 def test_no_neighbour_makes_a_share_faster(interference: str, loads: list[tuple[str, int]]) -> None:
     device = SharedDevice()

@@ -204,6 +204,33 @@ def test_the_power_demand_above_the_cap_continues_the_line_below_it() -> None:
     assert fit.coefficients.frequency_slope == pytest.approx((1480 - 1530) / (350 - 300))
 
 
+def test_a_clock_that_is_low_below_the_power_cap_is_not_throttled() -> None:
+    slow = msgspec.structs.replace(TWO, frequency_mhz=1515)
+    slopes = [fit_gpu(gpu_runs(ONE, two, THREE)).coefficients.frequency_slope for two in (TWO, slow)]
+    assert slopes[0] == slopes[1]
+
+
+def test_fixed_coefficients_need_no_runs() -> None:
+    fixed = {"frequency_slope": -2.0, "scheduling_slope_ms": 0.001}
+    fit = fit_gpu(gpu_runs(ONE, TWO), fixed)
+    assert (fit.coefficients.frequency_slope, fit.coefficients.scheduling_slope_ms) == (-2.0, 0.001)
+    assert fit.coefficients.scheduling_offset_ms == pytest.approx(0.003 - 0.001 - 2 * 0.001)
+    assert set(fit.deviations) == {"scheduling_offset_ms"}
+    alone = msgspec.structs.replace(drop(PROFILE, lambda run: run.share_percent != 50), contention=())
+    truth = PAPER.models["vgg19"]
+    model = fit_model(alone, PAPER.gpu, fixed={"k4": truth.k4, "alpha_cache": 0.5}).coefficients
+    assert (model.k4, model.alpha_cache) == (truth.k4, 0.5)
+    assert model.k2 == pytest.approx(truth.k2, rel=1e-3)
+
+
+def test_pairs_that_do_not_determine_a_coefficient_keep_it() -> None:
+    run = PairRun(("alexnet", "alexnet"), (1, 2), (10, 10), (4.0, 5.0))
+    arrays = pair_arrays([run], CALIBRATED.models)
+    fit = fit_pairs(PCIE, CALIBRATED.gpu, arrays, keep_undetermined=True)
+    assert fit.coefficients.frequency_slope == CALIBRATED.gpu.frequency_slope
+    assert "frequency_slope" not in fit.deviations
+
+
 @pytest.mark.parametrize("field", ["max_power_w", "pcie_bytes_per_ms", "frequency_slope", "price_per_hour"])
 def test_coefficients_of_a_gpu_are_checked(field: str) -> None:
     with pytest.raises(ValueError, match=f"{field}: got nan"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from builders import sent
@@ -9,8 +11,13 @@ from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Describe, Description, Events, Load, Plan, PlannedModel, Result
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.schedulers import SCHEDULERS
 from plan_bench import FRONTEND, SELECTOR, TUNER, Bench
+
+if TYPE_CHECKING:
+    from horologe_common.models import Profile
+    from horologe_controller.core.cluster.share import Share
 
 
 def a_shared_gpu(**options: object) -> Bench:
@@ -122,6 +129,30 @@ def test_moving_a_model_to_a_share_of_another_size_loses_no_request() -> None:
     assert {worker for worker, _ in done[2:]} == {new}
 
 
+def test_a_switch_checks_the_shares_of_the_named_workers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The effort is that of the workers of the changed model, not that of all models on all workers."""
+    models = tuple(f"m{number}" for number in range(12))
+    bench = Bench((), models)
+    for model in models:
+        for size in (30, 40):
+            bench.add_worker("v100", f"{model}-{size}", size, "gpu-0")
+    plan = {model: PlannedModel(model, 1, 8, workers=(f"{model}-30",)) for model in models}
+    bench.plan(*plan.values())
+    calls: list[str] = []
+    check = Cluster.runnable_profile
+
+    def count_call(cluster: Cluster, worker: WorkerMirror, share: Share, key: str) -> Profile | None:
+        calls.append(key)
+        return check(cluster, worker, share, key)
+
+    monkeypatch.setattr(Cluster, "runnable_profile", count_call)
+    plan["m3"] = PlannedModel("m3", 1, 8, workers=("m3-40",))
+    bench.plan(*plan.values(), number=2)
+    assert len(calls) <= 2 * len(models)
+    bench.submit("m3/1", count=5)
+    assert {worker.partition("#")[0] for worker, _ in bench.finish_all()} == {"worker/m3-40"}
+
+
 def test_devices_have_the_shares_of_the_workers_that_report_their_id() -> None:
     bench = a_shared_gpu()
     alone = bench.add_worker("cpu")
@@ -132,6 +163,8 @@ def test_devices_have_the_shares_of_the_workers_that_report_their_id() -> None:
     assert list(devices.of(own).neighbours(own)) == []
     bench.lose(bench.workers[0])
     assert devices.by_id["gpu-0"].percent == 60
+    bench.controller.refresh_stats()
+    assert bench.controller.stats.values["horologe_device_share_percent", "gpu-0", "v100"] == 60
     bench.lose(bench.workers[1])
     bench.lose(alone)
     assert devices.by_id == {}

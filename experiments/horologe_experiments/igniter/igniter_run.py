@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from horologe_common.clock import ms, s
+from horologe_common.service.settings import SettingsError
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
 from horologe_experiments.igniter.table3 import STRATEGIES, TABLE_3, V100
@@ -15,11 +16,13 @@ from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Chunk
 from horologe_sim.scenario.shared_models import EmulatedHardware, share_workers
+from horologe_tuner.core.provisioning.plan_prediction import with_batch_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
     from horologe_experiments.harness.experiment import Progress
     from horologe_sim.fast.ledger import GroupCounts
@@ -31,16 +34,22 @@ INTERFERENCE = "pcie-contention"
 """The emulated truth: the model that is better on pairs that were not fitted, with its noise."""
 
 
+class RunSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Runs of the plan of one strategy, with different noise and arrivals."""
+
+    strategy: str
+    arrivals: Literal["even", "poisson"]
+    """even: constant rates, as in the paper."""
+    seeds: int
+
+
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Scene file of igniter-run."""
 
     description: str
-    strategies: tuple[str, ...]
-    seeds: int
+    runs: tuple[RunSet, ...]
     seconds: int
     warmup_ns: int
-    arrivals: tuple[Literal["even", "poisson"], ...]
-    """even: constant rates, as in the paper."""
     margin: float
     """Safety margin of our plan in standard deviations."""
     cluster: FastClusterSettings
@@ -56,17 +65,19 @@ class IgniterRun:
         """See `Experiment`."""
         scene = load_scene(self.name, Scene, quick, changes)
         cost = Cost()
-        runs = SimulationRuns(len(scene.strategies) * len(scene.arrivals) * scene.seeds, cost, progress)
+        runs = SimulationRuns(sum(one.seeds for one in scene.runs), cost, progress)
         rows, workloads = [], []
-        for name in scene.strategies:
-            plan = STRATEGIES[name].plan(scene.margin)
-            for arrivals in scene.arrivals:
-                results = [
-                    self._serve(f"{name}, {arrivals}, seed {seed + number}", plan, arrivals, seed + number, scene, runs)
-                    for number in range(scene.seeds)
-                ]
-                rows.append(_row(name, arrivals, plan, results))
-                workloads += _workload_rows(name, arrivals, plan, results)
+        for one in scene.runs:
+            if one.strategy not in STRATEGIES:
+                raise SettingsError(f"strategy: got {one.strategy!r}, wanted one of {', '.join(STRATEGIES)}")
+            plan = with_batch_times(STRATEGIES[one.strategy].plan(scene.margin), [V100], INTERFERENCE)
+            seeds = range(seed, seed + one.seeds)
+            results = [
+                _serve(f"{one.strategy}, {one.arrivals}, seed {draw}", plan, one.arrivals, draw, scene, runs)
+                for draw in seeds
+            ]
+            rows.append(_row(one, plan, results))
+            workloads += _workload_rows(one, plan, results)
         facts = {
             "workloads": "Table 3; constant rates (even) as in the paper, and Poisson arrivals",
             "emulated truth": f"V100, model {INTERFERENCE}; per workload and seed a constant error of the prediction,"
@@ -76,23 +87,6 @@ class IgniterRun:
         }
         series = {"workloads": workloads}
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows), series, cost)
-
-    def _serve(
-        self, label: str, plan: SharingPlan, arrivals: str, seed: int, scene: Scene, runs: SimulationRuns
-    ) -> list[dict[str, float]]:
-        """Run a plan and return the results by workload."""
-        hardware = EmulatedHardware({V100.gpu.name: V100}, INTERFERENCE, seed)
-        workers = share_workers(plan, hardware)
-        by_name = {worker.placement.workload: worker.model for worker in workers}
-        models = [by_name[workload.name] for workload in TABLE_3]
-        ledger = Ledger([workload.name for workload in TABLE_3], len(models), s(1), scene.warmup_ns)
-        setting = msgspec.structs.replace(scene.cluster, devices=len(workers))
-        duration_ns = s(scene.seconds)
-        chunks = requests(TABLE_3, arrivals, duration_ns, seed)
-        installed = [[worker.model] for worker in workers]
-        runs.simulate(label, setting, models, ledger, seed, duration_ns, chunks, installed=installed)
-        seconds = (duration_ns - scene.warmup_ns) / 1e9
-        return [_judge(ledger.line(workload.name), workload, seconds) for workload in TABLE_3]
 
     def draw(self, findings: Findings) -> Figure:
         """See `Experiment`."""
@@ -121,19 +115,31 @@ class IgniterRun:
         return figure
 
 
+def _serve(
+    label: str, plan: SharingPlan, arrivals: str, seed: int, scene: Scene, runs: SimulationRuns
+) -> list[dict[str, float]]:
+    """Run a plan and return the results by workload."""
+    hardware = EmulatedHardware({V100.gpu.name: V100}, INTERFERENCE, seed)
+    workers = share_workers(plan, hardware)
+    by_name = {worker.placement.workload: worker.model for worker in workers}
+    models = [by_name[workload.name] for workload in TABLE_3]
+    ledger = Ledger([workload.name for workload in TABLE_3], len(models), s(1), scene.warmup_ns)
+    setting = msgspec.structs.replace(scene.cluster, devices=len(workers))
+    duration_ns = s(scene.seconds)
+    chunks = requests(TABLE_3, arrivals, duration_ns, seed)
+    installed = [[worker.model] for worker in workers]
+    runs.simulate(label, setting, models, ledger, seed, duration_ns, chunks, installed=installed)
+    seconds = (duration_ns - scene.warmup_ns) / 1e9
+    return [_judge(ledger.line(workload.name), workload, seconds) for workload in TABLE_3]
+
+
 def requests(workloads: Sequence[Workload], arrivals: str, duration_ns: int, seed: int) -> Iterator[Chunk]:
     """Yield the requests of all workloads second by second. Even ones begin at a random phase."""
     rng = np.random.default_rng([seed, 5])
     times, models = [], []
     for number, workload in enumerate(workloads):
-        gap_ns = 1e9 / workload.rate
-        if arrivals == "even":
-            at_ns = (rng.random() + np.arange(int(duration_ns / gap_ns) - 1)) * gap_ns
-        else:
-            at_ns = np.cumsum(rng.exponential(gap_ns, int(1.2 * duration_ns / gap_ns) + 100))
-            at_ns = at_ns[at_ns < duration_ns]
-        times.append(at_ns.astype(np.int64))
-        models.append(np.full(len(at_ns), number))
+        times.append(workload_requests(workload, arrivals, duration_ns, rng))
+        models.append(np.full(len(times[-1]), number))
     merged, owners = np.concatenate(times), np.concatenate(models)
     order = np.argsort(merged, kind="stable")
     merged, owners = merged[order], owners[order]
@@ -145,6 +151,17 @@ def requests(workloads: Sequence[Workload], arrivals: str, duration_ns: int, see
         yield Chunk(merged[begin:end].tolist(), owner.tolist(), slos_ns[owner].tolist(), owner.tolist())
 
 
+def workload_requests(
+    workload: Workload, arrivals: str, duration_ns: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return the times of one workload's requests."""
+    gap_ns = 1e9 / workload.rate
+    if arrivals == "even":
+        return ((rng.random() + np.arange(int(duration_ns / gap_ns) - 1)) * gap_ns).astype(np.int64)
+    times = np.cumsum(rng.exponential(gap_ns, int(1.2 * duration_ns / gap_ns) + 100)).astype(np.int64)
+    return times[times < duration_ns]
+
+
 def _judge(line: GroupCounts, workload: Workload, seconds: float) -> dict[str, float]:
     """Return the part answered in time, P99 of all requests and requests per second in time."""
     rank = 0.99 * line.sent / max(1, line.times.total)
@@ -152,15 +169,16 @@ def _judge(line: GroupCounts, workload: Workload, seconds: float) -> dict[str, f
     return {"in_time": line.satisfaction, "p99_ms": p99_ms, "rate": line.ok / seconds / workload.rate}
 
 
-def _row(name: str, arrivals: str, plan: SharingPlan, results: list[list[dict[str, float]]]) -> dict[str, Any]:
+def _row(runs: RunSet, plan: SharingPlan, results: list[list[dict[str, float]]]) -> dict[str, Any]:
     violated = [
         [workload.name for workload, result in zip(TABLE_3, one, strict=True) if result["in_time"] < IN_TIME]
         for one in results
     ]
-    strategy = STRATEGIES[name]
+    strategy = STRATEGIES[runs.strategy]
     return {
-        "strategy": name,
-        "arrivals": arrivals,
+        "strategy": runs.strategy,
+        "arrivals": runs.arrivals,
+        "seeds": runs.seeds,
         "gpus": len(plan.gpus),
         "paper_gpus": strategy.paper_gpus or "",
         "dollars_per_hour": round(plan.cost_per_hour, 2),
@@ -172,16 +190,14 @@ def _row(name: str, arrivals: str, plan: SharingPlan, results: list[list[dict[st
     }
 
 
-def _workload_rows(
-    name: str, arrivals: str, plan: SharingPlan, results: list[list[dict[str, float]]]
-) -> list[dict[str, Any]]:
+def _workload_rows(runs: RunSet, plan: SharingPlan, results: list[list[dict[str, float]]]) -> list[dict[str, Any]]:
     placements = {placement.workload: placement for gpu in plan.gpus for placement in gpu.placements}
     rows = []
     for at, workload in enumerate(TABLE_3):
         placement, own = placements[workload.name], [one[at] for one in results]
         p99_ms = max(result["p99_ms"] for result in own)
         rows.append({
-            "strategy": name, "arrivals": arrivals, "workload": workload.name, "model": workload.model,
+            "strategy": runs.strategy, "arrivals": runs.arrivals, "workload": workload.name, "model": workload.model,
             "share": placement.share_percent, "batch": placement.batch, "slo_ms": workload.slo_ms,
             "predicted_ms": round(placement.latency_ms, 2), "p99_ms": p99_ms if np.isfinite(p99_ms) else -1.0,
             "in_time": round(min(result["in_time"] for result in own), 4),

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 INTERVAL_NS = ms(100)
 SECOND, HALF_SECOND = 10, 5
 """In intervals."""
-ERROR_NS, CALM_NS, PERIOD_NS = s(2), s(1), s(6)
-"""An error lasts 2 s of every 6 s. The workload switches back a second after the shadow has become unnecessary."""
+ERROR_NS, CALM_NS, PERIOD_NS = s(2), s(1), s(8)
+"""An error lasts 2 s of every 8 s. The workload switches back about 2 s after its end, and waits no longer next time,
+because the next error comes more than 2 s later."""
 PHASE_NS = ms(130)
 """The errors begin at different times of a second."""
 START_NS = s(10)

@@ -33,14 +33,14 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     device_id: str = ""
     """Physical device. Workers with the same one own shares of it and are neighbours. On a CUDA device, a UUID of NVML
-    (`GPU-...`) selects the GPU, and `worker.device` must be `cuda`. Empty: host and device.
+    (`GPU-...`) selects the GPU, and `worker.device` must be `cuda`. Empty: the GPU's UUID, else host and device.
     """
     share_percent: float = 100.0
     """Part of the device that the worker may use, above 0 and at most 100."""
-    share_mechanism: Literal["auto", "whole", "container", "mps", "cpu", "emulated"] = "auto"
+    share_mechanism: Literal["auto", "whole", "container", "mps", "mig", "cpu", "emulated"] = "auto"
     """How the share is limited. whole: not at all. container: by the limits of the worker's container. mps: NVIDIA's
-    Multi-Process Service. cpu: a quota of CPU time. emulated: by the times of emulated models. auto: `whole` for 100%,
-    else `mps` on a CUDA device and `emulated` on others.
+    Multi-Process Service. mig: a free MIG device of this size. cpu: a quota of CPU time. emulated: by the times of
+    emulated models. auto: `whole` for 100%, else `mps` on a CUDA device and `emulated` on others.
     """
     hardware: str = ""
     """Hardware type of the device, by which plans name pools of workers: `v100`. Empty: `worker.device`."""

@@ -8,6 +8,7 @@ controller sends them the endpoints of the other services.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -227,8 +228,10 @@ class _ChildSpecs:
         return self._added_worker(str(number), split, nice, {"worker.hardware": hardware})
 
     def share_worker(self, share: WantedShare, split: bool, nice: int) -> ChildSpec:
-        """Return the worker that owns a share of a device."""
-        return self._added_worker(share.worker, split, nice, worker_settings(share))
+        """Return the worker that owns a share of a device. Emulated shares of a device slow each other by a file."""
+        emulated = self._folder / f"emulated-{re.sub(r'[^A-Za-z0-9.]', '-', share.device_id)}"
+        settings = worker_settings(share) | {"worker.emulated_device": str(emulated)}
+        return self._added_worker(share.worker, split, nice, settings)
 
     def _added_worker(self, name: str, split: bool, nice: int, settings: Mapping[str, str]) -> ChildSpec:
         """Return a worker with further settings. Its metrics get any free port."""

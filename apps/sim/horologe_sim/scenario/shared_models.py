@@ -40,6 +40,8 @@ class ShareWorker(NamedTuple):
 def share_workers(plan: SharingPlan, hardware: EmulatedHardware) -> list[ShareWorker]:
     """Return the workers of a plan. The model of a share has the name of its workload and batches up to the planned.
 
+    Its profile is `exec_ns` of the plan, or the solo times if the plan has none.
+
     Shares of a GPU that exceed 100% are scaled down in proportion, as oversubscribed processors are.
     """
     workers = []
@@ -48,7 +50,9 @@ def share_workers(plan: SharingPlan, hardware: EmulatedHardware) -> list[ShareWo
         scale = min(1.0, 100.0 / (gpu.share_percent or 1.0))
         for placement in gpu.placements:
             times = co_located(placement, gpu.gpu_type, scale * placement.share_percent, device, hardware)
-            workers.append(ShareWorker(number, placement, share_model(placement.workload, times, placement.batch)))
+            predicted_ns = [placement.exec_ns[size] for size in sorted(placement.exec_ns)]
+            model = share_model(placement.workload, times, placement.batch, predicted_ns)
+            workers.append(ShareWorker(number, placement, model))
     return workers
 
 

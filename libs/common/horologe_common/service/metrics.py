@@ -69,6 +69,11 @@ METRICS: dict[str, Metric] = {
     "horologe_device_slowness": Metric(
         "gauge", "Recent EXEC time divided by profiled time (median of ten)", ("worker", "share")
     ),
+    "horologe_device_share_percent": Metric(
+        "gauge",
+        "Sum of the shares of a device that connected workers own, with standby workers",
+        ("device", "type"),
+    ),
     "horologe_model_dynamic": Metric(
         "gauge", "1 if batches are planned by distributions of execution times that depend on the input, else 0", MODEL
     ),

@@ -243,6 +243,9 @@ class ActionMetrics:
             stats.set("nv_inference_compute_infer_duration_us", *labels, to=totals.exec_ns // 1000)
         slowness = {(instance(share.worker), str(share.number)): share.slowness(now_ns) for share in cluster.shares()}
         self._replace_gauge("horologe_device_slowness", slowness)
+        devices = cluster.devices.by_id.values()
+        percents = {(device.info.id, device.info.type): device.percent for device in devices}
+        self._replace_gauge("horologe_device_share_percent", percents)
         pending: dict[tuple[str, str], float] = {(spec.name, spec.version): 0 for spec in cluster.specs.values()}
         for request in requests:
             labels = request.spec.name, request.spec.version

@@ -307,5 +307,6 @@ class Frontend:
                 self.out.extend(self._calls.disconnect_tuner(address))
             case _:
                 self._shares.drop_client(address)
+                self._builder.send_delays.drop_client(address)
                 self._on_cancel(now_ns, address, Cancel(tuple(self._requests.ids_of_client(address))), ())
                 self._calls.drop_client(address)

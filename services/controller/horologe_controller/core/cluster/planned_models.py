@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import Plan, PlannedModel
-    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.share import Share
 
 NO_PREDICTIONS: Mapping[Share, Mapping[int, int]] = {}
@@ -93,51 +93,49 @@ class PlannedModels:
         """
         if not self._models and not self._assigned:
             return []
-        workers = [worker for worker in cluster.workers.values() if not worker.draining]
-        candidates = {
-            key: [
-                share
-                for worker in workers
-                if key in worker.models
-                for share in worker.shares.values()
-                if cluster.runnable_profile(worker, share, key) is not None
-            ]
-            for key in cluster.admitted
-        }
-        changed = self._assign_shares(candidates)
-        pairs = [(share, key) for key in changed for share in candidates.get(key, ())]
-        return sorted(pairs, key=lambda pair: not self.permits(*pair))
-
-    def _assign_shares(self, candidates: Mapping[str, Iterable[Share]]) -> list[str]:
-        """Assign shares to the planned models among `candidates`: model key -> the shares that could run it.
-
-        A model gets the shares of the workers that the plan names. If none of them is there, it gets its number of
-        shares of its hardware type, first those with the fewest other planned models, then those that it has. Return
-        the keys whose shares, standby shares or predictions have changed.
-        """
-        before, self._assigned = self._assigned, {}
-        stood_by, self._standby = self._standby, {}
-        load: dict[Share, int] = {}
-        for key in sorted(candidates):
-            if not (entries := self.find_entries(key)):
-                continue
-            held = before.get(key, NO_PREDICTIONS)
-            order = sorted(candidates[key], key=lambda share: (load.get(share, 0), share not in held, share.index))
-            if assigned := _named_shares(key, entries, order) or _pooled_shares(entries, order):
-                self._assigned[key] = assigned
-            if standby := _standby_shares(entries, order, assigned):
-                self._standby[key] = standby
-            for share in assigned:
-                load[share] = load.get(share, 0) + 1
+        candidates = Candidates(cluster)
+        before, stood_by = self._assigned, self._standby
+        self._assign_shares(candidates, sorted(cluster.admitted))
         changed = [
             key
-            for key in (before | stood_by | self._assigned | self._standby)
+            for key in sorted(before | stood_by | self._assigned | self._standby)
             if before.get(key) != self._assigned.get(key) or stood_by.get(key) != self._standby.get(key)
         ]
         for share in (*chain.from_iterable(before.values()), *chain.from_iterable(stood_by.values())):
             share.kept = {}
         self._update_kept()
-        return sorted(changed)
+        pairs = []
+        for key in changed:
+            if key in before and key in self._assigned:  # all other shares may not run it, as before
+                parts = (before[key], stood_by.get(key, {}), self._assigned[key], self._standby.get(key, {}))
+                affected: Iterable[Share] = candidates.connected(dict.fromkeys(chain(*parts)))
+            else:
+                affected = candidates.of_model(key)
+            pairs += [(share, key) for share in affected]
+        return sorted(pairs, key=lambda pair: not self.permits(*pair))
+
+    def _assign_shares(self, candidates: Candidates, keys: Iterable[str]) -> None:
+        """Assign shares to the planned models among the keys.
+
+        A model gets the shares of the workers that the plan names. If none of them is there, it gets its number of
+        shares of its hardware type, first those with the fewest other planned models, then those that it has.
+        """
+        before, self._assigned, self._standby = self._assigned, {}, {}
+        load: dict[Share, int] = {}
+        for key in keys:
+            if not (entries := self.find_entries(key)):
+                continue
+            if not (assigned := _named_shares(key, entries, candidates)):
+                held = before.get(key, NO_PREDICTIONS)
+                order = candidates.of_model(key)
+                order.sort(key=lambda share: (load.get(share, 0), share not in held, share.index))
+                assigned = _pooled_shares(entries, order)
+            if assigned:
+                self._assigned[key] = assigned
+            if standby := _standby_shares(key, entries, candidates, assigned):
+                self._standby[key] = standby
+            for share in assigned:
+                load[share] = load.get(share, 0) + 1
 
     def _update_kept(self) -> None:
         """Write into each share the models that it must hold."""
@@ -154,33 +152,57 @@ class PlannedModels:
         assert all(share.is_lost or key in share.kept for key, share in self._holding())
 
 
-def _named_shares(key: str, entries: Iterable[PlannedModel], shares: Iterable[Share]) -> dict[Share, Mapping[int, int]]:
+class Candidates:
+    """Shares that could run models without a plan, of workers that do not drain.
+
+    A plan that names workers asks for their shares only. With 200 models on 400 workers, to ask for all shares of each
+    model would take 80,000 checks at every switch of a model.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._workers = {address: worker for address, worker in cluster.workers.items() if not worker.draining}
+        self._by_name = {instance(address).partition("/")[2]: worker for address, worker in self._workers.items()}
+
+    def of_model(self, key: str) -> list[Share]:
+        """Return all shares that could run the model."""
+        return [share for worker in self._workers.values() for share in self._runnable(key, worker)]
+
+    def of_worker(self, key: str, name: str) -> list[Share]:
+        """Return the shares of the worker `name` that could run the model; none if it is not connected."""
+        worker = self._by_name.get(name)
+        return [] if worker is None else self._runnable(key, worker)
+
+    def connected(self, shares: Iterable[Share]) -> Iterator[Share]:
+        """Yield those shares whose worker is connected and does not drain."""
+        return (share for share in shares if share.worker in self._workers)
+
+    def _runnable(self, key: str, worker: WorkerMirror) -> list[Share]:
+        shares = worker.shares.values() if key in worker.models else ()
+        return [share for share in shares if self._cluster.runnable_profile(worker, share, key) is not None]
+
+
+def _named_shares(key: str, entries: Iterable[PlannedModel], candidates: Candidates) -> dict[Share, Mapping[int, int]]:
     """Return the shares of the workers that the entries name, with the durations predicted there.
 
     An entry without a connected worker gets the first of its standby shares, one that has the model if possible.
     """
-    by_name = _by_name(shares)
     assigned: dict[Share, Mapping[int, int]] = {}
     for entry in entries:
-        named = [by_name[name] for name in entry.workers if name in by_name]
+        named = [share for name in entry.workers for share in candidates.of_worker(key, name)]
         assigned |= dict.fromkeys(named, entry.exec_ns)
-        if not named and (standby := [by_name[name] for name in entry.standby if name in by_name]):
+        if not named and (standby := [share for name in entry.standby for share in candidates.of_worker(key, name)]):
             standby.sort(key=lambda share: key not in share.held and key not in share.resident)
             assigned[standby[0]] = {}
     return assigned
 
 
 def _standby_shares(
-    entries: Iterable[PlannedModel], shares: Iterable[Share], assigned: Container[Share]
+    key: str, entries: Iterable[PlannedModel], candidates: Candidates, assigned: Container[Share]
 ) -> dict[Share, bool]:
     """Return the shares of the standby workers that the entries name, without those that run the model."""
-    by_name = _by_name(shares)
-    standby = [by_name[name] for entry in entries for name in entry.standby if name in by_name]
-    return {share: True for share in standby if share not in assigned}
-
-
-def _by_name(shares: Iterable[Share]) -> dict[str, Share]:
-    return {instance(share.worker).partition("/")[2]: share for share in shares}
+    names = [name for entry in entries for name in entry.standby]
+    return {share: True for name in names for share in candidates.of_worker(key, name) if share not in assigned}
 
 
 def _pooled_shares(entries: Iterable[PlannedModel], shares: Iterable[Share]) -> dict[Share, Mapping[int, int]]:
