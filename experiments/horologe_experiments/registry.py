@@ -16,6 +16,7 @@ from horologe_experiments.harness.experiment import Experiment
 from horologe_experiments.igniter.igniter_cpu import IgniterCpu
 from horologe_experiments.igniter.igniter_error import IgniterError
 from horologe_experiments.igniter.igniter_exact import IgniterExact
+from horologe_experiments.igniter.igniter_joint import IgniterJoint
 from horologe_experiments.igniter.igniter_live import IgniterLive
 from horologe_experiments.igniter.igniter_plans import IgniterPlans
 from horologe_experiments.igniter.igniter_run import IgniterRun
@@ -62,6 +63,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         InferLineTuning(),
         InferLineTraces(),
         InferLineDrop(),
+        IgniterJoint(),
         IgniterTable1(),
         IgniterPlans(),
         IgniterExact(),

@@ -49,6 +49,7 @@ TINY |= {
 TINY |= {
     "igniter-table1": [],
     "igniter-plans": [],
+    "igniter-joint": ['pipelines=["cascade"]', "plan_seconds=10", "serve_seconds=10", "controller_seconds=3"],
     "igniter-exact": ["sizes=[3]", "cases=2", "large=[20]", "large_cases=1"],
 }
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
@@ -104,7 +105,7 @@ def test_findings_become_files(tmp_path: Path) -> None:
             "replicas",
         ),
         *("inferline-cost", "inferline-planner", "inferline-tuner", "inferline-traces", "inferline-pooled"),
-        *("inferline-drop", "tournament", "igniter-run", "igniter-shadow"),
+        *("inferline-drop", "tournament", "igniter-run", "igniter-joint", "igniter-shadow"),
     ],
 )
 def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from horologe_load.arrivals import gamma
 from horologe_sim.fast.pipeline_world import PipelineWorld
 from horologe_sim.scenario.pooled_plan import PooledPlan, PoolSimulation, plan_pooled, rest_of_path
 from horologe_sim.scenario.pooled_tuning import pooled_tuning_plan
-from horologe_tuner.core.estimator import draw_calls
 from horologe_tuner.core.hardware import HardwareType
+from horologe_tuner.core.pipeline_workload import draw_calls
 from horologe_tuner.core.plans import PipelinePlan, PlannedStage, StageConfiguration
 from horologe_tuner.core.profiles import StageProfile, collect_profiles
 

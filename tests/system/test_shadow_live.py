@@ -145,6 +145,7 @@ def test_a_shadow_takes_over_and_its_death_loses_no_request(system: LocalSystem)
         return status
 
     with Client(endpoint) as client:
+        status_when(client, lambda status: not status["blind"])  # it is connected
         client.tune("apply", msgspec.json.encode(a_plan()))
         status_when(client, lambda status: bool(status["workloads"] and share_of(status)["shadow_ready"]))
     status = asyncio.run(run())

@@ -14,7 +14,6 @@ from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_tuner.core.catalogue import catalogue_profiles
-from horologe_tuner.core.estimator import Workload
 from horologe_tuner.core.example_pipelines import (
     CASCADE,
     EXAMPLE_PIPELINES,
@@ -23,6 +22,7 @@ from horologe_tuner.core.example_pipelines import (
     VIDEO_MONITORING,
 )
 from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.bounds import frictionless, isolated_bounds
 from horologe_tuner.core.planning.evaluation import Evaluator, first_true
 from horologe_tuner.core.planning.exact_search import find_cheapest

@@ -9,12 +9,12 @@ import pytest
 from horologe_common.clock import ms, s
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_load.arrivals import gamma
-from horologe_tuner.core.estimator import Workload
 from horologe_tuner.core.hardware import HardwareType
 from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
 from horologe_tuner.core.pipeline_tuning.provisioning_levels import HOLD_NS, RecentPeak, carried_factor, level_replicas
 from horologe_tuner.core.pipeline_tuning.scaling_rules import ScalingRules, ScalingState, decide, find_demand
 from horologe_tuner.core.pipeline_tuning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator
 from horologe_tuner.core.planning.levels import provisioning_levels
 from horologe_tuner.core.planning.objective import Objective

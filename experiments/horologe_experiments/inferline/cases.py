@@ -16,9 +16,10 @@ from horologe_experiments.inferline.scaling_policy import FixedReplicas
 from horologe_experiments.inferline.tuner_policy import InferLineTuner
 from horologe_load.arrivals import gamma
 from horologe_tuner.core.catalogue import catalogue_profiles
-from horologe_tuner.core.estimator import Simulation, Workload
+from horologe_tuner.core.estimator import Simulation
 from horologe_tuner.core.example_pipelines import EXAMPLE_PIPELINES
 from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator
 from horologe_tuner.core.planning.levels import provisioning_levels
 from horologe_tuner.core.planning.objective import Objective

@@ -21,8 +21,9 @@ from horologe_load.arrivals import gamma
 from horologe_load.load_loops import open_loop
 from horologe_load.samples import Outcome, Samples, no_garbage_collection
 from horologe_load.targets import ModelInput, SdkTarget
-from horologe_tuner.core.estimator import Simulation, Workload
+from horologe_tuner.core.estimator import Simulation
 from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.planner import tuning_plan
 
 if TYPE_CHECKING:

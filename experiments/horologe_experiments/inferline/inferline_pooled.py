@@ -11,7 +11,7 @@ from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.inferline.cases import coarse_grained, pipeline_case
 from horologe_load.arrivals import gamma
 from horologe_sim.scenario.pooled_plan import PoolSimulation, plan_pooled
-from horologe_tuner.core.estimator import draw_calls
+from horologe_tuner.core.pipeline_workload import draw_calls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

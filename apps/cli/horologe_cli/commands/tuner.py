@@ -82,7 +82,7 @@ def _read_plan(file: Path) -> bytes:
         fail(f"{file}: {error.strerror}", ExitCode.USAGE)
     except ValueError as error:
         fail(f"{file}: not JSON: {error}", ExitCode.USAGE)
-    plan = document.get("tuning_plan") if isinstance(document, dict) else None
+    plan = document.get("sharing_plan") or document.get("tuning_plan") if isinstance(document, dict) else None
     return body if plan is None else jsonlib.dumps(plan).encode()
 
 

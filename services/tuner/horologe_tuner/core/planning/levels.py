@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from horologe_tuner.core.estimator import Workload
 from horologe_tuner.core.pipeline_tuning.tuning_plan import MAX_REPLICAS, ProvisioningLevel
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator, replace_stage
 
 if TYPE_CHECKING:
