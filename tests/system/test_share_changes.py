@@ -216,3 +216,24 @@ def test_a_worker_that_dies_in_the_middle_of_a_change_loses_nothing(gpu: SharedG
     gpu.change_left(20)
     outcomes, sent = load.stop()
     assert outcomes == {"OK": sent}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_device_that_disappears_loses_nothing(gpu: SharedGpu) -> None:
+    """All workers of the device die at once. Others serve until they are back."""
+    loads = [Load(gpu.endpoint, model) for model in ("left", "right")]
+    planner = gpu.planner
+    before = {device.worker for device in planner.core.devices}
+    for share in gpu.shares:
+        gpu.kill(share.worker)
+    until(lambda: not {f"worker/{share.worker}" for share in gpu.shares} & connected(planner, before))
+    until(lambda: planner.has_loaded("left-0", "left") and planner.has_loaded("right-0", "right"))
+    for load in loads:
+        outcomes, sent = load.stop()
+        assert outcomes == {"OK": sent}
+
+
+def connected(planner: Planner, incarnations: set[str]) -> set[str]:
+    """Return the names of the workers that are still connected as one of these incarnations."""
+    return {instance(device.worker) for device in planner.core.devices if device.worker in incarnations}

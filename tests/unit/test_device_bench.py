@@ -11,6 +11,7 @@ import pytest
 from horologe_common.clock import ms
 from horologe_common.interference.measured_runs import ShareLoad
 from horologe_gpu_worker.measurement.device_bench import BenchSettings, DeviceBench, InvalidShare
+from horologe_gpu_worker.measurement.device_sensor import DeviceLost, DeviceReading
 from horologe_gpu_worker.measurement.device_sensors.host_sensor import HostSensor
 from horologe_gpu_worker.measurement.share_connection import ShareConnection, ShareFailed
 from horologe_gpu_worker.measurement.share_messages import Begin, Measured, Ready, Running, ShareJob
@@ -87,6 +88,28 @@ def test_a_run_that_fails_ends_its_processes_and_the_next_one_starts_new_ones(tm
         assert measuring.run([ShareLoad("pretend", 1, 100)]).times[0].batches >= 1
     finally:
         measuring.close()
+
+
+def test_a_device_that_is_lost_is_told_from_a_process_that_fails(tmp_path: Path) -> None:
+    class Lost(HostSensor):
+        def read(self) -> DeviceReading:
+            raise DeviceLost("the GPU is lost")
+
+    folders = {"pretend": an_emulated_model(tmp_path)}
+    measuring = DeviceBench(BenchSettings(folders, WorkerSettings(cache=str(tmp_path / "cache")), 0.01), Lost())
+    try:
+        with pytest.raises(DeviceLost):
+            measuring.run([ShareLoad("pretend", 7, 100)])
+        assert not measuring._shares
+    finally:
+        measuring.close()
+
+
+def test_shares_of_a_gpu_need_an_mps_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    measuring = bench(tmp_path, device="cuda:0", share_mechanism="mps")
+    with pytest.raises(ShareFailed, match=r"no MPS control daemon .*nvidia-cuda-mps-control -d"):
+        measuring.measure_device("pretend")
 
 
 def test_a_share_that_the_mechanism_rounds_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,17 @@
 """The estimator beside a live run: emulated workers as processes serve a plan, and the estimator gets the same queries.
 
-Nothing is fitted: the estimator has the times of the emulated models, and knows of no messages between processes.
+Nothing is fitted: the estimator has the times of the emulated models, and knows of no messages between processes. All
+times are multiplied by a factor, so that the overhead of the machine is small.
 """
 
 from __future__ import annotations
 
 import random
+import re
+import shutil
 import statistics
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +19,7 @@ import numpy as np
 
 from horologe_common.clock import s
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
-from horologe_experiments.inferline.cases import pipeline_case
+from horologe_experiments.inferline.cases import configuration_text, pipeline_case
 from horologe_experiments.live.local_services import READY_S, apply_plan, benchmark_folder, local_services
 from horologe_load.arrivals import gamma
 from horologe_load.load_loops import open_loop
@@ -45,7 +49,7 @@ SLOW = 0.3
 """Probability of the second stage in the driver of `cascade`."""
 UNLIMITED = TrafficEnvelope((s(1), s(60)), (1_000_000, 60_000_000))
 """The tuner does not scale up: the plan is measured as it is."""
-SETTLE_NS = s(3600)
+SETTLE = "60min"
 
 
 class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,6 +65,8 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     description: str
     traffic: tuple[Traffic, ...]
+    slower: float
+    """Factor of all execution times and of the SLO."""
     runs: int
     seconds: float
     warmup_s: float
@@ -85,6 +91,7 @@ class InferLineLive:
             runs += own
         facts = {
             "system": f"`horologe up` with emulated workers; the tuner applies a plan for {scene.plan_seconds:g} s",
+            "times": f"{scene.slower:g} times those of the catalogue, as the SLO",
             "runs": f"medians of {scene.runs}, {scene.seconds - scene.warmup_s:g} s each. Latencies count from "
             "sending. The estimator gets the same times and visits of stages",
         }
@@ -114,13 +121,42 @@ class InferLineLive:
         return figure
 
 
+def slower_case(pipeline: str, factor: float) -> PipelineCase:
+    """Return a pipeline on `HARDWARE`, with all times and the SLO multiplied by `factor`."""
+    case = pipeline_case(pipeline)
+    case = pipeline_case(pipeline, round(factor * case.structure.slo_ns))
+    profiles = {
+        model: {
+            kind: msgspec.structs.replace(
+                profile, latency_ns={size: round(factor * time_ns) for size, time_ns in profile.latency_ns.items()}
+            )
+            for kind, profile in by_hardware.items()
+        }
+        for model, by_hardware in case.profiles.items()
+    }
+    return case._replace(profiles=profiles, hardware={name: case.hardware[name] for name in HARDWARE})
+
+
+def write_slower(source: Path, target: Path, factor: float) -> None:
+    """Copy a folder of emulated models and pipelines, with all execution times multiplied by `factor`."""
+    shutil.copytree(source, target)
+    for manifest in target.glob("*/*/model.toml"):
+        lines = manifest.read_text().splitlines()
+        scaled = [
+            re.sub(r"= ([\d.]+)", lambda found: f"= {factor * float(found[1]):.6g}", line)
+            if line.startswith("exec_ms")
+            else line
+            for line in lines
+        ]
+        manifest.write_text("\n".join(scaled) + "\n")
+
+
 class LiveComparison:
     """A pipeline with its plan, served live and estimated."""
 
     def __init__(self, traffic: Traffic, scene: Scene, seed: int) -> None:
         self._traffic, self._scene, self._seed = traffic, scene, seed
-        case = pipeline_case(traffic.pipeline)
-        self._case: PipelineCase = case._replace(hardware={name: case.hardware[name] for name in HARDWARE})
+        self._case = slower_case(traffic.pipeline, scene.slower)
         self._sample_ns = gamma(traffic.rate, traffic.cv, scene.plan_seconds, [seed, 1])
         self._plan: PipelinePlan = self._case.plan(self._sample_ns, seed)
 
@@ -138,8 +174,10 @@ class LiveComparison:
             return [uvloop.run(self._measure(system.topology.clients[0], number)) for number in range(self._scene.runs)]
 
     def _system(self, folder: str) -> LocalSystem:
-        sets = (f"tuner.settle_ns={SETTLE_NS}", f"worker.cache={folder}", f"tuner.state={folder}")
-        return local_services(benchmark_folder(FOLDER), sets, tuner=True)
+        models = Path(folder, "models")
+        write_slower(benchmark_folder(FOLDER), models, self._scene.slower)
+        sets = (f"tuner.settle_ns={SETTLE}", f"worker.cache={folder}/cache", f"tuner.state={folder}")
+        return local_services(models, sets, tuner=True)
 
     async def _measure(self, endpoint: str, number: int) -> dict[str, Any]:
         """Send one trace, and estimate the same queries. Return the row of the run."""
@@ -186,6 +224,12 @@ class LiveComparison:
         fields = [name for name in runs[0] if name not in ("pipeline", "run")]
         medians = {name: round(statistics.median(run[name] for run in runs), 5) for name in fields}
         difference = abs(medians["estimated_p99_ms"] - medians["live_p99_ms"]) / medians["live_p99_ms"]
-        plan = "; ".join(f"{stage.stage}: {stage.describe()}" for stage in self._plan.stages)
         names = {"pipeline": self._traffic.pipeline, "rate": self._traffic.rate, "cv": self._traffic.cv}
-        return names | medians | {"difference": round(difference, 4), "plan": plan}
+        return (
+            names
+            | medians
+            | {
+                "difference": round(difference, 4),
+                "plan": configuration_text(self._plan.configuration),
+            }
+        )

@@ -22,7 +22,7 @@ from horologe_sim.engine.noise import NOISES, Noise
 from horologe_sim.engine.virtual_worker import SimModel
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.pipeline_world import PipelineWorld
-from horologe_tuner.core.planning.levels import busiest_stretch
+from horologe_tuner.core.planning.growth import busiest_stretch
 from horologe_tuner.core.planning.objective import Objective
 
 if TYPE_CHECKING:

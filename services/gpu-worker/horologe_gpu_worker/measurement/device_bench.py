@@ -103,27 +103,30 @@ class DeviceBench:
 
     def run(self, loads: Sequence[ShareLoad]) -> MeasuredRun:
         """Run all loads at the same time. Return their times, and the power and clock of the device."""
-        self._open(loads)
-        memory_bytes_per_ms = self._copy_rates().memory_bytes_per_ms
-        shares = [share for _, share, _ in self._shares]
         try:
-            for share, load in zip(shares, loads, strict=True):
-                share.send(Begin(load.batch))
-            for share in shares:
-                share.wait_reply(Running)
-            sleep(SETTLED * self._settings.seconds)
-            with SensorWindow(self._sensor) as window:
-                for share in shares:
-                    share.send(Measure(self._settings.seconds))
-                measured = [share.wait_reply(Measured) for share in shares]
-            traced = [self._trace(share) for share in shares]  # one after another, while the neighbours run
-            for share in shares:
-                share.send(Stop())
-            for share in shares:
-                share.wait_reply(Stopped)
+            self._open(loads)
+            return self._run(loads, self._copy_rates().memory_bytes_per_ms)
         except HorologeError:
             self.close()  # replies that are still to come would be taken for those of the next run
+            self._sensor.read()  # raises DeviceLost if that is why the processes failed
             raise
+
+    def _run(self, loads: Sequence[ShareLoad], memory_bytes_per_ms: float) -> MeasuredRun:
+        shares = [share for _, share, _ in self._shares]
+        for share, load in zip(shares, loads, strict=True):
+            share.send(Begin(load.batch))
+        for share in shares:
+            share.wait_reply(Running)
+        sleep(SETTLED * self._settings.seconds)
+        with SensorWindow(self._sensor) as window:
+            for share in shares:
+                share.send(Measure(self._settings.seconds))
+            measured = [share.wait_reply(Measured) for share in shares]
+        traced = [self._trace(share) for share in shares]  # one after another, while the neighbours run
+        for share in shares:
+            share.send(Stop())
+        for share in shares:
+            share.wait_reply(Stopped)
         reading = window.mean()
         times = (_share_times(*replies, memory_bytes_per_ms) for replies in zip(measured, traced, strict=True))
         return MeasuredRun(tuple(loads), tuple(times), reading.power_w, reading.frequency_mhz)

@@ -31,7 +31,7 @@ class PipelineTuner:
         self._settings = settings
         self._stats = stats
         self._note = note
-        self._rules = ScalingRules(settings.demand, settings.settle_ns)
+        self._rules = ScalingRules(settings.demand, settings.settle_ns, settings.headroom)
 
     def __bool__(self) -> bool:
         return bool(self.plans)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 HOLD_NS = s(60)
 """Scaling down follows the highest factor of this span, the longest window of the envelope."""
-HEADROOM = 1.1
-"""Scaling down keeps replicas for this multiple of the highest recent factor. Without it, the next peak of the same
-traffic, which exceeds it every second time, would scale up again."""
+HYSTERESIS = 1.1
+"""Replicas are changed to those for this multiple of the demand. Without it, the next peak of the same traffic, which
+exceeds the last one every second time, would scale up again."""
 
 
 def level_replicas(plan: TuningPlan, factor: float) -> dict[str, int]:
