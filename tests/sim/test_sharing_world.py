@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -43,7 +45,7 @@ def requests(seconds: float, workloads: list[Workload]) -> Chunk:
     return Chunk(merged[order].tolist(), owners[order].tolist(), slos[order].tolist(), owners[order].tolist())
 
 
-def a_world(seconds: float, **tuner: int) -> SharingWorld:
+def a_world(seconds: float, **tuner: Any) -> SharingWorld:
     plan = a_plan()
     by_name = {workload.name: workload for workload in WORKLOADS}
     ordered = [by_name[placement.workload] for gpu in plan.gpus for placement in gpu.placements]
