@@ -211,9 +211,10 @@ def test_a_clock_that_is_low_below_the_power_cap_is_not_throttled() -> None:
 
 
 def test_fixed_coefficients_need_no_runs() -> None:
-    fixed = {"frequency_slope": -2.0, "scheduling_slope_ms": 0.001}
+    fixed = {"frequency_slope": -2.0, "scheduling_slope_ms": 0.001, "cache_scale": 1.3}
     fit = fit_gpu(gpu_runs(ONE, TWO), fixed)
     assert (fit.coefficients.frequency_slope, fit.coefficients.scheduling_slope_ms) == (-2.0, 0.001)
+    assert fit.coefficients.cache_scale == 1.3
     assert fit.coefficients.scheduling_offset_ms == pytest.approx(0.003 - 0.001 - 2 * 0.001)
     assert set(fit.deviations) == {"scheduling_offset_ms"}
     alone = msgspec.structs.replace(drop(PROFILE, lambda run: run.share_percent != 50), contention=())
@@ -223,9 +224,17 @@ def test_fixed_coefficients_need_no_runs() -> None:
     assert model.k2 == pytest.approx(truth.k2, rel=1e-3)
 
 
+def test_a_fit_needs_a_coefficient() -> None:
+    fixed = dict.fromkeys(("k1", "k2", "k3", "k4", "k5", "k6"), 1.0)
+    with pytest.raises(ProfileError, match="vgg19: k1 to k5: got all of them fixed, wanted one to fit"):
+        fit_model(PROFILE, PAPER.gpu, fixed=fixed)
+
+
 def test_pairs_that_do_not_determine_a_coefficient_keep_it() -> None:
     run = PairRun(("alexnet", "alexnet"), (1, 2), (10, 10), (4.0, 5.0))
     arrays = pair_arrays([run], CALIBRATED.models)
+    everything = ("scheduling_offset_ms", "cache_scale", "frequency_slope")
+    assert fit_pairs(PCIE, CALIBRATED.gpu, arrays, fixed=everything).coefficients == CALIBRATED.gpu
     fit = fit_pairs(PCIE, CALIBRATED.gpu, arrays, keep_undetermined=True)
     assert fit.coefficients.frequency_slope == CALIBRATED.gpu.frequency_slope
     assert "frequency_slope" not in fit.deviations

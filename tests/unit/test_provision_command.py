@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import tomllib
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from horologe_cli.main import app
 from horologe_tuner.core.provisioning.workloads import parse_sharing_plan
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OK, FAILED, USAGE = 0, 1, 2
 FIRST = '[[workload]]\nname = "thumbnails"'
@@ -77,14 +76,11 @@ def test_a_plan_without_a_gpu_less_names_the_violations(tmp_path: Path) -> None:
     assert " would " in result.stdout
 
 
-def test_a_larger_margin_costs_more_or_leaves_more(tmp_path: Path) -> None:
+def test_the_margin_is_larger_where_that_costs_nothing(tmp_path: Path) -> None:
     path = write(tmp_path, WORKLOADS)
-    none, wide = (json.loads(run(path, "--margin", margin, "--json").stdout) for margin in (0, 3))
-    shares = [
-        sum(share["share_percent"] for gpu in document["sharing_plan"]["gpus"] for share in gpu["placements"])
-        for document in (none, wide)
-    ]
-    assert shares[0] < shares[1]
+    free, wanted = (json.loads(run(path, "--margin", margin, "--json").stdout)["sharing_plan"] for margin in (0, 5))
+    assert (free["margin"], wanted["margin"]) == (3, 5)
+    assert free["cost_per_hour"] == free["cost_bound"] <= wanted["cost_per_hour"]
 
 
 def test_a_running_plan_changes_with_few_moves(tmp_path: Path) -> None:
@@ -99,6 +95,7 @@ def test_a_running_plan_changes_with_few_moves(tmp_path: Path) -> None:
     assert devices == {"thumbnails": "v100-1", "resnet50": "v100-1", "vgg19": "v100-1", "ssd": "v100-2"}
     text = run(write(tmp_path, more), "--from", running).stdout
     assert "moved to another GPU: none" in text
+    assert "a new plan would cost $6.12 per hour" in text
 
 
 @pytest.mark.parametrize(
@@ -123,6 +120,7 @@ def test_a_running_plan_changes_with_few_moves(tmp_path: Path) -> None:
             USAGE,
             "price_per_hour: got 0",
         ),
+        (FIRST, "[gpu.v100]\ntime_factor = 0\n" + FIRST, USAGE, "gpu.v100: time_factor: got 0, wanted a finite"),
         (FIRST, "margin = -1\n" + FIRST, USAGE, "margin: got -1"),
         (FIRST, "gpu = {}\n" + FIRST, USAGE, "gpu types: got none"),
         ("[[workload]]", "[[workload", USAGE, "workloads.toml: "),
@@ -148,6 +146,20 @@ def test_a_missing_file_and_a_plan_whose_shares_exceed_a_gpu_are_errors(tmp_path
     assert "GPU 1 (v100): shares: got 50 + 50 + 50 = 150%, wanted at most 100% of a GPU" in result.stderr
     running.write_text("[")
     assert "plan.json: not JSON" in run(path, "--from", running).stderr
+
+
+def test_the_example_is_planned_for_its_models() -> None:
+    example = Path(__file__).parents[2] / "examples" / "sharing"
+    document = json.loads(run(example / "workloads.toml", "--json").stdout)
+    plan = parse_sharing_plan(json.dumps(document["sharing_plan"]))
+    for gpu in plan.gpus:
+        for share in gpu.placements:
+            manifest = tomllib.loads((example / "models" / share.workload / "1" / "model.toml").read_text())
+            assert manifest["slo"] == f"{share.slo_ms:g}ms"
+            assert share.batch in manifest["batch_sizes"]
+            sharing = manifest["emulated"]["sharing"]
+            assert (sharing["gpu"], sharing["model"], sharing["time_factor"]) == (gpu.gpu_type, share.model, 10)
+    assert len(plan.gpus) == 2
 
 
 def test_measured_coefficients_are_read_beside_the_file(tmp_path: Path) -> None:

@@ -81,9 +81,10 @@ def groups(plan: SharingPlan) -> set[frozenset[str]]:
 
 
 def check_plan(plan: SharingPlan, workloads: list[Workload]) -> None:
-    """Every workload is placed with all its requests, no GPU exceeds 100%, no SLO is violated."""
+    """All requests are placed, no GPU exceeds 100% or has two parts of a workload, no SLO is violated."""
     rates: dict[str, float] = {}
     for gpu in plan.gpus:
+        assert len({placement.workload for placement in gpu.placements}) == len(gpu.placements)
         assert gpu.share_percent <= 100 + 1e-9
         for placement in gpu.placements:
             rates[placement.workload] = rates.get(placement.workload, 0.0) + placement.rate
@@ -109,6 +110,8 @@ def test_the_twelve_workloads_of_table_3() -> None:
     check_plan(default, TABLE_3)
     assert default.cost_per_hour == pytest.approx(18.36)
     assert default.cost_bound == pytest.approx(18.36)  # no plan has fewer GPUs
+    assert default.margin == 3.0  # costs no GPU more than a margin of 1
+    assert provision(TABLE_3, [V100], ProvisioningOptions(free_margin=0.0)).margin == 1.0
 
 
 def test_baselines_on_table_3() -> None:
@@ -118,8 +121,10 @@ def test_baselines_on_table_3() -> None:
     assert shares(ffd)["W2"][0] == 7.5
     check_plan(plan_ffd_with_allocation(TABLE_3, PAPER), TABLE_3)
     lets = plan_gpu_lets(TABLE_3, PAPER, INTERFERENCE_MODELS["igniter"])
-    assert len(lets.gpus) > 6  # 8 in the paper
-    assert "W7" in violations(lets)
+    assert lets.cost_per_hour == pytest.approx(24.48)
+    assert {name: shares(lets)[name][0] for name in ("W2", "W4", "W9")} == {"W2": 40, "W4": 60, "W9": 40}
+    assert frozenset({"W2", "W5"}) in groups(lets)  # GPU2 of Fig. 19
+    assert "W7" in violations(with_predictions(lets, [V100], INTERFERENCE_MODELS["pcie-contention"]))
     assert all(len(gpu.placements) <= 2 for gpu in lets.gpus)
     assert {share for share, _ in shares(lets).values()} <= {20, 40, 50, 60, 80, 100}
     gslice = plan_gslice(TABLE_3, PAPER, INTERFERENCE_MODELS["igniter"])
@@ -170,6 +175,14 @@ def test_a_smaller_batch_than_theorem_1_needs_a_smaller_share() -> None:
     assert least_bound(PAPER.gpu, model, workload) == (1, 2)
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.7, 3.1])
+def test_two_parts_of_a_workload_are_never_on_one_gpu(factor: float) -> None:
+    small = GpuType(msgspec.structs.replace(V100.gpu, name="small", price_per_hour=0.5), V100.with_times(2.2).models)
+    for options in (ProvisioningOptions(), ProvisioningOptions(exact_workloads=0)):
+        loads = [msgspec.structs.replace(load, rate=load.rate * factor) for load in TABLE_3]
+        check_plan(provision(loads, [V100, small], options), loads)
+
+
 @settings(max_examples=20, deadline=None)
 @given(workload_lists())
 def test_several_gpu_types_never_cost_more_than_one(workloads: list[Workload]) -> None:
@@ -185,6 +198,13 @@ def test_types_are_mixed_where_that_is_cheapest() -> None:
     alone = [provision([load], [V100, SLOW]).gpus[0].gpu_type for load in (tight, loose)]
     assert alone == ["v100", "slow"]
     assert plan.gpu_counts() == {"v100": 1, "slow": 1}
+
+
+def test_a_device_with_all_times_multiplied_has_the_same_shares() -> None:
+    slow = [msgspec.structs.replace(load, rate=load.rate / 10, slo_ms=load.slo_ms * 10) for load in TABLE_3]
+    plan = provision(slow, [V100.with_times(10)])
+    check_plan(plan, slow)
+    assert shares(plan) == shares(provision(TABLE_3, [V100]))
 
 
 def test_a_workload_too_large_for_a_gpu_is_split() -> None:

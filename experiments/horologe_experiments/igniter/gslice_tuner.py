@@ -15,7 +15,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.wanted_shares import WantedShare
 from horologe_common.wire import Events, Infer, Plan, PlannedModel, Tune
 from horologe_sim.fast.sharing_world import TUNER
-from horologe_tuner.core.provisioning.baselines import adjust_shares
+from horologe_tuner.core.provisioning.baselines import GSLICE_ADJUSTMENTS, GSLICE_SHARE, adjust_batches, adjust_shares
 from horologe_tuner.core.provisioning.workloads import parse_sharing_plan
 from horologe_tuner.core.sharing.targets import DeviceShare
 from horologe_tuner.core.worker_scaling import ScaleTo
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from horologe_tuner.core.provisioning.workloads import Placement
 
 MEASURE_NS = s(2)
-"""Time after an adjustment from which the next one is computed. With the start of a process, 12 s as in Fig. 15."""
+"""Time after an adjustment from which the next one is computed. With the start of a process, 12 s or more."""
 
 
 class Slice:
@@ -41,7 +41,9 @@ class Slice:
         self.active = share
         self.next: DeviceShare | None = None
         """Share that is being started."""
-        self.batch = self.next_batch = 1
+        self.batch = 1
+        self.adjusted = 0
+        """Adjustments of the batch size since the last one of the share."""
         self.reset(0)
 
     def reset(self, now_ns: int) -> None:
@@ -58,7 +60,7 @@ class Slice:
 
 
 class GsliceTuner:
-    """Core in place of the tuner's, with equal shares and batch 1 first. `log`: (time, workload, percent, batch)."""
+    """Core in place of the tuner's, with `GSLICE_SHARE` and batch 1 first. `log`: (time, workload, percent, batch)."""
 
     address, scaler = TUNER, "scaler/0"
 
@@ -103,7 +105,7 @@ class GsliceTuner:
         plan = parse_sharing_plan(document)
         (gpu,), (device,) = plan.gpus, plan.devices()
         for placement in gpu.placements:
-            share = DeviceShare(placement.workload, device, gpu.gpu_type, 100 / len(gpu.placements))
+            share = DeviceShare(placement.workload, device, gpu.gpu_type, GSLICE_SHARE)
             self._slices[placement.workload] = Slice(placement, share)
             self.log.append((now_ns, placement.workload, share.percent, 1))
         self._send()
@@ -114,29 +116,31 @@ class GsliceTuner:
         started = [one for one in self._slices.values() if one.next is not None and one.next.worker in running]
         for one in started:
             assert one.next is not None
-            one.active, one.next, one.batch = one.next, None, one.next_batch
+            one.active, one.next = one.next, None
             one.reset(now_ns)
             self.log.append((now_ns, one.placement.workload, one.active.percent, one.batch))
         if started:
             self._send()
 
     def _adjust(self, now_ns: int) -> None:
-        """Start a worker with another share for each workload whose measurements demand one."""
+        """Adjust batch sizes at once, and then the shares, for which a worker has to start."""
         changed = False
         for one in self._slices.values():
             if one.next is not None or not one.batches or now_ns < one.since_ns + MEASURE_NS:
                 continue
             latency_ms = np.array([one.busy_ns / one.batches / 1e6])
             throughput = np.array([1e9 * one.rows / one.busy_ns])
-            share, batch = np.array([one.active.percent]), np.array([float(one.batch)])
-            new_share, new_batch = adjust_shares(self._kind, [one.placement], share, batch, latency_ms, throughput)
+            batch = int(adjust_batches([one.placement], np.array([float(one.batch)]), latency_ms)[0])
             one.reset(now_ns)
-            percent, one.next_batch = round(float(new_share[0]), 1), int(new_batch[0])
+            if batch != one.batch and one.adjusted < GSLICE_ADJUSTMENTS:
+                one.batch, one.adjusted, changed = batch, one.adjusted + 1, True
+                self.log.append((now_ns, one.placement.workload, one.active.percent, one.batch))
+                continue
+            share = np.array([one.active.percent])
+            percent = round(float(adjust_shares(self._kind, [one.placement], share, latency_ms, throughput)[0]), 1)
+            one.adjusted = 0
             if percent != one.active.percent:
                 one.next, changed = one.active.resized(percent), True
-            elif one.next_batch != one.batch:
-                one.batch, changed = one.next_batch, True
-                self.log.append((now_ns, one.placement.workload, one.active.percent, one.batch))
         if changed:
             self._send()
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import chain, combinations, product
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.random_workloads import random_workloads
 from horologe_experiments.igniter.t4 import assumed_t4
 from horologe_experiments.igniter.table3 import TABLE_3, V100
 from horologe_tuner.core.provisioning.exact_sharing import cheapest_partition, feasible_sets
 from horologe_tuner.core.provisioning.provisioner import (
+    DEFAULT_OPTIONS,
     ProvisioningOptions,
     empty_fleets,
     fleet_choices,
     place_all,
     provision,
 )
+from horologe_tuner.core.provisioning.share_tables import ShareTables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 
 TYPES = {"v100": [V100], "v100 and t4": [V100, assumed_t4()]}
 EXACT = 1.05
+LARGEST_SET = 3
+"""Workloads of a set that is tried with all batch sizes."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,6 +50,8 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     large: tuple[int, ...]
     """Numbers of workloads that are compared with a lower bound."""
     large_cases: int
+    batch_workloads: int
+    """Workloads whose sets are tried with all batch sizes."""
 
 
 class IgniterExact:
@@ -62,11 +70,14 @@ class IgniterExact:
         for number, (kinds, count, cases, exact) in enumerate(jobs):
             progress(number / len(jobs), f"{count} workloads on {kinds}")
             rows.append(_row(kinds, [random_workloads(rng, count) for _ in range(cases)], exact=exact))
+        missed, rescued = _rescued(random_workloads(rng, scene.batch_workloads), LARGEST_SET)
         facts = {
             "workloads": "iGniter's four models, 0.05 to 1 times the highest rate, 1 to 2.2 times the shortest SLO"
             " of Table 3",
             "exact": "all sets that fit on one GPU, and the cheapest partition (HiGHS), for the batch sizes that need"
             " the least share alone",
+            "other batch sizes": f"{missed} sets of two and three of {scene.batch_workloads} workloads fit by their"
+            f" shares alone but not together; {rescued} of them fit with any other batch sizes",
             "greedy": "`provision` without its exact solution",
             "igniter": "Algorithm 1 with the same batch sizes and coefficients",
         }
@@ -105,7 +116,7 @@ def _row(kinds: str, cases: Sequence[list[Workload]], *, exact: bool) -> dict[st
 
 def _ratios(workloads: list[Workload], kinds: list[GpuType], *, exact: bool) -> dict[str, float]:
     """Return the ratios of the costs of three provisioners to the optimum, or to the lower bound."""
-    options = ProvisioningOptions()
+    options = ProvisioningOptions(free_margin=0.0)
     plan = provision(workloads, kinds, options)
     fleets = empty_fleets(workloads, kinds, options)
     costs = {
@@ -133,6 +144,27 @@ def _cheapest(workloads: list[Workload], kinds: list[GpuType], options: Provisio
             return None
         costs.append(cost)
     return min(costs)
+
+
+def _rescued(workloads: list[Workload], largest: int) -> tuple[int, int]:
+    """Return the sets that fit alone but not together, and how many of them fit with other batch sizes."""
+    kind, model = V100, INTERFERENCE_MODELS[DEFAULT_OPTIONS.model]
+    chosen, every = (ShareTables(kind, model, DEFAULT_OPTIONS.margin) for _ in range(2))
+    chosen.append(workloads)
+    sizes = [[msgspec.structs.replace(load, batch_sizes=(size,)) for size in load.batches] for load in workloads]
+    every.append([variant for variants in sizes for variant in variants])
+    rows = [np.flatnonzero(every.least[at : at + len(own)] <= kind.whole) + at
+            for own, at in zip(sizes, np.cumsum([0, *map(len, sizes[:-1])]), strict=True)]  # fmt: skip
+    missed = rescued = 0
+    for members in chain.from_iterable(combinations(range(len(workloads)), count) for count in range(2, largest + 1)):
+        least = chosen.least[list(members)]
+        if least.sum() > kind.whole or chosen.allocate(np.array([members]), least[None]).fits[0]:
+            continue
+        missed += 1
+        variants = np.array(list(product(*(rows[row] for row in members))))
+        variants = variants[every.least[variants].sum(axis=1) <= kind.whole]
+        rescued += bool(len(variants) and every.allocate(variants, every.least[variants]).fits.any())
+    return missed, rescued
 
 
 def _bars(rows: list[dict[str, Any]]) -> list[Bar]:

@@ -63,6 +63,7 @@ class IgniterPlans:
             "violations": "by the model that is better on pairs that were not fitted, with coefficients from all"
             " measurements; the paper measured them. `igniter-run` runs the plans",
             "next cheaper plan": explanation.cheaper.text() if explanation.cheaper else "none",
+            "safety margin": f"{plans['ours'].margin:g} standard deviations at the cost of the {scene.margin:g} wanted",
             "cost without the safety margin": f"${explanation.cost_without_margin:.2f} per hour",
             "T4": "assumed coefficients: twice a V100's times, three times the part that no share shortens. The paper"
             f" needs {PAPER_T4S} T4s, $7.89 per hour",
@@ -115,7 +116,7 @@ def _w2_row(name: str, plan: SharingPlan) -> dict[str, Any]:
 
 def _type_rows(scene: Scene) -> list[dict[str, Any]]:
     """Return the plans on V100s, on T4s, and on both."""
-    options = ProvisioningOptions(margin=scene.margin)
+    options = ProvisioningOptions(margin=scene.margin, free_margin=0.0)
     rows = [_type_row("v100", None, [V100], options)]
     for compute in scene.t4_compute:
         t4 = assumed_t4(compute)

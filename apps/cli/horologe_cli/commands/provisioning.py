@@ -58,6 +58,8 @@ def provision(
 
 def _plan(file: Path, margin: float | None, previous: Path | None) -> ProvisionDocument:
     """Return the plan of a file, as a change of the previous plan if one is given, with its explanation."""
+    import msgspec
+
     from horologe_cli.provisioning.provision_file import read_plan_file, read_problem_file
     from horologe_cli.provisioning.provision_report import ProvisionDocument
     from horologe_tuner.core.provisioning.explanation import explain_plan
@@ -66,14 +68,14 @@ def _plan(file: Path, margin: float | None, previous: Path | None) -> ProvisionD
     from horologe_tuner.core.provisioning.provisioner import provision as find_plan
 
     workloads, kinds, options = read_problem_file(file, margin)
-    moved = None
-    if previous is None:
-        plan = find_plan(workloads, kinds, options)
-    else:
+    plan = find_plan(workloads, kinds, options)
+    moved = new_cost = None
+    if previous is not None:
+        new_cost, bound = plan.cost_per_hour, plan.cost_bound
         plan, change = update_plan(read_plan_file(previous), workloads, kinds, options)
-        moved = change.moved
+        plan, moved = msgspec.structs.replace(plan, cost_bound=bound), change.moved
     explanation = explain_plan(plan, workloads, kinds, options)
-    return ProvisionDocument(with_batch_times(plan, kinds, options.model), explanation, moved)
+    return ProvisionDocument(with_batch_times(plan, kinds, options.model), explanation, moved, new_cost)
 
 
 def _apply(document: ProvisionDocument, endpoint: str, keys: str) -> None:

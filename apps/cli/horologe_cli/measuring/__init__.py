@@ -1,1 +1,1 @@
-"""`horologe measure`: the runs on a device, their file and the report of the fitted coefficients."""
+"""Measurements: `horologe measure` on shares of a device, `horologe profile` on a running system."""

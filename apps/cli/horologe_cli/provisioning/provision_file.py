@@ -32,6 +32,8 @@ class GpuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """File of `horologe measure`, relative to this file. Empty: the coefficients of the catalogue."""
     price: float | None = None
     """Dollars per hour. Without it, that of the coefficients."""
+    time_factor: float = 1.0
+    """Multiplies all times, as `emulated.sharing.time_factor` of models on emulated devices does."""
 
 
 class WorkloadEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,14 +126,13 @@ def _gpu_types(content: ProvisionFile, files: dict[str, Path]) -> tuple[list[Gpu
         else:
             wanted = f"coefficients = FILE, or one of {', '.join(CATALOGUE)}"
             raise SettingsError(f"gpu.{name}: got no coefficients for the model {model!r}, wanted {wanted}")
-        gpu = msgspec.structs.replace(gpu, name=name)
-        if entry.price is not None:
-            gpu = msgspec.structs.replace(gpu, price_per_hour=entry.price)
+        price = gpu.price_per_hour if entry.price is None else entry.price
+        gpu = msgspec.structs.replace(gpu, name=name, price_per_hour=price)
         try:
+            kinds.append(GpuType(gpu, found).with_times(entry.time_factor))
             gpu.validate()
         except ValueError as error:
             raise SettingsError(f"gpu.{error}") from error
-        kinds.append(GpuType(gpu, found))
     return kinds, model
 
 

@@ -19,11 +19,14 @@ LIMIT_HELP = "limit: half of the SLO, the time of a batch; the rest is for batch
 
 
 class ProvisionDocument(msgspec.Struct, frozen=True):
-    """Output of `horologe provision --json`. `moved`: workloads on another GPU than in the plan of `--from`."""
+    """Output of `horologe provision --json`."""
 
     sharing_plan: SharingPlan
     explanation: PlanExplanation
     moved: tuple[str, ...] | None = None
+    """With `--from`: workloads on another GPU than in that plan."""
+    new_plan_cost: float | None = None
+    """With `--from`: dollars per hour of a new plan, which may move every workload."""
 
 
 def provision_text(document: ProvisionDocument) -> str:
@@ -44,12 +47,14 @@ def provision_text(document: ProvisionDocument) -> str:
         above = plan.cost_per_hour / plan.cost_bound - 1
         distance = f"the plan is at most {above:.1%} above the cheapest" if above > 1e-6 else "no plan is cheaper"
         lines.append(f"lower bound of the cost: ${plan.cost_bound:.2f}; {distance}")
+    lines.append(f"safety margin: {plan.margin:.2g} standard deviations of the prediction error, the +- of the table")
     if explanation.cost_without_margin < plan.cost_per_hour - 1e-9:
         lines.append(f"without the safety margin: ${explanation.cost_without_margin:.2f} per hour")
     if explanation.cheaper is not None:
         lines.append(f"next cheaper plan, {explanation.cheaper.text()}")
     if document.moved is not None:
         lines.append(f"moved to another GPU: {', '.join(document.moved) or 'none'}")
+        lines.append(f"a new plan would cost ${document.new_plan_cost:.2f} per hour")
     lines += ["", "reasons for the shares:"]
     shares = [share for gpu in plan.gpus for share in gpu.placements]
     for share, reason in zip(shares, explanation.shares, strict=True):

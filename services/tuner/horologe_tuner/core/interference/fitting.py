@@ -57,7 +57,7 @@ def fit_gpu(profile: GpuProfile, fixed: Mapping[str, float] = MappingProxyType({
     coefficients = GpuCoefficients(
         profile.name, profile.max_power_w, profile.max_frequency_mhz, profile.idle_power_w,
         profile.pcie_bytes_per_ms, frequency.value, slope.value, offset.value, profile.price_per_hour,
-        profile.share_unit_percent,
+        profile.share_unit_percent, fixed.get("cache_scale", 1.0),
     )  # fmt: skip
     fitted = {"frequency_slope": frequency, "scheduling_slope_ms": slope, "scheduling_offset_ms": offset}
     return GpuFit(coefficients, _deviations(fitted, fixed))
@@ -126,12 +126,12 @@ def _fit_active(
     _require_distinct(profile.model, "share", ("k4", "k5"), fixed, (run.share_percent for run in runs), more=1)
     batch, share = (np.array([getattr(run, name) for run in runs], float) for name in ("batch", "share_percent"))
     measured = np.array([run.gpu_ms * _frequency_ratio(run, gpu) for run in runs]) - profile.scheduling_delay_ms
-    count, between = int(free.sum()), f"{names[0]} to {names[-1]}"
+    count, place = int(free.sum()), f"{profile.model}: {names[0]} to {names[-1]}"
+    if not count:
+        raise ProfileError(f"{place}: got all of them fixed, wanted one to fit")
     if len(runs) <= count:
-        raise ProfileError(
-            f"{profile.model}: {between}: {len(runs)} runs alone do not determine them,"
-            f" wanted at least {count + 1}: three batch sizes at three shares"
-        )
+        wanted = f"wanted at least {count + 1}: three batch sizes at three shares"
+        raise ProfileError(f"{place}: {len(runs)} runs alone do not determine them, {wanted}")
     weight = 1 / measured if row_term else np.ones_like(measured)
     largest = np.argmax(batch * share)
     active = np.zeros(len(names))
@@ -150,9 +150,7 @@ def _fit_active(
     active[free] = result.x
     scaled = result.jac / np.linalg.norm(result.jac, axis=0)
     if np.linalg.matrix_rank(scaled, tol=1e-9) < count:
-        raise ProfileError(
-            f"{profile.model}: {between}: the runs do not determine them, wanted every batch size at every share"
-        )
+        raise ProfileError(f"{place}: the runs do not determine them, wanted every batch size at every share")
     covariance = np.zeros((len(names), len(names)))
     covariance[np.ix_(free, free)] = np.linalg.inv(result.jac.T @ result.jac) * 2 * result.cost / (len(runs) - count)
     relative = (active_time(active, batch, share) - measured) / measured

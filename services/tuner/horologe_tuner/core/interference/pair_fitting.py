@@ -80,15 +80,15 @@ def fit_pairs(
     `keep_undetermined`, the coefficient keeps the value in `gpu` instead.
     """
     free = [name for name in _STEP if name not in fixed]
+    if not free:
+        return GpuFit(gpu, {})
 
     def residuals(values: Array) -> Array:
         changed = msgspec.structs.replace(gpu, **dict(zip(free, values.tolist(), strict=True)))
         predicted = predict_pairs(model, changed, arrays, solo_ms)
         return np.asarray((predicted / arrays.latency_ms - 1).ravel())
 
-    least_offset = -2 * gpu.scheduling_slope_ms  # no delay of two workloads is negative
-    limits = {"scheduling_offset_ms": (least_offset, np.inf), "cache_scale": (0.0, np.inf),
-              "frequency_slope": (-np.inf, 0.0)}  # fmt: skip
+    limits = _limits(gpu)
     low, high = np.array([limits[name] for name in free]).T
     steps, start = np.array([_STEP[name] for name in free]), np.array([getattr(gpu, name) for name in free])
     result = least_squares(residuals, np.clip(start, low, high), x_scale=steps, bounds=(low, high))
@@ -103,6 +103,12 @@ def fit_pairs(
     fitted = dict(zip(free, result.x.tolist(), strict=True))
     deviations = dict(zip(free, np.sqrt(np.diag(covariance)).tolist(), strict=True))
     return GpuFit(msgspec.structs.replace(gpu, **fitted), deviations)
+
+
+def _limits(gpu: GpuCoefficients) -> dict[str, tuple[float, float]]:
+    """Return the least and largest value of each fitted coefficient. No delay of two workloads is negative (Eq. 6)."""
+    offset = (-2 * gpu.scheduling_slope_ms, np.inf)
+    return {"scheduling_offset_ms": offset, "cache_scale": (0.0, np.inf), "frequency_slope": (-np.inf, 0.0)}
 
 
 def predict_pairs(

@@ -58,16 +58,20 @@ def explain_plan(
     kinds: Sequence[GpuType],
     options: ProvisioningOptions = DEFAULT_OPTIONS,
 ) -> PlanExplanation:
-    """Return the explanation of the plan for these workloads, GPU types and options."""
+    """Return the explanation of the plan for these workloads, GPU types and options.
+
+    Shares are explained with the margin of the plan, and cheaper plans with the margin that is wanted.
+    """
     model, by_name = INTERFERENCE_MODELS[options.model], {kind.gpu.name: kind for kind in kinds}
+    planned = msgspec.structs.replace(options, margin=max(options.margin, plan.margin))
     shares = [
         reason
         for number, gpu in enumerate(plan.gpus, start=1)
-        for reason in _reasons(number, gpu, by_name[gpu.gpu_type], model, options)
+        for reason in _reasons(number, gpu, by_name[gpu.gpu_type], model, planned)
     ]
     without_margin = plan.cost_per_hour
     if options.margin and plan.gpus:
-        relaxed = msgspec.structs.replace(options, margin=0.0)
+        relaxed = msgspec.structs.replace(options, margin=0.0, free_margin=0.0)
         without_margin = min(without_margin, provision(workloads, kinds, relaxed).cost_per_hour)
     return PlanExplanation(tuple(shares), cheapest_removal(plan, kinds, options), without_margin)
 

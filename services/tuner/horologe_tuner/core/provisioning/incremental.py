@@ -186,8 +186,27 @@ def update_plan(
 ) -> tuple[SharingPlan, PlanChange]:
     """Return the plan for `workloads` that keeps shares on their GPUs where they fit, and the workloads that moved.
 
-    Raises ProvisioningError as `provision` does.
+    It keeps the margin of the plan, or has the one that is wanted if that is cheaper. Raises ProvisioningError as
+    `provision` does.
     """
+    margins = sorted({options.margin, max(options.margin, plan.margin)}, reverse=True)
+    found = []
+    for margin in margins:
+        try:
+            found.append(_updated(plan, workloads, kinds, msgspec.structs.replace(options, margin=margin)))
+        except ProvisioningError:
+            if margin == options.margin:
+                raise
+    changed = min(found, key=lambda plan: round(plan.cost_per_hour, 6))
+    before, after = _devices(plan), _devices(changed)
+    moved = tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name]))
+    return changed, PlanChange(moved, plan.cost_per_hour, changed.cost_per_hour)
+
+
+def _updated(
+    plan: SharingPlan, workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
+) -> SharingPlan:
+    """Return the changed plan with the margin of the options."""
     running = RunningProvision.resume(plan, workloads, kinds, options)
     for workload in workloads:
         rate = running.rate(workload.name)
@@ -196,10 +215,7 @@ def update_plan(
         elif abs(rate - workload.rate) > RATE_DIFFERENCE * workload.rate:
             running.change_rate(workload.name, workload.rate)
     running.occupancy.consolidate()
-    changed = running.plan()
-    before, after = _devices(plan), _devices(changed)
-    moved = tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name]))
-    return changed, PlanChange(moved, plan.cost_per_hour, changed.cost_per_hour)
+    return msgspec.structs.replace(running.plan(), margin=options.margin)
 
 
 def _devices(plan: SharingPlan) -> dict[str, set[str]]:

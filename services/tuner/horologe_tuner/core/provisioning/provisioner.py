@@ -32,6 +32,8 @@ class ProvisioningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Name of an interference model."""
     margin: float = 1.0
     """Safety margin: predicted latency times 1 + `margin` * relative error of the model must meet the SLO."""
+    free_margin: float = 3.0
+    """Largest margin that a plan gets if it costs no more than with `margin`."""
     paper_batches: bool = False
     """Use b_appr of Eq. 17 instead of the batch size with the least share."""
     exact_workloads: int = 40
@@ -44,14 +46,17 @@ class ProvisioningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         if self.model not in INTERFERENCE_MODELS:
             wanted = ", ".join(INTERFERENCE_MODELS)
             raise ProvisioningError(f"model: got {self.model!r}, wanted one of {wanted}")
-        if not 0 <= self.margin <= 10:
-            raise ProvisioningError(f"margin: got {self.margin:g}, wanted 0 to 10 standard deviations")
+        for field in ("margin", "free_margin"):
+            if not 0 <= (value := getattr(self, field)) <= 10:
+                raise ProvisioningError(f"{field}: got {value:g}, wanted 0 to 10 standard deviations")
 
 
 DEFAULT_OPTIONS = ProvisioningOptions()
 MIXED_TYPES = 4
 """GPU types of which all sets are tried: 15 plans."""
-PAPER_OPTIONS = ProvisioningOptions("igniter", 0.0, True, 0, 0)
+MARGIN_STEPS = 4
+"""Plans tried for a larger margin: the largest first, then by bisection."""
+PAPER_OPTIONS = ProvisioningOptions("igniter", 0.0, 0.0, True, 0, 0)
 """iGniter's Algorithm 1 and nothing else."""
 
 
@@ -68,9 +73,44 @@ def provision(
     check_workloads(workloads, kinds)
     if not workloads:
         return SharingPlan((), 0.0)
+    plan = _cheapest_plan(workloads, kinds, options)
+    return _with_free_margin(plan, workloads, kinds, options)
+
+
+def _cheapest_plan(
+    workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
+) -> SharingPlan:
+    """Return the cheapest plan found over the sets of GPU types."""
     plans = [_provision_on(fleets, options) for fleets in fleet_choices(workloads, kinds, options)]
     best = min(plans, key=lambda plan: plan.cost_per_hour)
-    return msgspec.structs.replace(best, cost_bound=min(plan.cost_bound for plan in plans))
+    return msgspec.structs.replace(best, cost_bound=min(plan.cost_bound for plan in plans), margin=options.margin)
+
+
+def _with_free_margin(
+    plan: SharingPlan, workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
+) -> SharingPlan:
+    """Return the plan with the largest margin that costs no more: it uses shares that are left over.
+
+    Of many workloads, no other plan is tried, for the sake of the time.
+    """
+    enough, too_much = options.margin, options.free_margin
+    if len(workloads) > options.search_workloads or too_much <= enough:
+        return plan
+    best, tried = plan, too_much
+    for _ in range(MARGIN_STEPS):
+        wider = msgspec.structs.replace(options, margin=tried)
+        try:
+            found = _cheapest_plan(workloads, kinds, wider)
+        except ProvisioningError:
+            found = None
+        if found is not None and found.cost_per_hour <= plan.cost_per_hour * (1 + 1e-9):
+            best, enough = msgspec.structs.replace(found, cost_bound=plan.cost_bound), tried
+        else:
+            too_much = tried
+        tried = (enough + too_much) / 2
+        if enough == too_much:
+            break
+    return best
 
 
 def fleet_choices(

@@ -128,6 +128,8 @@ class SharingPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cost_per_hour: float
     cost_bound: float = 0.0
     """No plan with the batch sizes and the parts of split workloads that were tried costs less. 0: not computed."""
+    margin: float = 0.0
+    """Standard deviations of the prediction error that the plan leaves room for, at least those wanted."""
 
     def devices(self) -> list[str]:
         """Return the id of each GPU."""
