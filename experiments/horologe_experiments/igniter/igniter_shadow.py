@@ -35,11 +35,9 @@ if TYPE_CHECKING:
 INTERVAL_NS = ms(100)
 SECOND = 10
 """Intervals."""
-ERROR_NS, CALM_NS, PERIOD_NS = s(2), s(1), s(8)
-"""An error lasts 2 s of every 8 s. The workload switches back about 2 s after its end, and waits no longer next time,
-because the next error comes more than 2 s later."""
-PHASE_NS = ms(130)
-"""The errors begin at different times of a second."""
+ERROR_NS, CALM_NS, PERIOD_NS = s(2), s(1), s(6.13)
+"""An error lasts 2 s of every 6.13 s, so that errors begin at different times of a second. The workload switches back
+about 2 s after the end, and waits no longer the next time, because the next error comes more than 2 s later."""
 START_NS = s(10)
 """Start of a process (iGniter section 5.3)."""
 
@@ -105,7 +103,7 @@ class IgniterShadow:
         victim = scene.neighbours[0]
         core = _tuner(shadow_calm_ns=CALM_NS)
         world = _world(scene, _plan(_gpu_of(scene.neighbours, V100, OUR_OPTIONS)), core, seed, seconds, noise=False)
-        begins = [s(1) + period * PERIOD_NS + period * PHASE_NS % s(1) for period in range(periods)]
+        begins = [s(1) + period * PERIOD_NS for period in range(periods)]
         for begin_ns in begins:
             for at_ns, factor in ((begin_ns, scene.error), (begin_ns + ERROR_NS, 1.0)):
                 world.schedule(world.begin_ns + at_ns, _change_times, (world, victim, factor))
