@@ -230,40 +230,47 @@ class Planner:
         if not cluster.workers[share.worker].reachable or share.exec.is_overdue(now_ns, settings.action_grace_ns):
             return
         self._wants_work.remove(share)
-        rankings, lead_ns = self.rankings.of_share.get(share), policy.decision_lead_ns(now_ns, cluster)
-        ahead_ns = settings.lookahead_ns - 1
-        if policy.just_in_time:
-            ahead_ns = min(ahead_ns, lead_ns)
+        lead_ns = policy.decision_lead_ns(now_ns, cluster)
+        ahead_ns = lead_ns if policy.just_in_time else settings.lookahead_ns - 1
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
         limit = settings.in_flight * (MORE_IN_FLIGHT if policy.just_in_time else 1)
         return_ns = cluster.returns.high_quantile(now_ns) or 0
         overrun_ns = min(cluster.overruns.high_quantile(now_ns) or 0, DECISION_LEAD_NS)
+        received_ns = now_ns + return_ns  # a message to the worker takes as long as one back
+        from_ns = now_ns if free_ns > received_ns else received_ns
         while in_flight < limit:
             if in_flight >= settings.in_flight:
-                if free_ns > now_ns + max(ahead_ns, min(settings.lookahead_ns, TURNS_AHEAD * return_ns)):
+                if free_ns > from_ns + max(ahead_ns, min(settings.lookahead_ns, TURNS_AHEAD * return_ns)):
                     return  # a Result comes before the share wants work
-            elif free_ns > now_ns + ahead_ns:
+            elif free_ns > from_ns + ahead_ns:
                 self._wants_work.push(share, free_ns - ahead_ns)
                 return
-            begin_ns = free_ns + overrun_ns if in_flight else free_ns  # behind EXECs that may end later than predicted
-            strategy = rankings[0].best_strategy(now_ns, begin_ns, share) if rankings else None
-            if strategy is None and rankings:
-                strategy = self.best_effort.next_batch(now_ns, free_ns, share, rankings[1])
-                if strategy is None and (retry_ns := self.best_effort.retry_ns(share)):
-                    self._wants_work.push(share, retry_ns)
-            if strategy is not None and strategy.rank[0] and free_ns > now_ns + lead_ns:
-                self._wants_work.push(share, free_ns - lead_ns)
-                strategy = None
-            if strategy is None:
-                self._idle[share] = True
-                return
-            is_full = strategy.size == strategy.queue.spec.max_batch
-            if in_flight >= settings.in_flight and not is_full and free_ns > now_ns + return_ns:
+            start_ns = max(free_ns, received_ns)
+            # behind EXECs that may end later than predicted
+            begin_ns = max(start_ns, free_ns + overrun_ns) if in_flight else start_ns
+            strategy = self._choose_strategy(now_ns, free_ns, begin_ns, lead_ns, share)
+            is_full = strategy is not None and strategy.size == strategy.queue.spec.max_batch
+            early = in_flight >= settings.in_flight and not is_full and free_ns > from_ns + return_ns
+            if strategy is None or early:
                 self._idle[share] = True  # until the batch has grown, or a Result comes
                 return
-            plan.start.append(self._pop_batch(now_ns, free_ns, share, cluster, strategy, plan.refuse))
-            free_ns += strategy.expected_ns
+            plan.start.append(self._pop_batch(now_ns, start_ns, share, cluster, strategy, plan.refuse))
+            free_ns = start_ns + strategy.expected_ns
             in_flight += 1
+
+    def _choose_strategy(self, now_ns: int, free_ns: int, begin_ns: int, lead_ns: int, share: Share) -> Strategy | None:
+        """Return the batch that goes next. If there is none yet, the share may be examined again later."""
+        if (rankings := self.rankings.of_share.get(share)) is None:
+            return None
+        strategy = rankings[0].best_strategy(now_ns, begin_ns, share)
+        if strategy is None:
+            strategy = self.best_effort.next_batch(now_ns, free_ns, share, rankings[1])
+            if strategy is None and (retry_ns := self.best_effort.retry_ns(share)):
+                self._wants_work.push(share, retry_ns)
+        if strategy is not None and strategy.rank[0] and free_ns > now_ns + lead_ns:
+            self._wants_work.push(share, free_ns - lead_ns)
+            return None
+        return strategy
 
     def _pop_batch(
         self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy, refusals: list[Refusal]
