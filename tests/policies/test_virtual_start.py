@@ -35,4 +35,4 @@ def test_between_models_the_last_start_counts_not_the_deadline() -> None:
         desk.ask(NOW, 25)
     for _ in range(16):
         desk.ask(NOW, 26, model="long")
-    assert [action.model for action in desk.plan(NOW)[0]][0] == "long/1"
+    assert next(action.model for action in desk.plan(NOW)[0]) == "long/1"

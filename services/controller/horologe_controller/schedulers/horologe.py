@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import ms, s
 from horologe_controller.core.scheduling.batch_value import QueuedRequests, choose_batch
 from horologe_controller.core.scheduling.queues import QueueWaits
-from horologe_controller.core.scheduling.ranking import Strategy, larger_size_pays
+from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper, larger_size_pays
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
 
 if TYPE_CHECKING:
@@ -145,11 +145,15 @@ class Horologe(SchedulingPolicy):
 
         The candidates are, for each size, the requests with the earliest deadlines that are in time in it. A larger
         size serves more requests for its time, and may have to leave the first ones behind, for which only a smaller
-        one is fast enough. Sizes whose rows save no time are left out, unless requests have several rows.
+        one is fast enough. Sizes whose rows save no time are left out, unless requests have several rows. As in
+        `largest_strategy`, a batch for which larger, cheaper sizes have come too late goes after all others.
         """
-        single, best = queue.rows == len(queue), None
-        smallest_ns = estimate.predict(now_ns, queue.spec.batch_sizes[0])
-        first = queue.first_in_time(start_ns + smallest_ns, queue.spec.max_batch)
+        single, seed_ns, budget_ns = queue.rows == len(queue), estimate.seed_ns, queue.newest_budget_ns()
+        first = queue.first_in_time(
+            start_ns + estimate.predict(now_ns, queue.spec.batch_sizes[0]), queue.spec.max_batch
+        )
+        missed_row_ns: list[float] = []
+        best = None
         for size in queue.batch_sizes():
             if single and size not in estimate.efficient_sizes:
                 continue
@@ -158,10 +162,13 @@ class Horologe(SchedulingPolicy):
             if count := queue.count_filling(place, size):
                 virtual_ns = self._virtual_ns(queue[place].deadline_ns - expected_ns, count / expected_ns)
                 if best is None or virtual_ns < best.rank[1]:
-                    rank = 0, virtual_ns, queue[place].id
+                    shrunk = count_cheaper(missed_row_ns, seed_ns[size] / size)
+                    rank = shrunk, virtual_ns, queue[place].id
                     best = Strategy(rank, queue, size, range(place, place + count), expected_ns)
                 if place <= first:
                     break  # a smaller batch would have the same first request, and serve fewer for its time
+            elif expected_ns <= budget_ns:
+                missed_row_ns.append(seed_ns[size] / size)
         return best
 
     def _dynamic_strategy(
