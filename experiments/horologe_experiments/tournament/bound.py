@@ -13,14 +13,14 @@ by deadline(r) - E and are due at arrival(r) + E or later.
 Proof. Charge each batch the integral of the price over its time on its device. Batches of a device do not overlap, so
 all charges together are at most the first sum. Divide the charge of a batch equally among its requests that are in
 time. If r is one of them, the batch started after its arrival and took at least E, so its charge is at least the
-integral over s to s + E. It holds at most k requests. Another one, j, has arrived by the start, which is at most
-deadline(r) - E, and is due at the end or later, which is at least arrival(r) + E. So at most n of them are in time, and r
-is charged at least c_r. Hence the number in time is sum of (1 - c_r) + sum of c_r over these requests, at most
+integral over s to s + E. It holds at most k requests. Each of them has arrived by the start, which is at most
+deadline(r) - E, and is due at the end or later, which is at least arrival(r) + E. So at most n are in time, and r is
+charged at least c_r. Hence the number in time is sum of (1 - c_r) + sum of c_r over these requests, at most
 sum of max(0, 1 - c_r) + all charges. []
 
 The minimum over s is taken at the points where the integrand changes, and at the ends of the interval. Between these
-points the integral is linear in s. Rows of a dynamic model are padded to the longest, so E is that of r alone in size k.
-A device that is slower for a time, or lost, only makes the claim weaker.
+points the integral is linear in s. Rows of a dynamic model are padded to the longest, so E is that of r alone in size
+k. A device that is slower for a time, or lost, only makes the claim weaker.
 
 Residency. Requests that arrive in an epoch run in it or within the longest SLO after it. In this time the devices can
 hold the pages that they have, and those that their LOAD lanes can fill. The models that are used share these pages, so
