@@ -51,7 +51,7 @@ def most_in_time(problem: Problem, models: list[int]) -> int:
                     start = max(free[device], *(problem.arrival_ns[request] for request in batch))
                     end = start + factor * problem.exec_ns[row, batch[0]]
                     if end <= min(problem.deadline_ns[request] for request in batch):
-                        after = (*free[:device], end, *free[device + 1:])
+                        after = (*free[:device], end, *free[device + 1 :])
                         best = max(best, size + search(after, left - set(batch)))
         return best
 
