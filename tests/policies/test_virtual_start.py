@@ -30,9 +30,8 @@ def test_the_largest_batch_goes_where_it_leaves_nobody_behind() -> None:
 def test_between_models_the_last_start_counts_not_the_deadline() -> None:
     desk = Desk("horologe", [("m", "long")], ("m", "long"))
     estimate = desk.cluster.workers["w0"].shares[0].estimates["long/1"]
-    estimate.seed_ns = {0: ms(5), 1: ms(6), 2: ms(7), 4: ms(9), 8: ms(13), 16: ms(19)}
-    for _ in range(16):
-        desk.ask(NOW, 25)
-    for _ in range(16):
+    estimate.seed_ns = {0: ms(5), 1: ms(9), 2: ms(10), 4: ms(12), 8: ms(16), 16: ms(24)}
+    desk.ask(NOW, 25)  # one request in 2 ms
+    for _ in range(8):
         desk.ask(NOW, 26, model="long")
     assert next(action.model for action in desk.plan(NOW)[0]) == "long/1"
