@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bench.emulated_model import write_echo_model
 from horologe import AsyncClient
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
@@ -45,21 +46,7 @@ PAUSE_S = (2.0, 3.0)
 STOPS_S = {"STOP 1 s": 1.0, "STOP 5 s": 5.0}
 FAULTS = ("KILL", "TERM", *STOPS_S)
 CORE_FAULTS = ("core fault", "turn fault", "packet fault", "heartbeat fault")
-MODEL = """
-batch_sizes = [1, 2, 4, 8]
-[[inputs]]
-name = "x"
-datatype = "FP32"
-shape = [-1, 4]
-[[outputs]]
-name = "y"
-datatype = "FP32"
-shape = [-1, 4]
-[emulated]
-exec_ms = { 1 = 1.0, 2 = 1.5, 4 = 2.5, 8 = 4.0 }
-load_ms = 3
-"""
-"""The output is the input."""
+EXEC_MS = {1: 1.0, 2: 1.5, 4: 2.5, 8: 4.0}
 
 
 class Fault(NamedTuple):
@@ -226,9 +213,7 @@ def measure(split: bool, rate: float, seconds: float, seed: int, log: Path | Non
     """Run a storm against a new system. Return its counts, violations and faults."""
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder, "models", "echo", "1")
-        model.mkdir(parents=True)
-        (model / "model.toml").write_text(MODEL)
+        write_echo_model(Path(folder, "models"), "echo", 4, EXEC_MS, 3)
         sets = (
             f"frontend.grace_ns={GRACE_MS}ms",
             f"worker.cache={folder}/cache",

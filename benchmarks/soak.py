@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
+from bench.emulated_model import write_echo_model
 from bench.horologe_server import Launch, start_horologe
 from bench.runs import ScenarioRuns
 from bench.server_metrics import memory_slope
@@ -44,25 +45,9 @@ CACHE = "8MiB"
 """Size of the prediction cache, so that it is full after the warm-up. The default would grow for 20 minutes."""
 SAMPLE_S = 5.0
 FIFTH_MINUTE = 4
-MODEL = """
-runtime = "emulated"
-batch_sizes = [1, 2, 4, 8]
-slo = "100ms"
-cache = true
-cache_ttl = "1min"
-[[inputs]]
-name = "x"
-datatype = "FP32"
-shape = [-1, 16]
-[[outputs]]
-name = "y"
-datatype = "FP32"
-shape = [-1, 16]
-[emulated]
-exec_ms = { 1 = 10.0, 2 = 19.0, 4 = 36.0, 8 = 70.0 }
-load_ms = 8
-"""
-"""About 110 rows per second. The output is the input."""
+EXEC_MS = {1: 10.0, 2: 19.0, 4: 36.0, 8: 70.0}
+"""About 110 rows per second."""
+MODEL_SETTINGS = 'slo = "100ms"\ncache = true\ncache_ttl = "1min"'
 
 
 class ProcessSamples:
@@ -110,9 +95,7 @@ def measure(minutes: int, split: bool) -> dict[str, Any]:
     """Run the soak against a new system. Return what it did by minute and by process, and the violations."""
     scenario = load_scenario("emulated", {"model": "slow", "clients": (64,)})
     with tempfile.TemporaryDirectory() as folder:
-        model = Path(folder, "slow", "1")
-        model.mkdir(parents=True)
-        (model / "model.toml").write_text(MODEL)
+        write_echo_model(Path(folder), "slow", 16, EXEC_MS, 8, MODEL_SETTINGS)
         launch = Launch(Path(folder), split=split, settings=(f"selector.cache_bytes={CACHE}",))
         with start_horologe(launch, "slow") as horologe:
             capacity = _sdk_runs(horologe, scenario).closed(64, 5.0).throughput

@@ -42,6 +42,10 @@ class FakeCuda:
         number._obj.value = device
         return OK
 
+    def cuDeviceGetPCIBusId(self, text: Any, size: int, device: int) -> int:
+        text.value = f"0000:{device:02x}:00.0".encode()
+        return OK
+
     def cuDeviceGetAttribute(self, value: Any, attribute: int, device: int) -> int:
         value._obj.value = int(attribute == 102)
         return OK

@@ -32,19 +32,28 @@ def input_rank(seed: int, query: int, stage: int, call: int, ranks: int) -> int:
     return ((value ^ (value >> 31)) >> 40) % ranks
 
 
-class Stage:
-    """A queue of (query, rank) and its replicas."""
+class Group:
+    """Equal replicas of a stage."""
 
-    def __init__(
-        self, name: str, parents: Sequence[str], configuration: StageConfiguration, profiles: Profiles
-    ) -> None:
-        self.name, self.parents, self.batch = name, parents, configuration.batch
+    def __init__(self, configuration: StageConfiguration, profiles: Profiles) -> None:
+        self.batch = configuration.batch
         self.table = profiles[configuration.model][configuration.hardware].latency_table(self.batch).tolist()
-        self.queue: deque[tuple[int, int]] = deque()
         self.free = self.live = configuration.replicas
         self.surplus = 0
         self.pending: list[int] = []
         self.paid_ns = 0
+
+
+class Stage:
+    """A queue of (query, rank) and its groups of replicas."""
+
+    def __init__(
+        self, name: str, parents: Sequence[str], configurations: Sequence[StageConfiguration], profiles: Profiles
+    ) -> None:
+        self.name, self.parents = name, parents
+        self.groups = [Group(chosen, profiles) for chosen in configurations if chosen.stage == name]
+        self.ranks = max(len(group.table[0]) for group in self.groups)
+        self.queue: deque[tuple[int, int]] = deque()
 
 
 class Reference:
@@ -54,12 +63,11 @@ class Reference:
         self, structure: PipelineStructure, profiles: Profiles, configurations: Sequence[StageConfiguration],
         arrivals_ns: Sequence[int], calls: Sequence[Sequence[int]], seed: int, changes: Sequence[Change] = (),
     ) -> None:  # fmt: skip
-        stages = zip(structure.stages, configurations, strict=True)
-        self.stages = [Stage(stage.name, stage.parents, chosen, profiles) for stage, chosen in stages]
+        self.stages = [Stage(stage.name, stage.parents, configurations, profiles) for stage in structure.stages]
         self.calls = [{stage.name: n for stage, n in zip(self.stages, row, strict=True)} for row in calls]
         self.left = [dict(row) for row in self.calls]
         self.complete = [{name for name, n in row.items() if not n} for row in self.calls]
-        self.running: list[tuple[int, int, Stage, list[tuple[int, int]]]] = []
+        self.running: list[tuple[int, int, Stage, Group, list[tuple[int, int]]]] = []
         self.arrivals_ns, self.seed = arrivals_ns, seed
         self.arrivals, self.changes = deque(enumerate(arrivals_ns)), deque(changes)
         self.latencies_ns, self.now_ns, self.number = [-1] * len(arrivals_ns), 0, 0
@@ -69,11 +77,18 @@ class Reference:
 
     def paid_ns(self) -> dict[str, int]:
         """Return the paid replica time by stage at the last event."""
-        return {s.name: s.paid_ns + (s.live + len(s.pending)) * self.now_ns for s in self.stages}
+        return {
+            stage.name: sum(g.paid_ns + (g.live + len(g.pending)) * self.now_ns for g in stage.groups)
+            for stage in self.stages
+        }
+
+    @property
+    def _groups(self) -> list[Group]:
+        return [group for stage in self.stages for group in stage.groups]
 
     def _times(self) -> list[int]:
         """Return the times of everything that will happen."""
-        times = [at_ns for stage in self.stages for at_ns in stage.pending]
+        times = [at_ns for group in self._groups for at_ns in group.pending]
         times += [change.at_ns for change in self.changes] + [at_ns for _, at_ns in self.arrivals]
         return times + [end_ns for end_ns, *_ in self.running]
 
@@ -97,44 +112,49 @@ class Reference:
             above = [parent for parent in stage.parents if self.calls[query][parent]]
             due = just_complete in above if just_complete else not above
             if due and all(parent in self.complete[query] for parent in above):
-                ranks = len(stage.table[0])
                 for call in range(self.calls[query][stage.name]):
-                    stage.queue.append((query, input_rank(self.seed, query, place, call, ranks) if ranks > 1 else 0))
+                    rank = input_rank(self.seed, query, place, call, stage.ranks) if stage.ranks > 1 else 0
+                    stage.queue.append((query, rank))
 
     def _apply(self, change: Change) -> None:
-        stage = next(stage for stage in self.stages if stage.name == change.stage)
-        present = stage.live - stage.surplus + len(stage.pending)
+        (group,) = next(stage.groups for stage in self.stages if stage.name == change.stage)
+        present = group.live - group.surplus + len(group.pending)
         for _ in range(change.replicas - present):
-            stage.pending.append(change.ready_ns)
-            stage.paid_ns -= self.now_ns
+            group.pending.append(change.ready_ns)
+            group.paid_ns -= self.now_ns
         for _ in range(present - change.replicas):
-            if stage.pending:
-                stage.pending.remove(max(stage.pending))
-                stage.paid_ns += self.now_ns
-            elif stage.free:
-                stage.free, stage.live, stage.paid_ns = stage.free - 1, stage.live - 1, stage.paid_ns + self.now_ns
+            if group.pending:
+                group.pending.remove(max(group.pending))
+                group.paid_ns += self.now_ns
+            elif group.free:
+                group.free, group.live, group.paid_ns = group.free - 1, group.live - 1, group.paid_ns + self.now_ns
             else:
-                stage.surplus += 1
+                group.surplus += 1
 
     def _activate(self) -> None:
-        for stage in self.stages:
-            for at_ns in [at_ns for at_ns in stage.pending if at_ns <= self.now_ns]:
-                stage.pending.remove(at_ns)
-                stage.free, stage.live = stage.free + 1, stage.live + 1
+        for group in self._groups:
+            for at_ns in [at_ns for at_ns in group.pending if at_ns <= self.now_ns]:
+                group.pending.remove(at_ns)
+                group.free, group.live = group.free + 1, group.live + 1
 
     def _take_batches(self) -> None:
         for stage in self.stages:
-            while stage.free and stage.queue:
-                batch = [stage.queue.popleft() for _ in range(min(stage.batch, len(stage.queue)))]
-                end_ns = self.now_ns + stage.table[len(batch)][max(rank for _, rank in batch)]
-                heapq.heappush(self.running, (end_ns, self.number, stage, batch))
-                self.number, stage.free = self.number + 1, stage.free - 1
+            for group in stage.groups:
+                while group.free and stage.queue:
+                    self._take_batch(stage, group)
 
-    def _finish(self, stage: Stage, batch: list[tuple[int, int]]) -> None:
-        if stage.surplus:
-            stage.surplus, stage.live, stage.paid_ns = stage.surplus - 1, stage.live - 1, stage.paid_ns + self.now_ns
+    def _take_batch(self, stage: Stage, group: Group) -> None:
+        batch = [stage.queue.popleft() for _ in range(min(group.batch, len(stage.queue)))]
+        times = group.table[len(batch)]
+        end_ns = self.now_ns + times[min(max(rank for _, rank in batch), len(times) - 1)]
+        heapq.heappush(self.running, (end_ns, self.number, stage, group, batch))
+        self.number, group.free = self.number + 1, group.free - 1
+
+    def _finish(self, stage: Stage, group: Group, batch: list[tuple[int, int]]) -> None:
+        if group.surplus:
+            group.surplus, group.live, group.paid_ns = group.surplus - 1, group.live - 1, group.paid_ns + self.now_ns
         else:
-            stage.free += 1
+            group.free += 1
         for query, _ in batch:
             self.left[query][stage.name] -= 1
             if not self.left[query][stage.name]:

@@ -94,6 +94,36 @@ class Transformer(nn.Module):
         return {"scores": self.head(self.blocks(self.words(words) + self.places)[:, 0])}
 
 
+def _convolutions(plan: tuple[tuple[int, int, int, bool], ...], inside: int = 3) -> list[nn.Module]:
+    """Return convolutions of (width, kernel, stride, followed by a maximum over 2x2), each with ReLU."""
+    layers: list[nn.Module] = []
+    for width, kernel, stride, pooled in plan:
+        layers += [nn.Conv2d(inside, width, kernel, stride, kernel // 2), nn.ReLU()]
+        layers += [nn.MaxPool2d(2)] if pooled else []
+        inside = width
+    return layers
+
+
+class Plain(nn.Module):
+    """Convolutions, then three dense layers: AlexNet (Krizhevsky et al. 2012) and VGG-19 (Simonyan et al. 2014)."""
+
+    def __init__(self, plan: tuple[tuple[int, int, int, bool], ...], side: int) -> None:
+        super().__init__()
+        width = plan[-1][0] * side * side
+        dense = [nn.Linear(width, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000)]
+        self.layers = nn.Sequential(*_convolutions(plan), nn.AdaptiveAvgPool2d(side), nn.Flatten(), *dense)
+
+    def forward(self, image: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"scores": self.layers(image)}
+
+
+ALEXNET = ((64, 11, 4, True), (192, 5, 1, True), (384, 3, 1, False), (256, 3, 1, False), (256, 3, 1, True))
+VGG19 = tuple(
+    (width, 3, 1, number == count) for width, count in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
+    for number in range(1, count + 1)
+)  # fmt: skip
+
+
 class Net(NamedTuple):
     """Builds a network, and an input of `rows` rows for it."""
 
@@ -105,6 +135,12 @@ NETS = {
     "resnet50": Net(ResNet, lambda rows: torch.randn(rows, 3, 224, 224)),
     "transformer": Net(Transformer, lambda rows: torch.randint(0, 30522, (rows, 128))),
 }
+SHARED_NETS = {
+    **NETS,
+    "alexnet": Net(lambda: Plain(ALEXNET, 6), lambda rows: torch.randn(rows, 3, 224, 224)),
+    "vgg19": Net(lambda: Plain(VGG19, 7), lambda rows: torch.randn(rows, 3, 224, 224)),
+}
+"""Networks of `sharing.py`. Three of iGniter's four are among them."""
 TINY = {
     "resnet50": Net(lambda: ResNet((1, 1), 8, 10), lambda rows: torch.randn(rows, 3, 32, 32)),
     "transformer": Net(lambda: Transformer(8, 16, 1, 2, 100), lambda rows: torch.randint(0, 100, (rows, 8))),

@@ -13,8 +13,18 @@ from horologe_experiments.clockwork.fig8 import Fig8
 from horologe_experiments.clockwork.scale import Scale
 from horologe_experiments.clockwork.window import Window
 from horologe_experiments.harness.experiment import Experiment
+from horologe_experiments.igniter.igniter_cpu import IgniterCpu
+from horologe_experiments.igniter.igniter_error import IgniterError
+from horologe_experiments.igniter.igniter_exact import IgniterExact
+from horologe_experiments.igniter.igniter_joint import IgniterJoint
+from horologe_experiments.igniter.igniter_live import IgniterLive
+from horologe_experiments.igniter.igniter_plans import IgniterPlans
+from horologe_experiments.igniter.igniter_run import IgniterRun
+from horologe_experiments.igniter.igniter_table1 import IgniterTable1
+from horologe_experiments.igniter.igniter_time import IgniterTime
 from horologe_experiments.inferline.inferline_cost import InferLineCost
 from horologe_experiments.inferline.inferline_drop import InferLineDrop
+from horologe_experiments.inferline.inferline_live import InferLineLive
 from horologe_experiments.inferline.inferline_planner import InferLinePlanner
 from horologe_experiments.inferline.inferline_pooled import InferLinePooled
 from horologe_experiments.inferline.inferline_traces import InferLineTraces
@@ -52,11 +62,28 @@ EXPERIMENTS: dict[str, Experiment] = {
         InferLineTuning(),
         InferLineTraces(),
         InferLineDrop(),
+        IgniterJoint(),
+        IgniterTable1(),
+        IgniterPlans(),
+        IgniterExact(),
+        IgniterRun(),
     )
 }
 """Experiments that run in the simulator or in this process."""
 LIVE_EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment for experiment in (Fig9(), Live(), Dynamic(), Batching(), Overhead())
+    experiment.name: experiment
+    for experiment in (
+        Fig9(),
+        Live(),
+        Dynamic(),
+        Batching(),
+        Overhead(),
+        IgniterError(),
+        IgniterTime(),
+        InferLineLive(),
+        IgniterLive(),
+        IgniterCpu(),
+    )
 }
-"""Experiments that start the services or measure models of this machine."""
+"""Experiments that start the services, measure this machine, or need data that the repository does not contain."""
 ALL_EXPERIMENTS = {**EXPERIMENTS, **LIVE_EXPERIMENTS}

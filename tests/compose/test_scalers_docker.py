@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from horologe_common.wanted_shares import WantedShare
 from horologe_tuner.scaler import ScalingError
 from horologe_tuner.settings import TunerSettings
 
@@ -113,6 +114,30 @@ def test_containers_of_a_compose_service_start_and_drain(engine: Any, service: s
     assert scaler.count_workers(("v100",)) == {"v100": 1}  # one is left to copy
     with pytest.raises(ScalingError, match="no container of the service worker-k80"):
         scaler.set_workers("k80", 1)
+
+
+def test_shares_are_containers_with_settings_of_their_own(engine: Any, service: str) -> None:
+    from horologe_tuner.scalers.compose import ComposeScaler
+
+    scaler = ComposeScaler(settings("docker", PROJECT))
+    left = WantedShare("left", "gpu-0", "v100", 40, "mps")
+    right = WantedShare("right", "host", "v100", 50, "cpu")
+    assert set(scaler.set_shares((left, right))) == {"left", "right"}
+    assert scaler.count_workers(("v100",)) == {"v100": 1}  # shares are no workers of a type
+    container = engine.containers.get(f"{PROJECT}-{service}-left")
+    environment = container.attrs["Config"]["Env"]
+    assert {"A=1", "HOROLOGE_WORKER_NAME=left", "HOROLOGE_WORKER_SHARE_PERCENT=40"} <= set(environment)
+    assert "HOROLOGE_WORKER_SHARE_MECHANISM=mps" in environment
+    limited = engine.containers.get(f"{PROJECT}-{service}-right").attrs
+    assert limited["HostConfig"]["NanoCpus"] == round(0.5e9 * engine.info()["NCPU"])
+    assert "HOROLOGE_WORKER_SHARE_MECHANISM=container" in limited["Config"]["Env"]
+    with pytest.raises(ScalingError, match="share 'left': its container runs with other settings"):
+        scaler.set_shares((WantedShare("left", "gpu-0", "v100", 30, "mps"),))
+    with pytest.raises(ScalingError, match=r"device 'gpu-0': shares: got 40 \+ 70 percent"):
+        scaler.set_shares((left, WantedShare("third", "gpu-0", "v100", 70)))
+    assert scaler.set_shares((right,)) == ("right",)
+    until(lambda: engine.containers.get(container.id).status == "exited")
+    assert scaler.set_shares(()) == ()
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def test_a_late_head_does_not_block_the_requests_behind_it() -> None:
 def test_a_batch_behind_another_one_leaves_time_for_its_overrun() -> None:
     """An EXEC of one row takes 2 ms. Behind a pending one, the tight request would have 0.2 ms to spare."""
     desk = Desk("clockwork", [("m",)], admission=False)
-    desk.cluster.overruns.observe(NOW, us(300))
+    desk.cluster.latency.overruns.observe(NOW, us(300))
     desk.ask(NOW, 100)
     (first,), _ = desk.plan(NOW)
     tight, roomy = desk.ask(NOW, 4.2), desk.ask(NOW, 20)
@@ -183,7 +183,7 @@ def test_short_batches_of_many_models_are_in_flight_until_a_result_can_return() 
     for name in names:
         for _ in range(10):
             share.estimates[f"{name}/1"].observe(NOW, 1, us(10))
-    desk.cluster.returns.observe(NOW, ms(1))
+    desk.cluster.latency.returns.observe(NOW, ms(1))
     for name in names:
         desk.ask(NOW, 50, model=name)
     assert len(desk.plan(NOW)[0]) == len(names)

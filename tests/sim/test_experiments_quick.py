@@ -43,6 +43,13 @@ TINY |= {
     "inferline-traces": ["point_seconds=1", 'pipeline="cascade"', "max_rate=50", "oracle=true"],
     "inferline-drop": ['duration="500ms"'],
     "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_seconds=3", "serve_seconds=3"],
+    "igniter-run": ["seconds=2", 'runs=[{strategy="ours", arrivals="even", seeds=1}]'],
+}
+TINY |= {
+    "igniter-table1": [],
+    "igniter-plans": [],
+    "igniter-joint": ['pipelines=["cascade"]', "plan_seconds=10", "serve_seconds=10", "controller_seconds=3"],
+    "igniter-exact": ["sizes=[3]", "cases=2", "large=[20]", "large_cases=1"],
 }
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
 
@@ -97,7 +104,7 @@ def test_findings_become_files(tmp_path: Path) -> None:
             "replicas",
         ),
         *("inferline-cost", "inferline-planner", "inferline-tuner", "inferline-traces", "inferline-pooled"),
-        *("inferline-drop", "tournament"),
+        *("inferline-drop", "tournament", "igniter-run", "igniter-joint"),
     ],
 )
 def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:

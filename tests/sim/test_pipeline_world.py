@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,9 +13,10 @@ from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_load.arrivals import gamma
 from horologe_sim.fast.pipeline_world import PipelineWorld
 from horologe_sim.scenario.pooled_plan import PooledPlan, PoolSimulation, plan_pooled, rest_of_path
-from horologe_tuner.core.estimator import draw_calls
+from horologe_sim.scenario.pooled_tuning import pooled_tuning_plan
 from horologe_tuner.core.hardware import HardwareType
-from horologe_tuner.core.plans import StageConfiguration
+from horologe_tuner.core.pipeline_workload import draw_calls
+from horologe_tuner.core.plans import PipelinePlan, PlannedStage, StageConfiguration
 from horologe_tuner.core.profiles import StageProfile, collect_profiles
 
 SIZES = (1, 2, 4)
@@ -102,6 +104,32 @@ def test_no_single_device_of_a_pooled_plan_can_be_removed() -> None:
 
 def test_a_pool_is_not_planned_from_devices_that_do_not_suffice() -> None:
     assert plan_pooled(simulation(gamma(3000, 1, 2, 3)), HARDWARE, ALONE) is None
+
+
+def test_cheap_devices_are_exchanged_for_a_dear_one_if_that_costs_less() -> None:
+    slow = tuple(StageConfiguration(stage.name, stage.model, "slow", 4, 3) for stage in DIAMOND.stages)
+    hardware = {**HARDWARE, "fast": HardwareType("fast", 1.5)}  # three times as fast
+    found = plan_pooled(
+        simulation(gamma(50, 1, 5, 3), msgspec.structs.replace(DIAMOND, slo_ns=ms(400))), hardware, slow
+    )
+    assert found is not None
+    assert found.devices == {"fast": 1}
+
+
+def test_the_tuner_gets_a_pool_with_its_levels() -> None:
+    trace, arrivals_ns = simulation(gamma(100, 1, 5, 3)), np.asarray(gamma(100, 1, 5, 3), np.int64)
+    found = PooledPlan("diamond", {"fast": 2, "slow": 1}, 9.0, 1.0, 1)
+    stages = tuple(PlannedStage(stage.name, stage.model, "fast", 4, 2, 100.0, 1.0) for stage in DIAMOND.stages)
+    dedicated = PipelinePlan("diamond", ms(100), stages, 32.0, ms(50), 1.0, 1.0, 100.0, ms(20))
+    plan = pooled_tuning_plan(trace, found, dedicated, arrivals_ns)
+    plan.validate()
+    assert plan.pooled
+    rows = {target.stage: (target.model, target.replicas) for target in plan.stages}
+    assert rows["first@fast"] == ("a", 2)
+    assert rows["left@slow"] == ("b", 1)
+    assert [level.factor for level in plan.levels] == sorted(level.factor for level in plan.levels)
+    assert plan.levels[-1].replicas == tuple(target.replicas for target in plan.stages)
+    assert sum(plan.levels[0].replicas) <= sum(plan.levels[-1].replicas)
 
 
 def test_world_of_pipelines_repeats_by_seed() -> None:

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from horologe_cli.main import app
 from horologe_tuner.core.example_pipelines import CASCADE
-from horologe_tuner.core.tuning_plan import TuningPlan
+from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
+from horologe_tuner.core.provisioning.workloads import parse_sharing_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,6 +166,8 @@ def test_a_pooled_plan_needs_fewer_devices_than_the_dedicated_one() -> None:
     document = json.loads(run("plan", "social-media", *options, "--json").stdout)
     assert document["pooled"]["cost_per_hour"] < document["plan"]["cost_per_hour"]
     assert document["pooled"]["attainment"] >= 0.99
+    rows = {(row["hardware"], row["replicas"]) for row in document["tuning_plan"]["stages"]}
+    assert rows == set(document["pooled"]["devices"].items())
     assert "pooled, every device serves all stages" in run("plan", "social-media", *options).stdout
     assert "pooled: the devices of the plan do not suffice" in run("plan", "cascade", *options).stdout
 
@@ -175,3 +178,29 @@ def test_without_numba_the_extra_that_has_it_is_named() -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert ended.returncode == USAGE
     assert ended.stderr == "horologe: numba: not installed: pip install 'horologe[planner]'\n"
+
+
+def test_a_plan_on_shares_is_given_to_the_tuner_as_a_sharing_plan(tmp_path: Path) -> None:
+    options = ("plan", "cascade", "--rate", "150", "--duration", "20s", "--shares")
+    text = run(*options).stdout
+    assert "on shares of GPUs: 2.528 dollars per hour" in text
+    assert "v100-1" in text
+    document = json.loads(run(*options, "--json").stdout)
+    assert document["joint"]["cost_per_hour"] < document["joint"]["dedicated_cost"] == document["plan"]["cost_per_hour"]
+    plan = parse_sharing_plan(json.dumps(document["sharing_plan"]))
+    assert sum(gpu.share_percent for gpu in plan.gpus) == 100
+    assert {placed.workload for gpu in plan.gpus for placed in gpu.placements} == {"fast", "slow"}
+
+
+def test_shares_that_cost_more_are_not_planned() -> None:
+    document = json.loads(run("plan", "cascade", "--rate", "10", "--duration", "20s", "--shares", "--json").stdout)
+    assert document["sharing_plan"] is None
+    assert document["joint"]["cost_per_hour"] == document["plan"]["cost_per_hour"]
+
+
+def test_coefficients_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text("{}")
+    result = run("plan", "cascade", *SHORT, "--shares", "--coefficients", tmp_path / "broken.json")
+    assert result.exit_code == USAGE
+    assert "--coefficients" in result.stderr
+    assert "gpu" in result.stderr

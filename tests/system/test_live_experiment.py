@@ -19,3 +19,15 @@ def test_the_same_arrivals_live_and_simulated() -> None:
     assert row["load"] == 0.5
     assert min(row["live_goodput"], row["sim_goodput"], row["live_p50_ms"], row["sim_p50_ms"]) > 0
     assert [bar["bar"] for bar in found["bars"]][:2] == [0.02, 0.05]
+
+
+def test_the_estimator_beside_a_live_run() -> None:
+    traffic = 'traffic=[{pipeline="cascade", rate=20, cv=1}]'
+    changes = [f"--set={change}" for change in (traffic, "seconds=2", "warmup_s=0.5", "plan_seconds=10")]
+    result = CliRunner().invoke(app, ["experiment", "inferline-live", "--quick", "--json", *changes])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    found = json.loads(result.stdout)
+    (row,) = found["rows"]
+    assert min(row["live_p99_ms"], row["estimated_p99_ms"]) > 0
+    assert row["live_attainment"] > 0
+    assert [bar["bar"] for bar in found["bars"]] == [0.1]

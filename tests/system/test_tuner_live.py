@@ -19,9 +19,10 @@ from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
 from horologe_common.clock import ms, s
 from horologe_common.status import HorologeError
+from horologe_experiments.live.local_services import apply_plan
 from horologe_load.arrivals import gamma
-from horologe_tuner.core.envelope import TrafficEnvelope, envelope_of, window_lengths
-from horologe_tuner.core.tuning_plan import StageTarget, TuningPlan
+from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope, envelope_of, window_lengths
+from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan
 from model_folders import a_folder
 from pipeline_folders import CHAIN, write_pipelines
 
@@ -100,17 +101,6 @@ def system(tmp_path: Path) -> Iterator[LocalSystem]:
         yield system
 
 
-def apply_plan(client: Client, plan: TuningPlan) -> None:
-    """Apply a plan once the tuner is connected, and wait for its workers."""
-    while True:
-        try:
-            client.tune("apply", msgspec.json.encode(plan))
-            break
-        except HorologeError:
-            time.sleep(0.1)
-    status_when(client, "v100", sum(stage.replicas for stage in plan.stages))
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_spike_and_a_drop_lose_no_query(system: LocalSystem) -> None:
@@ -120,7 +110,7 @@ def test_a_spike_and_a_drop_lose_no_query(system: LocalSystem) -> None:
         arrivals += [begin_s + at_ns / 1e9 for at_ns in gamma(rate, 1.0, seconds, seed)]
         begin_s += seconds
     with Client(endpoint) as client:
-        apply_plan(client, a_plan())
+        apply_plan(client, a_plan(), PATIENCE_S)
         outcomes = asyncio.run(send_queries(endpoint, arrivals))
         status = client.tune("status")
     events = [entry["event"] for entry in reversed(status["journal"])]
@@ -143,7 +133,7 @@ def test_a_thousand_queries_survive_a_killed_tuner_and_a_killed_worker(system: L
 
     timers = [threading.Timer(5, kill, ("tuner",)), threading.Timer(12, kill, ("worker-2",))]
     with Client(endpoint) as client:
-        apply_plan(client, plan)
+        apply_plan(client, plan, PATIENCE_S)
         for timer in timers:
             timer.start()
         outcomes = asyncio.run(send_queries(endpoint, [number / 40 for number in range(1_000)]))

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from fake_nvml import FakeGpu, FakeNvml
 from horologe_common.service.settings import SettingsError
+from horologe_common.wire import DeviceInfo
 from horologe_gpu_worker.core.worker import Worker
-from horologe_gpu_worker.device_shares import enter_share
+from horologe_gpu_worker.device_shares import enter_share, gpu_description
 from horologe_gpu_worker.device_shares.claims import claim_part
 from horologe_gpu_worker.device_shares.cpu import CpuShare, set_quota
+from horologe_gpu_worker.nvml import Nvml
 from horologe_gpu_worker.settings import WorkerSettings
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -33,7 +36,7 @@ def settings(**fields: Any) -> WorkerSettings:
         ({"share_percent": float("nan")}, "worker.share_percent: got nan"),
         ({"share_percent": 40.0, "share_mechanism": "whole"}, "got 40, wanted 100 for share_mechanism 'whole'"),
         ({"share_percent": 40.0, "share_mechanism": "mps"}, "got 'mps', wanted one of whole, container, cpu, emulated"),
-        ({"share_mechanism": "cpu", "device": "cuda:1"}, "got 'cpu', wanted one of whole, container, mps"),
+        ({"share_mechanism": "cpu", "device": "cuda:1"}, "got 'cpu', wanted one of whole, container, mps, mig"),
         ({"share_percent": 40.0, "shares": 2}, "worker.shares: got 2, wanted 1 for a share of 40%"),
         ({"device_id": "GPU-1", "device": "cuda:1"}, "worker.device: got 'cuda:1', wanted cuda: worker.device_id"),
         ({"device_id": "GPU-1", "device": "cpu"}, "worker.device: got 'cpu', wanted cuda: worker.device_id"),
@@ -75,6 +78,82 @@ def test_mps_needs_its_daemon_and_sets_the_percentage(tmp_path: Path, monkeypatc
     assert os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "37.5"
     with pytest.raises(SettingsError, match=r"got '37.5', wanted worker\.share_percent, 50"):
         enter_share(settings(device="cuda", share_percent=50.0, device_id="gpu-0"))
+
+
+class FakeDriver:
+    """A CUDA driver that knows the bus of its devices."""
+
+    def __call__(self, call: str, *arguments: Any) -> None:
+        if call == "cuDeviceGetPCIBusId":
+            arguments[0].value = b"0000:00:00.0"
+
+
+def test_a_cuda_device_is_described_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeNvml([FakeGpu()])
+    monkeypatch.setattr(gpu_description, "load_driver", FakeDriver)
+    monkeypatch.setattr(gpu_description, "load_nvml", lambda: Nvml(fake))
+    device = enter_share(settings(device="cuda")).device
+    assert device == DeviceInfo("GPU-5a", "NVIDIA H100 80GB HBM3", 80 << 30, 700.0)
+    assert enter_share(settings(device="cuda", device_id="mine")).device.id == "mine"
+    fake.gpus[0].lost = True
+    assert enter_share(settings(device="cuda", hardware="h100")).device.type == "h100"
+
+
+def test_without_nvml_a_cuda_device_has_the_name_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> None:
+        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(gpu_description, "load_nvml", load)
+    device = enter_share(settings(device="cuda:1", hardware="h100")).device
+    assert device.id.endswith("/cuda:1")
+    assert (device.type, device.memory_bytes, device.power_cap_w) == ("h100", 0, 0)
+
+
+@pytest.fixture
+def mig(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    """Two GPUs: one without MIG, one with slices of 3, 2 and 2 of 7."""
+    fake = FakeNvml([FakeGpu(), FakeGpu(uuid=b"GPU-6b", mig=[(b"MIG-3", 3), (b"MIG-2a", 2), (b"MIG-2b", 2)])])
+    monkeypatch.setattr("horologe_gpu_worker.device_shares.mig.load_nvml", lambda: Nvml(fake))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return fake
+
+
+def a_mig_share(folder: Path, percent: float, **fields: Any) -> WorkerSettings:
+    return settings(cache=str(folder), device="cuda", share_mechanism="mig", share_percent=percent, **fields)
+
+
+def test_a_mig_share_takes_a_free_slice_of_its_size(tmp_path: Path, mig: FakeNvml) -> None:
+    first = enter_share(a_mig_share(tmp_path, 30.0))
+    assert (first.percent, first.device.id, os.environ["CUDA_VISIBLE_DEVICES"]) == (28.6, "GPU-6b", "MIG-2a")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    enter_share(a_mig_share(tmp_path, 28.6, device_id="GPU-6b"))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "MIG-2b"
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    with pytest.raises(SettingsError, match=r"got 30, wanted a MIG device, of 42.9%, 28.6%, 28.6%; all 2 of this size"):
+        enter_share(a_mig_share(tmp_path, 30.0))
+    with pytest.raises(SettingsError, match=r"got 60, wanted a MIG device, of 42.9%, 28.6%, 28.6%$"):
+        enter_share(a_mig_share(tmp_path, 60.0))
+    with pytest.raises(SettingsError, match="wanted a MIG device, of none: MIG is off"):
+        enter_share(a_mig_share(tmp_path, 42.9, device_id="GPU-5a"))
+
+
+def test_a_mig_share_takes_the_slice_of_its_container(
+    tmp_path: Path, mig: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-2b")
+    assert enter_share(a_mig_share(tmp_path, 28.0)).percent == 28.6
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "MIG-2b"
+
+
+def test_a_mig_share_needs_nvml_and_the_first_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> None:
+        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+
+    monkeypatch.setattr("horologe_gpu_worker.device_shares.mig.load_nvml", load)
+    with pytest.raises(SettingsError, match="got 'mig', and NVML cannot be used: libnvidia-ml"):
+        enter_share(a_mig_share(tmp_path, 28.6))
+    with pytest.raises(SettingsError, match="got 'cuda:1', wanted cuda for share_mechanism 'mig'"):
+        enter_share(settings(device="cuda:1", share_mechanism="mig", share_percent=28.6))
 
 
 def test_a_gpu_is_selected_by_its_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStage, PipelineStructure
-from horologe_tuner.core.estimator import Simulation, Workload, draw_calls
+from horologe_tuner.core.estimator import Simulation
 from horologe_tuner.core.estimator_kernel import input_rank
 from horologe_tuner.core.hardware import parse_prices
+from horologe_tuner.core.pipeline_workload import Workload, draw_calls
 from horologe_tuner.core.plans import StageConfiguration
 from horologe_tuner.core.profiles import RANKS, Profiles, StageProfile, collect_profiles
 from reference_estimator import Change, Reference
@@ -49,12 +50,18 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
         )
         profiles.append(StageProfile(name, "cpu", latency_ns, draw(st.integers(0, 5)), tuple(row_ns)))
         configurations.append(StageConfiguration(name, name, "cpu", draw(st.integers(1, 4)), draw(st.integers(1, 3))))
+        if draw(st.booleans()):  # a second group on hardware whose times do not depend on the input
+            profiles.append(StageProfile(name, "gpu", {size: draw(st.integers(1, 12)) for size in (1, 2, 4)}))
+            fields = draw(st.integers(1, 4)), draw(st.integers(1, 2))
+            configurations.append(StageConfiguration(name, name, "gpu", *fields))
     arrivals_ns = sorted(draw(st.lists(st.integers(0, 60), min_size=1, max_size=40)))
     changes = []
     for at_ns in sorted(draw(st.lists(st.integers(0, 80), max_size=6))):
         ready_ns = at_ns + draw(st.integers(0, 20))
         changes.append(Change(at_ns, draw(st.sampled_from(names)), draw(st.integers(0, 4)), ready_ns))
     changes += [Change(100, name, 2, 105) for name in names]  # no stage is left without replicas
+    several = {c.stage for c in configurations if c.hardware == "gpu"}
+    changes = [change for change in changes if change.stage not in several]
     return {
         "structure": PipelineStructure("p", 20, tuple(stages)), "profiles": collect_profiles(profiles),
         "configurations": configurations, "arrivals_ns": arrivals_ns, "seed": draw(st.integers(0, 2**32)),
@@ -168,6 +175,18 @@ def test_new_replicas_work_when_they_are_ready_and_removed_ones_finish_their_bat
     assert simulation.cost(configured(structure), prices) == pytest.approx(790e-9 * 1e-3)
 
 
+def test_a_replica_that_is_removed_when_it_becomes_ready_takes_no_batch() -> None:
+    structure, profiles = a_chain({1: 10})
+    simulation = Simulation(structure, profiles, configured(structure, replicas=0), [0])
+    simulation.set_replicas("m0", 1, ready_at_ns=5)
+    simulation.run_until(5)
+    simulation.set_replicas("m0", 0)
+    simulation.run_until(50)
+    simulation.set_replicas("m0", 1, ready_at_ns=60)
+    simulation.run_until()
+    assert simulation.latencies_ns.tolist() == [70]
+
+
 def test_a_run_ends_as_soon_as_too_many_queries_have_missed() -> None:
     structure, profiles = a_chain({1: ms(60)})
     simulation = Simulation(structure, profiles, configured(structure), np.zeros(1000, int), missed_limit=3)
@@ -212,3 +231,17 @@ def test_a_fan_out_beyond_the_limit_is_an_error() -> None:
     structure, _ = a_chain({1: 1}, fan_out=10_001)
     with pytest.raises(ValueError, match="fan_out: got 10001, wanted at most 10000"):
         Workload(structure, [0])
+
+
+def test_of_several_free_groups_the_one_listed_first_takes_the_batch() -> None:
+    structure, profiles = a_chain({1: 30})
+    profiles["m0"]["gpu"] = StageProfile("m0", "gpu", {1: 10})
+    groups = [StageConfiguration("m0", "m0", "gpu"), StageConfiguration("m0", "m0", "cpu")]
+    simulation = Simulation(structure, profiles, groups, [0, 0, 0, 100])
+    simulation.run_until()
+    assert simulation.latencies_ns.tolist() == [10, 30, 20, 10]
+    fast, slow = simulation.loads()
+    assert (fast.calls, slow.calls) == (3, 1)
+    assert fast.utilisation == pytest.approx(30 / 110)
+    with pytest.raises(ValueError, match="stage m0: got 2 groups of replicas, wanted one to change"):
+        simulation.set_replicas("m0", 1)

@@ -177,3 +177,18 @@ def test_waiting_requests_are_sent_by_deadline() -> None:
         backend.execute()
     budgets = [query.budget_ns for _, query in backend.queue]
     assert all(budget_ns > s(3) for budget_ns in budgets)
+
+
+def test_a_request_that_expires_before_its_turn_is_refused() -> None:
+    """It was never sent to a selector, so nothing of its work was lost."""
+    backend = Backend()
+    backend.run(1000, 4)
+    begin_ns = backend.now_ns
+    while backend.frontend._shares.windows[FLOOD].waiting:
+        backend.send(OTHER, budget_ms=50)  # is not dispatched, so the flood has to wait
+        backend.now_ns += ms(10)
+        backend.frontend.tick(backend.now_ns)
+        backend.collect()
+    expired = [answer for at_ns, answer in backend.answers[FLOOD] if at_ns > begin_ns]
+    assert len(expired) > 100
+    assert {(answer.status, answer.reason) for answer in expired} == {(Status.REFUSED, "not started by the deadline")}

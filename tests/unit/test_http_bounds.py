@@ -124,7 +124,7 @@ def test_tiny_chunks_take_the_memory_of_the_body() -> None:
         await door.send(CHUNKED + chunks(BODY + b" " * 50_000, 60)[:-5])
         reader = door.connection._reader
         assert reader is not None
-        assert isinstance(reader._body, bytearray)
+        assert isinstance(reader._body._parts, bytearray)
         assert door.total.held_bytes < len(BODY) + 50_000 + len(CHUNKED)
         door.close()
 

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fake_nvml import FakeGpu, FakeNvml
 from horologe_cli.commands import machine
 from horologe_cli.doctor import checks
-from horologe_cli.doctor.checks import Finding, check_runtimes, check_stores
+from horologe_cli.doctor.checks import check_runtimes, check_stores
+from horologe_cli.doctor.finding import Finding
+from horologe_cli.doctor.gpu_checks import check_gpus
+from horologe_gpu_worker.nvml import Nvml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,3 +94,24 @@ def test_hints_print_square_brackets(monkeypatch: pytest.MonkeyPatch, capsys: An
 def test_redis_is_reported_with_its_version(only: Path) -> None:
     a_package(only, "redis", "6.1.0")
     assert finding_of(list(check_stores()), "store redis").found == "redis 6.1.0"
+
+
+def test_gpus_are_reported_with_persistence_mode_and_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [FakeGpu(), FakeGpu(persistence=0), FakeGpu(lost=True)]
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    findings = list(check_gpus(lambda: Nvml(FakeNvml(gpus))))
+    assert [finding.level for finding in findings] == ["ok", "warn", "warn", "ok"]
+    assert findings[0].found == "NVIDIA H100 80GB HBM3, persistence mode on"
+    assert findings[1].hint.startswith("nvidia-smi -pm 1")
+    assert "GPU is lost" in findings[2].found
+    assert findings[3].hint.endswith("nvidia-cuda-mps-control -d")
+    (tmp_path / "control").touch()
+    assert list(check_gpus(lambda: Nvml(FakeNvml(gpus))))[3].found == f"control daemon in {tmp_path}"
+
+
+def test_a_machine_without_nvml_has_no_gpus() -> None:
+    def load() -> Nvml:
+        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+
+    (finding,) = check_gpus(load)
+    assert (finding.level, finding.found) == ("ok", "none: libnvidia-ml.so.1: cannot open shared object file")

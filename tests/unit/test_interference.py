@@ -20,6 +20,8 @@ from horologe_common.interference.prediction import (
     stack_coefficients,
 )
 from horologe_common.interference.v100 import CALIBRATED, PAPER, V100_CATALOGUES
+from horologe_experiments.igniter.held_out_errors import gpu_lets_errors, model_errors
+from horologe_experiments.igniter.igniter_data import MODELS, gpu_profile, model_profile, read_rows, solo_points
 from horologe_tuner.core.interference.fitting import active_deviation, active_time, fit_gpu, fit_model
 from horologe_tuner.core.interference.measurements import (
     CacheContentionRun,
@@ -31,14 +33,10 @@ from horologe_tuner.core.interference.measurements import (
     SoloRun,
 )
 from horologe_tuner.core.interference.pair_fitting import (
-    PairArrays,
-    fit_linear_slowdown,
     fit_pairs,
-    linear_slowdown,
     pair_arrays,
-    predict_pairs,
 )
-from interference_data import MODELS, gpu_profile, model_profile, needs_measurements, pairs, read_rows, utilisation
+from interference_data import needs_measurements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -206,6 +204,42 @@ def test_the_power_demand_above_the_cap_continues_the_line_below_it() -> None:
     assert fit.coefficients.frequency_slope == pytest.approx((1480 - 1530) / (350 - 300))
 
 
+def test_a_clock_that_is_low_below_the_power_cap_is_not_throttled() -> None:
+    slow = msgspec.structs.replace(TWO, frequency_mhz=1515)
+    slopes = [fit_gpu(gpu_runs(ONE, two, THREE)).coefficients.frequency_slope for two in (TWO, slow)]
+    assert slopes[0] == slopes[1]
+
+
+def test_fixed_coefficients_need_no_runs() -> None:
+    fixed = {"frequency_slope": -2.0, "scheduling_slope_ms": 0.001, "cache_scale": 1.3}
+    fit = fit_gpu(gpu_runs(ONE, TWO), fixed)
+    assert (fit.coefficients.frequency_slope, fit.coefficients.scheduling_slope_ms) == (-2.0, 0.001)
+    assert fit.coefficients.cache_scale == 1.3
+    assert fit.coefficients.scheduling_offset_ms == pytest.approx(0.003 - 0.001 - 2 * 0.001)
+    assert set(fit.deviations) == {"scheduling_offset_ms"}
+    alone = msgspec.structs.replace(drop(PROFILE, lambda run: run.share_percent != 50), contention=())
+    truth = PAPER.models["vgg19"]
+    model = fit_model(alone, PAPER.gpu, fixed={"k4": truth.k4, "alpha_cache": 0.5}).coefficients
+    assert (model.k4, model.alpha_cache) == (truth.k4, 0.5)
+    assert model.k2 == pytest.approx(truth.k2, rel=1e-3)
+
+
+def test_a_fit_needs_a_coefficient() -> None:
+    fixed = dict.fromkeys(("k1", "k2", "k3", "k4", "k5", "k6"), 1.0)
+    with pytest.raises(ProfileError, match="vgg19: k1 to k5: got all of them fixed, wanted one to fit"):
+        fit_model(PROFILE, PAPER.gpu, fixed=fixed)
+
+
+def test_pairs_that_do_not_determine_a_coefficient_keep_it() -> None:
+    run = PairRun(("alexnet", "alexnet"), (1, 2), (10, 10), (4.0, 5.0))
+    arrays = pair_arrays([run], CALIBRATED.models)
+    everything = ("scheduling_offset_ms", "cache_scale", "frequency_slope")
+    assert fit_pairs(PCIE, CALIBRATED.gpu, arrays, fixed=everything).coefficients == CALIBRATED.gpu
+    fit = fit_pairs(PCIE, CALIBRATED.gpu, arrays, keep_undetermined=True)
+    assert fit.coefficients.frequency_slope == CALIBRATED.gpu.frequency_slope
+    assert "frequency_slope" not in fit.deviations
+
+
 @pytest.mark.parametrize("field", ["max_power_w", "pcie_bytes_per_ms", "frequency_slope", "price_per_hour"])
 def test_coefficients_of_a_gpu_are_checked(field: str) -> None:
     with pytest.raises(ValueError, match=f"{field}: got nan"):
@@ -252,10 +286,7 @@ def test_uncertainty_covers_the_runs_that_were_not_fitted() -> None:
     gpu = fit_gpu(gpu_profile()).coefficients
     for model in MODELS:
         fit = fit_model(model_profile(model), gpu)
-        rows = [row for row in read_rows("v100_solo_profile.csv") if row["model"] == model]
-        batch, share, latency = (
-            np.array([float(row[name]) for row in rows]) for name in ("batch", "gpu_pct", "latency_ms")
-        )
+        batch, share, latency = solo_points(model)
         solo = predict_shares(
             IGNITER, gpu, stack_coefficients([fit.coefficients]), batch[:, None], share[:, None]
         ).latency_ms[:, 0]
@@ -263,48 +294,16 @@ def test_uncertainty_covers_the_runs_that_were_not_fitted() -> None:
         assert np.mean(np.abs(solo - latency) <= 3 * deviation + 0.03 * latency) >= 0.95, model
 
 
-def held_out_errors(
-    name: str, models: dict[str, ModelCoefficients], gpu: GpuCoefficients, measured: bool
-) -> np.ndarray:
-    """Relative errors on each pair of models, fitted without it."""
-    runs, solo = pairs()
-    arrays, groups = pair_arrays(runs, models), np.array(["+".join(run.models) for run in runs])
-    errors = np.zeros_like(solo)
-    for group in np.unique(groups):
-        test = groups == group
-        kept, held = (
-            PairArrays(arrays.coefficients[:, rows], *(values[rows] for values in arrays[1:])) for rows in (~test, test)
-        )
-        model = INTERFERENCE_MODELS[name]
-        fit = fit_pairs(model, gpu, kept, solo[~test] if measured else None).coefficients
-        errors[test] = predict_pairs(model, fit, held, solo[test] if measured else None) / held.latency_ms - 1
-    return np.asarray(np.abs(errors))
-
-
-def gpu_lets_errors() -> np.ndarray:
-    """The same split for gpu-lets' linear model."""
-    runs, solo = pairs()
-    latency = np.array([run.latency_ms for run in runs])
-    groups = np.repeat([["+".join(run.models)] for run in runs], 2, axis=1).ravel()
-    use, slowdown = utilisation(runs), (latency / solo - 1).ravel()
-    errors = np.zeros(len(slowdown))
-    for group in np.unique(groups):
-        test = groups == group
-        predicted = linear_slowdown(fit_linear_slowdown(use[~test], slowdown[~test]), use[test])
-        errors[test] = (1 + predicted) / (1 + slowdown[test]) - 1
-    return np.asarray(np.abs(errors))
-
-
 @needs_measurements
 def test_the_default_model_is_the_best_on_pairs_that_were_not_fitted() -> None:
     gpu = fit_gpu(gpu_profile()).coefficients
     models = {model: fit_model(model_profile(model), gpu, row_term=True).coefficients for model in MODELS}
     for measured in (False, True):
-        errors = {name: held_out_errors(name, models, gpu, measured) for name in INTERFERENCE_MODELS}
+        errors = {name: np.abs(model_errors(name, models, gpu, from_solo=measured)) for name in INTERFERENCE_MODELS}
         assert min(errors, key=lambda name: errors[name].mean()) == DEFAULT_INTERFERENCE_MODEL
         default = errors[DEFAULT_INTERFERENCE_MODEL]
         assert default.mean() <= 0.05
         assert np.quantile(default, 0.95) <= 0.12
-    linear = gpu_lets_errors()
+    linear = np.abs(gpu_lets_errors())
     assert default.mean() <= linear.mean()
     assert np.quantile(default, 0.95) <= np.quantile(linear, 0.95)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horologe_common.service.settings import SettingsError
+from horologe_common.wanted_shares import WantedShare
 from horologe_tuner.scaler import ScalingError
 from horologe_tuner.settings import TunerSettings
 
@@ -132,6 +133,92 @@ def test_errors_name_the_deployment_and_the_cause(cluster: tuple[type[Cluster], 
         scaler.set_workers("k80", 1)
     with pytest.raises(ScalingError, match="deployment serving/worker-v100"):
         a_scaler("http://127.0.0.1:1").count_workers(("v100",))
+
+
+DEPLOYMENT = {
+    "kind": "Deployment",
+    "apiVersion": "apps/v1",
+    "metadata": {"name": "worker-v100", "namespace": "serving"},
+    "spec": {
+        "replicas": 2,
+        "selector": {"matchLabels": {"app": "worker"}},
+        "template": {
+            "metadata": {"labels": {"app": "worker"}},
+            "spec": {
+                "containers": [
+                    {
+                        "name": "worker",
+                        "image": "horologe-worker:1",
+                        "env": [{"name": "A", "value": "1"}, {"name": "HOROLOGE_WORKER_HARDWARE", "value": "old"}],
+                    }
+                ]
+            },
+        },
+    },
+}
+DEPLOYMENTS = PATH.removesuffix("/worker-v100/scale")
+
+
+@pytest.fixture
+def deployments() -> Iterator[tuple[dict[str, Any], str]]:
+    """An API server with the Deployment of the workers. Yields its Deployments by name, and its URL."""
+    stored: dict[str, Any] = {"worker-v100": DEPLOYMENT}
+
+    class Server(Cluster):
+        def do_GET(self) -> None:
+            path, _, query = self.path.partition("?")
+            name = path.removeprefix(DEPLOYMENTS).strip("/")
+            shares = [item for item in stored.values() if "labels" in item["metadata"]]
+            assert name or query == "labelSelector=horologe.io/share"
+            self._reply(stored[name] if name else {"kind": "DeploymentList", "items": shares})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            stored[body["metadata"]["name"]] = body
+            self._reply(body)
+
+        def do_DELETE(self) -> None:
+            self._reply(stored.pop(self.path.rpartition("/")[2]))
+
+        def _reply(self, document: Any) -> None:
+            data = json.dumps(document).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    server = HTTPServer(("127.0.0.1", 0), Server)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield stored, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_shares_are_deployments_with_settings_of_their_own(deployments: tuple[dict[str, Any], str]) -> None:
+    stored, url = deployments
+    scaler = a_scaler(url)
+    left, right = WantedShare("left_A.40", "GPU-1", "v100", 40, "mps"), WantedShare("right", "GPU-1", "v100", 60, "mps")
+    assert scaler.set_shares((left, right)) == ("left_A.40", "right")
+    body = stored["worker-v100-left-a.40"]
+    pod = body["spec"]["template"]
+    environment = {entry["name"]: entry["value"] for entry in pod["spec"]["containers"][0]["env"]}
+    assert body["spec"]["replicas"] == 1
+    assert body["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"] == {
+        "app": "worker", "horologe.io/share": "left_A.40"
+    }  # fmt: skip
+    assert environment["A"] == "1"
+    assert environment["HOROLOGE_WORKER_HARDWARE"] == "v100"
+    assert environment["HOROLOGE_WORKER_SHARE_PERCENT"] == "40"
+    assert pod["spec"]["containers"][0]["image"] == "horologe-worker:1"
+    assert scaler.set_shares((right,)) == ("right",)
+    assert list(stored) == ["worker-v100", "worker-v100-right"]
+    with pytest.raises(ScalingError, match=r"got 60 \+ 50 percent, wanted at most 100"):
+        scaler.set_shares((right, WantedShare("third", "GPU-1", "v100", 50)))
+    with pytest.raises(ScalingError, match="deployment serving/of a share"):
+        a_scaler("http://127.0.0.1:1").set_shares((right,))
 
 
 def test_without_a_cluster_the_setting_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

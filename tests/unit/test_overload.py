@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from horologe_common.clock import ms, us
+from builders import a_predict, some_bytes
+from frontend_builders import connected_frontend
+from horologe_common.clock import ms, s, us
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Refused
-from horologe_frontend.core.overload import TurnLimit
+from horologe_common.wire import Query
+from horologe_frontend.core.overload import SendDelays, TurnLimit
 
 
 def accepted(limit: TurnLimit, requests: int, budget_ns: int) -> int:
@@ -103,3 +110,41 @@ def test_a_long_stall_does_not_refuse_for_long() -> None:
         number = accepted(limit, 100, ms(25))
         limit.end_turn(ms(turn), us(50) * number + us(8) * (100 - number))
     assert accepted(limit, 100, ms(25)) == 100
+
+
+def test_what_a_request_exceeds_the_fastest_one_by_is_its_wait() -> None:
+    delays = SendDelays()
+    assert delays.waited_ns(1_000, "far", sent_ns=700_000) == 0, "the first one has nothing to compare with"
+    assert delays.waited_ns(1_500, "far", sent_ns=700_400) == 100
+    assert delays.waited_ns(2_000, "far", sent_ns=701_200) == 0, "faster than those before"
+    assert delays.waited_ns(2_500, "far", sent_ns=701_200) == 500
+    assert delays.waited_ns(2_500, "other", sent_ns=2_400) == 0, "every client has a clock of its own"
+
+
+def test_the_fastest_request_is_forgotten_after_two_windows() -> None:
+    delays = SendDelays()
+    delays.waited_ns(s(1), "a", s(1))
+    assert delays.waited_ns(s(62), "a", s(62) - 50) == 50, "in the next window"
+    assert delays.waited_ns(s(123), "a", s(123) - 50) == 0, "the clocks may have drifted apart"
+    assert delays.waited_ns(s(900), "a", s(900) - 70) == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1), st.integers(-(10**15), 10**15))
+def test_the_offset_of_a_clock_does_not_matter(requests: list[tuple[int, int]], offset_ns: int) -> None:
+    near, far, now_ns = SendDelays(), SendDelays(), 0
+    for pause_ns, wait_ns in requests:
+        now_ns += pause_ns + wait_ns
+        measured_ns = near.waited_ns(now_ns, "a", now_ns - wait_ns)
+        assert 0 <= measured_ns <= wait_ns
+        assert far.waited_ns(now_ns, "a", now_ns - wait_ns + offset_ns) == measured_ns
+
+
+def test_the_wait_in_sockets_is_part_of_the_budget() -> None:
+    frontend = connected_frontend()
+    for waited_ns in (0, ms(30)):
+        predict = msgspec.structs.replace(a_predict(1 + waited_ns, "one", 100), sent_ns=s(5) - waited_ns)
+        frontend.handle(s(5), "client/aa", predict, [some_bytes()])
+    budgets = [out.message.budget_ns for out in frontend.out if isinstance(out.message, Query)]
+    assert budgets == [ms(100), ms(70)]
+    frontend.handle(s(5), "client/aa", PeerDisconnected("client/aa"), ())
+    assert not frontend._builder.send_delays._bases

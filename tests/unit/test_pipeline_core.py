@@ -28,6 +28,7 @@ from horologe_common.wire import (
     Outputs,
     Ping,
     Pong,
+    QueriesArrived,
     Query,
     RowStatus,
     RunDone,
@@ -405,6 +406,20 @@ def test_runs_and_intermediates_are_bounded() -> None:
     assert (done.call, done.status) == (2, int(Status.REFUSED))
 
 
+def test_the_controller_learns_of_all_queries_also_of_refused_ones() -> None:
+    desk = Desk(pipeline_runs=2)
+    for number in range(1, 4):
+        desk.receive(FRONTEND, Query(number, "p/1", ms(100), 1))
+        assert desk.take(QueriesArrived) == [QueriesArrived((("p", 1),))]
+    assert desk.answer().status == Status.REFUSED
+    desk.receive(FRONTEND, Query(4, "p/1", ms(100), 1, best_effort=True))
+    desk.receive(FRONTEND, Query(5, "m/1", ms(100), 1))
+    desk.receive(CONTROLLER, PeerDisconnected(CONTROLLER))
+    desk.receive(FRONTEND, Query(6, "p/1", ms(100), 1))
+    desk.receive("", PeerConnected(CONTROLLER))
+    assert not desk.take(QueriesArrived)
+
+
 def test_metrics_count_calls_and_drops_by_stage() -> None:
     desk = Desk()
     run = desk.query()
@@ -416,6 +431,23 @@ def test_metrics_count_calls_and_drops_by_stage() -> None:
     assert values["horologe_pipeline_calls_total", "p", "m"] == 1
     assert values["horologe_pipeline_drops_total", "p", "n"] == 1
     assert values["horologe_pipeline_open", "p"] == 1
+
+
+def test_device_time_counts_by_what_became_of_the_query() -> None:
+    desk = Desk()
+    for number, answered in ((1, True), (2, False)):
+        run = desk.query(number)
+        desk.call(run, 1)
+        rows = (RowStatus(desk.take(Submit)[0].id, 1),)
+        desk.receive(WORKER, Outputs(number, rows, OUTPUTS, "m/1", 4, s(1), s(1) + ms(8)), [FOUR])  # a batch of four
+        if answered:
+            desk.finish(run)
+        else:
+            desk.receive("driver/p", RunDone(run, int(Status.REFUSED), "no"))
+    desk.selector.refresh_stats()
+    values = desk.selector.stats.values
+    assert values["horologe_pipeline_device_seconds_total", "p", "answered"] == 0.002
+    assert values["horologe_pipeline_device_seconds_total", "p", "failed"] == 0.002
 
 
 def test_the_profiler_gets_samples_of_intermediates() -> None:

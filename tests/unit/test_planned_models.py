@@ -20,8 +20,10 @@ from horologe_common.wire import (
     Infer,
     Load,
     Outcome,
+    PipelineArrivals,
     Plan,
     PlannedModel,
+    QueriesArrived,
     Result,
     Submit,
 )
@@ -227,9 +229,12 @@ def test_events_tell_arrivals_by_bin_results_and_devices() -> None:
         (device.worker, device.share, device.hardware, device.models) for device in events.devices or ()
     ]
     assert (worker, share, hardware, models) == (bench.workers[0], 0, "v100", ("sum/1",))
+    for at_ns, counts in ((ms(150), (("p", 3), ("q", 1))), (ms(152), (("p", 2),)), (ms(160), (("p", 1),))):
+        bench.controller.handle(at_ns, SELECTOR, QueriesArrived(counts), ())
     bench.controller.tick(ms(200))
     (events,) = sent(bench.controller, Events, TUNER)
     assert (events.number, events.models, events.devices) == (2, (), None)
+    assert events.pipelines == (PipelineArrivals("p", ((4, 1), (5, 5))), PipelineArrivals("q", ((5, 1),)))
 
 
 def test_nothing_is_collected_without_a_tuner() -> None:
@@ -239,6 +244,7 @@ def test_nothing_is_collected_without_a_tuner() -> None:
     bench.controller.tick(0)
     assert bench.controller.wakeup_ns() == ms(100)
     bench.controller.handle(0, TUNER, PeerDisconnected(TUNER), ())
+    bench.controller.handle(0, SELECTOR, QueriesArrived((("p", 1),)), ())
     bench.finish_all()
     bench.controller.tick(s(1))
     assert not sent(bench.controller, Events)

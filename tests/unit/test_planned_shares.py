@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from builders import sent
@@ -9,7 +11,13 @@ from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Describe, Description, Events, Load, Plan, PlannedModel, Result
-from plan_bench import FRONTEND, TUNER, Bench
+from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+from horologe_controller.schedulers import SCHEDULERS
+from plan_bench import FRONTEND, SELECTOR, TUNER, Bench
+
+if TYPE_CHECKING:
+    from horologe_common.models import Profile
+    from horologe_controller.core.cluster.share import Share
 
 
 def a_shared_gpu(**options: object) -> Bench:
@@ -121,6 +129,30 @@ def test_moving_a_model_to_a_share_of_another_size_loses_no_request() -> None:
     assert {worker for worker, _ in done[2:]} == {new}
 
 
+def test_a_switch_checks_the_shares_of_the_named_workers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The effort is that of the workers of the changed model, not that of all models on all workers."""
+    models = tuple(f"m{number}" for number in range(12))
+    bench = Bench((), models)
+    for model in models:
+        for size in (30, 40):
+            bench.add_worker("v100", f"{model}-{size}", size, "gpu-0")
+    plan = {model: PlannedModel(model, 1, 8, workers=(f"{model}-30",)) for model in models}
+    bench.plan(*plan.values())
+    calls: list[str] = []
+    check = Cluster.runnable_profile
+
+    def count_call(cluster: Cluster, worker: WorkerMirror, share: Share, key: str) -> Profile | None:
+        calls.append(key)
+        return check(cluster, worker, share, key)
+
+    monkeypatch.setattr(Cluster, "runnable_profile", count_call)
+    plan["m3"] = PlannedModel("m3", 1, 8, workers=("m3-40",))
+    bench.plan(*plan.values(), number=2)
+    assert len(calls) <= 2 * len(models)
+    bench.submit("m3/1", count=5)
+    assert {worker.partition("#")[0] for worker, _ in bench.finish_all()} == {"worker/m3-40"}
+
+
 def test_devices_have_the_shares_of_the_workers_that_report_their_id() -> None:
     bench = a_shared_gpu()
     alone = bench.add_worker("cpu")
@@ -131,6 +163,8 @@ def test_devices_have_the_shares_of_the_workers_that_report_their_id() -> None:
     assert list(devices.of(own).neighbours(own)) == []
     bench.lose(bench.workers[0])
     assert devices.by_id["gpu-0"].percent == 60
+    bench.controller.refresh_stats()
+    assert bench.controller.stats.values["horologe_device_share_percent", "gpu-0", "v100"] == 60
     bench.lose(bench.workers[1])
     bench.lose(alone)
     assert devices.by_id == {}
@@ -182,3 +216,71 @@ def test_predictions_without_a_compiled_size_change_nothing(exec_ns: dict[int, i
     alone = predictions(bench, bench.workers[0])
     bench.plan(PlannedModel("a", 1, 16, workers=("left",), exec_ns=exec_ns))
     assert predictions(bench, bench.workers[0]) == alone
+
+
+def test_a_standby_share_loads_the_model_and_runs_nothing() -> None:
+    bench = a_shared_gpu()
+    bench.plan(PlannedModel("a", 1, 8, workers=("left",), standby=("right",)))
+    assert {worker for worker, model in bench.loads if model == "a/1"} == set(bench.workers)
+    bench.submit("a/1", count=40)
+    assert {worker for worker, _ in bench.finish_all()} == {bench.workers[0]}
+    bench.controller.handle(bench.now_ns, SELECTOR, Describe(1, "a/1"), ())
+    (description,) = [out.message for out in bench.controller.out if isinstance(out.message, Description)]
+    assert all("a/1" in share.resident and "a/1" in share.kept for share in description.shares)
+
+
+def run_switches(scheduler: str, *orders: tuple[str, str]) -> tuple[Bench, int]:
+    """Run 14 requests around each of 20 plans, in which the orders of active and standby worker take turns."""
+    bench, served = a_shared_gpu(scheduler=scheduler), 0
+    for number in range(1, 21):
+        active, standby = orders[number % len(orders)]
+        bench.submit("a/1", count=7, first=1000 * number)
+        bench.plan(PlannedModel("a", 1, 8, workers=(active,), standby=(standby,)), number=number)
+        bench.submit("a/1", count=7, first=1000 * number + 100)
+        served += sum(len(infer.rows) for _, infer in bench.finish_all())
+    assert bench.controller.pending() == 0
+    return bench, served
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_switch_to_the_standby_share_loads_and_loses_nothing(scheduler: str) -> None:
+    _, without = run_switches(scheduler, ("left", "right"))
+    bench, served = run_switches(scheduler, ("left", "right"), ("right", "left"))
+    assert served == without == (280 if scheduler != "deferred" else without)  # which drops some by its policy
+    assert len([1 for _, model in bench.loads if model == "a/1"]) == 2
+    assert bench.unloads == []
+
+
+def test_a_standby_share_takes_over_at_once_when_the_worker_is_lost() -> None:
+    bench = a_shared_gpu()
+    bench.add_worker("v100", "other", 100, "gpu-1")
+    bench.plan(PlannedModel("a", 1, 8, workers=("left",), standby=("right",)))
+    bench.submit("a/1", count=20)
+    bench.lose(bench.workers[0])
+    done = bench.finish_all()
+    assert {worker for worker, _ in done} == {bench.workers[1]}
+    assert sum(len(infer.rows) for _, infer in done) == 20
+    restarted = bench.add_worker("v100", "left", 40, "gpu-0")
+    bench.submit("a/1", count=3, first=1000)
+    assert {worker for worker, _ in bench.finish_all()} == {restarted}
+
+
+def test_a_standby_share_that_leaves_the_plan_unloads_the_model() -> None:
+    bench = a_shared_gpu()
+    bench.plan(PlannedModel("a", 1, 8, workers=("left",), standby=("right",)))
+    bench.plan(PlannedModel("a", 1, 8, workers=("left",)), number=2)
+    assert bench.unloads == [(bench.workers[1], "a/1")]
+
+
+def test_latencies_are_counted_by_the_slo_of_the_plan() -> None:
+    bench = a_shared_gpu()
+    bench.plan(PlannedModel("a", 1, 1, workers=("left",), slo_ns=ms(3)), PlannedModel("b", 1, 8, workers=("right",)))
+    bench.submit("a/1", count=6)
+    bench.submit("b/1", count=6, first=100)
+    bench.finish_all()  # one request each millisecond
+    bench.now_ns += ms(100)
+    bench.controller.tick(bench.now_ns)
+    counts = {model.model: model.latencies for event in sent(bench.controller, Events, TUNER) for model in event.models}
+    assert counts.get("b/1", ()) == ()
+    assert sum(count for _, count in counts["a/1"]) == 6
+    assert 0 < sum(count for bucket, count in counts["a/1"] if bucket > 0) < 6

@@ -14,7 +14,6 @@ from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_tuner.core.catalogue import catalogue_profiles
-from horologe_tuner.core.estimator import Workload
 from horologe_tuner.core.example_pipelines import (
     CASCADE,
     EXAMPLE_PIPELINES,
@@ -23,10 +22,12 @@ from horologe_tuner.core.example_pipelines import (
     VIDEO_MONITORING,
 )
 from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.bounds import frictionless, isolated_bounds
 from horologe_tuner.core.planning.evaluation import Evaluator, first_true
 from horologe_tuner.core.planning.exact_search import find_cheapest
 from horologe_tuner.core.planning.exchange import improve
+from horologe_tuner.core.planning.growth import faster_problem
 from horologe_tuner.core.planning.initialization import Infeasible, fastest_hardware, initialize
 from horologe_tuner.core.planning.minimization import cheaper_action, minimize_cost
 from horologe_tuner.core.planning.objective import BLOCKS, Objective, percentile_ns, student_quantile
@@ -131,6 +132,16 @@ def test_exchanges_of_replicas_find_what_single_actions_do_not() -> None:
     assert evaluator.is_feasible(better)
     assert cheaper_action(evaluator, better) is None
     assert evaluator.price(better) < 0.95 * evaluator.price(greedy)
+
+
+def test_batches_leave_room_for_higher_rates() -> None:
+    """At 100 queries per second, batches of one have the shortest latency. They carry at most 250."""
+    profiles = {"m": {"cpu": StageProfile("m", "cpu", {1: ms(4), 8: ms(16)})}}
+    structure = PipelineStructure("p", ms(100), (PipelineStage("m", "m", (), 1.0, 1.0),))
+    evaluator = an_evaluator(structure, rate=100, profiles=profiles)
+    plan = make_plan(evaluator)
+    assert (plan.stages[0].batch, plan.stages[0].replicas) == (8, 1)
+    assert faster_problem(evaluator, 3.0).is_feasible(plan.configuration)
 
 
 def test_exact_search_finds_the_cheapest_of_all() -> None:

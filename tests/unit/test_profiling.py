@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.status import ModelFailed, Refused
+from horologe_gpu_worker.repository import profiling
 from horologe_gpu_worker.repository.profiling import (
     RUNS_MAX,
     RUNS_MIN,
@@ -104,6 +106,30 @@ def test_is_measured_once_and_kept_by_hardware_and_content(tmp_path: Path) -> No
     path = tmp_path / "profiles" / hardware_id() / "c0ffee.json"
     assert json.loads(path.read_text())["model"] == "m/1"
     assert [entry.name for entry in path.parent.iterdir()] == ["c0ffee.json"]
+
+
+def test_a_share_of_a_gpu_is_not_measured_beside_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profile of the whole GPU is scaled to the share. A share of the CPU is measured."""
+    monkeypatch.setattr(profiling, "hardware_id", lambda runtime, cuda: "host" if cuda is None else "gpu")
+    on_gpu, runtime = msgspec.structs.replace(SPEC, runtime="onnx"), TimedRuntime()
+    whole = load_or_measure_profile(runtime, on_gpu, tmp_path, ProfileCache(tmp_path, 0), lambda line: None)
+    share = load_or_measure_profile(runtime, on_gpu, tmp_path, ProfileCache(tmp_path, 0, 40.0), lambda line: None)
+    assert share.exec_ns == {size: round(2.5 * time_ns) for size, time_ns in whole.exec_ns.items()}
+    assert (share.load_ns, runtime.opened) == (whole.load_ns, 1)
+    load_or_measure_profile(runtime, SPEC, tmp_path, ProfileCache(tmp_path), lambda line: None)
+    load_or_measure_profile(runtime, SPEC, tmp_path, ProfileCache(tmp_path, None, 40.0), lambda line: None)
+    assert runtime.opened == 3
+    assert sorted(path.name for path in (tmp_path / "profiles").iterdir() if path.is_dir()) == [
+        "gpu", "host", "host-40-percent"
+    ]  # fmt: skip
+
+
+def test_the_share_of_a_gpu_does_not_limit_models_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiling, "hardware_id", lambda runtime, cuda: "host")
+    python = msgspec.structs.replace(SPEC, runtime="python")
+    assert ProfileCache(tmp_path, 0, 40.0).path(python) == ProfileCache(tmp_path, 0).path(python)
 
 
 @pytest.mark.parametrize(

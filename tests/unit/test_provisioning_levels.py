@@ -9,17 +9,17 @@ import pytest
 from horologe_common.clock import ms, s
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_load.arrivals import gamma
-from horologe_tuner.core.envelope import TrafficEnvelope
-from horologe_tuner.core.estimator import Workload
 from horologe_tuner.core.hardware import HardwareType
+from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
+from horologe_tuner.core.pipeline_tuning.provisioning_levels import HOLD_NS, RecentPeak, carried_factor, level_replicas
+from horologe_tuner.core.pipeline_tuning.scaling_rules import ScalingRules, ScalingState, decide, find_demand
+from horologe_tuner.core.pipeline_tuning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator
 from horologe_tuner.core.planning.levels import provisioning_levels
 from horologe_tuner.core.planning.objective import Objective
 from horologe_tuner.core.plans import StageConfiguration
 from horologe_tuner.core.profiles import StageProfile, collect_profiles
-from horologe_tuner.core.provisioning_levels import HOLD_NS, RecentPeak, carried_factor, level_replicas
-from horologe_tuner.core.scaling_rules import ScalingRules, ScalingState, decide, find_demand
-from horologe_tuner.core.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
 
 LEVELS = tuple(
     ProvisioningLevel(factor, replicas)
@@ -55,15 +55,30 @@ def test_replicas_carry_the_highest_level_that_they_suffice_for() -> None:
 
 
 def test_traffic_beyond_the_sample_scales_up_to_its_level() -> None:
-    assert find_demand(PLAN, PLANNED, times(1.0), RULES).rate == 0
-    decision = decide(s(9), PLAN, ScalingState(dict(PLANNED), s(9)), times(1.5), None, RULES)
+    assert find_demand(PLAN, PLANNED, times(0.79), RULES).rate == 0
+    assert find_demand(PLAN, PLANNED, times(1.0), RULES).rate == pytest.approx(125)  # with headroom
+    decision = decide(s(9), PLAN, ScalingState(dict(PLANNED), s(9)), times(1.4), None, RULES)
     assert decision
     assert decision.after == {"front": 4, "back": 1}  # the provisioning ratio of 0.1 at the back is no reason to scale
-    assert decide(s(9), PLAN, ScalingState(decision.after, s(9)), times(1.9), None, RULES) is None
+    assert decide(s(9), PLAN, ScalingState(decision.after, s(9)), times(1.55), None, RULES) is None
+
+
+@pytest.mark.parametrize("headroom", [0.99, float("nan")])
+def test_a_headroom_below_one_is_an_error(headroom: float) -> None:
+    with pytest.raises(ValueError, match=r"tuner\.headroom: got .*, wanted at least 1"):
+        ScalingRules(headroom=headroom)
+
+
+def test_scaling_up_goes_a_tenth_beyond_the_demand() -> None:
+    rules, running = ScalingRules(headroom=1.0), ScalingState(dict(PLANNED), s(9))
+    decision = decide(s(9), PLAN, running, times(1.9), None, rules)
+    assert decision
+    assert decision.rate == pytest.approx(190)
+    assert decision.after == {"front": 8, "back": 2}
 
 
 def test_a_burst_in_one_window_is_enough() -> None:
-    rates = (2.5 * PLAN.envelope.rates()[0], 100.0, 100.0)
+    rates = (2.5 * PLAN.envelope.rates()[0], 70.0, 70.0)
     decision = decide(s(9), PLAN, ScalingState(dict(PLANNED), 0), rates, None, RULES)
     assert decision
     assert (decision.after, decision.window_ns) == ({"front": 8, "back": 2}, ms(100))
@@ -71,9 +86,9 @@ def test_a_burst_in_one_window_is_enough() -> None:
 
 def test_scaling_down_keeps_headroom() -> None:
     running = ScalingState({"front": 8, "back": 2}, 0)
-    decision = decide(s(60), PLAN, running, times(0.1), 190.0, RULES)
-    assert decision is None  # 1.9 with a tenth more is beyond the level of 2.0
-    decision = decide(s(60), PLAN, running, times(0.1), 90.0, RULES)
+    decision = decide(s(60), PLAN, running, times(0.1), 150.0, RULES)
+    assert decision is None  # 1.5 with headroom and a tenth more is beyond the level of 2.0
+    decision = decide(s(60), PLAN, running, times(0.1), 72.0, RULES)
     assert decision
     assert decision.after == PLANNED
 

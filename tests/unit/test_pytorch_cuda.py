@@ -22,6 +22,7 @@ from horologe_common.status import Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
 from horologe_gpu_worker.execution.device import Device
+from horologe_gpu_worker.measurement.share_batches import ShareBatches
 from horologe_gpu_worker.repository import profiling
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import ModelStore
@@ -145,3 +146,16 @@ def test_what_runs_beside_a_device_imports_no_wire(tmp_path: Path) -> None:
         "import gpu, cuda_cases, horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_batches_of_a_share_take_the_time_of_the_device(tmp_path: Path) -> None:
+    folder = a_pytorch_export(tmp_path, "convnet")
+    with pretend_cuda():
+        runtime = PytorchRuntime(DeviceConfig("cuda:0", 4))
+        spec = runtime.inspect(folder)
+        runtime.prepare(spec, folder)
+        batches = ShareBatches(runtime.open(spec, folder), spec, folder, spec.max_batch)
+        times = [batches.run_next() for _ in range(3)]
+        batches.close()
+    for batch in times:
+        assert min(batch) > 0

@@ -161,7 +161,7 @@ class OversleepingClock:
 
 def test_emulated_takes_the_profiled_time_even_if_sleeps_overrun(tmp_path: Path) -> None:
     watch = OversleepingClock(late_ns=150_000)
-    runtime = EmulatedRuntime(Waiter(watch.clock, watch.sleep))
+    runtime = EmulatedRuntime(waiter=Waiter(watch.clock, watch.sleep))
     folder = an_emulated_model(tmp_path)
     model = runtime.open(runtime.inspect(folder), folder)
     for _ in range(200):  # learn the delay
@@ -176,7 +176,7 @@ def test_emulated_answers_zeros_where_no_input_fits(tmp_path: Path) -> None:
     folder = an_emulated_model(tmp_path)
     manifest = (folder / "model.toml").read_text()
     (folder / "model.toml").write_text(manifest.replace('"y"\ndatatype = "FP32"', '"y"\ndatatype = "INT64"'))
-    runtime = EmulatedRuntime(Waiter(sleep=lambda seconds: None))
+    runtime = EmulatedRuntime(waiter=Waiter(sleep=lambda seconds: None))
     y = runtime.open(runtime.inspect(folder), folder).run(2, {"x": np.ones((2, 4), np.float32)})["y"]
     assert (y.dtype, y.shape, bool(y.any())) == (np.dtype(np.int64), (2, 4), False)
 

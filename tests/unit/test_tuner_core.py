@@ -12,11 +12,21 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.service.state_file import StateFile
 from horologe_common.status import Status
-from horologe_common.wire import DeviceState, Events, ModelEvents, Models, Plan, PlannedModel, Tune, Tuning
-from horologe_tuner.core.envelope import TrafficEnvelope
+from horologe_common.wire import (
+    DeviceState,
+    Events,
+    ModelEvents,
+    Models,
+    PipelineArrivals,
+    Plan,
+    PlannedModel,
+    Tune,
+    Tuning,
+)
+from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
+from horologe_tuner.core.pipeline_tuning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
 from horologe_tuner.core.tuner import Tuner, TunerState
 from horologe_tuner.core.tuner_status import JournalEntry
-from horologe_tuner.core.tuning_plan import StageTarget, TuningPlan
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.settings import TunerSettings
 
@@ -69,8 +79,10 @@ class Bench:
             answer = Scaled({} if self.scaler_error else call.workers, self.scaler_error)
             self.give(self.tuner.scaler, answer)
 
-    def events(self, rate: float = 0.0, seconds: float = 0.1, model: str = "classify/1", **fields: Any) -> None:
-        """Let time pass with an even rate of requests."""
+    def events(
+        self, rate: float = 0.0, seconds: float = 0.1, model: str = "classify/1", pipeline: str = "", **fields: Any
+    ) -> None:
+        """Let time pass with an even rate of requests for a model, or of queries of a pipeline, or both."""
         carried = 0.0
         for _ in range(round(seconds * 1e9 / STEP_NS)):
             self.now_ns += STEP_NS
@@ -81,8 +93,11 @@ class Bench:
                 if count := int(carried):
                     carried -= count
                     arrivals.append((age, count))
-            models = (ModelEvents(model, tuple(reversed(arrivals))),) if arrivals else ()
-            self.give(self.controller, Events(self.number, STEP_NS, ms(10), models, **fields))
+            bins = tuple(reversed(arrivals))
+            models = (ModelEvents(model, bins),) if arrivals and model else ()
+            pipelines = (PipelineArrivals(pipeline, bins),) if arrivals and pipeline else ()
+            events = Events(self.number, STEP_NS, ms(10), models, pipelines=pipelines, **fields)
+            self.give(self.controller, events)
 
     def tune(self, command: Any, document: bytes = b"", dry_run: bool = False) -> Tuning:
         self.give(FRONTEND, Tune(7, command, document, dry_run))
@@ -98,7 +113,7 @@ class Bench:
         return document
 
     def replicas(self) -> dict[str, int]:
-        return dict(self.tuner.plans["video"].state.replicas)
+        return dict(self.tuner.pipelines.plans["video"].state.replicas)
 
 
 def test_a_plan_reaches_controller_scaler_and_state_file() -> None:
@@ -171,6 +186,17 @@ def test_only_the_entry_stage_counts_as_queries() -> None:
     assert bench.replicas() == {"front": 2, "back": 1}
     bench.events(50, 2, model="identify/3")  # two queries for each call
     assert bench.status()["pipelines"][0]["rates"][1] == pytest.approx(100, rel=0.05)
+
+
+def test_queries_count_that_make_no_call_and_other_calls_of_the_entry_model_do_not() -> None:
+    bench = Bench()
+    bench.apply()
+    bench.events(80, 20, pipeline="video")
+    bench.events(2_000, 5)  # of other clients
+    assert bench.replicas() == {"front": 2, "back": 1}
+    bench.events(300, 1.2, model="", pipeline="video")  # the selector refuses all of them
+    assert bench.replicas()["front"] >= 6
+    assert bench.tune("arrivals", b"video").document.count(b'"calls_per_query":1.0') == 1
 
 
 @pytest.mark.parametrize("cause", ["silence", "disconnected"])
@@ -294,6 +320,26 @@ def test_stages_of_a_pooled_plan_share_their_workers() -> None:
     bench.apply(msgspec.structs.replace(PLAN, pooled=True))
     assert bench.scaled == [{"v100": 2}]
     assert [model.shares for model in bench.plans[-1].models] == [2, 1]
+
+
+def test_a_pool_may_hold_a_model_on_several_hardware_types() -> None:
+    bench = Bench()
+    rows = [("a", "v100", 2), ("b", "v100", 2), ("a", "k80", 3), ("again", "k80", 3)]
+    stages = tuple(
+        StageTarget(f"{stage}@{kind}", "m" if stage in ("a", "again") else "n", kind, 8, count, 100.0)
+        for stage, kind, count in rows
+    )
+    levels = (ProvisioningLevel(0.5, (1, 1, 2, 2)), ProvisioningLevel(1.0, (2, 2, 3, 3)))
+    pool = TuningPlan("pool", ms(200), 100.0, PLAN.envelope, stages, levels=levels, pooled=True)
+    assert bench.apply(pool).status == Status.OK
+    models = (("m", 2, 8, "v100"), ("n", 2, 8, "v100"), ("m", 3, 8, "k80"))
+    assert bench.plans[-1].models == tuple(PlannedModel(*model) for model in models)
+    assert bench.scaled == [{"v100": 2, "k80": 3}]
+    bench.events(200, 2, model="m/1")
+    assert bench.scaled[-1] == {"v100": 4, "k80": 6}  # 1.54 times the planned rate, with headroom
+    other = StageTarget("only", "m", "v100", 2, 3, 50.0)
+    answer = bench.apply(TuningPlan("single", ms(100), 50.0, PLAN.envelope, (other,)))
+    assert "hardware: got 'v100', wanted 'k80, v100', which model 'm' has in pipeline 'pool'" in answer.reason
 
 
 def test_several_pipelines_share_a_model() -> None:

@@ -12,9 +12,9 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.recording.snapshot import restore, snapshot
 from horologe_common.wire import DeviceState, Events, ModelEvents, Plan, Tune, Tuning
-from horologe_tuner.core.envelope import TrafficEnvelope
+from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
+from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan
 from horologe_tuner.core.tuner import Tuner, TunerState
-from horologe_tuner.core.tuning_plan import StageTarget, TuningPlan
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.settings import TunerSettings
 
@@ -59,7 +59,7 @@ class Run:
         self.tuner.refresh_stats()
         self.tuner.check()
         outs, self.tuner.out = self.tuner.out, []
-        applied = [running for running in self.tuner.plans.values() if not running.dry_run]
+        applied = [running for running in self.tuner.pipelines.plans.values() if not running.dry_run]
         for out in outs:
             if isinstance(out.message, ScaleTo):
                 assert not self.calls, "one call at a time"
@@ -112,7 +112,7 @@ class Run:
             if self.saved:
                 self.tuner.restore(self.now_ns, self.saved)
                 wanted = {applied.plan.pipeline: applied.replicas for applied in self.saved.applied}
-                assert {name: running.state.replicas for name, running in self.tuner.plans.items()} == wanted
+                assert {name: running.state.replicas for name, running in self.tuner.pipelines.plans.items()} == wanted
             self.controller = ""
             self.tick()
 

@@ -152,9 +152,9 @@ def test_a_worker_name_stands_for_one_share(scaler: ProcessScaler, supervisor: R
     with pytest.raises(ScalingError, match=r"share 'a': worker: got 50% of gpu-0, wanted a new name"):
         scaler.set_shares((a_share("a", 50),))
     scaler.set_shares(())
-    with pytest.raises(ScalingError, match="share 'a': worker: its last process has not ended yet"):
-        scaler.set_shares((a_share("a"),))
-    assert supervisor.started == ["worker-a"]
+    with pytest.raises(ScalingError, match="workers a: their last processes have not ended yet"):
+        scaler.set_shares((a_share("a"), a_share("b", 60)))
+    assert supervisor.started == ["worker-a", "worker-b"]  # it keeps no other share waiting
 
 
 def test_the_shares_of_a_call_come_after_its_workers(scaler: ProcessScaler) -> None:

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.experiment import Bar, Experiment, Findings
 
-MAX_ROWS = 40
+MAX_ROWS = 130
 """Longest table of a page. Of a longer one, the page shows every n-th row; the JSON file has all."""
+SERIES_ROWS = 40
+"""Longest series that a page shows as a table."""
 
 
 def write_findings(findings: Findings, experiment: Experiment, folder: Path, plot: bool) -> list[Path]:
@@ -57,9 +59,9 @@ def findings_page(findings: Findings, plot: bool) -> str:
     every = -(-len(findings.rows) // MAX_ROWS)
     parts.append(table_of(findings.rows[::every]).markdown())
     if every > 1:
-        parts += ["", f"Every {every}th row of {len(findings.rows)}; `{name}.json` has all rows."]
+        parts += ["", f"One of every {every} rows of {len(findings.rows)}. `{name}.json` has all rows."]
     for title, rows in findings.series.items():
-        if isinstance(rows, list) and len(rows) <= MAX_ROWS and rows and isinstance(rows[0], dict):
+        if isinstance(rows, list) and len(rows) <= SERIES_ROWS and rows and isinstance(rows[0], dict):
             parts += ["", f"## {title}", "", table_of(rows).markdown()]
     if plot:
         parts += ["", f"![{findings.title}]({name}.png)"]

@@ -45,9 +45,16 @@ class SimulationRuns:
         chunks: Iterable[Chunk] = (),
         loops: Sequence[Loop] = (),
         watch: Watch | None = None,
+        installed: Sequence[Sequence[SimModel]] = (),
     ) -> FastWorld:
-        """Run one simulation to its end and check every invariant. `watch` gets each result of an action."""
-        world = FastWorld(setting, models, ledger, seed, chunks, loops, clock=time.perf_counter_ns, watch=watch)
+        """Run one simulation to its end and check every invariant. `watch` gets each result of an action.
+
+        `installed`: the models of each device. Empty: every device has all models.
+        """
+        clock = time.perf_counter_ns
+        world = FastWorld(
+            setting, models, ledger, seed, chunks, loops, clock=clock, watch=watch, installed=installed
+        )  # fmt: skip
         begin = time.perf_counter()
         world.run(duration_ns, lambda part: self._progress((self._completed + part) / self._total, label))
         self._cost.wall_s += time.perf_counter() - begin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -16,9 +16,10 @@ from horologe_experiments.inferline.scaling_policy import FixedReplicas
 from horologe_experiments.inferline.tuner_policy import InferLineTuner
 from horologe_load.arrivals import gamma
 from horologe_tuner.core.catalogue import catalogue_profiles
-from horologe_tuner.core.estimator import Simulation, Workload
+from horologe_tuner.core.estimator import Simulation
 from horologe_tuner.core.example_pipelines import EXAMPLE_PIPELINES
 from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator
 from horologe_tuner.core.planning.levels import provisioning_levels
 from horologe_tuner.core.planning.objective import Objective
@@ -26,17 +27,20 @@ from horologe_tuner.core.planning.planner import make_plan, tuning_plan
 from horologe_tuner.core.plans import StageConfiguration, price_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
 
     from horologe_common.pipelines import PipelineStructure
+    from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.inferline.scaling_policy import ScalingPolicy
     from horologe_tuner.core.hardware import HardwareType
     from horologe_tuner.core.plans import Configuration, PipelinePlan
     from horologe_tuner.core.profiles import Profiles
 
+BURSTY = 4.0
+"""CV of the bars for bursty arrivals."""
 HPA_TARGET = 0.5
 """Utilisation of the Kubernetes walkthrough of the HPA."""
 CURVE_LOADS = (0.25, 0.5, 0.75, 0.9, 1.0)
@@ -100,14 +104,32 @@ def scaling_policies(
     return {policy.name: policy for policy in policies}
 
 
+def rows_by_point(
+    points: Iterable[tuple[str, float, float]],
+    progress: Progress,
+    make_row: Callable[[str, float, float], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Return a row for each point (pipeline, CV, rate), with the point in front of what `make_row` returns."""
+    rows, points = [], list(points)
+    for number, (name, cv, rate) in enumerate(points):
+        progress(number / len(points), f"{name}, CV {cv:g}, {rate:g} queries/s")
+        rows.append({"pipeline": name, "cv": cv, "rate": rate} | make_row(name, cv, rate))
+    return rows
+
+
+def configuration_text(configuration: Configuration) -> str:
+    """Return the configuration of each stage in one line."""
+    return "; ".join(f"{stage.stage}: {stage.describe()}" for stage in configuration)
+
+
 def coarse_grained(
     case: PipelineCase, sample_ns: NDArray[np.int64], peak: bool, seed: int
-) -> tuple[Configuration, AutoScale] | None:
-    """Return the coarse-grained plan and its tuner. None if no unit meets the SLO."""
+) -> tuple[Configuration, AutoScale]:
+    """Return the coarse-grained plan and its tuner. Raises ValueError if no unit meets the SLO."""
     structure, profiles = case.structure, case.profiles
     found = plan_coarse_grained(structure, profiles, case.hardware, sample_ns, "peak" if peak else "mean")
     if found is None:
-        return None
+        raise ValueError(f"{structure.name}: no unit meets the SLO of {structure.slo_ns / 1e6:g} ms")
     unit = tuple(StageConfiguration(stage.stage, stage.model, stage.hardware, stage.batch) for stage in found)
     return found, AutoScale(measure_load_curve(case, unit, seed), REFERENCE_LOAD)
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
-from horologe_experiments.inferline.cases import coarse_grained, pipeline_case
+from horologe_experiments.inferline.cases import (
+    BURSTY,
+    coarse_grained,
+    configuration_text,
+    pipeline_case,
+    rows_by_point,
+)
 from horologe_experiments.inferline.scaling_policy import FixedReplicas
 from horologe_experiments.inferline.serving import serve
 from horologe_load.arrivals import gamma
@@ -21,7 +28,6 @@ if TYPE_CHECKING:
     from horologe_experiments.inferline.cases import PipelineCase
     from horologe_tuner.core.plans import Configuration
 
-BURSTY = 4.0
 SYSTEMS = ("inferline", "cg_mean", "cg_peak")
 
 
@@ -50,11 +56,11 @@ class InferLineCost:
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
         scene = load_scene(self.name, Scene, quick, changes)
-        points = [(name, cv, rate) for name in scene.pipelines for cv in scene.cvs for rate in scene.rates]
-        rows = []
-        for number, (name, cv, rate) in enumerate(points):
-            progress(number / len(points), f"{name}, CV {cv:g}, {rate:g} queries/s")
-            rows.append(_row(pipeline_case(name, round(scene.slo_ms * 1e6)), cv, rate, scene, seed))
+
+        def row(name: str, cv: float, rate: float) -> dict[str, Any]:
+            return _row(pipeline_case(name, round(scene.slo_ms * 1e6)), cv, rate, scene, seed)
+
+        rows = rows_by_point(product(scene.pipelines, scene.cvs, scene.rates), progress, row)
         facts = {
             "traces": f"gamma arrivals; plans are made for a sample of {scene.plan_seconds:g} s and serve "
             f"{scene.serve_traces} other traces of {scene.serve_seconds:g} s; attainment is that of the worst trace",
@@ -88,21 +94,16 @@ def _row(case: PipelineCase, cv: float, rate: float, scene: Scene, seed: int) ->
     sample_ns = gamma(rate, cv, scene.plan_seconds, [seed, 1])
     plan = case.plan(sample_ns, seed)
     row: dict[str, Any] = {
-        "pipeline": case.structure.name,
-        "cv": cv,
-        "rate": rate,
         "inferline_cost": round(plan.cost_per_hour, 3),
         "inferline_attainment": _worst_attainment(case, plan.configuration, cv, rate, scene, seed),
         "estimated_p99_ms": round(plan.p99_ns / 1e6, 1),
     }
     for system, peak in (("cg_mean", False), ("cg_peak", True)):
-        found = coarse_grained(case, sample_ns, peak, seed)
-        assert found is not None, f"{case.structure.name}: no unit meets the SLO"
-        configuration, _ = found
+        configuration, _ = coarse_grained(case, sample_ns, peak, seed)
         row[f"{system}_cost"] = round(case.price(configuration), 3)
         row[f"{system}_attainment"] = _worst_attainment(case, configuration, cv, rate, scene, seed)
     row["peak_over_inferline"] = round(row["cg_peak_cost"] / row["inferline_cost"], 2)
-    row["plan"] = "; ".join(f"{stage.stage}: {stage.describe()}" for stage in plan.stages)
+    row["plan"] = configuration_text(plan.configuration)
     return row
 
 

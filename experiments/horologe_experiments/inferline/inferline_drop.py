@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
+from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
 from horologe_sim.scenario.scenario import ModelEntry, Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
@@ -56,12 +57,12 @@ class InferLineDrop:
             rows.append(_row(scene, load, shared, drop, seed))
         facts = {
             "pipeline": f"{len(STAGES)} stages of equal time, 100 ms SLO, four devices, Poisson arrivals",
-            "wasted": "share of the executed calls that belong to queries without an answer",
+            "wasted": "share of the devices' time that was used for queries without an answer",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, rows))
 
     def draw(self, findings: Findings) -> Figure:
-        """Draw goodput and wasted calls by load."""
+        """Draw goodput and wasted device time by load."""
         from horologe_experiments.harness.plots import make_figure
 
         figure, (left, right) = make_figure(1, 2)
@@ -71,7 +72,7 @@ class InferLineDrop:
             left.plot(loads, [row["goodput"] for row in line], "-" if drop else "--", marker="o", label=label)
             right.plot(loads, [row["wasted"] for row in line], "-" if drop else "--", marker="o", label=label)
         left.set(xlabel="load / capacity", ylabel="queries/s in time", ylim=(0, None))
-        right.set(xlabel="load / capacity", ylabel="wasted calls", ylim=(0, None))
+        right.set(xlabel="load / capacity", ylabel="wasted device time", ylim=(0, None))
         left.legend(fontsize=7)
         return figure
 
@@ -95,14 +96,17 @@ def _row(scene: Scene, load: float, shared: bool, drop: bool, seed: int) -> dict
     )
     cluster.run()
     total = cluster.report().total
-    calls = sum(size * batches for meter in cluster.meters.values() for (_, size), batches in meter.rows.items())
+    selector = next(core for core in cluster.world.processes["edge"].cores.values() if isinstance(core, Selector))
+    selector.refresh_stats()
+    answered_s = selector.stats.values["horologe_pipeline_device_seconds_total", PIPELINE, "answered"]
+    used_ns = sum(sum(meter.busy_ns.values()) for meter in cluster.meters.values())
     return {
         "load": load,
         "devices": "shared" if shared else "of each stage",
         "drop": drop,
         "offered": round(rate, 1),
         "goodput": round(total.ok * 1e9 / scene.duration_ns, 1),
-        "wasted": round(1 - len(STAGES) * total.ok / max(1, calls), 4),
+        "wasted": round(1 - answered_s * 1e9 / max(1, used_ns), 4),
     }
 
 
@@ -115,5 +119,7 @@ def _bars(scene: Scene, rows: list[dict[str, Any]]) -> list[Bar]:
         )
         gain = on["goodput"] / max(off["goodput"], 1.0)
         bars.append(Bar(f"devices {devices}, load {scene.wanted:g}: goodput with / without drop", round(gain, 2), GAIN))
-        bars.append(Bar(f"devices {devices}, load {scene.wanted:g}: wasted calls", on["wasted"], WASTED, "at most"))
+        bars.append(
+            Bar(f"devices {devices}, load {scene.wanted:g}: wasted device time", on["wasted"], WASTED, "at most")
+        )
     return bars

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
-from horologe_experiments.inferline.cases import coarse_grained, pipeline_case
+from horologe_experiments.inferline.cases import (
+    BURSTY,
+    coarse_grained,
+    configuration_text,
+    pipeline_case,
+    rows_by_point,
+)
 from horologe_load.arrivals import gamma
 from horologe_sim.scenario.pooled_plan import PoolSimulation, plan_pooled
-from horologe_tuner.core.estimator import draw_calls
+from horologe_tuner.core.pipeline_workload import draw_calls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +29,6 @@ if TYPE_CHECKING:
     from horologe_experiments.inferline.cases import PipelineCase
     from horologe_sim.fast.pipeline_world import PipelineWorld
 
-BURSTY = 4.0
 CHEAPER = 0.75
 """Cost of a pool over that of the dedicated plan."""
 ATTAINMENT = 0.99
@@ -52,11 +58,11 @@ class InferLinePooled:
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
         scene = load_scene(self.name, Scene, quick, changes)
-        points = [(name, cv, rate) for name in scene.pipelines for cv in scene.cvs for rate in scene.rates]
-        rows = []
-        for number, (name, cv, rate) in enumerate(points):
-            progress(number / len(points), f"{name}, CV {cv:g}, {rate:g} queries/s")
-            rows.append(_row(pipeline_case(name), cv, rate, scene, seed))
+
+        def row(name: str, cv: float, rate: float) -> dict[str, Any]:
+            return _row(pipeline_case(name), cv, rate, scene, seed)
+
+        rows = rows_by_point(product(scene.pipelines, scene.cvs, scene.rates), progress, row)
         facts = {
             "dedicated": f"InferLine's plan for a sample of {scene.plan_seconds:g} s",
             "pooled": "every device has all models that are fast enough on its type; fewest devices that meet the "
@@ -101,15 +107,10 @@ def _row(case: PipelineCase, cv: float, rate: float, scene: Scene, seed: int) ->
 
     pooled = plan_pooled(simulation(part_ns, seed, scene.schedulers[0]), case.hardware, plan.configuration)
     row: dict[str, Any] = {
-        "pipeline": case.structure.name,
-        "cv": cv,
-        "rate": rate,
         "dedicated_cost": round(plan.cost_per_hour, 3),
         "pooled_cost": round(min(pooled.cost_per_hour, plan.cost_per_hour) if pooled else plan.cost_per_hour, 3),
     }
-    found = coarse_grained(case, sample_ns, True, seed)
-    assert found is not None, f"{case.structure.name}: no unit meets the SLO"
-    row["cg_peak_cost"] = round(case.price(found[0]), 3)
+    row["cg_peak_cost"] = round(case.price(coarse_grained(case, sample_ns, True, seed)[0]), 3)
     row["peak_over_planner"] = round(row["cg_peak_cost"] / row["pooled_cost"], 2)
     row["pooled_over_dedicated"] = round(row["pooled_cost"] / row["dedicated_cost"], 3)
     for scheduler in scene.schedulers:
@@ -122,7 +123,7 @@ def _row(case: PipelineCase, cv: float, rate: float, scene: Scene, seed: int) ->
         row["pooled_attainment"] = round(world.attainment, 5)
         row["pool"] = ", ".join(f"{count} {name}" for name, count in pooled.devices.items())
         row["simulations"] = pooled.evaluations
-    row["plan"] = "; ".join(f"{stage.stage}: {stage.describe()}" for stage in plan.stages)
+    row["plan"] = configuration_text(plan.configuration)
     return row
 
 

@@ -13,7 +13,7 @@ from horologe_experiments.inferline.cases import coarse_grained, pipeline_case, 
 from horologe_experiments.inferline.serving import serve
 from horologe_experiments.traces.request_rates import busiest, read_azure_hour, read_nasa_day, rescale
 from horologe_load.arrivals import RateStep, gamma_steps
-from horologe_tuner.core.estimator import Workload
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator
 from horologe_tuner.core.planning.objective import Objective
 from horologe_tuner.core.planning.planner import make_plan
@@ -136,9 +136,8 @@ def _serve_series(
     for name, policy in scaling_policies(case, plan, sample_ns, seed).items():
         runs[name] = serve(case, plan.configuration, live_ns, policy, seed + 1), plan.configuration
     for name, peak in (("cg-mean", False), ("cg-peak", True)):
-        found = coarse_grained(case, sample_ns, peak, seed)
-        assert found is not None, f"{case.structure.name}: no unit meets the SLO"
-        runs[name] = serve(case, found[0], live_ns, found[1], seed + 1), found[0]
+        units, autoscale = coarse_grained(case, sample_ns, peak, seed)
+        runs[name] = serve(case, units, live_ns, autoscale, seed + 1), units
     for name, (run, configuration) in runs.items():
         rows.append(_row(series.name, name, run, oracle))
         if name in DRAWN:

@@ -157,11 +157,10 @@ class Comparison:
         hardest_ns = busiest_part(self._live_ns, sample_seconds)
         self._serve("oracle", self._case.plan(hardest_ns, seed).configuration, FixedReplicas())
         for name in COARSE:
-            found = coarse_grained(self._case, sample_ns, name == "cg-peak", seed)
-            assert found is not None, f"{scenario.pipeline}: no unit meets the SLO"
-            self._serve(name, *found)
+            units, autoscale = coarse_grained(self._case, sample_ns, name == "cg-peak", seed)
+            self._serve(name, units, autoscale)
             if name == "cg-mean":
-                self._serve("inferline-plan-autoscale", plan.configuration, found[1].fresh())
+                self._serve("inferline-plan-autoscale", plan.configuration, autoscale.fresh())
         scale_factors = {stage.stage: stage.scale_factor for stage in plan.stages}
         unbatched = plan_for_mean(self._case.profiles, plan.stages, scale_factors, mean_rate(sample_ns))
         self._serve("ds2-unbatched", unbatched, Ds2(scale_factors))
@@ -198,8 +197,9 @@ class Comparison:
             bars.append(Bar(f"{name}: miss rate of the tuner", round(tuned, 5), 0.01, "at most"))
             bars.append(Bar(f"{name}: miss rate, cg-mean / tuner", round(coarse / max(tuned, 1e-6), 1), 10))
         if "detection" in self.scenario.wanted:
-            delay = round(self._detection_windows(), 1)
-            bars.append(Bar(f"{name}: delay of the detection in windows that show it", delay, 1, "at most"))
+            first, shortest = self._detection_windows()
+            bars.append(Bar(f"{name}: delay of the detection in windows that show it", round(first, 1), 1, "at most"))
+            bars.append(Bar(f"{name}: delay of a window's detection in its lengths", round(shortest, 1), 1, "at most"))
         if "burst" in self.scenario.wanted:
             bars.append(Bar(f"{name}: miss rate of the tuner", round(tuned, 5), 0.01, "at most"))
         if "steady" in self.scenario.wanted:
@@ -207,14 +207,20 @@ class Comparison:
             bars.append(Bar(f"{name}: most reversals of a stage in five minutes", most, 1, "at most"))
         return bars
 
-    def _detection_windows(self) -> float:
-        """Return the time from the change to the first demand above all before it, in windows of that demand."""
+    def _detection_windows(self) -> tuple[float, float]:
+        """Return the time from the change to the first demand above all before it, in windows of that demand.
+
+        Also return the least such time of all windows: a chance burst may exceed a short window before a longer one
+        shows the new rate within its own length.
+        """
         changed_ns = round(self.scenario.phases[0].seconds * 1e9)
         before = max((rate for at_ns, rate, _ in self._detections if at_ns <= changed_ns), default=0.0)
-        for at_ns, rate, window_ns in self._detections:
-            if at_ns > changed_ns and rate > before:
-                return (at_ns - changed_ns) / window_ns
-        return math.inf
+        after = [
+            (at_ns - changed_ns) / window_ns
+            for at_ns, rate, window_ns in self._detections
+            if at_ns > changed_ns and rate > before
+        ]
+        return (after[0], min(after)) if after else (math.inf, math.inf)
 
 
 def max_reversals(run: ServedRun) -> int:

@@ -4,40 +4,72 @@ from __future__ import annotations
 
 import os
 import platform
+import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions, default_repository
 from horologe_common.service.settings import SettingsError
+from horologe_common.status import HorologeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import msgspec
-
+    from horologe import Client
     from horologe_sim.scenario.scenario import ModelEntry
+    from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
 
 READY_S = 60.0
+POLL_S = 0.1
 
 
-def local_services(folder: str | Path, sets: Sequence[str] = (), *, profiler: bool = False) -> LocalSystem:
+def local_services(
+    folder: str | Path, sets: Sequence[str] = (), *, profiler: bool = False, tuner: bool = False
+) -> LocalSystem:
     """Return a system of edge and one worker for the models in `folder`. `sets`: settings as for `--set`.
 
     The selector stores its state in memory by default: another system in the same folder may have the state file open.
     """
     addresses = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "off"
     sets = ("selector.store=memory", *sets)
-    options = SystemOptions(str(folder), 1, False, *addresses, sets=sets, profiler=profiler)
+    options = SystemOptions(str(folder), 1, False, *addresses, sets=sets, profiler=profiler, tuner=tuner)
     return LocalSystem(options, lambda process, line: None)
+
+
+def apply_plan(client: Client, plan: TuningPlan, timeout_s: float) -> None:
+    """Apply a plan once the tuner is connected, and wait until its devices are. Raises TimeoutError."""
+    document, end_s = msgspec.json.encode(plan), time.monotonic() + timeout_s
+    wanted, connected = Counter({stage.hardware: 0 for stage in plan.stages}), {}
+    for stage in plan.stages:
+        wanted[stage.hardware] += stage.replicas
+    applied = False
+    while time.monotonic() < end_s:
+        try:
+            status = client.tune("status") if applied else client.tune("apply", document)
+            applied, connected = True, status["devices_connected"]
+            if all(connected.get(hardware, 0) == count for hardware, count in wanted.items()):
+                return
+        except HorologeError:
+            pass  # the tuner or the controller is still connecting
+        time.sleep(POLL_S)
+    raise TimeoutError(f"devices: got {connected} after {timeout_s:g} s, wanted {dict(wanted)}")
+
+
+def benchmark_folder(name: str) -> Path:
+    """Return a folder of `benchmarks`. Raises SettingsError outside a checkout."""
+    path = Path(default_repository()).resolve().parent / "benchmarks" / name
+    if not path.is_dir():
+        raise SettingsError(f"model: got {name!r}, wanted a folder of {path.parent}: run this in a checkout")
+    return path
 
 
 def benchmark_model(name: str) -> Path:
     """Return the folder of a model of `benchmarks/models`. Raises SettingsError outside a checkout."""
-    path = Path(default_repository()).resolve().parent / "benchmarks" / "models" / name
-    if not path.is_dir():
-        raise SettingsError(f"model: got {name!r}, wanted a folder of {path.parent}: run this in a checkout")
-    return path
+    return benchmark_folder(f"models/{name}")
 
 
 def describe_machine() -> str:

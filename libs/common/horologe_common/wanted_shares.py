@@ -29,7 +29,7 @@ class WantedShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Hardware type of the device."""
     percent: float
     mechanism: str = "auto"
-    """As in `worker.share_mechanism`."""
+    """As in `worker.share_mechanism`. auto: as the settings of all workers say."""
     models: tuple[str, ...] = ()
     """Models planned for the share, for operators."""
     standby_for: str = ""
@@ -48,9 +48,12 @@ def worker_settings(share: WantedShare) -> dict[str, str]:
         "worker.hardware": share.hardware,
         "worker.device_id": share.device_id,
         "worker.share_percent": f"{share.percent:g}",
-        "worker.share_mechanism": share.mechanism,
     }
-    return settings | ({"worker.device": "cuda"} if share.device_id.startswith(GPU_ID) else {})
+    if share.mechanism != "auto":
+        settings["worker.share_mechanism"] = share.mechanism
+    if share.device_id.startswith(GPU_ID):
+        settings["worker.device"] = "cuda"
+    return settings
 
 
 def worker_environment(share: WantedShare) -> dict[str, str]:

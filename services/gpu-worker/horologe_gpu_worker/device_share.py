@@ -38,7 +38,7 @@ def chosen_mechanism(settings: WorkerSettings) -> str:
         mechanism = "whole" if percent == 100 else "mps" if on_cuda else "emulated"
     if mechanism == "whole" and percent != 100:
         raise SettingsError(f"setting worker.share_percent: got {percent:g}, wanted 100 for share_mechanism 'whole'")
-    permitted = ("whole", "container", "mps") if on_cuda else ("whole", "container", "cpu", "emulated")
+    permitted = ("whole", "container", "mps", "mig") if on_cuda else ("whole", "container", "cpu", "emulated")
     if mechanism not in permitted:
         wanted = f"wanted one of {', '.join(permitted)} for worker.device {settings.device!r}"
         raise SettingsError(f"setting worker.share_mechanism: got {mechanism!r}, {wanted}")

@@ -41,6 +41,8 @@ class DeviceConfig(NamedTuple):
     """User of the processes of `python` models. Empty: the worker's."""
     share_percent: float = 100.0
     """Share of the device."""
+    emulated_device: str = ""
+    """Path of the file by which emulated shares of one device see each other. Empty: they do not."""
 
     @property
     def cuda(self) -> int | None:

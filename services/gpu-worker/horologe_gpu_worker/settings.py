@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
+from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 import msgspec
 
@@ -31,17 +33,22 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     device_id: str = ""
     """Physical device. Workers with the same one own shares of it and are neighbours. On a CUDA device, a UUID of NVML
-    (`GPU-...`) selects the GPU, and `worker.device` must be `cuda`. Empty: host and device.
+    (`GPU-...`) selects the GPU, and `worker.device` must be `cuda`. Empty: the GPU's UUID, else host and device.
     """
     share_percent: float = 100.0
     """Part of the device that the worker may use, above 0 and at most 100."""
-    share_mechanism: Literal["auto", "whole", "container", "mps", "cpu", "emulated"] = "auto"
+    share_mechanism: Literal["auto", "whole", "container", "mps", "mig", "cpu", "emulated"] = "auto"
     """How the share is limited. whole: not at all. container: by the limits of the worker's container. mps: NVIDIA's
-    Multi-Process Service. cpu: a quota of CPU time. emulated: by the times of emulated models. auto: `whole` for 100%,
-    else `mps` on a CUDA device and `emulated` on others.
+    Multi-Process Service. mig: a free MIG device of this size. cpu: a quota of CPU time. emulated: by the times of
+    emulated models. auto: `whole` for 100%, else `mps` on a CUDA device and `emulated` on others.
     """
     hardware: str = ""
     """Hardware type of the device, by which plans name pools of workers: `v100`. Empty: `worker.device`."""
+    emulated_device: str = ""
+    """File by which emulated workers of one host that share a device slow each other (`[emulated.sharing]`). Workers
+    with the same file are neighbours. Empty: a file of `worker.device_id` in `worker.cache` if the share is below 100%;
+    a worker with the whole device has no neighbours.
+    """
     pages_bytes: int = 4 << 30
     """Memory for model weights per share, divided into 16 MiB pages. `onnx` models on the CPU take eighths of pages."""
     host_bytes: int = 512 << 20
@@ -85,6 +92,7 @@ def device_config(settings: WorkerSettings) -> DeviceConfig:
     config = DeviceConfig(
         settings.device, settings.shares * settings.pages_bytes // PAGE_BYTES, settings.io_cache_bytes,
         settings.host_bytes, settings.model_environment, settings.model_user, settings.share_percent,
+        _emulated_device(settings),
     )  # fmt: skip
     _check_user(settings.model_user)
     try:
@@ -96,6 +104,12 @@ def device_config(settings: WorkerSettings) -> DeviceConfig:
             f"setting worker.shares: got {settings.shares}, wanted 1 on a CUDA device, which runs one EXEC at a time"
         )
     return config
+
+
+def _emulated_device(settings: WorkerSettings) -> str:
+    if settings.emulated_device or settings.share_percent == 100:
+        return settings.emulated_device
+    return str(Path(settings.cache) / "devices" / quote(settings.device_id or settings.device, safe=""))
 
 
 def _check_user(user: str) -> None:

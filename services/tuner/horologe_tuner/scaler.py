@@ -34,5 +34,6 @@ class Scaler(Protocol):
         """Start the workers of the shares that do not run, then drain the workers of other shares.
 
         Return the names of the workers of shares that run or are starting. Shares do not count as workers of their
-        hardware type. Raises ScalingError, and changes nothing, if the shares of a device do not add up.
+        hardware type. Raises ScalingError, and changes nothing, if the shares of a device do not add up. Raises it
+        after all other changes if the last worker of a wanted name has not ended yet.
         """

@@ -31,9 +31,18 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     demand: Literal["paper", "relative"] = "paper"
     """Rate to scale up to. paper: the highest rate of any window that exceeds the sample's (InferLine). relative: the
     planned rate, times the largest ratio to the sample's rate in the same window."""
+    headroom: float = 1.25
+    """Plans with levels: multiple of the present traffic that the replicas carry, at least 1. With 1, a rise of the
+    traffic finds no spare replicas in the seconds until new ones work."""
     settle_ns: int = s(15)
     """Time after a change before replicas are removed: three times the activation time of a replica."""
     blind_ns: int = s(2)
     """Without events of the controller for this time, the tuner changes nothing."""
     reconcile_ns: int = s(5)
     """Interval at which a scaling that has not succeeded is tried again."""
+    shadow_percent: float = 10.0
+    """Percent of a device that the standby worker of a workload has more than the workload, if as much is left (iGniter
+    section 4.2). 0: no standby workers."""
+    shadow_calm_ns: int = s(10)
+    """Time for which a smaller share must have sufficed before a workload switches back to it. It doubles, up to 10
+    minutes, each time the violation returns."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, Json, Keys, call_server, console, fail, print_json
+from horologe_common.wanted_shares import WHOLE_PERCENT
 from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
@@ -139,7 +141,7 @@ def model_document(state: ModelState) -> dict[str, Any]:
 def _status_document(description: Description) -> dict[str, Any]:
     shares = [
         {name: getattr(share, name) for name in share.__struct_fields__ if name != "free_at_ns"}
-        | {"free_in_ms": share.free_at_ns / 1e6}
+        | {"free_in_ms": share.free_at_ns / 1e6, "device_info": msgspec.structs.asdict(share.device_info)}
         for share in description.shares
     ]
     return {"scheduler": description.scheduler, "requests_pending": description.requests_pending, "shares": shares}
@@ -156,7 +158,7 @@ def _print_status(description: Description) -> None:
         table.add_row(
             share.worker,
             share.share,
-            share.device,
+            share.device if share.percent == WHOLE_PERCENT else f"{share.percent:g}% of {share.device_info.id}",
             f"{share.pages_free:g}/{share.pages_total}",
             share.actions_pending,
             f"{max(0, share.free_at_ns) / 1e6:.1f} ms",

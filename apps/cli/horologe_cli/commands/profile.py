@@ -11,7 +11,7 @@ from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
     from horologe import Client
-    from horologe_cli.commands.profile_sweep import ModelTimes
+    from horologe_cli.measuring.profile_sweep import ModelTimes
     from horologe_common.models import ModelSpec
 
 
@@ -67,7 +67,7 @@ def _ready_specs(client: Client, model: str) -> list[ModelSpec]:
 def _measure(client: Client, spec: ModelSpec, lengths: list[int], runs: int) -> ModelTimes:
     from rich.progress import Progress
 
-    from horologe_cli.commands.profile_sweep import measure_model
+    from horologe_cli.measuring.profile_sweep import measure_model
 
     with Progress(console=output.stderr_console(), transient=True, disable=output.is_silent(False)) as progress:
         task = progress.add_task(spec.key, total=1.0)

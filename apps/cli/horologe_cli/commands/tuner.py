@@ -23,7 +23,7 @@ app = typer.Typer(
 
 @app.command()
 def status(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False) -> None:
-    """Show the applied plans, their replicas and traffic, the workers and the last decisions.
+    """Show the applied plans, their replicas, shares and traffic, the workers and the last decisions.
 
     \b
     Examples:
@@ -43,7 +43,8 @@ def apply(
 ) -> None:
     """Apply a plan: start its workers, assign its models to them, and scale both from now on.
 
-    It replaces an earlier plan of the same pipeline.
+    It replaces an earlier plan of the same pipeline. A plan of shares (`horologe provision --json`) replaces the
+    earlier one.
 
     \b
     Examples:
@@ -56,12 +57,12 @@ def apply(
 
 @app.command()
 def withdraw(
-    pipeline: Annotated[str, typer.Argument(help="Name of the pipeline.", metavar="PIPELINE")],
+    pipeline: Annotated[str, typer.Argument(help="Name of the pipeline, or `sharing`.", metavar="PIPELINE")],
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     keys: Keys = "",
     json: Json = False,
 ) -> None:
-    """Withdraw the plan of a pipeline. Its workers keep running and may run any model.
+    """Withdraw the plan of a pipeline, or the plan of shares. The workers that serve keep running, for any model.
 
     \b
     Example:
@@ -81,7 +82,7 @@ def _read_plan(file: Path) -> bytes:
         fail(f"{file}: {error.strerror}", ExitCode.USAGE)
     except ValueError as error:
         fail(f"{file}: not JSON: {error}", ExitCode.USAGE)
-    plan = document.get("tuning_plan") if isinstance(document, dict) else None
+    plan = document.get("sharing_plan") or document.get("tuning_plan") if isinstance(document, dict) else None
     return body if plan is None else jsonlib.dumps(plan).encode()
 
 
@@ -96,13 +97,14 @@ def _print(status: dict[str, Any], json: bool) -> None:
         out.print(f"not served: {', '.join(status['unserved_models'])}", style="yellow")
     if status["scaler_error"]:
         out.print(f"scaler {status['scaler']}: {status['scaler_error']}", style="red", markup=False)
-    if not status["pipelines"]:
+    if not (status["pipelines"] or status["workloads"]):
         out.print("no plan is applied")
     for pipeline in status["pipelines"]:
         _print_pipeline(out, pipeline, status["dry_run"])
+    _print_workloads(out, status)
     _print_workers(out, status)
     if status["journal"]:
-        table = Table(("ago", "event", "pipeline", "what"), left=4)
+        table = Table(("ago", "event", "plan", "what"), left=4)
         for entry in status["journal"]:
             event = entry["event"] + (" (dry run)" if entry["dry_run"] else "")
             table.add_row(f"{entry['age_ns'] / 1e9:.0f} s", event, entry["pipeline"] or "-", entry["text"])
@@ -123,6 +125,24 @@ def _print_pipeline(out: Console, pipeline: dict[str, Any], dry_run: bool) -> No
     ):
         rates.add_row(f"{window_ns / 1e9:g} s", f"{rate:.1f}", f"{planned:.1f}")
     rates.print(out)
+
+
+def _print_workloads(out: Console, status: dict[str, Any]) -> None:
+    """Print the shares of the sharing plan, with the latencies of the last second."""
+    columns = ("workload", "device", "percent", "planned", "shadow", "SLO ms", "P99 ms", "beyond", "state")
+    table = Table(columns, left=2)
+    for workload in status["workloads"]:
+        p99_ns, requests = workload["p99_ns"], workload["requests"]
+        for share in workload["shares"]:
+            shadow = f"{share['shadow_percent']:g}%{'' if share['shadow_ready'] else ' starting'}"
+            table.add_row(
+                workload["workload"], share["device"], f"{share['percent']:g}%", f"{share['planned_percent']:g}%",
+                shadow if share["shadow_percent"] else "-", f"{workload['slo_ns'] / 1e6:g}",
+                f"{p99_ns / 1e6:.1f}" if p99_ns is not None else "-",
+                f"{workload['beyond'] / requests:.1%}" if requests else "-", workload["state"],
+            )  # fmt: skip
+    if status["workloads"]:
+        table.print(out)
 
 
 def _print_workers(out: Console, status: dict[str, Any]) -> None:

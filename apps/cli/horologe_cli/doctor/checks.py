@@ -15,8 +15,10 @@ import threading
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from horologe_cli.doctor.finding import Finding, graded
+from horologe_cli.doctor.gpu_checks import check_gpus
 from horologe_cli.local.ports import is_port_in_use
 from horologe_cli.local.topology import default_workers
 
@@ -30,20 +32,6 @@ PACKAGES = ("horologe", "pyzmq", "msgspec", "numpy", "uvloop", "structlog", "pro
 FAST_CLOCK_SOURCES = ("tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "unknown")
 
 
-class Finding(NamedTuple):
-    """Result of one check. `level`: ok; warn: more deadlines will be missed; fail: Horologe cannot run."""
-
-    subject: str
-    level: str
-    found: str
-    hint: str = ""
-
-
-def _finding(subject: str, good: bool, found: str, hint: str) -> Finding:
-    """Return a finding of level ok, or a warning with a hint."""
-    return Finding(subject, "ok", found) if good else Finding(subject, "warn", found, hint)
-
-
 def run_checks(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
     """Run every check in order. `root`: folder that contains proc and sys.
 
@@ -52,7 +40,8 @@ def run_checks(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
     checks: list[Callable[[], Iterable[Finding]]] = [
         lambda: _check_cores(workers or default_workers()), lambda: _check_quota(root), lambda: _check_governor(root),
         _check_realtime, _check_limits, lambda: _check_huge_pages(root), lambda: _check_swap(root),
-        lambda: _check_clock(root), _check_load, _check_ports, check_packages, check_runtimes, check_stores,
+        lambda: _check_clock(root), _check_load, _check_ports, check_gpus, check_packages, check_runtimes,
+        check_stores,
     ]  # fmt: skip
     findings: list[Finding] = []
     for check in checks:
@@ -70,7 +59,7 @@ def _check_cores(workers: int) -> Iterator[Finding]:
     hint = "clients and other programs compete for these cores; add cores"
     if cores < needed:
         hint = f"run at most {max(1, cores - 1)} (--workers), or add cores"
-    yield _finding("cores", cores >= 2 * needed or cores >= needed + 2, use, hint)
+    yield graded("cores", cores >= 2 * needed or cores >= needed + 2, use, hint)
 
 
 def _check_quota(root: Path) -> Iterator[Finding]:
@@ -97,7 +86,7 @@ def _check_governor(root: Path) -> Iterator[Finding]:
     governors = sorted({text for file in files if (text := _read(file))})
     names = ", ".join(governors) or "no governor to choose (virtual machine or fixed frequency)"
     hint = "cpupower frequency-set -g performance (as root)"
-    yield _finding("CPU governor", governors in ([], ["performance"]), names, hint)
+    yield graded("CPU governor", governors in ([], ["performance"]), names, hint)
 
 
 def _check_realtime() -> Iterator[Finding]:
@@ -108,7 +97,7 @@ def _check_realtime() -> Iterator[Finding]:
     thread.join()
     permitted = results == [True]
     permission = "permitted" if permitted else "not permitted: actions start later than planned"
-    yield _finding("real-time priority", permitted, permission, hint)
+    yield graded("real-time priority", permitted, permission, hint)
 
 
 def _may_be_realtime() -> bool:
@@ -122,19 +111,19 @@ def _may_be_realtime() -> bool:
 def _check_limits() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     hint = f"ulimit -n {MIN_OPEN_FILES}: every connection needs an open file"
-    yield _finding("open files", soft >= MIN_OPEN_FILES, f"{soft} (at most {hard})", hint)
+    yield graded("open files", soft >= MIN_OPEN_FILES, f"{soft} (at most {hard})", hint)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     unlimited = locked == resource.RLIM_INFINITY
     limit = "unlimited" if unlimited else f"{locked >> 10} KiB"
     hint = "ulimit -l unlimited: needed only for pinned buffers of GPUs"
-    yield _finding("locked memory", unlimited or locked >= MIN_LOCKED_BYTES, limit, hint)
+    yield graded("locked memory", unlimited or locked >= MIN_LOCKED_BYTES, limit, hint)
 
 
 def _check_huge_pages(root: Path) -> Iterator[Finding]:
     text = _read(root / "sys/kernel/mm/transparent_hugepage/enabled")
     mode = text.partition("[")[2].partition("]")[0] if text else "not available"
     hint = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: compaction delays memory allocations"
-    yield _finding("transparent huge pages", mode != "always", mode, hint)
+    yield graded("transparent huge pages", mode != "always", mode, hint)
 
 
 def _check_swap(root: Path) -> Iterator[Finding]:
@@ -144,26 +133,26 @@ def _check_swap(root: Path) -> Iterator[Finding]:
     unused = f"{total >> 10} MiB, unused" if total else "none"
     in_use = f"{(total - free) >> 10} of {total >> 10} MiB in use"
     hint = "reading a page from disk takes milliseconds: swapoff -a, or vm.swappiness=1"
-    yield _finding("swap", free >= total, in_use if free < total else unused, hint)
+    yield graded("swap", free >= total, in_use if free < total else unused, hint)
 
 
 def _check_clock(root: Path) -> Iterator[Finding]:
     source = _read(root / "sys/devices/system/clocksource/clocksource0/current_clocksource") or "unknown"
     hint = "reading this clock is a system call; boot with clocksource=tsc if the processor's is stable"
-    yield _finding("clock source", source in FAST_CLOCK_SOURCES, source, hint)
+    yield graded("clock source", source in FAST_CLOCK_SOURCES, source, hint)
 
 
 def _check_load() -> Iterator[Finding]:
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     hint = "other programs use this machine; stop them, or requests will miss deadlines"
-    yield _finding("load", load <= cores / 2, f"{load:.1f} on {cores} cores", hint)
+    yield graded("load", load <= cores / 2, f"{load:.1f} on {cores} cores", hint)
 
 
 def _check_ports() -> Iterator[Finding]:
     for name, port in PORTS.items():
         used = is_port_in_use("127.0.0.1", port)
         hint = "fine if Horologe uses it; else choose another port (--http, --metrics, --client)"
-        yield _finding(f"port {port}", not used, f"{'in use' if used else 'free'} ({name})", hint)
+        yield graded(f"port {port}", not used, f"{'in use' if used else 'free'} ({name})", hint)
 
 
 def check_packages() -> Iterator[Finding]:
@@ -193,7 +182,7 @@ def check_runtimes() -> Iterator[Finding]:
     for runtime in ("python", "emulated"):
         available = find_spec("numpy") is not None
         state = "available" if available else "numpy is missing"
-        yield _finding(f"runtime {runtime}", available, state, "pip install numpy")
+        yield graded(f"runtime {runtime}", available, state, "pip install numpy")
 
 
 def check_stores() -> Iterator[Finding]:

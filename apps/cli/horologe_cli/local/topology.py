@@ -13,39 +13,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from horologe_cli.local.child_specs import ChildSpecs
 from horologe_cli.local.ports import check_free, free_port, split_address
-from horologe_cli.local.supervisor import ChildSpec
 from horologe_common.service.settings import SettingsError, load_settings
-from horologe_common.wanted_shares import worker_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from horologe_cli.local.supervisor import ChildSpec
     from horologe_common.wanted_shares import WantedShare
 
-FRONT, MIDDLE, WORKERS = 0, 1, 2
-"""Stop stages: the frontend drains while the services behind it still run."""
 WORKER_NICE = 5
 """Nice value of workers if they occupy all cores, so that the edge need not wait for a core. Measured with two busy
 workers on two cores, a request to the edge took 8 ms (p90) and 12 ms (p99) at nice 0, 4 and 8 ms at 5, and the same at
 10. With more cores than workers, their nice value is 0."""
-BACKGROUND_NICE = 10
-"""No request waits for profiler or tuner."""
 WORKER_METRICS_PORT = 8020
 MAX_DEFAULT_WORKERS = 4
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Environment variables set to 1: an EXEC uses one thread, unless its model is configured for more."""
-SECTIONS = {
-    "horologe_cli.local.edge": ("frontend", "http", "selector", "controller"),
-    "horologe_frontend": ("frontend", "http"),
-    "horologe_selector": ("selector",),
-    "horologe_controller": ("controller",),
-    "horologe_gpu_worker": ("worker",),
-    "horologe_profiler": ("profiler",),
-    "horologe_tuner": ("tuner",),
-}
-"""Sections of the settings that a module reads, besides links, metrics, log and recorder. It gets no others: settings
-of a selector may hold a password, and workers run the code of models."""
 RESERVED_LINK_FIELDS = ("bind", "connect", "advertise")
 """Fields of [links] that `horologe up` sets itself."""
 
@@ -154,7 +137,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     names += [f"worker-{number}" for number in range(workers)]
     names += ["profiler"] * options.profiler + ["tuner"] * options.tuner
     metrics = _metrics_addresses(names, settings["metrics"].bind)
-    builder = _ChildSpecs(options.config, flags, metrics, folder, env)
+    builder = ChildSpecs(options.config, flags, metrics, folder, env)
     children = builder.split() if options.split else builder.fused()
     nice = WORKER_NICE if workers >= available_cores() else 0
     children += [builder.worker(str(number), options.split, nice) for number in range(workers)]
@@ -188,84 +171,6 @@ def default_repository() -> str:
 def available_cores() -> int:
     """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-class _ChildSpecs:
-    """Builds the specifications of the child processes."""
-
-    def __init__(
-        self, config: str, flags: Mapping[str, Mapping[str, str]], metrics: Mapping[str, str], folder: Path,
-        env: Mapping[str, str],
-    ) -> None:  # fmt: skip
-        self._flags = flags
-        self._env = env
-        self._config = ("--config", config) if config else ()
-        self._metrics = dict(metrics)
-        self._folder = folder
-
-    def fused(self) -> list[ChildSpec]:
-        return [self._child("edge", "horologe_cli.local.edge", FRONT, {"links.bind": self._ipc("edge")})]
-
-    def split(self) -> list[ChildSpec]:
-        selector, controller = self._ipc("selector"), self._ipc("controller")
-        front = {"links.bind": self._ipc("frontend"), "links.connect": f"{selector},{controller}"}
-        middle = {"links.bind": selector, "links.connect": controller}
-        return [
-            self._child("frontend", "horologe_frontend", FRONT, front),
-            self._child("selector", "horologe_selector", MIDDLE, middle),
-            self._child("controller", "horologe_controller", MIDDLE, {"links.bind": controller}),
-        ]
-
-    def worker(self, name: str, split: bool, nice: int) -> ChildSpec:
-        settings = {"links.connect": self._ipc("controller" if split else "edge"), "worker.name": name}
-        threads = {name: "1" for name in ONE_THREAD if name not in self._env}
-        child = self._child(f"worker-{name}", "horologe_gpu_worker", WORKERS, settings)
-        return child._replace(nice=nice, env=threads)
-
-    def further_worker(self, number: int, split: bool, nice: int, hardware: str) -> ChildSpec:
-        """Return a worker that starts while the system runs."""
-        return self._added_worker(str(number), split, nice, {"worker.hardware": hardware})
-
-    def share_worker(self, share: WantedShare, split: bool, nice: int) -> ChildSpec:
-        """Return the worker that owns a share of a device."""
-        return self._added_worker(share.worker, split, nice, worker_settings(share))
-
-    def _added_worker(self, name: str, split: bool, nice: int, settings: Mapping[str, str]) -> ChildSpec:
-        """Return a worker with further settings. Its metrics get any free port."""
-        first = next(iter(self._metrics.values()))
-        host = first.rpartition(":")[0]
-        self._metrics[f"worker-{name}"] = f"{host}:{free_port(host)}" if first else ""
-        child = self.worker(name, split, nice)
-        self._metrics.pop(f"worker-{name}")
-        return child._replace(
-            arguments=(*child.arguments, *(f"--set={path}={text}" for path, text in settings.items()))
-        )
-
-    def tuner(self, split: bool, control: str) -> ChildSpec:
-        peers = ("frontend", "selector", "controller") if split else ("edge",)
-        settings = {"links.bind": self._ipc("tuner"), "links.connect": ",".join(map(self._ipc, peers))}
-        if control:
-            settings |= {"tuner.scaler": "process", "tuner.scaler_target": control}
-        return self._child("tuner", "horologe_tuner", MIDDLE, settings)._replace(nice=BACKGROUND_NICE)
-
-    def profiler(self, split: bool) -> ChildSpec:
-        peers = ("frontend", "controller") if split else ("edge",)
-        settings = {"links.bind": self._ipc("profiler"), "links.connect": ",".join(map(self._ipc, peers))}
-        return self._child("profiler", "horologe_profiler", MIDDLE, settings)._replace(nice=BACKGROUND_NICE)
-
-    def _child(self, name: str, module: str, stage: int, settings: Mapping[str, str]) -> ChildSpec:
-        unread = {section for sections in SECTIONS.values() for section in sections}.difference(SECTIONS[module])
-        flags = {section: fields for section, fields in self._flags.items() if section not in unread}
-        sets = [f"{section}.{field}={value}" for section in flags for field, value in flags[section].items()]
-        sets += [f"{path}={value}" for path, value in settings.items()]
-        sets.append(f"metrics.bind={self._metrics[name]}")
-        prefixes = tuple(f"HOROLOGE_{section.upper()}_" for section in unread)
-        hidden = tuple(variable for variable in self._env if variable.startswith(prefixes))
-        arguments = (*self._config, *(f"--set={text}" for text in sets))
-        return ChildSpec(name, module, arguments, stage, hidden=hidden)
-
-    def _ipc(self, name: str) -> str:
-        return f"unix://{self._folder / name}"
 
 
 def _command_line_flags(options: SystemOptions) -> dict[str, dict[str, str]]:

@@ -86,24 +86,24 @@ class WorkerPool:
         """Start the workers of new shares, then drain those of other shares. Return all.
 
         Raises ValueError, and changes nothing, for shares that do not add up, for too many workers, and for a name that
-        a worker with other settings has or had until it has ended.
+        a worker with other settings has. Raises ValueError in the end if the last process of a name still drains.
         """
         with self._lock:
             check_shares(wanted)
             if (total := len(wanted) + len(self._hardware)) > MAX_WORKERS:
                 raise ValueError(f"shares: got {len(wanted)}, wanted at most {MAX_WORKERS} workers in all, not {total}")
             missing = [share for share in wanted if not self._runs(share)]
+            draining = [share.worker for share in missing if self._supervisor.is_draining(f"worker-{share.worker}")]
             for share in missing:
-                if self._supervisor.is_draining(f"worker-{share.worker}"):
-                    raise ValueError(f"share {share.worker!r}: worker: its last process has not ended yet")
-            for share in missing:
-                spec = self._create_share(share)
-                self._shares[share.worker] = share
-                self._supervisor.add_child(spec)
+                if share.worker not in draining:
+                    self._shares[share.worker] = share
+                    self._supervisor.add_child(self._create_share(share))
             names = {share.worker for share in wanted}
             for name in [name for name in self._shares if name not in names]:
                 del self._shares[name]
                 self._supervisor.drain_child(f"worker-{name}")
+            if draining:
+                raise ValueError(f"shares: workers {', '.join(draining)}: their last processes have not ended yet")
             return self.shares()
 
     def _runs(self, share: WantedShare) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 import msgspec
 
@@ -15,10 +15,12 @@ from horologe_sim.scenario.pooled_plan import PooledPlan
 from horologe_tuner.core.catalogue import catalogue_profiles
 from horologe_tuner.core.example_pipelines import EXAMPLE_PIPELINES
 from horologe_tuner.core.hardware import parse_prices
+from horologe_tuner.core.joint_planning.joint_plan import JointPlan
+from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
 from horologe_tuner.core.planning.planner import Search
 from horologe_tuner.core.plans import PipelinePlan, StageConfiguration
 from horologe_tuner.core.profiles import decode_profiles
-from horologe_tuner.core.tuning_plan import TuningPlan
+from horologe_tuner.core.provisioning.workloads import SharingPlan
 from horologe_tuner.hardware_settings import HardwareSettings
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from horologe_cli.commands.planning_options import ProblemOptions
     from horologe_tuner.core.hardware import HardwareType
     from horologe_tuner.core.plans import Configuration
     from horologe_tuner.core.profiles import Profiles
@@ -36,24 +39,16 @@ class PlanDocument(msgspec.Struct, frozen=True):
     """Output of `horologe plan --json`. `accuracy`: of the chosen variants; None without variants.
 
     `pooled`: devices that all stages share; None if they were not planned, or if those of the plan do not suffice.
+    `joint`: stages on shares of GPUs, None if they were not planned. `sharing_plan`: the same as the tuner reads it, if
+    it costs less than `plan`.
     """
 
     plan: PipelinePlan
     tuning_plan: TuningPlan
     accuracy: float | None = None
     pooled: PooledPlan | None = None
-
-
-class Traffic(NamedTuple):
-    """Options that state the sample of the traffic: a trace file, a rate and CV, or what the tuner has observed."""
-
-    trace: Path | None
-    rate: float
-    cv: float
-    duration: str
-    seed: int
-    max_gap_s: float
-    recent: bool = False
+    joint: JointPlan | None = None
+    sharing_plan: SharingPlan | None = None
 
 
 @contextmanager
@@ -87,18 +82,22 @@ def read_structure(text: str, slo: str, live: PipelineStructure | None = None) -
     return structure
 
 
-def read_arrivals(traffic: Traffic) -> NDArray[np.int64]:
+def check_traffic(options: ProblemOptions, recent: bool) -> None:
+    """Raise SettingsError unless exactly one of a trace, a rate and `recent` states the traffic."""
+    if bool(options.trace) + bool(options.rate) + recent != 1:
+        raise SettingsError("--trace, --rate, --recent: got several or none, wanted one of them")
+
+
+def read_arrivals(options: ProblemOptions) -> NDArray[np.int64]:
     """Return the arrivals of the trace file, or drawn ones with gamma distributed gaps, in nanoseconds."""
     from horologe_load.arrivals import gamma
     from horologe_load.trace_file import read_trace
 
-    if bool(traffic.trace) + bool(traffic.rate) + traffic.recent != 1:
-        raise SettingsError("--trace, --rate, --recent: got several or none, wanted one of them")
-    with option_errors("--trace" if traffic.trace else "--rate, --cv, --duration"):
-        if traffic.trace:
-            return read_trace(traffic.trace, max_gap_s=traffic.max_gap_s)
-        seconds = parse_quantity("--duration", traffic.duration, DURATIONS) / 1e9
-        return gamma(traffic.rate, traffic.cv, seconds, traffic.seed)
+    with option_errors("--trace" if options.trace else "--rate, --cv, --duration"):
+        if options.trace:
+            return read_trace(options.trace, max_gap_s=options.max_gap)
+        seconds = parse_quantity("--duration", options.duration, DURATIONS) / 1e9
+        return gamma(options.rate, options.cv, seconds, options.seed)
 
 
 def read_hardware(config: str, prices: Sequence[str]) -> dict[str, HardwareType]:

@@ -8,22 +8,28 @@ import msgspec
 import numpy as np
 
 from horologe_cli.output import open_client
-from horologe_cli.planning.planning_inputs import read_arrivals, read_hardware, read_profiles, read_structure
+from horologe_cli.planning.planning_inputs import (
+    check_traffic,
+    read_arrivals,
+    read_hardware,
+    read_profiles,
+    read_structure,
+)
 from horologe_common.service.settings import SettingsError
-from horologe_tuner.core.estimator import Workload
+from horologe_tuner.core.pipeline_tuning.recent_arrivals import ArrivalCounts
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator
 from horologe_tuner.core.planning.objective import Objective
 from horologe_tuner.core.profiles import collect_profiles, decode_profiles, encode_profiles, measured_profile
-from horologe_tuner.core.recent_arrivals import ArrivalCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from horologe import Client
-    from horologe_cli.planning.planning_inputs import Traffic
+    from horologe_cli.commands.planning_options import ProblemOptions, ServerOptions
     from horologe_common.pipelines import PipelineStructure
     from horologe_tuner.core.hardware import HardwareType
     from horologe_tuner.core.profiles import Profiles
@@ -49,31 +55,23 @@ class PlanningProblem(NamedTuple):
         return Evaluator(workload, self.profiles, self.hardware, objective, on_run)
 
 
-class ProblemSource(NamedTuple):
-    """Options of the command line that state a problem. `server`: endpoint and keys of a system to read from."""
+def read_problem(
+    pipeline: str, options: ProblemOptions, server: ServerOptions, recent: bool = False
+) -> PlanningProblem:
+    """Return the problem, with `recent` for the arrivals that the tuner has observed.
 
-    pipeline: str
-    slo: str
-    traffic: Traffic
-    profiles: Path | None
-    config: str
-    prices: Sequence[str]
-    server: tuple[str, str] | None
-
-
-def read_problem(source: ProblemSource) -> PlanningProblem:
-    """Return the problem. Raises SettingsError and HorologeError."""
-    known, hardware = read_profiles(source.profiles), read_hardware(source.config, source.prices)
-    seed = source.traffic.seed
-    if source.server is None:
-        structure = read_structure(source.pipeline, source.slo)
-        return PlanningProblem(structure, read_arrivals(source.traffic), seed, known, hardware)
-    with open_client(*source.server) as client:
-        structure = read_structure(source.pipeline, source.slo, live_structure(client, source.pipeline))
-        add_measured(known, structure, client, source.profiles)
-        recent = source.traffic.recent
-        arrivals_ns = recent_arrivals(client, source.pipeline) if recent else read_arrivals(source.traffic)
-    return PlanningProblem(structure, arrivals_ns, seed, known, hardware)
+    Raises SettingsError and HorologeError.
+    """
+    check_traffic(options, recent)
+    known, hardware = read_profiles(options.profiles), read_hardware(options.config, options.price or ())
+    if not (options.live or recent):
+        structure = read_structure(pipeline, options.slo)
+        return PlanningProblem(structure, read_arrivals(options), options.seed, known, hardware)
+    with open_client(server.endpoint, server.keys) as client:
+        structure = read_structure(pipeline, options.slo, live_structure(client, pipeline))
+        add_measured(known, structure, client, options.profiles)
+        arrivals_ns = recent_arrivals(client, pipeline) if recent else read_arrivals(options)
+    return PlanningProblem(structure, arrivals_ns, options.seed, known, hardware)
 
 
 def recent_arrivals(client: Client, pipeline: str) -> NDArray[np.int64]:

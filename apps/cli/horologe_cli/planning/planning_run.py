@@ -8,45 +8,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from horologe_cli.output import is_silent, open_client, print_result, stderr_console
-from horologe_cli.planning.planning_inputs import PlanDocument
+from horologe_cli.planning.planning_inputs import PlanDocument, parse_accuracy, parse_search
 from horologe_cli.planning.planning_problem import read_problem
 from horologe_cli.planning.planning_report import draw_plan, plan_text
+from horologe_cli.planning.planning_shares import find_shares, shares_text
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
 from horologe_common.status import HorologeError
 from horologe_tuner.core.planning.exact_search import find_cheapest
 from horologe_tuner.core.planning.initialization import Infeasible
 from horologe_tuner.core.planning.levels import provisioning_levels
 from horologe_tuner.core.planning.objective import Objective
-from horologe_tuner.core.planning.planner import Search, make_plan, tuning_plan
+from horologe_tuner.core.planning.planner import make_plan, tuning_plan
 from horologe_tuner.core.planning.variants import cheapest_accurate, most_accurate, with_models
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from horologe_cli.planning.planning_problem import PlanningProblem, ProblemSource
+    from horologe_cli.commands.planning_options import PlanOptions, ProblemOptions, ServerOptions
+    from horologe_cli.planning.planning_problem import PlanningProblem
     from horologe_common.pipelines import PipelineStructure
     from horologe_tuner.core.planning.evaluation import Evaluator
     from horologe_tuner.core.plans import PipelinePlan
-
-
-class PlanOptions(NamedTuple):
-    """How to search, and what to do with the plan. `budget` and `floor` choose among the variants of the stages."""
-
-    attainment: float
-    confidence: float
-    search: Search
-    accuracy: Mapping[str, float]
-    budget: float
-    floor: float
-    exact: bool
-    pooled: bool
-    plot: Path | None
-    json: bool
-    apply: tuple[str, str] | None
-    """Endpoint and keys of the system to apply the plan to."""
-    every: str
-    """Interval between two plans. Empty: plan once."""
 
 
 class PlanResult(NamedTuple):
@@ -57,53 +37,57 @@ class PlanResult(NamedTuple):
     exact: str
 
 
-def plan_repeatedly(source: ProblemSource, options: PlanOptions) -> None:
+def plan_repeatedly(pipeline: str, traffic: ProblemOptions, options: PlanOptions, server: ServerOptions) -> None:
     """Plan, print and apply, once or at the interval. At an interval, a plan that fails is reported on standard error.
 
     Raises SettingsError, HorologeError and Infeasible.
     """
     if not options.every:
-        plan_once(source, options)
+        plan_once(pipeline, traffic, options, server)
         return
-    if not source.traffic.recent:
+    if not options.recent:
         raise SettingsError("--every: got no --recent, wanted it: other traffic would give the same plan again")
     interval_s = parse_quantity("--every", options.every, DURATIONS) / 1e9
     if interval_s <= 0:
         raise SettingsError(f"--every: got {options.every}, wanted more than 0")
     while True:
         try:
-            plan_once(source, options)
+            plan_once(pipeline, traffic, options, server)
         except (HorologeError, Infeasible) as error:
             stderr_console().print(f"no new plan: {error}", markup=False)
         time.sleep(interval_s)
 
 
-def plan_once(source: ProblemSource, options: PlanOptions) -> None:
+def plan_once(pipeline: str, traffic: ProblemOptions, options: PlanOptions, server: ServerOptions) -> None:
     """Read the problem, find a plan, print it, and draw and apply it if wanted. Raises as `plan_repeatedly`."""
-    problem = read_problem(source)
+    problem = read_problem(pipeline, traffic, server, options.recent)
     objective = Objective(problem.structure.slo_ns, options.attainment, options.confidence)
-    document, evaluator, comparison = find_plan(problem, objective, options)
+    document, evaluator, comparison = find_plan(problem, objective, options, is_silent(server.json))
     if options.pooled:
-        document = find_pool(document, evaluator, is_silent(options.json))
+        document = find_pool(document, evaluator, is_silent(server.json))
+    if options.shares:
+        document = find_shares(document, evaluator, options, is_silent(server.json))
     if options.plot:
         configuration = document.plan.configuration
         draw_plan(options.plot, evaluator, configuration, evaluator.forecast(configuration))
     if options.apply:
-        with open_client(*options.apply) as client:
-            client.tune("apply", msgspec.json.encode(document.tuning_plan))
+        with open_client(server.endpoint, server.keys) as client:
+            client.tune("apply", msgspec.json.encode(document.sharing_plan or document.tuning_plan))
     text = plan_text(document, problem.hardware, comparison)
     if options.pooled and document.pooled is None:
         text += "\npooled: the devices of the plan do not suffice for all stages together"
+    if options.shares:
+        text += f"\n{shares_text(document)}"
     applied = "\napplied: `horologe tuner status` shows its replicas" if options.apply else ""
-    print_result(msgspec.to_builtins(document) | {"exact": comparison}, text + applied, options.json)
+    print_result(msgspec.to_builtins(document) | {"exact": comparison}, text + applied, server.json)
 
 
-def find_plan(problem: PlanningProblem, objective: Objective, options: PlanOptions) -> PlanResult:
+def find_plan(problem: PlanningProblem, objective: Objective, options: PlanOptions, silent: bool) -> PlanResult:
     """Return the plan. Raises SettingsError for options that do not fit, Infeasible and ValueError as `make_plan`."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=stderr_console(), transient=True, disable=is_silent(options.json)) as progress:
+    with Progress(*columns, console=stderr_console(), transient=True, disable=silent) as progress:
         task = progress.add_task("compiling the estimator", total=None)
 
         def evaluator_of(structure: PipelineStructure) -> Evaluator:
@@ -120,32 +104,41 @@ def find_plan(problem: PlanningProblem, objective: Objective, options: PlanOptio
 
 
 def find_pool(document: PlanDocument, evaluator: Evaluator, silent: bool) -> PlanDocument:
-    """Return the document with the pooled plan. None if the dedicated devices do not suffice as a pool."""
+    """Return the document with the pooled plan: None if the dedicated devices do not suffice as a pool.
+
+    If the pool is cheaper, the tuner gets it in place of the dedicated plan.
+    """
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from horologe_sim.scenario.pooled_plan import plan_pooled, pool_simulation
+    from horologe_sim.scenario.pooled_tuning import pooled_tuning_plan
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=stderr_console(), transient=True, disable=silent) as progress:
         task = progress.add_task("simulating pools", total=None)
+        simulation, chosen = pool_simulation(evaluator), document.tuning_plan
         pooled = plan_pooled(
-            pool_simulation(evaluator),
+            simulation,
             evaluator.hardware,
             document.plan.configuration,
             lambda devices: progress.update(task, description=f"simulating a pool of {devices}"),
         )
-    return msgspec.structs.replace(document, pooled=pooled)
+        if pooled is not None and pooled.cost_per_hour < document.plan.cost_per_hour:
+            progress.update(task, description="simulating parts of the pool")
+            chosen = pooled_tuning_plan(simulation, pooled, document.plan, evaluator.workload.arrivals_ns)
+    return msgspec.structs.replace(document, pooled=pooled, tuning_plan=chosen)
 
 
 def _choose(problem: PlanningProblem, options: PlanOptions, evaluator_of: Any) -> tuple[Evaluator, PlanDocument]:
-    structure, accuracy = problem.structure, options.accuracy
+    structure, accuracy = problem.structure, parse_accuracy(options.accuracy or ())
+    search = parse_search(options.search)
     if options.budget and options.floor:
         raise SettingsError("--budget, --floor: got both, wanted at most one of them")
     if (options.budget or options.floor) and not accuracy:
         raise SettingsError("--accuracy: got none, wanted that of each variant, for --budget and --floor")
     if not (options.budget or options.floor):
         evaluator = evaluator_of(structure)
-        plan = make_plan(evaluator, options.search)
+        plan = make_plan(evaluator, search)
         return evaluator, _document(problem, evaluator, plan)
     if options.budget:
         chosen = most_accurate(structure, accuracy, evaluator_of, options.budget)

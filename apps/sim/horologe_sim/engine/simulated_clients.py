@@ -170,7 +170,14 @@ class Client(SimulatedClient):
         waited = ask.slo_ns or now_ns > request.sent_ns  # else the frontend applies the model's SLO
         budget_ns = max(1, request.deadline_ns - now_ns) if request.deadline_ns and waited else 0
         predict = Predict(
-            request.id, ask.model, "", budget_ns, inputs, application=ask.application, context=ask.context
+            request.id,
+            ask.model,
+            "",
+            budget_ns,
+            inputs,
+            application=ask.application,
+            context=ask.context,
+            sent_ns=now_ns,
         )
         self.out.append(Out(self._peer, predict, buffers))
 

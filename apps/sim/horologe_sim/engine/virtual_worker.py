@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_common.interference.colocation import CoLocatedModel
     from horologe_sim.engine.noise import Noise
     from horologe_sim.engine.simulated_process import Process
     from horologe_sim.engine.traceable_inputs import Skill
 
 SCAN_NS = ms(5)
 ON_LOAD_LANE = ("load", "unload")
+CO_LOCATED_LANES = ("input", "exec", "output")
 
 
 class SimModel(msgspec.Struct, frozen=True):
@@ -43,10 +45,12 @@ class SimModel(msgspec.Struct, frozen=True):
     """Classifiers, whose output is `LABEL`: their accuracy."""
     noise: Noise | None = None
     """Noise of its EXECs. None: the noise of the device."""
+    co_located: CoLocatedModel | None = None
+    """Its times on a share of a device, with noise of their own. None: the times of the profile."""
 
     @property
     def inline_io(self) -> bool:
-        return not (self.input_ns or self.output_ns)
+        return not (self.input_ns or self.output_ns or self.co_located)
 
 
 class Meter(msgspec.Struct):
@@ -206,6 +210,8 @@ class Device:
         profile = model.report.profile if model else None
         if model is None or profile is None or todo.lane in ("unload", "scan"):
             return SCAN_NS if todo.lane == "scan" else 0
+        if model.co_located and todo.lane in CO_LOCATED_LANES:
+            return round(self.slowness * co_located_ns(model.co_located, todo, self.process.now_ns))
         seed_ns = {
             "load": profile.load_ns,
             "replace": profile.load_ns,
@@ -216,6 +222,13 @@ class Device:
             seed_ns = profile.exec_ns[todo.batch_size]
         draws = self._own.get(todo.model, self._draws) if todo.lane == "exec" else self._draws
         return round(self.slowness * draws.noisy(seed_ns, todo.lane))
+
+
+def co_located_ns(times: CoLocatedModel, todo: Operation, now_ns: int) -> int:
+    """Return the time of an INPUT, EXEC or OUTPUT on a share of a device."""
+    if todo.lane == "exec":
+        return times.begin_exec(now_ns, todo.batch_size)
+    return times.input_ns(todo.rows) if todo.lane == "input" else times.output_ns(todo.rows)
 
 
 def outputs_of(model: SimModel, todo: Operation) -> list[tuple[Tensor, Buffer]]:

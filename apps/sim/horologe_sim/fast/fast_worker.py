@@ -1,6 +1,7 @@
 """The worker of the fast world, with windows and pages like the real one, and one event per action.
 
-INFERs use the `Lane` of the real worker. INPUT and OUTPUT overlap EXEC and are left out, as are tensors.
+INFERs use the `Lane` of the real worker. INPUT and OUTPUT overlap EXEC and are left out, as are tensors. Co-located
+models have them: INPUT before EXEC, and OUTPUT after it as a part of EXEC (h of iGniter's Eq. 2).
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class FastDevice:
         self._schedule = schedule
         self._on_result = on_result
         self._solo_ns = solo_ns
+        self._input_free_ns = 0
         self._actions: dict[int, Infer | Load] = {}
 
     def reports(self) -> tuple[ModelReport, ...]:
@@ -102,7 +104,10 @@ class FastDevice:
 
     def infer(self, now_ns: int, infer: Infer) -> None:
         """Handle an INFER that the controller sends at `now_ns`."""
-        self._push(now_ns + self._delay_ns, self.exec, "exec", infer)
+        ready_ns = now_ns + self._delay_ns
+        if times := self._models[infer.model].co_located:
+            ready_ns = self._input_free_ns = max(ready_ns, self._input_free_ns) + times.input_ns(len(infer.rows))
+        self._push(ready_ns, self.exec, "exec", infer)
 
     def begin_load(self, now_ns: int, load: Load) -> None:
         """Handle a LOAD that the controller sends at `now_ns`. Its pages are allocated at once."""
@@ -174,7 +179,7 @@ class FastDevice:
         if isinstance(action, Load):
             took_ns = self._draws.noisy(profile.load_ns, "load")
         elif todo.model in self.loaded:
-            took_ns = self._draws.noisy(int(self.factor * self.slowness * self._exec_ns(action, profile)))
+            took_ns = self._exec_ns(now_ns, action, profile)
         else:
             self.violations.append(f"{self.address}: EXEC of {todo.model}, which is not loaded")
             status, took_ns = Status.FAILED, 0
@@ -182,13 +187,20 @@ class FastDevice:
         run.busy_ns += took_ns
         self._end(now_ns, run.clock_ns, action, status)
 
-    def _exec_ns(self, infer: Infer, profile: Profile) -> int:
-        """Return the profiled time; for a dynamic model base + size * (longest - base), for padded rows."""
-        base_ns = self._models[infer.model].base_ns
-        if not base_ns:
-            return profile.exec_ns[infer.batch_size]
-        longest_ns = max(self._solo_ns[row.input_id] for row in infer.rows)
-        return base_ns + infer.batch_size * (longest_ns - base_ns)
+    def _exec_ns(self, now_ns: int, infer: Infer, profile: Profile) -> int:
+        """Return the time with noise of an EXEC that begins at `now_ns`.
+
+        The profiled time; for a dynamic model base + size * (longest - base), for padded rows.
+        """
+        model = self._models[infer.model]
+        if times := model.co_located:
+            took_ns = times.begin_exec(now_ns, infer.batch_size) + times.output_ns(len(infer.rows))
+            return round(self.factor * self.slowness * took_ns)
+        exec_ns = profile.exec_ns[infer.batch_size]
+        if model.base_ns:
+            longest_ns = max(self._solo_ns[row.input_id] for row in infer.rows)
+            exec_ns = model.base_ns + infer.batch_size * (longest_ns - model.base_ns)
+        return self._draws.noisy(int(self.factor * self.slowness * exec_ns))
 
     def _end(self, begin_ns: int, end_ns: int, action: Infer | Load, status: Status) -> None:
         self._actions.pop(action.action_id, None)

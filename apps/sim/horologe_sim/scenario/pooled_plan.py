@@ -6,7 +6,10 @@ idle time of the others. The estimator is the simulator with the real controller
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+import math
+from copy import copy
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +22,7 @@ from horologe_sim.engine.noise import NOISES, Noise
 from horologe_sim.engine.virtual_worker import SimModel
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.pipeline_world import PipelineWorld
-from horologe_tuner.core.planning.levels import busiest_stretch
+from horologe_tuner.core.planning.growth import busiest_stretch
 from horologe_tuner.core.planning.objective import Objective
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 
 QUERIES = 6000
 """Queries of the sample that pools are simulated on. A simulation takes a few seconds."""
+EXCHANGED = 12
+"""Most devices that take the place of a dearer one."""
 REST = 1.5
 """Time kept for the rest of a path, as a multiple of its execution times in batches of one."""
 
@@ -50,6 +55,13 @@ class PooledPlan(msgspec.Struct, frozen=True):
     cost_per_hour: float
     attainment: float
     evaluations: int
+
+
+class PoolResult(NamedTuple):
+    """Attainment of the trace on a pool. `feasible`: whether it meets the planner's objective."""
+
+    attainment: float
+    feasible: bool
 
 
 class PoolSimulation:
@@ -74,11 +86,23 @@ class PoolSimulation:
             noise=noise, settle_ns=s(1), controller=ControllerSettings(scheduler=scheduler)
         )
 
+    def at_rate(self, factor: float) -> PoolSimulation:
+        """Return the simulation of the same trace at `factor` times its rate."""
+        scaled = copy(self)
+        scaled._arrivals_ns = np.round(self._arrivals_ns / factor).astype(np.int64)
+        return scaled
+
+    def evaluate(self, pool: Mapping[str, int]) -> PoolResult:
+        """Run the trace on a pool. The result is infeasible without a run if a stage has no device."""
+        if not self.serves_all_stages(pool):
+            return PoolResult(0.0, feasible=False)
+        world, objective = self.run_pool(pool), Objective(self.structure.slo_ns)
+        latencies_ns = np.where(world.latency_ns < 0, NEVER_NS, world.latency_ns)
+        return PoolResult(world.attainment, objective.is_met(objective.missed_bound(latencies_ns)))
+
     def run_pool(self, pool: Mapping[str, int]) -> PipelineWorld:
         """Run the trace on a pool: every device has all models that are fast enough on it."""
-        devices = [
-            self._models_on(hardware, self.structure.slo_ns) for hardware, count in pool.items() for _ in range(count)
-        ]
+        devices = [self._models_on(hardware) for hardware, count in pool.items() for _ in range(count)]
         return self._run(devices)
 
     def run_dedicated(self, configuration: Iterable[StageConfiguration]) -> PipelineWorld:
@@ -109,18 +133,20 @@ class PoolSimulation:
         world.check()
         return world
 
-    def _models_on(self, hardware: str, slo_ns: int) -> list[SimModel]:
+    def _models_on(self, hardware: str) -> list[SimModel]:
         names = dict.fromkeys(stage.model for stage in self.structure.stages)
-        profiles = [self._profiles[name][hardware] for name in names if hardware in self._profiles[name]]
-        return [sim_model(profile) for profile in profiles if profile.latency_ns[1] <= slo_ns]
+        profiles = (self.profile_on(name, hardware) for name in names)
+        return [sim_model(profile) for profile in profiles if profile is not None]
+
+    def profile_on(self, model: str, hardware: str) -> StageProfile | None:
+        """Return the profile of a model on a hardware type; None if it has none, or is too slow for the SLO there."""
+        profile = self._profiles[model].get(hardware)
+        return profile if profile is not None and profile.latency_ns[1] <= self.structure.slo_ns else None
 
     def serves_all_stages(self, pool: Mapping[str, int]) -> bool:
         """Return whether every stage has a device that can run its model."""
         on_pool = {
-            model.report.spec.name
-            for hardware, count in pool.items()
-            if count
-            for model in self._models_on(hardware, self.structure.slo_ns)
+            model.report.spec.name for hardware, count in pool.items() if count for model in self._models_on(hardware)
         }
         return all(stage.model in on_pool for stage in self.structure.stages)
 
@@ -163,7 +189,8 @@ def plan_pooled(
     A pool must meet the planner's `Objective`, which keeps a margin for unseen traffic.
 
     Coordinate descent: find the fewest devices of each type by bisection, the dearest type first, until nothing
-    changes. Then exchange single devices for one of a cheaper type.
+    changes. Then exchange a device for several of a cheaper type, or several for one of a dearer type, and descend
+    again.
     """
     search = _Search(simulation, hardware, progress)
     pool: Pool = {}
@@ -188,9 +215,7 @@ class _Search:
         self._simulation = simulation
         self._hardware = dict(sorted(hardware.items(), key=lambda item: -item[1].price_per_hour))
         self._progress = progress
-        self._objective = Objective(simulation.structure.slo_ns)
-        self._results: dict[tuple[int, ...], tuple[float, bool]] = {}
-        """Attainment of each pool, and whether it meets the objective."""
+        self._results: dict[tuple[int, ...], PoolResult] = {}
 
     @property
     def evaluations(self) -> int:
@@ -200,23 +225,18 @@ class _Search:
         return sum(count * self._hardware[name].price_per_hour for name, count in pool.items())
 
     def attainment(self, pool: Pool) -> float:
-        return self._result(pool)[0]
+        return self._result(pool).attainment
 
-    def _result(self, pool: Pool) -> tuple[float, bool]:
+    def _result(self, pool: Pool) -> PoolResult:
         key = tuple(pool.get(name, 0) for name in self._hardware)
         if key not in self._results:
             if self._progress:
                 self._progress(", ".join(f"{count} {name}" for name, count in pool.items()))
-            self._results[key] = 0.0, False
-            if self._simulation.serves_all_stages(pool):
-                world = self._simulation.run_pool(pool)
-                latencies_ns = np.where(world.latency_ns < 0, NEVER_NS, world.latency_ns)
-                met = self._objective.is_met(self._objective.missed_bound(latencies_ns))
-                self._results[key] = world.attainment, met
+            self._results[key] = self._simulation.evaluate(pool)
         return self._results[key]
 
     def is_feasible(self, pool: Pool) -> bool:
-        return self._result(pool)[1]
+        return self._result(pool).feasible
 
     def shrink(self, pool: Pool) -> Pool:
         """Remove devices while the pool is feasible, type by type."""
@@ -235,12 +255,14 @@ class _Search:
         return pool
 
     def exchange(self, pool: Pool) -> Pool | None:
-        """Return a feasible pool with one device replaced by one of a cheaper type, the cheapest such type first."""
-        names = list(self._hardware)
-        for at, dear in enumerate(names):
-            for cheap in reversed(names[at + 1 :]):
-                if pool.get(dear, 0):
-                    changed = {**pool, dear: pool[dear] - 1, cheap: pool.get(cheap, 0) + 1}
-                    if self.is_feasible(changed):
-                        return changed
+        """Return a feasible pool that costs less, with one device of a type exchanged for several of another, if any.
+
+        A device is exchanged for as many cheaper ones as its price pays for, and the fewest that cost more for it.
+        """
+        for dear, cheap in itertools.combinations(self._hardware, 2):
+            worth = self._hardware[dear].price_per_hour / self._hardware[cheap].price_per_hour
+            for sign, count in ((-1, min(EXCHANGED, math.ceil(worth) - 1)), (1, math.floor(worth) + 1)):
+                changed = {**pool, dear: pool.get(dear, 0) + sign, cheap: pool.get(cheap, 0) - sign * count}
+                if count and min(changed.values()) >= 0 and self.is_feasible(changed):
+                    return changed
         return None

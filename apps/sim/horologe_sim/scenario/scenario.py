@@ -15,12 +15,15 @@ import msgspec
 
 from horologe_common.applications import Application, check_application
 from horologe_common.clock import ms, s
+from horologe_common.interference.colocation import SharedDevice
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, parse_quantity
 from horologe_common.status import HorologeError, InvalidInput
 from horologe_common.wire import ModelReport
 from horologe_controller.settings import ControllerSettings
 from horologe_frontend.settings import FrontendSettings
+from horologe_gpu_worker.repository.manifest import BATCH_SIZES, EmulatedSharing
+from horologe_gpu_worker.runtimes.emulated_sharing import co_located_model
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_profiler.settings import ProfilerSettings
 from horologe_selector.drivers.pipeline_folder import read_pipelines
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horologe_common.core.hosting import CoreObserver
+    from horologe_common.interference.colocation import CoLocatedModel, DeviceActivity
     from horologe_selector.driver import PipelineDefinition
     from horologe_sim.report.report import Report
 
@@ -52,7 +56,7 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[[models]]`: a model, or `count` copies `name-0`, `name-1`, ... Times as in `[emulated]` of a model.toml."""
 
     name: str
-    exec_ms: dict[int, float]
+    exec_ms: dict[int, float] = {}
     """Execution time by batch size. The keys are the batch sizes of the model."""
     count: int = 1
     load_ms: float = 0.0
@@ -71,6 +75,17 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Noise of its execution times. None: the noise of the scenario."""
     workers: tuple[int, ...] = ()
     """Numbers of the workers that serve the model. Empty: all workers."""
+    sharing: EmulatedSharing | None = None
+    """Times by the share of a device and its neighbours, as in `[emulated.sharing]`, instead of `exec_ms`."""
+    batch_sizes: tuple[int, ...] = BATCH_SIZES
+    """Batch sizes of a model with `sharing`."""
+
+
+class ShareEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[shares]]`: the share of a device that a worker is. Workers with shares of one device are neighbours."""
+
+    device: str
+    percent: float = 100.0
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,6 +121,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: Literal["whole", "direct"] = "whole"
     """whole: client, frontend, selector, controller, workers. direct: only controller and workers, which is faster."""
     workers: int = 1
+    shares: tuple[ShareEntry, ...] = ()
+    """Shares of the first workers. Every other worker has a device to itself."""
     wire: bool = False
     """Encode and decode every packet, as sockets do. Slower."""
     patience_ns: int = ms(200)
@@ -126,13 +143,17 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pipelines: str = ""
     """Folder of pipelines. Loads can name them among `models`. Only with `path = "whole"`."""
 
-    def sim_models(self, worker: int | None = None) -> dict[str, SimModel]:
-        """Return the models by key `name/version`, of all workers or of one."""
+    def sim_models(self, worker: int | None = None, activity: DeviceActivity | None = None) -> dict[str, SimModel]:
+        """Return the models by key `name/version`, of all workers or of one.
+
+        `activity`: the worker's view of its device, for models with `sharing`. None: it is alone there.
+        """
+        percent = self.shares[worker].percent if worker is not None and worker < len(self.shares) else 100.0
         return {
             model.report.spec.key: model
             for entry in self.models
             if worker is None or not entry.workers or worker in entry.workers
-            for model in _copies(entry)
+            for model in _copies(entry, percent, activity)
         }
 
     def signatures(self) -> dict[str, ModelSpec]:
@@ -238,17 +259,27 @@ def _field_name(key: str) -> str:
     return "cancel_ns" if key == "cancel_after" else f"{key}_ns" if DURATION_KEYS.fullmatch(key) else key
 
 
-def _copies(entry: ModelEntry) -> list[SimModel]:
-    if not entry.exec_ms:
+def _copies(entry: ModelEntry, percent: float = 100.0, activity: DeviceActivity | None = None) -> list[SimModel]:
+    if not entry.exec_ms and entry.sharing is None:
         raise HorologeError(f"model {entry.name}: exec_ms: got no times, wanted one for each batch size")
     names = [entry.name] if entry.count == 1 else [f"{entry.name}-{number}" for number in range(entry.count)]
-    sizes = tuple(sorted(entry.exec_ms))
-    profile = Profile({size: ms(entry.exec_ms[size]) for size in sizes}, max(1, ms(entry.load_ms)))
+    sizes = tuple(sorted(entry.exec_ms)) if entry.sharing is None else entry.batch_sizes
     datatype = "UINT64" if entry.echo or entry.accuracy else "FP32"
     output = LABEL if entry.accuracy else TensorSpec("y", datatype, (-1, 1))
-    skill = Skill(entry.accuracy, entry.alike) if entry.accuracy else None
     inputs, size = (TensorSpec("x", datatype, (-1, 1)),), round(entry.weights_mb * MIB)
     spec = ModelSpec(entry.name, "1", "emulated", inputs, (output,), sizes, weights_bytes=size, cache=entry.cache)
     specs = [msgspec.structs.replace(spec, name=name, content_hash=name, slo_ns=entry.slo_ns) for name in names]
-    times = ms(entry.input_ms), ms(entry.output_ms)
-    return [SimModel(ModelReport(spec, profile), *times, skill=skill, noise=entry.noise) for spec in specs]
+    return [_sim_model(entry, spec, percent, activity) for spec in specs]
+
+
+def _sim_model(entry: ModelEntry, spec: ModelSpec, percent: float, activity: DeviceActivity | None) -> SimModel:
+    skill = Skill(entry.accuracy, entry.alike) if entry.accuracy else None
+    times: CoLocatedModel | None = None
+    if entry.sharing is not None:
+        activity = activity or SharedDevice().join()
+        times = co_located_model(f"model {entry.name}", spec.name, entry.sharing, percent, activity)
+    exec_ns = {size: times.solo_ns(size) if times else ms(entry.exec_ms[size]) for size in spec.batch_sizes}
+    report = ModelReport(spec, Profile(exec_ns, max(1, ms(entry.load_ms))))
+    return SimModel(
+        report, ms(entry.input_ms), ms(entry.output_ms), skill=skill, noise=entry.noise, co_located=times
+    )  # fmt: skip

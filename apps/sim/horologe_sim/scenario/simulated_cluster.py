@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from horologe_common.interference.colocation import SharedDevice
 from horologe_controller.core.controller import Controller
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer, Core
+    from horologe_common.interference.colocation import LocalShare
     from horologe_profiler.core.measurements import ProfilerState
     from horologe_sim.engine.simulated_process import Process
     from horologe_sim.report.report import Report
@@ -50,6 +52,10 @@ class SimulatedCluster:
         self.world = World(Network(scenario.network, scenario.seed), wire=scenario.wire)
         self.meters: dict[str, Meter] = {}
         self.devices: dict[str, Device] = {}
+        self.shared_devices: dict[str, SharedDevice] = {}
+        """Devices of `scenario.shares` by name."""
+        self._local_shares: dict[int, LocalShare] = {}
+        """Number of a worker -> the share of its current incarnation."""
         self.store = MemoryStore()
         """Store of the selector. It survives restarts of the selector."""
         self.profiler_state: tuple[int, ProfilerState] | None = None
@@ -187,7 +193,7 @@ class SimulatedCluster:
         def make(process: Process) -> Sequence[Core]:
             address = process.address("worker", str(number))
             seed = [self.scenario.seed, 2, number, process.incarnation]
-            models = self.scenario.sim_models(number)
+            models = self.scenario.sim_models(number, self._join_device(number))
             device = Device(process, address, models, self.meters[process.name], self.scenario.noise, seed)
             self.devices[process.name] = device
             process.attach(device.lanes, device.deliver)
@@ -195,6 +201,16 @@ class SimulatedCluster:
             return [Worker(address, settings, [model.report for model in models.values()], device.inline_io)]
 
         return make
+
+    def _join_device(self, number: int) -> LocalShare | None:
+        """Add the worker's share to its device, in place of that of its last incarnation."""
+        if number >= len(self.scenario.shares):
+            return None
+        if number in self._local_shares:
+            self._local_shares[number].leave()
+        device = self.shared_devices.setdefault(self.scenario.shares[number].device, SharedDevice())
+        share = self._local_shares[number] = device.join()
+        return share
 
     def _client_timeout_ns(self) -> int:
         return self.scenario.frontend.grace_ns + self.scenario.patience_ns

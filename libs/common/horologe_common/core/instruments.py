@@ -77,6 +77,12 @@ class RollingQuantile:
             self.valid_until_ns = samples[0][0] + self._age_ns if samples else NEVER_NS
         return self._high
 
+    def low_quantile(self, now_ns: int) -> int | None:
+        """Return the lower decile, or None without a recent measurement."""
+        self._drop_old(now_ns)
+        ordered = self._ordered
+        return ordered[len(ordered) // 10] if ordered else None
+
     def median(self, now_ns: int) -> int | None:
         """Return the lower median, or None without a recent measurement."""
         self._drop_old(now_ns)

@@ -82,6 +82,8 @@ class ModelCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """Active time per row that no share shortens, in ms. The paper has no such term: 0."""
     relative_error: float = 0.0
     """Standard deviation of measured over predicted latency. The safety margin of a plan is a multiple of it."""
+    jitter: float = 0.0
+    """Standard deviation of the latency of a batch over its mean, at equal conditions."""
 
     def validate(self) -> None:
         """Raise ValueError that names the first invalid field, its value and the range wanted."""
@@ -90,7 +92,7 @@ class ModelCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         for field in ("k1", "k3", "k4", "k5", "k6", "beta_power", "beta_cacheutil", "alpha_power", "alpha_cacheutil"):
             _check(f"{self.model}: {field}", getattr(self, field), least=None)
         for field in (
-            "alpha_cache", "kernels", "scheduling_delay_ms", "load_bytes", "feedback_bytes", "relative_error"
+            "alpha_cache", "kernels", "scheduling_delay_ms", "load_bytes", "feedback_bytes", "relative_error", "jitter",
         ):  # fmt: skip
             _check(f"{self.model}: {field}", getattr(self, field))
         _check(f"{self.model}: k2", self.k2, above=0.0)

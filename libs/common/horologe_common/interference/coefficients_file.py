@@ -33,7 +33,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Mechanism that limited shares: `mps`, `cpu`, `emulated`."""
     driver: str = ""
     cache_source: str = ""
-    """Source of the L2 utilisation: `ncu`, `declared`, or `estimated` from the bytes of weights and tensors."""
+    """Sources of the L2 utilisation: `ncu`, `declared`, or `estimated` from the bytes that kernels move."""
     runs: int = 0
 
 

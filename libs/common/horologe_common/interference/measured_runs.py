@@ -36,7 +36,7 @@ class ShareTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scheduling_ms: float
     """Part of `gpu_ms` in which no kernel of the batch ran, from a trace."""
     cache_percent: float
-    """L2 utilisation of the batches' kernels."""
+    """L2 utilisation, if it is not counted: see `MeasuredModel`."""
 
 
 class MeasuredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,6 +57,10 @@ class MeasuredModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     load_bytes: float
     feedback_bytes: float
     """Per row. 0: inputs and outputs are not copied."""
+    cache_source: str = ""
+    """Source of the L2 utilisation: `ncu`, `declared`, or `estimated` from the bytes that kernels move."""
+    cache_percent_ms: dict[int, float] = {}
+    """Batch size -> L2 utilisation times active time, in percent times ms. Empty: that of each run counts."""
 
 
 class MeasuredDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,8 +73,6 @@ class MeasuredDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_power_w: float
     pcie_bytes_per_ms: float
     driver: str = ""
-    cache_source: str = ""
-    """Source of the L2 utilisation: `ncu`, `declared`, or `estimated` from the bytes that kernels move."""
 
 
 class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -145,7 +145,9 @@ def predict_shares(
 def _execution(gpu: GpuCoefficients, alone: Alone) -> tuple[Array, Array, Array]:
     """Return t_gpu per slot (Eq. 4, 5, 6, 8), the frequency and the power demand per GPU (Eq. 9, 10)."""
     count = alone.present.sum(axis=-1, keepdims=True)
-    delay = np.where(count > 1, gpu.scheduling_slope_ms * count + gpu.scheduling_offset_ms, 0.0)
+    # Eq. 6 begins at two workloads. A neighbour that pauses (`colocation.py`) counts for a part of its delay.
+    line = gpu.scheduling_slope_ms * np.maximum(count, 2.0) + gpu.scheduling_offset_ms
+    delay = line * np.clip(count - 1, 0.0, 1.0)
     scheduling = alone.scheduling_ms + delay * alone.kernels
     contention = gpu.cache_scale * alone.alpha_cache * _neighbours(alone.present * alone.cache_percent)
     active = alone.active_ms * (1 + contention)

@@ -69,6 +69,11 @@ METRICS: dict[str, Metric] = {
     "horologe_device_slowness": Metric(
         "gauge", "Recent EXEC time divided by profiled time (median of ten)", ("worker", "share")
     ),
+    "horologe_device_share_percent": Metric(
+        "gauge",
+        "Sum of the shares of a device that connected workers own, with standby workers",
+        ("device", "type"),
+    ),
     "horologe_model_dynamic": Metric(
         "gauge", "1 if batches are planned by distributions of execution times that depend on the input, else 0", MODEL
     ),
@@ -91,6 +96,15 @@ METRICS: dict[str, Metric] = {
         "gauge", "Highest rate in queries per second of the last check, by window in seconds", ("pipeline", "window")
     ),
     "horologe_tuner_workers": Metric("gauge", "Workers, wanted and running", ("hardware", "state")),
+    "horologe_tuner_switches_total": Metric(
+        "counter", "Workloads of the sharing plan that switched to another share", ("workload", "reason", "mode")
+    ),
+    "horologe_tuner_share_percent": Metric(
+        "gauge", "Percent of the device that serves a workload of the sharing plan", ("workload", "device")
+    ),
+    "horologe_tuner_beyond_slo": Metric(
+        "gauge", "Part of a workload's requests in the last second that exceeded its SLO or were refused", ("workload",)
+    ),
     "horologe_tuner_blind": Metric("gauge", "1 while the tuner sees no arrivals and changes nothing", ()),
     "horologe_tuner_scaler_errors_total": Metric("counter", "Calls of the scaler that failed", ()),
     "horologe_profiler_keys": Metric("gauge", "Models x applications x ranges of lengths that have measurements"),
@@ -100,6 +114,11 @@ METRICS: dict[str, Metric] = {
     ),
     "horologe_pipeline_calls_total": Metric("counter", "Calls of a pipeline's driver with outputs", STAGE),
     "horologe_pipeline_drops_total": Metric("counter", "Calls of a pipeline's driver without outputs", STAGE),
+    "horologe_pipeline_device_seconds_total": Metric(
+        "counter",
+        "Device time of a pipeline's finished calls, by result of the query: answered, failed",
+        ("pipeline", "result"),
+    ),
     "horologe_pipeline_driver_restarts_total": Metric(
         "counter", "Processes of a pipeline's driver that have ended", ("pipeline",)
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import re
@@ -39,6 +40,7 @@ class RefreshesStats(Protocol):
 
 
 PR_SET_DUMPABLE = 4
+REFRESH_S = 2.0
 S = TypeVar("S", bound=msgspec.Struct)
 log = logger("service")
 
@@ -109,9 +111,9 @@ class Service:
 
 
 def _stats(reactor: Reactor) -> list[Stats]:
-    for core in reactor.core_host:
-        if isinstance(core, RefreshesStats):
-            core.refresh_stats()
+    """Return the metrics of all cores. A process that is stopped or busy for longer shows those of the last refresh."""
+    with contextlib.suppress(TimeoutError):
+        reactor.call_between_turns(lambda: _refresh_stats(reactor), REFRESH_S)
     own = Stats()
     own.count("horologe_messages_dropped_total", by=reactor.links.dropped + reactor.core_host.dropped)
     own.count("horologe_core_faults_total", by=reactor.core_host.faults)
@@ -119,6 +121,12 @@ def _stats(reactor: Reactor) -> list[Stats]:
     peers = reactor.links.peers
     own.set("horologe_links_connected", to=peers.count_links())
     return [own, peers.stats, *(core.stats for core in reactor.core_host if hasattr(core, "stats"))]
+
+
+def _refresh_stats(reactor: Reactor) -> None:
+    for core in reactor.core_host:
+        if isinstance(core, RefreshesStats):
+            core.refresh_stats()
 
 
 def protect_memory() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from horologe_common.service.log import logger
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 
 ACCEPTS, REFUSALS = 8, 32
 """Maximum number of connections per iteration of the loop, and of those refused: about 1 ms. libuv would accept all
-that wait. There is no pause: a client that connects waits behind all others in the backlog."""
+that wait."""
+REST, ITERATIONS = 2, 3
+"""While other clients send requests, as many connections are followed by a rest: this many times as long as the next
+iterations take, in which they are opened and their first bytes are read."""
 PAUSE_S = 0.1
 """Pause without descriptors. The listening socket stays readable."""
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -34,17 +38,21 @@ class Acceptor(Generic[P]):
         admit: Callable[[str], P | None],
         refuse: Callable[[socket.socket], None],
         abandon: Callable[[P], None],
+        is_contended: Callable[[], bool] = lambda: False,
     ) -> None:
         self._listener = listener
         self._admit = admit
         self._refuse = refuse
         self._abandon = abandon
+        self._is_contended = is_contended
+        self._accepted = 0
+        """Connections since the last rest."""
         self._starting: set[asyncio.Task[None]] = set()
-        self._resume: asyncio.TimerHandle | None = None
+        self._resume: asyncio.Handle | None = None
 
     def start(self) -> None:
         """Accept connections from now on. Call it in the loop."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._resume = asyncio.get_running_loop(), None
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def stop(self) -> None:
@@ -55,17 +63,35 @@ class Acceptor(Generic[P]):
         self._listener.close()
 
     def _accept(self) -> None:
+        """Accept the next connections, and rest after `ACCEPTS` while other clients send requests."""
+        began_s = monotonic()
+        self._accepted += self._accept_some()
+        if self._accepted >= ACCEPTS and self._resume is None:
+            self._accepted = 0
+            if self._is_contended():
+                self._loop.remove_reader(self._listener.fileno())
+                self._rest(began_s, ITERATIONS)
+
+    def _rest(self, began_s: float, iterations: int) -> None:
+        """Let some iterations of the loop pass, then accept nothing for a time that grows with their duration."""
+        if iterations:
+            self._resume = self._loop.call_soon(self._rest, began_s, iterations - 1)
+        else:
+            self._resume = self._loop.call_later(REST * (monotonic() - began_s), self.start)
+
+    def _accept_some(self) -> int:
+        """Accept connections that wait. Return how many."""
         accepted = refused = 0
         while accepted < ACCEPTS and refused < REFUSALS:
             try:
                 sock, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                break
             except OSError as error:
                 if error.errno not in NO_DESCRIPTORS:
                     raise
                 self._pause(error)
-                return
+                break
             sock.setblocking(False)
             protocol = self._admit(address[0] if isinstance(address, tuple) else "")
             if protocol is None:
@@ -77,6 +103,7 @@ class Acceptor(Generic[P]):
                 task = self._loop.create_task(self._open(sock, protocol))
                 self._starting.add(task)
                 task.add_done_callback(self._starting.discard)
+        return accepted
 
     async def _open(self, sock: socket.socket, protocol: P) -> None:
         """Create the transport. If that fails, the peer is gone."""

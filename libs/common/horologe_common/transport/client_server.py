@@ -107,8 +107,9 @@ class ClientServer:
         self.reads.start(loop)
         for listener in self._listeners:
             listener.listen(BACKLOG)
-            self._acceptors.append(Acceptor(listener, self._admit, lambda _: None, lambda _: None))
-            self._acceptors[-1].start()
+            acceptor = Acceptor(listener, self._admit, lambda _: None, lambda _: None, lambda: self._active > 0)
+            self._acceptors.append(acceptor)
+            acceptor.start()
         self._timer = loop.call_later(SWEEP_S, self._sweep)
 
     async def stop(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from horologe_common.transport.client_connection import ClientConnection
 
-LARGE_READ = 64 << 10
+LARGE_READ = 16 << 10
 """Shorter reads do not count: a client that waits for its answers never gets there."""
 READ_TURN, READERS = 512 << 10, 2
 """Bytes of large reads in a turn, and connections that have a turn at the same time: together about 0.5 ms."""

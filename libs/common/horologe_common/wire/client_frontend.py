@@ -29,6 +29,9 @@ class Predict(Message, frozen=True, tag=1):
     context: str = ""
     content_hash: bool = False
     """Whether the answer must name the contents of the models."""
+    sent_ns: int = 0
+    """The client's monotonic clock when it sent this. The differences between its requests show how long each waited
+    in sockets. 0: unknown."""
 
 
 class Answer(Message, frozen=True, tag=2):

@@ -1,4 +1,4 @@
-"""Controller - tuner: arrivals and plans. Client - frontend - tuner: calls of operators."""
+"""Selector - controller - tuner: arrivals and plans. Client - frontend - tuner: calls of operators."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ class ModelEvents(Message, frozen=True):
     """Requests that have run."""
     refused: int = 0
     """Requests that were refused or whose worker failed."""
+    latencies: tuple[tuple[int, int], ...] = ()
+    """(bucket, requests) of the requests that have run, for a model whose plan has an SLO. Ascending buckets, as in
+    `horologe_common.latency_buckets`. A latency is the time from Submit to Result and `controller.margin_ns`."""
+
+
+class PipelineArrivals(Message, frozen=True):
+    """Queries of a pipeline that have arrived at the selectors, also those that a selector has refused."""
+
+    pipeline: str
+    arrivals: tuple[tuple[int, int], ...]
+    """(age of the bin, queries), as in `ModelEvents`."""
 
 
 class DeviceState(Message, frozen=True):
@@ -53,6 +64,8 @@ class Events(Message, frozen=True, tag=62):
     """None: as in the last message that had them."""
     plan: int = 0
     """Number of the plan in force; 0: none."""
+    pipelines: tuple[PipelineArrivals, ...] = ()
+    """Only pipelines with arrivals."""
 
 
 class PlannedModel(Message, frozen=True):
@@ -74,6 +87,11 @@ class PlannedModel(Message, frozen=True):
     exec_ns: dict[int, int] = msgspec.field(default_factory=dict)
     """Predicted duration of a batch by its size, on a share of `workers` beside its neighbours. It replaces the
     worker's profile, which is scaled for other sizes, until there are measurements."""
+    standby: tuple[str, ...] = ()
+    """Names of workers whose shares keep the model loaded and do not run it. While none of `workers` is connected, the
+    first of them that has loaded the model runs it."""
+    slo_ns: int = 0
+    """SLO that `ModelEvents.latencies` count by. 0: latencies are not counted."""
 
 
 class Plan(Message, frozen=True, tag=63):
@@ -106,4 +124,14 @@ class Tuning(Message, frozen=True, tag=65):
     reason: str = ""
 
 
-TuningMessage: TypeAlias = Events | Plan | Tune | Tuning
+class QueriesArrived(Message, frozen=True, tag=66):
+    """Queries of pipelines that have arrived in this turn, from a selector to the controller.
+
+    Queries that the selector refuses count, best-effort queries do not.
+    """
+
+    counts: tuple[tuple[str, int], ...]
+    """(pipeline, queries)."""
+
+
+TuningMessage: TypeAlias = Events | Plan | QueriesArrived | Tune | Tuning

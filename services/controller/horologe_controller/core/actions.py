@@ -68,13 +68,13 @@ class Actions:
             pending_models = {action.model for action in share.load.pending.values()}
             for model, action_id in report.loading:
                 if model in share.loading and model not in pending_models:
-                    expected_ns = share.predict(now_ns, model, LOAD_SIZE) if model in share.estimates else 0
+                    expected_ns = share.predict(now_ns, model, LOAD_SIZE) if share.find_estimate(model) else 0
                     self._create(now_ns, "load", share, model, LOAD_SIZE, [], now_ns, expected_ns, action_id)
 
     def unload_unservable(self, unservable: Iterable[tuple[Share, str]]) -> Iterator[Out]:
         """Yield UNLOADs of models that their share cannot run. INFERs that arrive after them are planned again."""
         for share, model in unservable:
-            if not share.is_lost and model not in share.estimates:
+            if not share.is_lost and share.find_estimate(model) is None:
                 yield self._unload(share, model)
 
     def finish_action(self, now_ns: int, sender: str, result: Result) -> tuple[Action, int] | None:
@@ -152,8 +152,7 @@ class Actions:
 
     def _unload(self, share: Share, model: str) -> Out:
         """Return an UNLOAD. It is not pending: its pages are free at once."""
-        if model in share.resident:
-            share.unload_model(model)
+        share.unload_model(model)
         self._last_id += 1
         registration = self._cluster.workers[share.worker].last_register
         return Out(share.worker, Unload(self._last_id, share.number, model, registration))
@@ -244,6 +243,9 @@ class ActionMetrics:
             stats.set("nv_inference_compute_infer_duration_us", *labels, to=totals.exec_ns // 1000)
         slowness = {(instance(share.worker), str(share.number)): share.slowness(now_ns) for share in cluster.shares()}
         self._replace_gauge("horologe_device_slowness", slowness)
+        devices = cluster.devices.by_id.values()
+        percents = {(device.info.id, device.info.type): device.percent for device in devices}
+        self._replace_gauge("horologe_device_share_percent", percents)
         pending: dict[tuple[str, str], float] = {(spec.name, spec.version): 0 for spec in cluster.specs.values()}
         for request in requests:
             labels = request.spec.name, request.spec.version

@@ -24,6 +24,7 @@ from horologe_common.wire import (
     Ping,
     Plan,
     Pong,
+    QueriesArrived,
     Register,
     Result,
     Settled,
@@ -93,7 +94,7 @@ class Controller:
                 self.out.extend(self.catalogue.admit(sender, message))
             case Settled():
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
-            case Distributions() | Plan():
+            case Distributions() | Plan() | QueriesArrived():
                 self._on_published(now_ns, sender, message)
             case Describe():
                 shares = describe_shares(now_ns, self.cluster, message.model)
@@ -190,7 +191,7 @@ class Controller:
     def _record_result(self, now_ns: int, action: Action, end_ns: int, result: Result) -> None:
         took_ns = result.end_ns - result.begin_ns
         self._metrics.record_result(action, result, took_ns, end_ns)
-        ok, estimate = result.status == Status.OK, action.share.estimates.get(action.model)
+        ok, estimate = result.status == Status.OK, action.share.find_estimate(action.model)
         if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
             steady = action.model not in self.cluster.distributions
             estimate.observe(now_ns, action.batch_size, took_ns, steady=steady)
@@ -204,12 +205,18 @@ class Controller:
                 self._load_backoff.record_refusal(now_ns, action.share, action.model, self.cluster)
             return
         if ok:
-            self.cluster.returns.observe(now_ns, now_ns - end_ns)
-            self.cluster.overruns.observe(now_ns, max(0, end_ns - action.promised_ns))
+            self.cluster.latency.observe(now_ns, action, end_ns - took_ns, end_ns)
             if not result.rows:
                 self.scheduler.observe(now_ns, action, took_ns)
             if self._events.active:
-                self._events.record_results(action.model, finished=len(action.requests))
+                self._record_events(now_ns, action)
+
+    def _record_events(self, now_ns: int, action: Action) -> None:
+        """Count the requests of a finished batch for tuners, with their latencies if the plan has an SLO."""
+        self._events.record_results(action.model, finished=len(action.requests))
+        if slo_ns := self.cluster.planned.slo_ns(action.model):
+            since_ns = now_ns + self.settings.margin_ns
+            self._events.record_latencies(action.model, slo_ns, [since_ns - r.arrival_ns for r in action.requests])
 
     def _on_register(self, now_ns: int, sender: str, message: Register) -> None:
         """Adopt a worker's report, unless a later one has arrived before."""
@@ -227,8 +234,16 @@ class Controller:
         self._actions.adopt_loads(now_ns, worker, message)
         self._requests.admit_awaited()
 
-    def _on_published(self, now_ns: int, sender: str, message: Distributions | Plan) -> None:
-        """Store distributions, unless they belong to a content that is not served any more. Adopt plans of tuners."""
+    def _on_published(self, now_ns: int, sender: str, message: Distributions | Plan | QueriesArrived) -> None:
+        """Store distributions, unless they belong to a content that is not served any more. Adopt plans of tuners.
+
+        Record the queries of pipelines for the tuners.
+        """
+        if isinstance(message, QueriesArrived):
+            if self._events.active:
+                for pipeline, count in message.counts:
+                    self._events.record_queries(now_ns, pipeline, count)
+            return
         if isinstance(message, Plan):
             self._on_plan(now_ns, sender, message)
             return
@@ -247,7 +262,7 @@ class Controller:
     def _on_status(self, now_ns: int, sender: str, message: Pong | Drain | Ping) -> None:
         """Update the clock of a worker, stop planning for a worker that drains, or answer a selector."""
         if isinstance(message, Ping):
-            reserved_ns = self.cluster.returns.high_quantile(now_ns) or 0
+            reserved_ns = self.cluster.latency.returns.high_quantile(now_ns) or 0
             self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
         elif worker := self.cluster.workers.get(sender):
             if isinstance(message, Drain):

@@ -8,9 +8,12 @@ import msgspec
 
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out
-from horologe_common.wire import DeviceState, Events, ModelEvents
+from horologe_common.latency_buckets import latency_bucket
+from horologe_common.wire import DeviceState, Events, ModelEvents, PipelineArrivals
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from horologe_controller.core.cluster.cluster import Cluster
 
 BIN_NS = ms(10)
@@ -23,6 +26,8 @@ class _ModelCounts(msgspec.Struct):
     """Number of a bin since the clock's start -> requests."""
     finished: int = 0
     refused: int = 0
+    latencies: dict[int, int] = {}
+    """Bucket -> requests."""
 
 
 class EventRecorder:
@@ -33,6 +38,8 @@ class EventRecorder:
         self._numbers: dict[str, int] = {}
         """Tuner -> number of its last message."""
         self._models: dict[str, _ModelCounts] = {}
+        self._queries: dict[str, dict[int, int]] = {}
+        """Pipeline -> number of a bin since the clock's start -> queries."""
         self._sent_ns = 0
         self._devices: dict[str, tuple[DeviceState, ...]] = {}
         """Tuner -> devices as it knows them."""
@@ -55,11 +62,15 @@ class EventRecorder:
         if not self._numbers:
             self.active, self.due_ns = False, None
             self._models.clear()
+            self._queries.clear()
 
     def record_arrivals(self, now_ns: int, model: str, count: int) -> None:
         """Count requests that have arrived in this turn. Call it once per turn and model."""
-        bins, number = self._find(model).bins, now_ns // BIN_NS
-        bins[number] = bins.get(number, 0) + count
+        _add(self._find(model).bins, now_ns, count)
+
+    def record_queries(self, now_ns: int, pipeline: str, count: int) -> None:
+        """Count queries that have arrived at a selector in its last turn."""
+        _add(self._queries.setdefault(pipeline, {}), now_ns, count)
 
     def record_results(self, model: str, *, finished: int = 0, refused: int = 0) -> None:
         """Count requests that have ended."""
@@ -67,33 +78,54 @@ class EventRecorder:
         counts.finished += finished
         counts.refused += refused
 
+    def record_latencies(self, model: str, slo_ns: int, latencies_ns: Iterable[int]) -> None:
+        """Count the latencies of requests that have run."""
+        counts = self._find(model).latencies
+        for latency_ns in latencies_ns:
+            bucket = latency_bucket(latency_ns, slo_ns)
+            counts[bucket] = counts.get(bucket, 0) + 1
+
     def pop_events(self, now_ns: int, cluster: Cluster) -> list[Out]:
         """Return the messages with the events since the last ones."""
         span_ns, self._sent_ns, self.due_ns = now_ns - self._sent_ns, now_ns, now_ns + self._interval_ns
         models, self._models = self._models, {}
-        last = now_ns // BIN_NS
+        queries, self._queries = self._queries, {}
         events = tuple(
             ModelEvents(
                 model,
-                tuple((last - number, count) for number, count in sorted(counts.bins.items(), reverse=True)),
+                _ages(counts.bins, now_ns),
                 counts.finished,
                 counts.refused,
+                tuple(sorted(counts.latencies.items())),
             )
             for model, counts in models.items()
         )
+        pipelines = tuple(PipelineArrivals(name, _ages(bins, now_ns)) for name, bins in queries.items())
         devices = describe_devices(cluster)
         outs = []
         for address, number in self._numbers.items():
             self._numbers[address] = number + 1
             changed = devices if self._devices.get(address) != devices else None
             self._devices[address] = devices
-            outs.append(Out(address, Events(number + 1, span_ns, BIN_NS, events, changed, cluster.planned.number)))
+            plan = cluster.planned.number
+            outs.append(Out(address, Events(number + 1, span_ns, BIN_NS, events, changed, plan, pipelines)))
         return outs
 
     def _find(self, model: str) -> _ModelCounts:
         if (counts := self._models.get(model)) is None:
-            counts = self._models[model] = _ModelCounts({})
+            counts = self._models[model] = _ModelCounts({}, latencies={})
         return counts
+
+
+def _add(bins: dict[int, int], now_ns: int, count: int) -> None:
+    number = now_ns // BIN_NS
+    bins[number] = bins.get(number, 0) + count
+
+
+def _ages(bins: dict[int, int], now_ns: int) -> tuple[tuple[int, int], ...]:
+    """Return (age, count) of each bin, ascending."""
+    last = now_ns // BIN_NS
+    return tuple((last - number, count) for number, count in sorted(bins.items(), reverse=True))
 
 
 def describe_devices(cluster: Cluster) -> tuple[DeviceState, ...]:
@@ -104,7 +136,7 @@ def describe_devices(cluster: Cluster) -> tuple[DeviceState, ...]:
             share.number,
             share.hardware,
             tuple(share.kept),
-            tuple(key for key in share.kept if key in share.resident),
+            tuple(key for key in share.kept if key in share.resident or key in share.held),
             share.percent,
             cluster.devices.of(share).info.id,
         )

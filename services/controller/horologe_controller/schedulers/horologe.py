@@ -47,8 +47,6 @@ SILENCE = 3
 Measured as `IDLE`: 1 serves up to 0.005 less, 10 is the same within 0.001."""
 MESSAGE_TRIPS = 3
 """Decision lead, in return latencies: a message to the worker, one back, and a turn of the controller. Not tuned."""
-LONGEST_LEAD_NS = ms(50)
-"""Limit of the decision lead: for a network of 16 ms one way."""
 SAVING = 0.01
 """Least part of a share's time that larger batches of a model must save, else its batches do not wait. Not tuned: a
 model of 10 us that is asked 100 times a second saves 0.0005, and each of its requests would wait for milliseconds."""
@@ -232,9 +230,10 @@ class Horologe(SchedulingPolicy):
         return min(until_ns, queue.newest_arrival_ns() + SILENCE * arrivals_ns)
 
     def decision_lead_ns(self, now_ns: int, cluster: Cluster) -> int:
-        """Return three return latencies, at most `LONGEST_LEAD_NS`; `DECISION_LEAD_NS` before the first Result."""
-        return_ns = cluster.returns.high_quantile(now_ns)
-        return min(LONGEST_LEAD_NS, MESSAGE_TRIPS * return_ns) if return_ns else DECISION_LEAD_NS
+        """Return three return latencies, at most `DECISION_LEAD_NS`, and what the network takes there and back."""
+        latency = cluster.latency
+        trips_ns = MESSAGE_TRIPS * (latency.returns.high_quantile(now_ns) or DECISION_LEAD_NS)
+        return max(min(DECISION_LEAD_NS, trips_ns), latency.round_trip_ns)
 
     def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """Return a low quantile of the request's kind if its model is dynamic, else the estimate."""

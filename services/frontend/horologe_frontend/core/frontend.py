@@ -229,7 +229,9 @@ class Frontend:
             self.out += samples
 
     def _expire(self, now_ns: int, request: Request) -> None:
-        connected = bool(self._calls.controller) and request.selector in self._selectors
+        selectors, is_sent = self._selectors, bool(request.selector)
+        has_selector = request.selector in selectors if is_sent else bool(selectors.connected)
+        connected = has_selector and bool(self._calls.controller)
         in_driver = request.worker == request.selector and request.worker in self._selectors
         workers = [request.worker] if in_driver else self._workers
         timeout = timeout_answer(request, workers, connected)
@@ -305,5 +307,6 @@ class Frontend:
                 self.out.extend(self._calls.disconnect_tuner(address))
             case _:
                 self._shares.drop_client(address)
+                self._builder.send_delays.drop_client(address)
                 self._on_cancel(now_ns, address, Cancel(tuple(self._requests.ids_of_client(address))), ())
                 self._calls.drop_client(address)

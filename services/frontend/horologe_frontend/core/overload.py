@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import ms
+import msgspec
+
+from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.status import InvalidInput, Refused
 from horologe_frontend.core.fair_shares import FREE_REQUESTS
 
@@ -25,6 +27,8 @@ BUDGET_PART = 10
 STEP, OUTLIER = 1 / 8, 2
 """Part of the prediction error of a turn by which the costs are corrected. A turn counts as at most twice as long as
 predicted, so a stall moves them by an eighth."""
+BASE_WINDOW_NS = s(60)
+"""Clocks of two machines drift by about 50 us per second, so a base of the last one to two minutes is right to 6 ms."""
 COUNTED_FROM = 16
 """Turns with fewer requests say little about the cost of one."""
 FIRST_REFUSAL_PART = 4
@@ -59,6 +63,40 @@ class PendingLimit:
         if count < FREE_REQUESTS and not self._shares.windows:
             return None
         return self._shares.expected_wait_ns(now_ns, client, count)
+
+
+class BaseDelay(msgspec.Struct):
+    """Least differences of clocks in a window of time, and in the one before."""
+
+    end_ns: int
+    present_ns: int = NEVER_NS
+    before_ns: int = NEVER_NS
+
+
+class SendDelays:
+    """How long requests have waited in sockets before they were read.
+
+    Two monotonic clocks differ by a constant. The least difference of a client's recent requests is that of one which
+    did not wait, and what another exceeds it by is its wait (the base delay of RFC 6817, section 2.4.2).
+    """
+
+    def __init__(self) -> None:
+        self._bases: dict[str, BaseDelay] = {}
+        """By client."""
+
+    def waited_ns(self, now_ns: int, client: str, sent_ns: int) -> int:
+        """Return the wait of a request that is read now, by its client's clock when it was sent."""
+        base, difference_ns = self._bases.get(client), now_ns - sent_ns
+        if base is None or now_ns >= base.end_ns:
+            is_recent = base is not None and now_ns < base.end_ns + BASE_WINDOW_NS
+            before_ns = base.present_ns if base is not None and is_recent else NEVER_NS
+            base = self._bases[client] = BaseDelay(now_ns + BASE_WINDOW_NS, difference_ns, before_ns)
+        base.present_ns = min(base.present_ns, difference_ns)
+        return difference_ns - min(base.present_ns, base.before_ns)
+
+    def drop_client(self, client: str) -> None:
+        """Forget a client that has disconnected."""
+        self._bases.pop(client, None)
 
 
 class TurnLimit:

@@ -15,7 +15,7 @@ from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, Status, TooLarge
 from horologe_common.wire import Answer, Predict, Query, Tensor
 from horologe_frontend.core.applications import APPLICATION_RUNTIME, DefaultLead
-from horologe_frontend.core.overload import TurnLimit
+from horologe_frontend.core.overload import SendDelays, TurnLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -74,6 +74,7 @@ class RequestBuilder:
         self._default_lead = default_lead
         self._digest = digest
         self.turn_limit = TurnLimit()
+        self.send_delays = SendDelays()
         self._last_id = 0
 
     def create_request(
@@ -98,7 +99,10 @@ class RequestBuilder:
         budget_ns = min(message.budget_ns, NEVER_NS >> 1) or spec.slo_ns
         best_effort = budget_ns == 0
         if not best_effort:
-            budget_ns = max(1, budget_ns - self.turn_limit.waited_ns(now_ns))
+            waited_ns = self.turn_limit.waited_ns(now_ns)
+            if message.sent_ns:
+                waited_ns = max(waited_ns, self.send_delays.waited_ns(now_ns, client, message.sent_ns))
+            budget_ns = max(1, budget_ns - waited_ns)
             self.turn_limit.accept(budget_ns - wait_ns)
         budget_ns = budget_ns or self.settings.best_effort_ns
         rows, shape_key, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import httptools
 import msgspec
+import numpy as np
 
 from horologe_frontend.http.http_responses import HttpResponse, failure
 from horologe_frontend.http.request_limits import MAX_LENGTH_DIGITS, HttpRequest, refuse_full
@@ -22,6 +23,8 @@ CHUNK_FRAMING = 64
 """A chunk counts as this many bytes of framing. It costs 1.5 us, however small it is."""
 FRAMING_PART = 8
 """A body may have an eighth of its size in framing (chunk sizes, extensions, trailers) beyond the limit of headers."""
+RESERVED_FROM = 64 << 10
+"""Memory for as many further bytes of a body is reserved at once."""
 LINGER_BYTES = 1 << 20
 """A connection discards this much of what arrives after its last response. Then it is not read."""
 
@@ -40,6 +43,41 @@ class QueuedRequest(msgspec.Struct, frozen=True):
 
 class StopReading(Exception):
     """Raised inside the parser: the connection reads nothing more."""
+
+
+class Body:
+    """A body while it arrives. If its length is known, its memory is reserved at once: what has arrived is resident.
+
+    A `bytearray` that grows leaves up to the same amount unused: 64 bodies of 8 MB took 1,088 MB.
+    """
+
+    __slots__ = ("_parts", "_size", "length")
+
+    def __init__(self) -> None:
+        self.length = 0
+        """Value of Content-Length. 0: not known."""
+        self._parts: bytes | bytearray | memoryview = b""
+        self._size = 0
+
+    def append(self, part: bytes) -> None:
+        """Add a part. The parts are not longer than `length`, if that is known."""
+        parts, begin = self._parts, self._size
+        self._size = end = begin + len(part)
+        if isinstance(parts, memoryview):
+            parts[begin:end] = part
+        elif not parts:
+            self._parts = part
+            if self.length - end >= RESERVED_FROM:
+                self._parts = np.empty(self.length, np.uint8).data
+                self._parts[:end] = part
+        elif isinstance(parts, bytearray):
+            parts += part
+        else:
+            self._parts = bytearray(parts + part)
+
+    def pop(self) -> bytes:
+        """Return the complete body."""
+        return bytes(self._parts)
 
 
 class RequestReader:
@@ -62,7 +100,7 @@ class RequestReader:
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = self._header_count = self._body_bytes = self._chunks = 0
-        self._body: bytes | bytearray = b""
+        self._body = Body()
         self._admitted = self.expects_continue = False
         self.held_bytes = 0
         self.head: HttpRequest | None = None
@@ -106,6 +144,7 @@ class RequestReader:
         length = headers.get(b"content-length", b"0")
         expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
         self.expects_continue = expects_continue and parser.get_http_version() != "1.0"
+        self._body.length = int(length) if length.isdigit() and len(length) <= MAX_LENGTH_DIGITS else 0
         if not self._hold(self._head_bytes - self.held_bytes):
             return refuse_full()
         self.refusal = self._limits.admit_request(self.head)
@@ -146,12 +185,7 @@ class RequestReader:
             return self._limits.refuse_large_body()
         if not self._hold(len(part)):
             return refuse_full()
-        if not self._body:
-            self._body = part
-        else:
-            if isinstance(self._body, bytes):
-                self._body = bytearray(self._body)
-            self._body += part
+        self._body.append(part)
         return None
 
     def check_arrived(self, size: int) -> HttpResponse | None:
@@ -180,7 +214,7 @@ class RequestReader:
         """Return the complete request. From then on the caller must release its `held_bytes` from the limits."""
         assert self.head is not None
         self._admitted = False
-        return msgspec.structs.replace(self.head, body=bytes(self._body))
+        return msgspec.structs.replace(self.head, body=self._body.pop())
 
     def discard(self) -> None:
         """Release a request that is refused, or that will never be complete."""

@@ -21,6 +21,7 @@ MECHANISMS = {
     "container": ("unlimited", "UnlimitedShare"),
     "emulated": ("unlimited", "UnlimitedShare"),
     "mps": ("mps", "MpsShare"),
+    "mig": ("mig", "MigShare"),
     "cpu": ("cpu", "CpuShare"),
 }
 """Value -> module of this package and class."""
@@ -38,7 +39,7 @@ def select_gpu(settings: WorkerSettings) -> None:
 def enter_share(settings: WorkerSettings) -> EnteredShare:
     """Limit this process to its share of the device. Raises SettingsError."""
     mechanism = chosen_mechanism(settings)
-    if settings.device_id.startswith(GPU_ID):
+    if settings.device_id.startswith(GPU_ID) and mechanism != "mig":
         select_gpu(settings)
     module, name = MECHANISMS[mechanism]
     share: DeviceShare = getattr(import_module(f"{__name__}.{module}"), name)(settings)

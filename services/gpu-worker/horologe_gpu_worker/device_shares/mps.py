@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_common.service.settings import SettingsError
-from horologe_common.wire import DeviceInfo
-from horologe_gpu_worker.device_share import EnteredShare, device_id
+from horologe_gpu_worker.device_share import EnteredShare
+from horologe_gpu_worker.device_shares.gpu_description import describe_cuda_device
+from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
     from horologe_gpu_worker.settings import WorkerSettings
@@ -36,5 +37,5 @@ class MpsShare:
                 f"`nvidia-cuda-mps-control -d`, or set {PIPES}"
             )
         os.environ[PERCENTAGE] = f"{percent:g}"
-        device = DeviceInfo(device_id(self._settings), self._settings.hardware or self._settings.device)
+        device = describe_cuda_device(self._settings, device_config(self._settings).cuda or 0)
         return EnteredShare(device, percent)

@@ -90,10 +90,14 @@ class _Staged(NamedTuple):
 
 
 class Device:
-    """The models of one share. Each method runs on the thread of its lane; `run` never raises."""
+    """The models of one share. Each method runs on the thread of its lane; `run` never raises.
 
-    def __init__(self, store: ModelSource) -> None:
+    `check_device` is called after an operation has failed.
+    """
+
+    def __init__(self, store: ModelSource, check_device: Callable[[], None] = lambda: None) -> None:
         self._store = store
+        self._check_device = check_device
         self._loaded: dict[str, _LoadedModel] = {}
         self._loading = Lock()
         """Held to change `_loaded`: LOAD and UNLOAD run on one lane, replacements on another."""
@@ -121,6 +125,8 @@ class Device:
         except BaseException as error:  # a model may raise anything, even SystemExit, and the lane must continue
             log.exception("operation failed", lane=operation.lane, model=operation.model)
             reason, cause = f"model {operation.model}: {type(error).__name__}: {error}", "error"
+        if status == Status.FAILED:
+            self._check_device()
         finished = _finished(operation, begin_ns, status=status, reason=reason)
         return msgspec.structs.replace(finished, failure=(operation.model, cause) if cause else None)
 

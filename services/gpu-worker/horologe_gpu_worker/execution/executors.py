@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from horologe_common.status import Status
 from horologe_gpu_worker.core.lanes import Abort, Finished, Lane, Operation, not_run
 from horologe_gpu_worker.core.worker import lanes_address
 from horologe_gpu_worker.execution.device import Device, ModelSource
+from horologe_gpu_worker.execution.device_health import end_if_lost
 from horologe_gpu_worker.execution.realtime import (
     RealtimePriority,
     disable_timer_slack,
@@ -158,10 +160,12 @@ class Executors:
         self.address = lanes_address(worker)
         self.settings = settings
         self.store = store
-        self._inline_exec_ns = settings.inline_exec_ns if device_config(settings).cuda is None else 0
+        cuda = device_config(settings).cuda
+        self._inline_exec_ns = settings.inline_exec_ns if cuda is None else 0
+        check_device = (lambda: None) if cuda is None else partial(end_if_lost, cuda)
         self._post: Post | None = None
         self._post_threadsafe: Post | None = None
-        self._devices = [Device(store) for _ in range(settings.shares)]
+        self._devices = [Device(store, check_device) for _ in range(settings.shares)]
         self._threads: dict[tuple[int, str], LaneThread] = {}
         self._inline: dict[str, bool] = {}
         self._permitted = False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
 from horologe_common.models import DTYPES, MAX_DIM, ModelSpec, TensorSpec, check_declared_shape
 from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, parse_quantity
 from horologe_common.status import HorologeError, Status
@@ -42,14 +43,32 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Inputs only: value of every element when the model is warmed up and measured."""
 
 
+class EmulatedSharing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[emulated.sharing]`: coefficients of the interference between workloads that share a GPU."""
+
+    gpu: str | GpuCoefficients = "v100"
+    """A GPU type with built-in coefficients, or a table of coefficients."""
+    model: str | ModelCoefficients = ""
+    """A model with built-in coefficients, or a table of coefficients."""
+    interference: str = "pcie-contention"
+    """Interference model."""
+    noise: bool = True
+    """Draw the prediction error of the model and the jitter of its executions."""
+    seed: int = 0
+    time_factor: float = 1.0
+    """Multiplies all times: a machine too slow for the rates of a plan can emulate it at a tenth of them."""
+
+
 class EmulatedTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[emulated]`: declared times of an emulated model in milliseconds. `exec_ms` by batch size; transfers per row."""
 
-    exec_ms: dict[int, float]
+    exec_ms: dict[int, float] = {}
     load_ms: float = 0.0
     input_ms: float = 0.0
     output_ms: float = 0.0
     weights_mb: float = 0.0
+    sharing: EmulatedSharing | None = None
+    """Times that depend on the worker's share of a device and on its neighbours, instead of declared ones."""
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

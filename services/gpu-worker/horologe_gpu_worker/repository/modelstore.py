@@ -146,9 +146,9 @@ class ModelStore:
                 if not text.isprintable() or any(mark.isspace() or mark in FORBIDDEN for mark in text):
                     raise InvalidModel(f"name: got {text!r}, wanted printable characters without '/', '#', white space")
             manifest = read_manifest(folder)
-            runtime_name = _runtime_name(folder, manifest)
-            spec = msgspec.structs.replace(spec, runtime=runtime_name)
-            runtime = self._runtime(runtime_name)
+            kind = runtime_name(folder, manifest)
+            spec = msgspec.structs.replace(spec, runtime=kind)
+            runtime = self._runtime(kind)
             content_hash = self._contents.hash_folder(folder)
             last = self._reports.pop(folder, None)
             if last and last.spec.content_hash == content_hash and not isinstance(runtime, PreparesModels):
@@ -171,7 +171,8 @@ class ModelStore:
             log.warning("model unavailable", model=spec.key, reason=reason)
             return ModelReport(spec, None, encodable(reason))
         times = manifest.emulated
-        self._inline[spec.key] = runtime.inline_io and not (times and (times.input_ms or times.output_ms))
+        transfers = times is not None and bool(times.input_ms or times.output_ms or times.sharing)
+        self._inline[spec.key] = runtime.inline_io and not transfers
         report = self._reports[folder] = ModelReport(spec, profile)
         return report
 
@@ -199,7 +200,8 @@ def _servable_specs(reports: list[ModelReport]) -> dict[str, ModelSpec]:
     return {report.spec.key: report.spec for report in reports if report.profile is not None}
 
 
-def _runtime_name(folder: Path, manifest: Manifest) -> str:
+def runtime_name(folder: Path, manifest: Manifest) -> str:
+    """Return the name of a version's runtime. Raises `InvalidModel` if neither its manifest nor its files name one."""
     if manifest.emulated is not None and not manifest.runtime:
         return "emulated"
     if manifest.runtime in RUNTIMES:

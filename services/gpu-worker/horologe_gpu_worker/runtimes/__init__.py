@@ -19,18 +19,20 @@ class RuntimeFactory(Protocol):
     def __call__(self, device: DeviceConfig = HOST_DEVICE) -> Runtime: ...
 
 
-def _lazy_factory(module: str, name: str, takes_device: bool = False) -> RuntimeFactory:
+def _lazy_factory(module: str, name: str) -> RuntimeFactory:
     def create(device: DeviceConfig = HOST_DEVICE) -> Runtime:
-        runtime_class: Callable[..., Runtime] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-        return runtime_class(device) if takes_device else runtime_class()
+        runtime_class: Callable[[DeviceConfig], Runtime] = getattr(
+            importlib.import_module(f"{__name__}.{module}"), name
+        )
+        return runtime_class(device)
 
     return create
 
 
 RUNTIMES: dict[str, RuntimeFactory] = {
-    "onnx": _lazy_factory("onnx.onnx_runtime", "OnnxRuntime", takes_device=True),
-    "pytorch": _lazy_factory("pytorch.pytorch_runtime", "PytorchRuntime", takes_device=True),
-    "python": _lazy_factory("python.python_runtime", "PythonRuntime", takes_device=True),
+    "onnx": _lazy_factory("onnx.onnx_runtime", "OnnxRuntime"),
+    "pytorch": _lazy_factory("pytorch.pytorch_runtime", "PytorchRuntime"),
+    "python": _lazy_factory("python.python_runtime", "PythonRuntime"),
     "emulated": _lazy_factory("emulated", "EmulatedRuntime"),
 }
 """Runtime name (`runtime` in `model.toml`) -> factory."""

@@ -1,15 +1,18 @@
-"""Emulated runtime: waits for the declared times, so that the real worker can be measured without the hardware."""
+"""Emulated runtime: waits instead of computing, so that the real worker can be measured without the hardware."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
 from horologe_common.clock import monotonic_ns, ms, us
+from horologe_common.interference.colocation import SharedDevice
 from horologe_common.models import ModelSpec, Profile
 from horologe_gpu_worker.repository.manifest import (
+    BATCH_SIZES,
     EmulatedTimes,
     InvalidModel,
     Manifest,
@@ -19,12 +22,17 @@ from horologe_gpu_worker.repository.manifest import (
     read_manifest,
 )
 from horologe_gpu_worker.repository.model_signature import zeros
+from horologe_gpu_worker.runtime import HOST_DEVICE
+from horologe_gpu_worker.runtimes.emulated_device import EmulatedDeviceFile
+from horologe_gpu_worker.runtimes.emulated_sharing import co_located_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from horologe_common.interference.colocation import DeviceActivity
+    from horologe_gpu_worker.runtime import DeviceConfig
 
 DELAY_MAX_NS, DELAY_UP_NS, DELAY_DOWN_NS = us(150), us(1), us(3)
 """Limit of the expected delay of a wake-up, and its steps after a longer and a shorter one. It follows the 0.25
@@ -60,73 +68,137 @@ class Waiter:
         return self._clock()
 
 
-class EmulatedModel:
-    """Returns after the declared time: zeros, or the unchanged input with the output's datatype and shape."""
+class BatchTimes(Protocol):
+    """Times of an emulated model in ns."""
 
-    def __init__(self, spec: ModelSpec, times: EmulatedTimes, waiter: Waiter) -> None:
+    def solo_ns(self, batch: int) -> int:
+        """Return the time of an EXEC of this batch size for the profile."""
+        ...
+
+    def begin_exec(self, now_ns: int, batch: int) -> int:
+        """Return the time of an EXEC that begins now."""
+        ...
+
+    def input_ns(self, rows: int) -> int:
+        """Return the time of an INPUT."""
+        ...
+
+    def output_ns(self, rows: int) -> int:
+        """Return the time of an OUTPUT."""
+        ...
+
+
+class DeclaredTimes(NamedTuple):
+    """Times that depend on the batch size alone."""
+
+    exec_ns: dict[int, int]
+    input_row_ns: int
+    output_row_ns: int
+
+    def solo_ns(self, batch: int) -> int:
+        """Return the declared time."""
+        return self.exec_ns[batch]
+
+    def begin_exec(self, now_ns: int, batch: int) -> int:
+        """Return the declared time."""
+        return self.exec_ns[batch]
+
+    def input_ns(self, rows: int) -> int:
+        """Return the declared time."""
+        return rows * self.input_row_ns
+
+    def output_ns(self, rows: int) -> int:
+        """Return the declared time."""
+        return rows * self.output_row_ns
+
+
+class EmulatedModel:
+    """Returns after the time of the batch: zeros, or the unchanged input with the output's datatype and shape."""
+
+    def __init__(self, spec: ModelSpec, times: BatchTimes, waiter: Waiter) -> None:
         self._waiter = waiter
-        self._exec_ns = {size: ms(value) for size, value in times.exec_ms.items()}
-        self._input_ns, self._output_ns = ms(times.input_ms), ms(times.output_ms)
+        self._times = times
         self._outputs = {size: zeros(spec, spec.outputs, size) for size in spec.batch_sizes}
         self._echoes = _echoes(spec)
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Wait for the declared time of the batch size; see `OpenModel.run`."""
+        """Wait for the time of the batch; see `OpenModel.run`."""
         begin_ns = self._waiter.now_ns()
+        duration_ns = self._times.begin_exec(begin_ns, batch_size)
         outputs = self._outputs[batch_size] | {name: inputs[source] for name, source in self._echoes.items()}
-        self._waiter.until(begin_ns, self._exec_ns[batch_size])
+        self._waiter.until(begin_ns, duration_ns)
         return outputs
 
     def copy_in(self, rows: int) -> None:
-        """Wait for the declared transfer time of `rows` rows of input."""
-        self._waiter.until(self._waiter.now_ns(), rows * self._input_ns)
+        """Wait for the transfer time of `rows` rows of input."""
+        self._waiter.until(self._waiter.now_ns(), self._times.input_ns(rows))
 
     def copy_out(self, rows: int) -> None:
-        """Wait for the declared transfer time of `rows` rows of output."""
-        self._waiter.until(self._waiter.now_ns(), rows * self._output_ns)
+        """Wait for the transfer time of `rows` rows of output."""
+        self._waiter.until(self._waiter.now_ns(), self._times.output_ns(rows))
 
     def close(self) -> None:
         """Do nothing: the model holds no memory."""
 
 
 class EmulatedRuntime:
-    """Models that consist of a declared signature and declared times."""
+    """Models that consist of a declared signature and of times: declared, or those of a share of an emulated device."""
 
     inline_io = True
 
-    def __init__(self, waiter: Waiter | None = None) -> None:
+    def __init__(self, device: DeviceConfig = HOST_DEVICE, waiter: Waiter | None = None) -> None:
         self._waiter = waiter or Waiter()
-        self._times: dict[Path, EmulatedTimes] = {}
+        self._config = device
+        self._activity: DeviceActivity | None = None
+        self._declared: dict[Path, EmulatedTimes] = {}
+        self._times: dict[Path, BatchTimes] = {}
         """Times of the models by folder, read by `inspect`."""
 
     def inspect(self, folder: Path) -> ModelSpec:
         """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
-        times = self._times[folder] = _times(folder, manifest)
+        times = self._declared[folder] = _times(folder, manifest)
         if not manifest.batch_sizes:
-            manifest = msgspec.structs.replace(manifest, batch_sizes=tuple(sorted(times.exec_ms)))
+            sizes = tuple(sorted(times.exec_ms)) or BATCH_SIZES
+            manifest = msgspec.structs.replace(manifest, batch_sizes=sizes)
         spec = build_spec(
             folder, manifest, "emulated", declared_signature(manifest, folder), round(times.weights_mb * MIB)
         )
-        if missing := [size for size in spec.batch_sizes if size not in times.exec_ms]:
-            raise InvalidModel(
-                f"{manifest_path(folder)}: emulated.exec_ms: got times for {sorted(times.exec_ms)}, "
-                f"wanted {missing} too, as in batch_sizes"
-            )
+        self._times[folder] = self._batch_times(folder, spec, times)
         return spec
 
     def open(self, spec: ModelSpec, folder: Path) -> EmulatedModel:
         """Open the model, which `inspect` has read; takes `load_ms`."""
         begin_ns = self._waiter.now_ns()
-        times = self._times[folder]
-        model = EmulatedModel(spec, times, self._waiter)
-        self._waiter.until(begin_ns, ms(times.load_ms))
+        model = EmulatedModel(spec, self._times[folder], self._waiter)
+        self._waiter.until(begin_ns, ms(self._declared[folder].load_ms))
         return model
 
     def profile(self, spec: ModelSpec, folder: Path) -> Profile:
-        """Return the declared times, which `inspect` has read; nothing is measured."""
+        """Return the times alone, which `inspect` has read; nothing is measured."""
         times = self._times[folder]
-        return Profile({size: ms(times.exec_ms[size]) for size in spec.batch_sizes}, ms(times.load_ms))
+        return Profile({size: times.solo_ns(size) for size in spec.batch_sizes}, ms(self._declared[folder].load_ms))
+
+    def _batch_times(self, folder: Path, spec: ModelSpec, times: EmulatedTimes) -> BatchTimes:
+        where = str(manifest_path(folder))
+        if times.sharing is not None:
+            return co_located_model(
+                where, spec.name, times.sharing, self._config.share_percent, self._device_activity()
+            )  # fmt: skip
+        if missing := [size for size in spec.batch_sizes if size not in times.exec_ms]:
+            raise InvalidModel(
+                f"{where}: emulated.exec_ms: got times for {sorted(times.exec_ms)}, "
+                f"wanted {missing} too, as in batch_sizes"
+            )
+        exec_ns = {size: ms(value) for size, value in times.exec_ms.items()}
+        return DeclaredTimes(exec_ns, ms(times.input_ms), ms(times.output_ms))
+
+    def _device_activity(self) -> DeviceActivity:
+        """Return this worker's view of its emulated device, the same for all models."""
+        if self._activity is None:
+            path = self._config.emulated_device
+            self._activity = EmulatedDeviceFile(Path(path)) if path else SharedDevice().join()
+        return self._activity
 
 
 def _echoes(spec: ModelSpec) -> dict[str, str]:
@@ -141,9 +213,12 @@ def _times(folder: Path, manifest: Manifest) -> EmulatedTimes:
     where = manifest_path(folder) or folder / "model.toml"
     if times is None:
         raise InvalidModel(f"{where}: emulated: got no table, wanted [emulated] with exec_ms by batch size")
+    if times.sharing is not None and times.exec_ms:
+        raise InvalidModel(f"{where}: emulated.exec_ms: got times and [emulated.sharing], wanted one of them")
     amounts = (*times.exec_ms.values(), times.load_ms, times.input_ms, times.output_ms, times.weights_mb)
-    if not times.exec_ms or any(not 0 <= amount < float("inf") for amount in amounts):
+    if not (times.exec_ms or times.sharing) or any(not 0 <= amount < float("inf") for amount in amounts):
         raise InvalidModel(
-            f"{where}: emulated: got {times}, wanted times and sizes of at least 0, and exec_ms by batch size"
+            f"{where}: emulated: got {times}, wanted times and sizes of at least 0, and exec_ms by batch size "
+            "or [emulated.sharing]"
         )
     return times

@@ -1,7 +1,7 @@
 """The event loop of the estimator, compiled with numba. `estimator.py` states its rules.
 
-Arrays have one row per query or stage. A query is known by its place in the trace, a stage by its place in the
-structure.
+Arrays have one row per query, stage or group of replicas. A query is known by its place in the trace, a stage by its
+place in the structure, a group by its place in the configuration.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Array = np.ndarray
 NOW, ARRIVED, IN_FLIGHT, STARTED, MISSED, ANSWERED = range(6)
 """Entries of `State.counters`: time, queries that have arrived, running batches, batches started so far, queries that
 missed the SLO, queries that are complete."""
-END, NUMBER, STAGE, FIRST, LAST = range(5)
-"""Columns of `State.batches`: end of the batch, its number, stage, and its range of `State.queue`."""
+END, NUMBER, GROUP, FIRST, LAST = range(5)
+"""Columns of `State.batches`: end of the batch, its number, group, and its range of `State.queue`."""
 HEAD, TAIL, LONGEST = range(3)
 """Columns of `State.queues`: range of `State.queue` that waits, and the longest queue so far."""
 FREE, LIVE, SURPLUS = range(3)
@@ -48,10 +48,12 @@ class Problem(NamedTuple):
     first_child: Array
     """(stages + 1,): ranges of `children`."""
     children: Array
+    stage_of: Array
+    """(groups,): stage of each group."""
     batch: Array
-    """(stages,): largest batch."""
+    """(groups,): largest batch."""
     latency_ns: Array
-    """(stages, rows of the batch, ranks)."""
+    """(groups, rows of the batch, ranks)."""
     ranks: Array
     """(stages,): number of ranks, 1 for times that do not depend on the input."""
     seed: Any
@@ -185,14 +187,14 @@ def pop_batch(state: State) -> None:
 
 
 @inlined
-def push_batch(state: State, end_ns: int, stage: int, first: int, last: int) -> None:
+def push_batch(state: State, end_ns: int, group: int, first: int, last: int) -> None:
     """Add a batch to the heap. Its number is larger than all before, so it goes behind an equal end."""
     heap, place = state.batches, state.counters[IN_FLIGHT]
     state.counters[IN_FLIGHT] += 1
     while place > 0 and heap[(place - 1) >> 1, END] > end_ns:
         move_batch(heap, (place - 1) >> 1, place)
         place = (place - 1) >> 1
-    heap[place, END], heap[place, NUMBER], heap[place, STAGE] = end_ns, state.counters[STARTED], stage
+    heap[place, END], heap[place, NUMBER], heap[place, GROUP] = end_ns, state.counters[STARTED], group
     heap[place, FIRST], heap[place, LAST] = first, last
     state.counters[STARTED] += 1
 
@@ -200,14 +202,15 @@ def push_batch(state: State, end_ns: int, stage: int, first: int, last: int) -> 
 @inlined
 def finish_batch(problem: Problem, state: State, now_ns: int) -> None:
     """End the first batch of the heap: free its replica and answer its calls in their order."""
-    stage, first, last = state.batches[0, STAGE], state.batches[0, FIRST], state.batches[0, LAST]
+    group, first, last = state.batches[0, GROUP], state.batches[0, FIRST], state.batches[0, LAST]
+    stage = problem.stage_of[group]
     pop_batch(state)
-    if state.replicas[stage, SURPLUS] > 0:
-        state.replicas[stage, SURPLUS] -= 1
-        state.replicas[stage, LIVE] -= 1
-        state.totals[stage, RELEASED_NS] += now_ns
+    if state.replicas[group, SURPLUS] > 0:
+        state.replicas[group, SURPLUS] -= 1
+        state.replicas[group, LIVE] -= 1
+        state.totals[group, RELEASED_NS] += now_ns
     else:
-        state.replicas[stage, FREE] += 1
+        state.replicas[group, FREE] += 1
     for place in range(first, last):
         query = state.queue[place] >> RANK_BITS
         state.unanswered[query, stage] -= 1
@@ -218,23 +221,24 @@ def finish_batch(problem: Problem, state: State, now_ns: int) -> None:
 @inlined
 def start_batches(problem: Problem, state: State, now_ns: int) -> bool:
     """Start a batch on every free replica of a stage with waiting calls. Return False if the heap is full."""
-    for stage in range(problem.calls.shape[1]):
-        while state.replicas[stage, FREE] > 0 and state.queues[stage, HEAD] < state.queues[stage, TAIL]:
+    for group in range(problem.stage_of.shape[0]):
+        stage = problem.stage_of[group]
+        while state.replicas[group, FREE] > 0 and state.queues[stage, HEAD] < state.queues[stage, TAIL]:
             if state.counters[IN_FLIGHT] == state.batches.shape[0]:
                 return False
             first = state.queues[stage, HEAD]
-            size = min(problem.batch[stage], state.queues[stage, TAIL] - first)
+            size = min(problem.batch[group], state.queues[stage, TAIL] - first)
             rank = 0
             if problem.ranks[stage] > 1:
                 for place in range(first, first + size):
                     rank = max(rank, state.queue[place] & ((1 << RANK_BITS) - 1))
-            latency_ns = problem.latency_ns[stage, size, rank]
-            push_batch(state, now_ns + latency_ns, stage, first, first + size)
+            latency_ns = problem.latency_ns[group, size, rank]
+            push_batch(state, now_ns + latency_ns, group, first, first + size)
             state.queues[stage, HEAD] = first + size
-            state.replicas[stage, FREE] -= 1
-            state.totals[stage, BATCHES] += 1
-            state.totals[stage, CALLS] += size
-            state.totals[stage, BUSY_NS] += latency_ns
+            state.replicas[group, FREE] -= 1
+            state.totals[group, BATCHES] += 1
+            state.totals[group, CALLS] += size
+            state.totals[group, BUSY_NS] += latency_ns
     return True
 
 
@@ -243,7 +247,7 @@ def advance(problem: Problem, state: State, until_ns: int) -> int:
     """Process all events before `until_ns`. Return `REACHED`, `FULL` or `STOPPED`. After `FULL` it can be resumed."""
     counters, batches, arrivals_ns = state.counters, state.batches, problem.arrivals_ns
     count = arrivals_ns.shape[0]
-    if not start_batches(problem, state, counters[NOW]):
+    if counters[NOW] < until_ns and not start_batches(problem, state, counters[NOW]):
         return FULL
     while counters[IN_FLIGHT] > 0 or counters[ARRIVED] < count:
         now_ns = until_ns

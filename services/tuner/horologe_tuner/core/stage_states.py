@@ -30,11 +30,12 @@ def observe_stages(simulation: Simulation) -> dict[str, StageState]:
     state, stages = simulation.state, simulation.workload.structure.stages
     running = [0] * len(stages)
     for batch in state.batches[: state.counters[kernel.IN_FLIGHT]].tolist():
-        running[batch[kernel.STAGE]] += batch[kernel.LAST] - batch[kernel.FIRST]
+        running[simulation.stage_of[batch[kernel.GROUP]]] += batch[kernel.LAST] - batch[kernel.FIRST]
     states = {}
     for place, (stage, calls_running) in enumerate(zip(stages, running, strict=True)):
-        _, calls, busy_ns, _ = state.totals[place].tolist()
-        ordered, ready = simulation.replicas(stage.name), int(state.replicas[place, kernel.LIVE])
+        groups = simulation.stage_of == place
+        _, calls, busy_ns, _ = state.totals[groups].sum(axis=0).tolist()
+        ordered, ready = simulation.replicas(stage.name), int(state.replicas[groups, kernel.LIVE].sum())
         states[stage.name] = StageState(ordered, ready, simulation.waiting(stage.name), calls_running, calls, busy_ns)
     return states
 

@@ -1,7 +1,8 @@
-"""Tuner core: scales the stages of applied plans as their traffic changes (InferLine section 5).
+"""Tuner core: carries out plans. Stages of pipelines scale with their traffic, workloads switch between shares.
 
-Events (from the controller) -> envelope of each plan -> decision -> ScaleTo (to the scaler) and Plan (to the
-controller). Tune (from an operator, by the frontend) applies and withdraws plans, and asks for the status.
+Events (from the controller) -> envelope of each pipeline, latencies of each workload -> decision -> ScaleTo (to the
+scaler) and Plan (to the controller). Tune (from an operator, by the frontend) applies and withdraws plans, and asks for
+the status. Pipelines: InferLine section 5, `pipeline_tuning/`. Shares of devices: iGniter section 4.2, `sharing/`.
 """
 
 from __future__ import annotations
@@ -15,19 +16,17 @@ from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
 from horologe_common.wire import DeviceState, Events, Models, Plan, Tune, Tuning
-from horologe_tuner.core.resources import check_plan, planned_models, workers_needed
-from horologe_tuner.core.running_plan import AppliedPlan, RunningPlan
-from horologe_tuner.core.scaling_rules import ScalingRules
+from horologe_tuner.core.pipeline_tuning.pipeline_tuner import PipelineTuner
+from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan
+from horologe_tuner.core.sharing.running_workload import AppliedWorkload
+from horologe_tuner.core.sharing.sharing_tuner import SHARING, SharingTuner, is_sharing_plan
 from horologe_tuner.core.tuner_status import Journal, JournalEntry, JournalEvent, TunerStatus
-from horologe_tuner.core.tuning_plan import parse_plan
 from horologe_tuner.core.worker_scaling import Scaled, WorkerScaling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_tuner.core.scaling_rules import Decision
-    from horologe_tuner.core.tuning_plan import TuningPlan
     from horologe_tuner.settings import TunerSettings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
@@ -38,6 +37,9 @@ class TunerState(msgspec.Struct, frozen=True):
 
     number: int
     applied: tuple[AppliedPlan, ...]
+    workloads: tuple[AppliedWorkload, ...] = ()
+    """Of the sharing plan."""
+    sharing_dry_run: bool = False
 
 
 class Tuner:
@@ -54,9 +56,6 @@ class Tuner:
         self.settings = settings
         self.out: list[Out] = []
         self.stats = Stats()
-        self.plans: dict[str, RunningPlan] = {}
-        """By pipeline."""
-        self._rules = ScalingRules(settings.demand, settings.settle_ns)
         self._number = 0
         self._controller = ""
         self._last_event = 0
@@ -70,6 +69,8 @@ class Tuner:
         """Names and keys of the models that are served; None: not known."""
         self._scaling = WorkerScaling(settings.reconcile_ns)
         self._journal = Journal()
+        self.pipelines = PipelineTuner(settings, self.stats, self._note)
+        self.sharing = SharingTuner(settings, self.stats, self._note)
         self._handlers: dict[type, Handler] = {
             Events: self._on_events,
             Tune: self._on_tune,
@@ -82,7 +83,8 @@ class Tuner:
     def restore(self, now_ns: int, state: TunerState) -> None:
         """Continue with the plans and replicas of an earlier incarnation."""
         self._number = state.number
-        self.plans = {applied.plan.pipeline: RunningPlan(now_ns, applied) for applied in state.applied}
+        self.pipelines.restore(now_ns, state.applied)
+        self.sharing.restore(now_ns, state.workloads, state.sharing_dry_run)
         self._seen_ns = now_ns
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -92,7 +94,7 @@ class Tuner:
 
     def tick(self, now_ns: int) -> None:
         """Notice missing events, and try a scaling again that has not succeeded."""
-        if self.plans and not self._blind and now_ns >= self._seen_ns + self.settings.blind_ns:
+        if self._watches and now_ns >= self._seen_ns + self.settings.blind_ns:
             self._become_blind(now_ns, "the controller sends no events" if self._controller else "no controller")
         if self._scaling.retry_ns is not None and now_ns >= self._scaling.retry_ns:
             self._scaling.retry_ns = None
@@ -101,40 +103,37 @@ class Tuner:
         self._journal.unwritten.clear()
 
     def wakeup_ns(self) -> int | None:
-        blind_ns = self._seen_ns + self.settings.blind_ns if self.plans and not self._blind else None
+        blind_ns = self._seen_ns + self.settings.blind_ns if self._watches else None
         return min((at_ns for at_ns in (blind_ns, self._scaling.retry_ns) if at_ns is not None), default=None)
+
+    @property
+    def _watches(self) -> bool:
+        """Whether a plan is applied and arrivals can be seen."""
+        return bool(self.pipelines or self.sharing) and not self._blind
 
     def refresh_stats(self) -> None:
         """Update the gauges that are derived from other state."""
         stats = self.stats
-        for gauge in ("horologe_tuner_replicas", "horologe_tuner_rate", "horologe_tuner_workers"):
-            stats.remove_values(gauge)
+        stats.remove_values("horologe_tuner_workers")
         stats.set("horologe_tuner_blind", to=bool(self._blind))
-        for plan in self.plans.values():
-            status = plan.describe(self._rules)
-            for stage, count in status.replicas.items():
-                stats.set("horologe_tuner_replicas", status.pipeline, stage, to=count)
-            for window_ns, rate in zip(status.windows_ns, status.rates, strict=True):
-                stats.set("horologe_tuner_rate", status.pipeline, f"{window_ns / 1e9:g}", to=rate)
-        for hardware, count in self._workers_wanted().items():
+        for hardware, count in self.pipelines.workers_wanted().items():
             stats.set("horologe_tuner_workers", hardware, "wanted", to=count)
         for hardware, count in self._scaling.last.workers.items():
             stats.set("horologe_tuner_workers", hardware, "running", to=count)
+        self.pipelines.refresh_stats()
+        self.sharing.refresh_stats(self._seen_ns)
 
     def check(self) -> None:
-        """Raise AssertionError if an invariant is broken: every stage of a plan has replicas."""
-        for name, running in self.plans.items():
-            assert name == running.plan.pipeline
-            assert set(running.state.replicas) == {stage.stage for stage in running.plan.stages}
-            assert all(count >= 1 for count in running.state.replicas.values())
+        """Raise AssertionError if an invariant of a plan is broken."""
+        self.pipelines.check()
+        self.sharing.check()
 
     def _on_events(self, now_ns: int, sender: str, events: Events, buffers: Sequence[Buffer]) -> None:
         """Record arrivals, and change what they need changed. A missing message makes the counts useless."""
         if sender != self._controller or events.number <= self._last_event:
             return
         if self._last_event and events.number > self._last_event + 1:
-            for running in self.plans.values():
-                running.reset_traffic()
+            self._reset_traffic(now_ns)
         resumed = bool(self._blind) or not self._last_event
         self._last_event, self._seen_ns = events.number, now_ns
         if self._blind:
@@ -142,34 +141,12 @@ class Tuner:
             self._blind = ""
         if events.devices is not None:
             self._devices = events.devices
-        changed = False
-        for running in self.plans.values():
-            running.record_events(events)
-            if decision := running.decide(now_ns, self._rules):
-                self._report_decision(now_ns, running, decision)
-                changed |= not self._only_reports(running)
+        changed = self.sharing.on_events(now_ns, events)
+        changed |= self.pipelines.on_events(now_ns, events)
         if changed:
             self._carry_out()
         elif resumed:
             self._scale()  # workers may have been lost, or a plan been applied meanwhile
-
-    def _report_decision(self, now_ns: int, running: RunningPlan, decision: Decision) -> None:
-        dry_run, pipeline = self._only_reports(running), running.plan.pipeline
-        mode = "dry_run" if dry_run else "applied"
-        self.stats.count("horologe_tuner_decisions_total", pipeline, decision.direction, mode)
-        event: JournalEvent = "scaled up" if decision.direction == "up" else "scaled down"
-        self._note(now_ns, event, pipeline, decision.describe(), dry_run)
-
-    def _only_reports(self, running: RunningPlan) -> bool:
-        return running.dry_run or self.settings.dry_run
-
-    def _effective(self) -> list[tuple[TuningPlan, dict[str, int]]]:
-        """Return the plans that are carried out, with their replicas."""
-        plans = self.plans.values()
-        return [(running.plan, running.state.replicas) for running in plans if not self._only_reports(running)]
-
-    def _workers_wanted(self) -> dict[str, int]:
-        return workers_needed(self._effective(), self.settings.max_workers)
 
     def _carry_out(self) -> None:
         """Store the state first, so that a killed tuner continues with it. Then tell controller and scaler."""
@@ -179,18 +156,18 @@ class Tuner:
         self._scale()
 
     def _save(self) -> None:
-        state = TunerState(self._number, tuple(running.applied() for running in self.plans.values()))
-        self.out.append(Out(self.store, state))
+        self.out.append(Out(self.store, TunerState(self._number, self.pipelines.applied(), *self.sharing.applied())))
 
     def _send_plan(self) -> None:
         """Send the resources of the models. Without any, only if the controller may have an earlier plan."""
         if self._controller and self._number:
-            self.out.append(Out(self._controller, Plan(self._number, planned_models(self._effective()))))
+            models = (*self.pipelines.planned_models(), *self.sharing.planned_models())
+            self.out.append(Out(self._controller, Plan(self._number, models)))
 
     def _scale(self) -> None:
         """Have the scaler run the wanted workers. Nothing is scaled while arrivals are unseen."""
         if self.settings.scaler != "none" and not self._blind:
-            call = self._scaling.start_call(self._workers_wanted())
+            call = self._scaling.start_call(self.pipelines.workers_wanted(), self.sharing.wanted_shares())
             if call is not None:
                 self.out.append(Out(self.scaler, call))
 
@@ -199,14 +176,17 @@ class Tuner:
             self.stats.count("horologe_tuner_scaler_errors_total")
             if message.error != self._scaling.last.error:
                 self._note(now_ns, "scaler failed", "", message.error)
-        self._scaling.finish_call(now_ns, message, self._workers_wanted())
+        self._scaling.finish_call(now_ns, message, self.pipelines.workers_wanted(), self.sharing.wanted_shares())
 
     def _become_blind(self, now_ns: int, reason: str) -> None:
         """Stop deciding: without arrivals, a missing controller would look like an end of the traffic."""
         self._blind = reason
         self._note(now_ns, "blind", "", f"{reason}: nothing is scaled until events arrive")
-        for running in self.plans.values():
-            running.reset_traffic()
+        self._reset_traffic(now_ns)
+
+    def _reset_traffic(self, now_ns: int) -> None:
+        self.sharing.reset_traffic(now_ns)
+        self.pipelines.reset_traffic()
 
     def _note(self, now_ns: int, event: JournalEvent, pipeline: str, text: str, dry_run: bool = False) -> None:
         self._journal.add(JournalEntry(now_ns, event, pipeline, text, dry_run))
@@ -216,47 +196,41 @@ class Tuner:
         status, reason, answer = Status.OK, "", None
         if message.command == "apply":
             status, reason = self._apply(now_ns, message)
+            if status == Status.OK:
+                self._carry_out()
         elif message.command == "withdraw":
             status, reason = self._withdraw(now_ns, message.document.decode(errors="replace"))
         elif message.command == "arrivals":
             pipeline = message.document.decode(errors="replace")
             status, reason = self._check_applied(pipeline)
-            answer = None if reason else self.plans[pipeline].recent_arrivals()
+            answer = None if reason else self.pipelines.recent_arrivals(pipeline)
         document = msgspec.json.encode(answer or self.describe(now_ns)) if status == Status.OK else b""
         self.out.append(Out(frontend, Tuning(message.id, document, int(status), reason)))
 
     def _apply(self, now_ns: int, message: Tune) -> tuple[Status, str]:
-        try:
-            plan = parse_plan(message.document)
-        except ValueError as error:
-            return Status.INVALID_INPUT, str(error)
-        others = [running.plan for name, running in self.plans.items() if name != plan.pipeline]
-        hardware = [device.hardware for device in self._devices] if self.settings.scaler == "none" else []
-        status, reason = check_plan(plan, others, self._served, hardware)
-        if status != Status.OK:
-            return status, reason
-        replicas = {stage.stage: stage.replicas for stage in plan.stages}
-        if not self.plans:
+        if not (self.pipelines or self.sharing):
             self._seen_ns = now_ns
-        running = self.plans[plan.pipeline] = RunningPlan(now_ns, AppliedPlan(plan, replicas, message.dry_run))
-        counts = ", ".join(f"{stage} {count}" for stage, count in replicas.items())
-        self._note(now_ns, "applied", plan.pipeline, f"replicas: {counts}", self._only_reports(running))
-        self._carry_out()
-        return Status.OK, ""
+        document, dry_run = message.document, message.dry_run
+        if is_sharing_plan(document):
+            return self.sharing.apply(now_ns, document, dry_run, self.pipelines.models(), self._served)
+        hardware = [device.hardware for device in self._devices] if self.settings.scaler == "none" else []
+        return self.pipelines.apply(now_ns, document, dry_run, self._served, hardware, self.sharing.models())
 
     def _check_applied(self, pipeline: str) -> tuple[Status, str]:
         """Return OK, or why there is no such plan."""
-        if pipeline in self.plans:
+        if pipeline in self.pipelines.plans:
             return Status.OK, ""
-        applied = ", ".join(self.plans) or "none"
+        applied = ", ".join(self.pipelines.plans) or "none"
         return Status.INVALID_INPUT, f"pipeline: got {pipeline!r}, wanted an applied plan: {applied}"
 
     def _withdraw(self, now_ns: int, pipeline: str) -> tuple[Status, str]:
-        status, reason = self._check_applied(pipeline)
-        if reason:
-            return status, reason
-        del self.plans[pipeline]
-        self._note(now_ns, "withdrawn", pipeline, "its workers keep running, for any model")
+        if pipeline == SHARING and pipeline not in self.pipelines.plans and self.sharing:
+            self.sharing.withdraw(now_ns)
+        else:
+            status, reason = self._check_applied(pipeline)
+            if reason:
+                return status, reason
+            self.pipelines.withdraw(now_ns, pipeline)
         self._carry_out()
         return Status.OK, ""
 
@@ -265,13 +239,13 @@ class Tuner:
         connected: dict[str, int] = {}
         for device in self._devices:
             connected[device.hardware] = connected.get(device.hardware, 0) + 1
-        models = {stage.model for running in self.plans.values() for stage in running.plan.stages}
+        models = self.pipelines.models() | self.sharing.models().keys()
         unserved = tuple(sorted(models.difference(self._served or models)))
         return TunerStatus(
             self._blind, self.settings.dry_run, self.settings.scaler, self._scaling.last.error,
-            self._workers_wanted(), self._scaling.last.workers, connected, unserved,
-            tuple(running.describe(self._rules) for running in self.plans.values()),
-            tuple(self._journal.recent(now_ns)),
+            self.pipelines.workers_wanted(), self._scaling.last.workers, connected, unserved,
+            self.pipelines.describe(), tuple(self._journal.recent(now_ns)),
+            self.sharing.describe(now_ns), self._scaling.last.shares,
         )  # fmt: skip
 
     def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
@@ -295,9 +269,10 @@ class Tuner:
     def _on_peer_disconnected(self, now_ns: int, sender: str, peer: PeerDisconnected, _: Sequence[Buffer]) -> None:
         if peer.address == self._controller:
             self._drop_controller()
-            if self.plans and not self._blind:
+            if self._watches:
                 self._become_blind(now_ns, "the controller has disconnected")
 
     def _drop_controller(self) -> None:
         self._announcements.disconnect(self._controller)
+        self.sharing.forget_devices()
         self._controller, self._last_event, self._devices = "", 0, ()

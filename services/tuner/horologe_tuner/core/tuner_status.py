@@ -7,20 +7,27 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from horologe_tuner.core.running_plan import PipelineStatus
+from horologe_tuner.core.pipeline_tuning.running_plan import PipelineStatus
+from horologe_tuner.core.sharing.running_workload import WorkloadStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 JournalEvent: TypeAlias = Literal[
-    "scaled up", "scaled down", "applied", "withdrawn", "blind", "sighted", "scaler failed"
-]
+    "scaled up", "scaled down", "applied", "withdrawn", "blind", "sighted", "scaler failed",
+    "switched up", "switched back", "failed over", "moved", "not repaired",
+]  # fmt: skip
+Note: TypeAlias = "Callable[[int, JournalEvent, str, str, bool], None]"
+"""Adds a journal entry: time, event, pipeline or workload, text, dry run."""
 JOURNAL_LENGTH = 20
 """Entries that the status shows."""
 
 
 class JournalEntry(msgspec.Struct, frozen=True):
-    """A decision, a plan applied or withdrawn, the begin or end of blindness, or an error of the scaler."""
+    """A decision, a plan applied or withdrawn, the begin or end of blindness, or an error of the scaler.
+
+    `pipeline`: name of a pipeline, or of a workload of the sharing plan.
+    """
 
     at_ns: int
     event: JournalEvent
@@ -58,6 +65,10 @@ class TunerStatus(msgspec.Struct, frozen=True):
     pipelines: tuple[PipelineStatus, ...]
     journal: tuple[RecentEntry, ...]
     """The last entries, newest first."""
+    workloads: tuple[WorkloadStatus, ...] = ()
+    """Of the sharing plan."""
+    shares_running: tuple[str, ...] = ()
+    """Workers of shares, as the scaler reports them."""
 
 
 class Journal:

@@ -1,25 +1,30 @@
 """Workers as pods of Kubernetes Deployments: reads and patches the subresource `scale`.
 
-The service account needs the verbs get and patch for `deployments/scale` in its namespace, and nothing else.
+The service account needs the verbs get and patch for `deployments/scale` in its namespace, and nothing else. For shares
+of devices it also needs get, list, create and delete for `deployments`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
 from horologe_common.service.settings import SettingsError
+from horologe_common.wanted_shares import check_shares, worker_environment
 from horologe_tuner.scaler import ScalingError
 from horologe_tuner.worker_names import WorkerNames
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from horologe_common.wanted_shares import WantedShare
     from horologe_tuner.settings import TunerSettings
 
 TIMEOUT_S = 10
+SHARE = "horologe.io/share"
+"""Label of the Deployment of a share, and of its pod: the name of the worker."""
 
 
 class KubernetesScaler:
@@ -43,6 +48,47 @@ class KubernetesScaler:
             )
         except (client.ApiException, HTTPError) as error:
             raise self._error(deployment, error) from error
+
+    def set_shares(self, wanted: Sequence[WantedShare]) -> tuple[str, ...]:
+        """See `Scaler`. A share is a copy of the Deployment of its hardware type, with one pod and other settings."""
+        try:
+            check_shares(wanted)
+            deployments = self._document(
+                self._api.list_namespaced_deployment(self._namespace, label_selector=SHARE, _request_timeout=TIMEOUT_S)
+            )
+            metadata = [item["metadata"] for item in deployments["items"]]
+            running = {item["labels"][SHARE]: item["name"] for item in metadata}
+            for share in wanted:
+                if share.worker not in running:
+                    self._create_share(share)
+            names = tuple(share.worker for share in wanted)
+            for worker in running.keys() - set(names):
+                self._api.delete_namespaced_deployment(running[worker], self._namespace, _request_timeout=TIMEOUT_S)
+            return names
+        except ValueError as error:
+            raise ScalingError(str(error)) from error
+        except (client.ApiException, HTTPError) as error:
+            raise self._error("of a share", error) from error
+
+    def _document(self, answer: object) -> Any:
+        """Return an answer of the API as it is in JSON."""
+        return self._api.api_client.sanitize_for_serialization(answer)
+
+    def _create_share(self, share: WantedShare) -> None:
+        name = self._names.find_name(share.hardware)
+        template = self._api.read_namespaced_deployment(name, self._namespace, _request_timeout=TIMEOUT_S)
+        spec = self._document(template)["spec"]
+        pod, labels = spec["template"], {SHARE: share.worker}
+        pod["metadata"]["labels"] = {**pod["metadata"].get("labels", {}), **labels}
+        settings = worker_environment(share)
+        container = pod["spec"]["containers"][0]
+        kept = [entry for entry in container.get("env", ()) if entry["name"] not in settings]
+        container["env"] = kept + [{"name": variable, "value": text} for variable, text in settings.items()]
+        body: Any = {
+            "metadata": {"name": f"{name}-{share.worker}".lower().replace("_", "-"), "labels": labels},
+            "spec": {**spec, "replicas": 1, "selector": {"matchLabels": pod["metadata"]["labels"]}},
+        }
+        self._api.create_namespaced_deployment(self._namespace, body, _request_timeout=TIMEOUT_S)
 
     def _replicas(self, hardware: str) -> int:
         deployment = self._names.find_name(hardware)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import NEVER_NS, ClockOffset, ms, s
-from horologe_common.core.instruments import RollingQuantile
+from horologe_common.clock import NEVER_NS, ClockOffset, ms
 from horologe_controller.core.cluster.device import Devices
 from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate, ModelProfiles
-from horologe_controller.core.cluster.lane import OutstandingWork
+from horologe_controller.core.cluster.lane import MessageLatency, OutstandingWork
 from horologe_controller.core.cluster.planned_models import PlannedModels
 from horologe_controller.core.cluster.runnable import runnable_profile, servable_models
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
+from horologe_controller.core.cluster.share_reports import adopt_pages, adopt_report, begin_standby, end_standby
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -69,16 +69,13 @@ class Cluster:
         self.devices = Devices()
         self.changes = ClusterChanges()
         self.residency = ModelResidency(self.changes)
-        self.outstanding = OutstandingWork()
+        self.latency = MessageLatency(return_window)
+        self.outstanding = OutstandingWork(self.latency)
         """Sum of what the pending EXECs of all shares still need."""
         self.capable: dict[str, dict[Share, bool]] = {}
         """Model key -> the shares that could run it."""
         self.capable_version = 0
         """Incremented whenever `capable` changes."""
-        self.returns = RollingQuantile(window=return_window, age_ns=s(5), quantile=0.9)
-        """Return latency: time from the end of an EXEC until its Result arrives here."""
-        self.overruns = RollingQuantile(window=100, age_ns=s(5), quantile=0.9)
-        """Time by which EXECs end later than predicted when they were planned."""
         self.distributions: dict[str, RuntimeDistributions] = {}
         """Distributions of solo execution times, for models of which the profiler has published them."""
         self.reloading: Mapping[str, bool] = NO_NAMES
@@ -103,14 +100,14 @@ class Cluster:
                 share = self._add_share(worker, report)
                 self.devices.add_share(share, message.device_info)
             else:
-                share.adopt_report(report, {key: worker.models[key][0].pages for key in changed})
+                adopt_report(share, report, {key: worker.models[key][0].pages for key in changed})
             share.reset_load_backoff()
-            for key in [key for key in share.estimates if key not in worker.models]:
+            for key in [key for key in (*share.estimates, *share.standby) if key not in worker.models]:
                 self.withdraw_model(share, key)
             for key in worker.models:
                 self._update_capability(worker, share, key)
             for key in report.resident:
-                if key not in share.estimates:
+                if share.find_estimate(key) is None:
                     self.changes.mark_unservable(share, key)
             self.changes.mark_reconfigured(share)
         self._assign_planned()
@@ -158,15 +155,19 @@ class Cluster:
             self.residency, self.outstanding, report.percent,
         )  # fmt: skip
         worker.shares[report.share] = share
-        share.adopt_pages(report, {key: spec.pages for key, (spec, *_) in worker.models.items()})
+        adopt_pages(share, report, {key: spec.pages for key, (spec, *_) in worker.models.items()})
         return share
 
     def _update_capability(self, worker: WorkerMirror, share: Share, model: str) -> None:
-        """Decide whether the share can run the model, by its worker's report and the admitted spec."""
+        """Decide whether the share can run the model, by its worker's report, the admitted spec and the plan."""
         profile = self.runnable_profile(worker, share, model)
         if profile is not None and self.planned.permits(share, model):
+            end_standby(share, model)
             seed = self._profiles.add_profile(model, self.planned.adjust_profile(share, model, profile))
             self._add_capability(share, model, Estimate(seed, share.pace, worker.models[model][0].content_hash))
+        elif profile is not None and self.planned.stands_by(share, model):
+            self._withdraw_capability(share, model)
+            begin_standby(share, model, Estimate({LOAD_SIZE: max(1, profile.load_ns)}, share.pace))
         else:
             self.withdraw_model(share, model)
 
@@ -216,16 +217,21 @@ class Cluster:
 
     def withdraw_model(self, share: Share, model: str) -> None:
         """Record that the share cannot run the model (any more)."""
-        if (estimate := share.estimates.pop(model, None)) is None:
-            return
-        self._remove_capability(share, model)
-        if model in share.resident:
+        withdrawn = self._withdraw_capability(share, model) or end_standby(share, model)
+        if withdrawn and model in share.resident:
             self.changes.mark_unservable(share, model)
+
+    def _withdraw_capability(self, share: Share, model: str) -> bool:
+        """Remove the share from those that may run the model. Return whether it was one."""
+        if (estimate := share.estimates.pop(model, None)) is None:
+            return False
+        self._remove_capability(share, model)
         if model not in self.capable:
             self._profiles.discard_model(model)
             self.changes.mark_revised(model)
         for size in estimate.seed_ns:
             self._cached_exec.pop((model, size), None)
+        return True
 
     def _remove_capability(self, share: Share, model: str) -> None:
         capable = self.capable[model]

@@ -19,7 +19,7 @@ def describe_shares(now_ns: int, cluster: Cluster, model: str = "") -> tuple[Sha
             share.device,
             share.pages_total,
             share.pages_free,
-            tuple(share.resident),
+            (*share.resident, *share.held),
             len(share.exec.pending) + len(share.load.pending),
             share.exec.free_at(now_ns) - now_ns,
             *share.typical_durations(now_ns, model),

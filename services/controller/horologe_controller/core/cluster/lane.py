@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from horologe_common.clock import NEVER_NS
+from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.core.indexed_heap import IndexedHeap
+from horologe_common.core.instruments import RollingQuantile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
+    from horologe_controller.settings import ControllerSettings
 
 ActionKind = Literal["infer", "load"]
+MORE_IN_FLIGHT, TURNS_AHEAD = 64, 3
+"""Just-in-time policies may have short batches in flight in this multiple of `controller.in_flight`: any batch for one
+return latency, full ones, which cannot grow, for three (docs/scheduling.md)."""
+OVERRUN_LIMIT_NS = us(500)
+"""Most that a batch leaves for EXECs ahead of it to end later than predicted."""
 
 
 class Action(msgspec.Struct):
@@ -44,11 +51,82 @@ class Action(msgspec.Struct):
         return [request for request in self.requests if request.action_id == self.id]
 
 
+class MessageLatency:
+    """How long messages of INFERs take, and how much later than predicted EXECs end.
+
+    The low quantiles are what the network takes: a stall of a process says nothing about the next message. Over slow
+    links, EXECs have ended whose Results are still on their way, and an idle device waits for what was sent.
+    """
+
+    def __init__(self, return_window: int = 1) -> None:
+        self.returns = RollingQuantile(window=return_window, age_ns=s(5), quantile=0.9)
+        """Time from the end of an EXEC until its Result arrives here."""
+        self.overruns = RollingQuantile(window=100, age_ns=s(5), quantile=0.9)
+        """Time by which EXECs end later than predicted when they were planned."""
+        self._dispatches = RollingQuantile(window=100, age_ns=s(5))
+        self.dispatch_ns = 0
+        """Low quantile of the time from a decision until an idle device begins: the INFER must arrive there, and the
+        inputs, which a Dispatch asks their holder for."""
+        self.return_ns = 0
+        """Low quantile of `returns`."""
+
+    @property
+    def round_trip_ns(self) -> int:
+        """What it takes at least from a decision until its Result is here, without the EXEC."""
+        return self.dispatch_ns + self.return_ns
+
+    def observe(self, now_ns: int, action: Action, began_ns: int, end_ns: int) -> None:
+        """Add an EXEC whose Result has arrived now."""
+        self.returns.observe(now_ns, now_ns - end_ns)
+        self.overruns.observe(now_ns, max(0, end_ns - action.promised_ns))
+        self.return_ns = self.returns.low_quantile(now_ns) or 0
+        if action.promised_ns - action.expected_ns <= action.sent_ns + self.dispatch_ns:
+            self._dispatches.observe(now_ns, max(0, began_ns - action.sent_ns))
+            self.dispatch_ns = self._dispatches.low_quantile(now_ns) or 0
+
+
+class LookAhead(NamedTuple):
+    """How far ahead the shares get work in one turn. All times are of the controller's clock."""
+
+    in_flight: int
+    """Limit of pending INFERs per share."""
+    until_ns: int
+    """A share with work until then gets no more."""
+    more_until_ns: int
+    """The same with `controller.in_flight` batches pending."""
+    return_until_ns: int
+    """The same with `controller.in_flight` batches pending, for a batch that may still grow."""
+    lead_until_ns: int
+    """The same for a batch that starts late for a reason (`Strategy.rank`)."""
+    earliest_ns: int
+    """When a batch that is sent now can start."""
+    overrun_ns: int
+    """By how much EXECs may end later than predicted."""
+
+
+def look_ahead(
+    now_ns: int, latency: MessageLatency, settings: ControllerSettings, lead_ns: int, just_in_time: bool
+) -> LookAhead:
+    """Return the look-ahead of this turn: `controller.lookahead_ns`, longer if messages take longer there and back."""
+    longest_ns = ahead_ns = max(settings.lookahead_ns, latency.round_trip_ns) - 1
+    if just_in_time:
+        ahead_ns = min(ahead_ns, lead_ns)
+    is_far = latency.round_trip_ns > settings.lookahead_ns
+    return_ns = latency.returns.high_quantile(now_ns) or 0
+    overrun_ns = min(latency.overruns.high_quantile(now_ns) or 0, OVERRUN_LIMIT_NS)
+    return LookAhead(
+        settings.in_flight * (MORE_IN_FLIGHT if just_in_time or is_far else 1), now_ns + ahead_ns,
+        now_ns + max(ahead_ns, min(longest_ns + 1, TURNS_AHEAD * return_ns)), now_ns + return_ns, now_ns + lead_ns,
+        now_ns + latency.dispatch_ns, overrun_ns,
+    )  # fmt: skip
+
+
 class Lane:
     """Pending actions of one lane, in the order of execution. `index` orders lanes in heaps."""
 
     def __init__(self, outstanding: OutstandingWork | None = None, index: int = 0) -> None:
         self.index = index
+        self._latency = MessageLatency() if outstanding is None else outstanding.latency
         self.pending: dict[int, Action] = {}
         self.due_ns = NEVER_NS
         """Predicted end of the oldest pending action."""
@@ -73,11 +151,17 @@ class Lane:
             self._outstanding.update_lane(self)
 
     def free_at(self, now_ns: int) -> int:
-        """Return the predicted end of the last pending action. The first one may be late already."""
+        """Return the predicted end of the last pending action, `now_ns` at the earliest.
+
+        The first action may be late already: its Result would be here if it had ended a return latency ago.
+        """
         at_ns = 0
         for action in self.pending.values():
-            at_ns = at_ns + action.expected_ns if at_ns else max(now_ns, action.start_ns + action.expected_ns)
-        return at_ns or now_ns
+            if at_ns:
+                at_ns += action.expected_ns
+            else:
+                at_ns = max(now_ns - self._latency.return_ns, action.start_ns + action.expected_ns)
+        return max(at_ns, now_ns)
 
     def finish_action(self, action: Action, at_ns: int) -> None:
         """Remove an action that ended at `at_ns`. If it was the first, the next one is taken to have begun then."""
@@ -87,7 +171,7 @@ class Lane:
         if was_first:
             self.due_ns = NEVER_NS
             for following in pending.values():
-                following.start_ns = start_ns = at_ns if at_ns > following.sent_ns else following.sent_ns
+                following.start_ns = start_ns = max(at_ns, following.sent_ns + self._latency.dispatch_ns)
                 following.end_ns = self.due_ns = start_ns + following.expected_ns
                 break
         if self._outstanding is not None:
@@ -105,9 +189,10 @@ class OutstandingWork:
     O(log lanes) for each lane that becomes late.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, latency: MessageLatency | None = None) -> None:
+        self.latency = latency or MessageLatency()
         self._work: dict[Lane, tuple[int, int]] = {}
-        """Lane -> (end of its last action, remaining work if its first action ended in 1 ns)."""
+        """Lane -> (end of its last action, remaining work if its first action ended a return latency ago)."""
         self._late_after: IndexedHeap[Lane, int] = IndexedHeap()
         """Lanes whose first action is not late, by the time when it will be. Their remaining work still shrinks."""
         self._late: dict[Lane, bool] = {}
@@ -130,9 +215,10 @@ class OutstandingWork:
             else:
                 end_ns = action.start_ns + action.typical_ns
         if end_ns:
-            self._work[lane] = end_ns + rest_ns, 1 + rest_ns
+            least_ns = 1 + max(0, rest_ns - self.latency.return_ns)
+            self._work[lane] = end_ns + rest_ns, least_ns
             self._on_time_ends_ns += end_ns + rest_ns
-            self._late_after.push(lane, end_ns - 1)
+            self._late_after.push(lane, end_ns + rest_ns - least_ns)
         elif before is not None:
             del self._work[lane]
             self._late_after.remove(lane)

@@ -6,6 +6,7 @@ Without a plan, every share may run every model that it can, in any compiled bat
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,11 +14,11 @@ import msgspec
 from horologe_common.core.protocol import instance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
     from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import Plan, PlannedModel
-    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.share import Share
 
 NO_PREDICTIONS: Mapping[Share, Mapping[int, int]] = {}
@@ -33,6 +34,8 @@ class PlannedModels:
         """Entries of the plan by name, or by key `name/version`."""
         self._assigned: dict[str, dict[Share, Mapping[int, int]]] = {}
         """Model key -> its shares -> durations that the plan predicts there, by batch size."""
+        self._standby: dict[str, dict[Share, bool]] = {}
+        """Model key -> shares that keep it loaded and do not run it."""
 
     def replace_plan(self, plan: Plan) -> None:
         """Adopt a plan. `assign_shares` makes it effective."""
@@ -49,6 +52,14 @@ class PlannedModels:
         """Return whether the share may run the model."""
         assigned = self._assigned.get(key)
         return assigned is None or share in assigned
+
+    def stands_by(self, share: Share, key: str) -> bool:
+        """Return whether the share keeps the model loaded and does not run it."""
+        return share in self._standby.get(key, ())
+
+    def slo_ns(self, key: str) -> int:
+        """Return the SLO by which the plan wants the model's latencies counted; 0: none."""
+        return max([entry.slo_ns for entry in self.find_entries(key)], default=0) if self._models else 0
 
     def adjust_profile(self, share: Share, key: str, profile: Profile) -> Profile:
         """Return the profile with the durations that the plan predicts for the share.
@@ -82,63 +93,116 @@ class PlannedModels:
         """
         if not self._models and not self._assigned:
             return []
-        workers = [worker for worker in cluster.workers.values() if not worker.draining]
-        candidates = {
-            key: [
-                share
-                for worker in workers
-                if key in worker.models
-                for share in worker.shares.values()
-                if cluster.runnable_profile(worker, share, key) is not None
-            ]
-            for key in cluster.admitted
-        }
-        changed = self._assign_shares(candidates)
-        pairs = [(share, key) for key in changed for share in candidates.get(key, ())]
+        candidates = Candidates(cluster)
+        before, stood_by = self._assigned, self._standby
+        self._assign_shares(candidates, sorted(cluster.admitted))
+        changed = [
+            key
+            for key in sorted(before | stood_by | self._assigned | self._standby)
+            if before.get(key) != self._assigned.get(key) or stood_by.get(key) != self._standby.get(key)
+        ]
+        for share in (*chain.from_iterable(before.values()), *chain.from_iterable(stood_by.values())):
+            share.kept = {}
+        self._update_kept()
+        pairs = []
+        for key in changed:
+            if key in before and key in self._assigned:  # all other shares may not run it, as before
+                parts = (before[key], stood_by.get(key, {}), self._assigned[key], self._standby.get(key, {}))
+                affected: Iterable[Share] = candidates.connected(dict.fromkeys(chain(*parts)))
+            else:
+                affected = candidates.of_model(key)
+            pairs += [(share, key) for share in affected]
         return sorted(pairs, key=lambda pair: not self.permits(*pair))
 
-    def _assign_shares(self, candidates: Mapping[str, Iterable[Share]]) -> list[str]:
-        """Assign shares to the planned models among `candidates`: model key -> the shares that could run it.
+    def _assign_shares(self, candidates: Candidates, keys: Iterable[str]) -> None:
+        """Assign shares to the planned models among the keys.
 
         A model gets the shares of the workers that the plan names. If none of them is there, it gets its number of
-        shares of its hardware type, first those with the fewest other planned models, then those that it has. Return
-        the keys whose shares or predictions have changed.
+        shares of its hardware type, first those with the fewest other planned models, then those that it has.
         """
-        before, self._assigned = self._assigned, {}
+        before, self._assigned, self._standby = self._assigned, {}, {}
         load: dict[Share, int] = {}
-        for key in sorted(candidates):
+        for key in keys:
             if not (entries := self.find_entries(key)):
                 continue
-            held = before.get(key, NO_PREDICTIONS)
-            order = sorted(candidates[key], key=lambda share: (load.get(share, 0), share not in held, share.index))
-            if assigned := _named_shares(entries, order) or _pooled_shares(entries, order):
+            if not (assigned := _named_shares(key, entries, candidates)):
+                held = before.get(key, NO_PREDICTIONS)
+                order = candidates.of_model(key)
+                order.sort(key=lambda share: (load.get(share, 0), share not in held, share.index))
+                assigned = _pooled_shares(entries, order)
+            if assigned:
                 self._assigned[key] = assigned
+            if standby := _standby_shares(key, entries, candidates, assigned):
+                self._standby[key] = standby
             for share in assigned:
                 load[share] = load.get(share, 0) + 1
-        changed = [key for key in (before | self._assigned) if before.get(key) != self._assigned.get(key)]
-        self._update_kept(before)
-        return sorted(changed)
 
-    def _update_kept(self, before: Mapping[str, Mapping[Share, Mapping[int, int]]]) -> None:
+    def _update_kept(self) -> None:
         """Write into each share the models that it must hold."""
-        for shares in before.values():
-            for share in shares:
-                share.kept = {}
-        for key, shares in self._assigned.items():
-            for share in shares:
-                share.kept = share.kept | {key: True}
+        for key, share in self._holding():
+            share.kept = share.kept | {key: True}
+
+    def _holding(self) -> Iterator[tuple[str, Share]]:
+        """Yield the pairs of a model and a share that must hold it."""
+        yield from ((key, share) for key, shares in self._assigned.items() for share in shares)
+        yield from ((key, share) for key, shares in self._standby.items() for share in shares)
 
     def check(self) -> None:
         """Assert that the shares keep what is assigned to them."""
-        for key, shares in self._assigned.items():
-            assert all(share.is_lost or key in share.kept for share in shares)
+        assert all(share.is_lost or key in share.kept for key, share in self._holding())
 
 
-def _named_shares(entries: Iterable[PlannedModel], shares: Iterable[Share]) -> dict[Share, Mapping[int, int]]:
-    """Return the shares of the workers that the entries name, with the durations predicted there."""
-    exec_ns = {name: entry.exec_ns for entry in entries for name in entry.workers}
-    names = {share: instance(share.worker).partition("/")[2] for share in shares}
-    return {share: exec_ns[name] for share, name in names.items() if name in exec_ns}
+class Candidates:
+    """Shares that could run models without a plan, of workers that do not drain.
+
+    A plan that names workers asks for their shares only. With 200 models on 400 workers, to ask for all shares of each
+    model would take 80,000 checks at every switch of a model.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._workers = {address: worker for address, worker in cluster.workers.items() if not worker.draining}
+        self._by_name = {instance(address).partition("/")[2]: worker for address, worker in self._workers.items()}
+
+    def of_model(self, key: str) -> list[Share]:
+        """Return all shares that could run the model."""
+        return [share for worker in self._workers.values() for share in self._runnable(key, worker)]
+
+    def of_worker(self, key: str, name: str) -> list[Share]:
+        """Return the shares of the worker `name` that could run the model; none if it is not connected."""
+        worker = self._by_name.get(name)
+        return [] if worker is None else self._runnable(key, worker)
+
+    def connected(self, shares: Iterable[Share]) -> Iterator[Share]:
+        """Yield those shares whose worker is connected and does not drain."""
+        return (share for share in shares if share.worker in self._workers)
+
+    def _runnable(self, key: str, worker: WorkerMirror) -> list[Share]:
+        shares = worker.shares.values() if key in worker.models else ()
+        return [share for share in shares if self._cluster.runnable_profile(worker, share, key) is not None]
+
+
+def _named_shares(key: str, entries: Iterable[PlannedModel], candidates: Candidates) -> dict[Share, Mapping[int, int]]:
+    """Return the shares of the workers that the entries name, with the durations predicted there.
+
+    An entry without a connected worker gets the first of its standby shares, one that has the model if possible.
+    """
+    assigned: dict[Share, Mapping[int, int]] = {}
+    for entry in entries:
+        named = [share for name in entry.workers for share in candidates.of_worker(key, name)]
+        assigned |= dict.fromkeys(named, entry.exec_ns)
+        if not named and (standby := [share for name in entry.standby for share in candidates.of_worker(key, name)]):
+            standby.sort(key=lambda share: key not in share.held and key not in share.resident)
+            assigned[standby[0]] = {}
+    return assigned
+
+
+def _standby_shares(
+    key: str, entries: Iterable[PlannedModel], candidates: Candidates, assigned: Container[Share]
+) -> dict[Share, bool]:
+    """Return the shares of the standby workers that the entries name, without those that run the model."""
+    names = [name for entry in entries for name in entry.standby]
+    return {share: True for name in names for share in candidates.of_worker(key, name) if share not in assigned}
 
 
 def _pooled_shares(entries: Iterable[PlannedModel], shares: Iterable[Share]) -> dict[Share, Mapping[int, int]]:

@@ -14,9 +14,6 @@ from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from horologe_common import wire
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
     from horologe_controller.core.cluster.lane import OutstandingWork
@@ -125,6 +122,11 @@ class Share:
         self.unused: dict[str, bool] = {}
         """Resident models that have not run since their LOAD."""
         self.estimates: dict[str, Estimate] = {}
+        """Of the models that the share may run."""
+        self.standby: dict[str, Estimate] = {}
+        """Of the models that the share only keeps loaded: the plan may switch them to it (`standby.py`)."""
+        self.held: dict[str, float] = {}
+        """Loaded standby models -> pages. Schedulers do not see them."""
         self.pace = RollingQuantile(window=PACE_ACTIONS, age_ns=s(10), quantile=0.5)
         """Durations of EXECs in thousandths of their profiles: a share that has become slow shows here."""
         self.load_refusals: dict[str, int] = {}
@@ -143,14 +145,8 @@ class Share:
     def reserve_pages(self, model: str, pages: float, *, loading: bool) -> None:
         self.pages_free -= pages
         (self.loading if loading else self.resident)[model] = pages
-        self.residency.add_model(self, model, resident=not loading)
-
-    def adopt_pages(self, report: wire.Share, pages: Mapping[str, float]) -> None:
-        """Mirror what a new share holds and loads. `pages`: of the models that its worker reports."""
-        held = {**dict.fromkeys(report.resident, False), **{key: True for key, _ in report.loading}}
-        for model, loading in held.items():
-            if model in pages:
-                self.reserve_pages(model, pages[model], loading=loading)
+        if model not in self.standby:
+            self.residency.add_model(self, model, resident=not loading)
 
     def finish_load(self, model: str, *, ok: bool) -> None:
         """Make the model resident, or free its pages if the LOAD did not succeed."""
@@ -160,11 +156,15 @@ class Share:
         if ok:
             self.load_refusals.pop(model, None)
             self.load_retry_ns.pop(model, None)
+        else:
+            self.pages_free += pages
+        if model in self.standby:
+            self.held |= {model: pages} if ok else {}
+        elif ok:
             self.resident[model] = pages
             self.unused[model] = True
             self.residency.add_model(self, model, resident=True)
         else:
-            self.pages_free += pages
             self.residency.remove_model(self, model)
 
     def reset_load_backoff(self) -> None:
@@ -172,22 +172,13 @@ class Share:
         self.load_retry_ns.clear()
 
     def unload_model(self, model: str) -> None:
-        self.pages_free += self.resident.pop(model)
-        self.unused.pop(model, None)
-        self.residency.remove_model(self, model)
-
-    def adopt_report(self, report: wire.Share, changed: Mapping[str, float]) -> None:
-        """Adopt what the worker did to models whose content changed: unloaded them, or reduced them to these pages.
-
-        A Result precedes the report of the model that it made resident, so what is missing there has been unloaded.
-        """
-        held = {*report.resident, *(key for key, _ in report.loading)}
-        for model in [model for model in self.resident if model in changed]:
-            if model not in held:
-                self.unload_model(model)
-            elif (surplus := self.resident[model] - changed[model]) > 0:
-                self.resident[model] = changed[model]
-                self.pages_free += surplus
+        """Free the pages of a loaded model."""
+        if model in self.held:
+            self.pages_free += self.held.pop(model)
+        elif model in self.resident:
+            self.pages_free += self.resident.pop(model)
+            self.unused.pop(model, None)
+            self.residency.remove_model(self, model)
 
     def mark_used(self, model: str) -> None:
         """Make the model the most recently used."""
@@ -201,16 +192,21 @@ class Share:
         self.exec.clear()
         self.load.clear()
         for model in (*self.resident, *self.loading):
-            self.residency.remove_model(self, model)
-        self.resident.clear()
-        self.loading.clear()
+            if model not in self.standby:
+                self.residency.remove_model(self, model)
+        for models in (self.resident, self.held, self.loading):
+            models.clear()
         self.pages_free = self.pages_total
         changes.mark_share(self)
 
     def predict(self, now_ns: int, model: str, size: int) -> int:
         """Return the duration of a batch of `size`, or of LOAD for `LOAD_SIZE`; NEVER_NS if the share cannot run it."""
-        estimate = self.estimates.get(model)
+        estimate = self.find_estimate(model) if size == LOAD_SIZE else self.estimates.get(model)
         return NEVER_NS if estimate is None else estimate.predict(now_ns, size)
+
+    def find_estimate(self, model: str) -> Estimate | None:
+        """Return the estimate of a model that the share may load."""
+        return self.estimates.get(model) or self.standby.get(model)
 
     def typical_durations(self, now_ns: int, model: str) -> tuple[dict[int, int], int]:
         """Return (median EXEC duration by batch size, median LOAD duration); ({}, 0) if it cannot run the model."""
@@ -235,13 +231,14 @@ class Share:
     @property
     def missing_models(self) -> int:
         """Number of models that the share could hold and does not."""
-        return len(self.estimates) - len(self.resident) - len(self.loading)
+        return len(self.estimates) + len(self.standby) - len(self.resident) - len(self.held) - len(self.loading)
 
     def can_load(self, model: str) -> bool:
         """Return whether the share could hold the model, does not, and is not in backoff for it."""
         return (
-            model in self.estimates
+            (model in self.estimates or model in self.standby)
             and model not in self.resident
+            and model not in self.held
             and model not in self.loading
             and model not in self.load_retry_ns
         )
@@ -250,10 +247,13 @@ class Share:
         return any(action.model == model for action in self.exec.pending.values())
 
     def check(self) -> None:
-        assert self.pages_free + sum(self.resident.values()) + sum(self.loading.values()) == self.pages_total
+        used = sum(sum(models.values()) for models in (self.resident, self.held, self.loading))
+        assert self.pages_free + used == self.pages_total
         assert self.pages_free >= 0
         assert all(self.residency.shares_of[model][self] for model in self.resident)
-        assert not any(self.residency.shares_of[model][self] for model in self.loading)
+        assert not any(self.residency.shares_of[model][self] for model in self.loading if model not in self.standby)
+        assert self.held.keys() <= self.standby.keys()
+        assert not self.standby.keys() & (self.estimates.keys() | self.resident.keys())
 
 
 class LoadBackoff:

@@ -129,7 +129,7 @@ class RequestLifecycle:
             return
         submitted, self.submitted = self.submitted, []
         table, specs = self.table, self._cluster.specs
-        return_ns = self._settings.margin_ns + (self._cluster.returns.high_quantile(now_ns) or 0)
+        return_ns = self._settings.margin_ns + (self._cluster.latency.returns.high_quantile(now_ns) or 0)
         groups: dict[tuple[str, int, bool], list[Request]] = {}
         for sender, submit, arrival_ns in submitted:
             if sender not in submitters or submit.id in (open_requests := table.of_submitter(sender)):

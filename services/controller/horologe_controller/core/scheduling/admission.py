@@ -205,7 +205,7 @@ class Admission:
             return refusal
         if rows is not None:
             return self.refuse_crowded_out(now_ns, requests, exec_ns, cluster, rows)
-        late_ns = now_ns + exec_ns - first.deadline_ns
+        late_ns = now_ns + cluster.latency.dispatch_ns + exec_ns - first.deadline_ns
         return Refusal(first, Reason.EXECUTION_TOO_LONG, late_ns) if late_ns > 0 else None
 
     def refuse_crowded_out(
@@ -216,7 +216,8 @@ class Admission:
         That work is due by the last deadline of the requests, or is that of the requests behind it.
         """
         request, delay_ns = requests[0], self._queueing_delay_ns(now_ns, requests, cluster, rows)
-        end_ns = now_ns + delay_ns + exec_ns + min(self._headroom_ns(now_ns, request, cluster), delay_ns)
+        begin_ns = now_ns + max(delay_ns, cluster.latency.dispatch_ns)
+        end_ns = begin_ns + exec_ns + min(self._headroom_ns(now_ns, request, cluster), delay_ns)
         if end_ns <= request.deadline_ns:
             return None
         if request.admitted and len(requests) == 1:
@@ -277,7 +278,7 @@ class Admission:
     def _headroom_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """Return how long before its deadline a request behind others must end, by the estimates."""
         budget_ns = max(0, request.deadline_ns - now_ns)
-        overrun_ns = min(cluster.overruns.high_quantile(now_ns) or 0, budget_ns // MAX_HEADROOM)
+        overrun_ns = min(cluster.latency.overruns.high_quantile(now_ns) or 0, budget_ns // MAX_HEADROOM)
         return max(budget_ns // HEADROOM, overrun_ns) + self._caution_ns.get(request.model, 0)
 
 

@@ -11,19 +11,19 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from horologe_common.core.indexed_heap import IndexedHeap
+from horologe_controller.core.cluster.lane import look_ahead
 from horologe_controller.core.scheduling.admission import Admission
 from horologe_controller.core.scheduling.best_effort import BestEffortLimit
 from horologe_controller.core.scheduling.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
 from horologe_controller.core.scheduling.scheduler import Batch, Plan, Reason, Refusal
-from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.cluster.lane import Action, LookAhead
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from horologe_controller.settings import ControllerSettings
 
 DEADLINE = attrgetter("deadline_ns")
-MORE_IN_FLIGHT, TURNS_AHEAD = 64, 3
-"""Just-in-time policies may have short batches in flight in this multiple of `controller.in_flight`: any batch for one
-return latency, full ones, which cannot grow, for three (docs/scheduling.md)."""
 
 
 class Planner:
@@ -215,82 +212,78 @@ class Planner:
         by_index = {share.index: share for share in shares}
         order = list(by_index)
         heapq.heapify(order)
+        policy = self.policy
+        lead_ns = policy.decision_lead_ns(now_ns, cluster)
+        ahead = look_ahead(now_ns, cluster.latency, self.settings, lead_ns, policy.just_in_time)
         while order:
             index = heapq.heappop(order)
-            self._fill_share(now_ns, by_index[index], cluster, plan)
+            self._fill_share(now_ns, by_index[index], cluster, ahead, plan)
             for share in self._reexamined:
                 if share.index > index and share.index not in by_index:
                     by_index[share.index] = share
                     heapq.heappush(order, share.index)
 
-    def _fill_share(self, now_ns: int, share: Share, cluster: Cluster, plan: Plan) -> None:
+    def _fill_share(self, now_ns: int, share: Share, cluster: Cluster, ahead: LookAhead, plan: Plan) -> None:
         """Give batches to one share until it has work for the look-ahead."""
         self._idle.pop(share, None)
-        settings, policy = self.settings, self.policy
+        settings = self.settings
         if not cluster.workers[share.worker].reachable or share.exec.is_overdue(now_ns, settings.action_grace_ns):
             return
         self._wants_work.remove(share)
-        lead_ns = policy.decision_lead_ns(now_ns, cluster)
-        ahead_ns = lead_ns if policy.just_in_time else settings.lookahead_ns - 1
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
-        limit = settings.in_flight * (MORE_IN_FLIGHT if policy.just_in_time else 1)
-        return_ns = cluster.returns.high_quantile(now_ns) or 0
-        overrun_ns = min(cluster.overruns.high_quantile(now_ns) or 0, DECISION_LEAD_NS)
-        received_ns = now_ns + return_ns  # a message to the worker takes as long as one back
-        from_ns = now_ns if free_ns > received_ns else received_ns
-        while in_flight < limit:
+        while in_flight < ahead.in_flight:
             if in_flight >= settings.in_flight:
-                if free_ns > from_ns + max(ahead_ns, min(settings.lookahead_ns, TURNS_AHEAD * return_ns)):
+                if free_ns > ahead.more_until_ns:
                     return  # a Result comes before the share wants work
-            elif free_ns > from_ns + ahead_ns:
-                self._wants_work.push(share, free_ns - ahead_ns)
+            elif free_ns > ahead.until_ns:
+                self._wants_work.push(share, free_ns - (ahead.until_ns - now_ns))
                 return
-            start_ns = max(free_ns, received_ns)
-            # behind EXECs that may end later than predicted
-            begin_ns = max(start_ns, free_ns + overrun_ns) if in_flight else start_ns
-            strategy = self._choose_strategy(now_ns, free_ns, begin_ns, lead_ns, share)
-            is_full = strategy is not None and strategy.size == strategy.queue.spec.max_batch
-            early = in_flight >= settings.in_flight and not is_full and free_ns > from_ns + return_ns
-            if strategy is None or early:
+            start_ns = max(free_ns, ahead.earliest_ns)
+            strategy = self._best_strategy(now_ns, start_ns, share, ahead.overrun_ns if in_flight else 0)
+            if strategy is not None and strategy.rank[0] and free_ns > ahead.lead_until_ns:
+                self._wants_work.push(share, free_ns - (ahead.lead_until_ns - now_ns))
+                strategy = None
+            if strategy is None:
+                self._idle[share] = True
+                return
+            is_full = strategy.size == strategy.queue.spec.max_batch
+            if in_flight >= settings.in_flight and not is_full and free_ns > ahead.return_until_ns:
                 self._idle[share] = True  # until the batch has grown, or a Result comes
                 return
             plan.start.append(self._pop_batch(now_ns, start_ns, share, cluster, strategy, plan.refuse))
             free_ns = start_ns + strategy.expected_ns
             in_flight += 1
 
-    def _choose_strategy(self, now_ns: int, free_ns: int, begin_ns: int, lead_ns: int, share: Share) -> Strategy | None:
-        """Return the batch that goes next. If there is none yet, the share may be examined again later."""
+    def _best_strategy(self, now_ns: int, start_ns: int, share: Share, overrun_ns: int) -> Strategy | None:
+        """Return the batch that goes next. `overrun_ns`: by how much EXECs ahead of it may end later than predicted."""
         if (rankings := self.rankings.of_share.get(share)) is None:
             return None
-        strategy = rankings[0].best_strategy(now_ns, begin_ns, share)
+        strategy = rankings[0].best_strategy(now_ns, start_ns + overrun_ns, share)
         if strategy is None:
-            strategy = self.best_effort.next_batch(now_ns, free_ns, share, rankings[1])
+            strategy = self.best_effort.next_batch(now_ns, start_ns, share, rankings[1])
             if strategy is None and (retry_ns := self.best_effort.retry_ns(share)):
                 self._wants_work.push(share, retry_ns)
-        if strategy is not None and strategy.rank[0] and free_ns > now_ns + lead_ns:
-            self._wants_work.push(share, free_ns - lead_ns)
-            return None
         return strategy
 
     def _pop_batch(
-        self, now_ns: int, free_ns: int, share: Share, cluster: Cluster, strategy: Strategy, refusals: list[Refusal]
+        self, now_ns: int, start_ns: int, share: Share, cluster: Cluster, strategy: Strategy, refusals: list[Refusal]
     ) -> Batch:
         """Take the requests of a strategy from their queue. Adds to `refusals` what the policy drops for the batch."""
         queue, expected_ns, count_late = strategy.queue, strategy.expected_ns, self._count_late_heads
-        if self._on_batch_chosen is not None and self._on_batch_chosen(free_ns, share, strategy):
+        if self._on_batch_chosen is not None and self._on_batch_chosen(start_ns, share, strategy):
             self.rankings.rerank_deadlines()
         requests = self.queues.pop_batch(queue, strategy.places)
         self._on_dequeued(now_ns, requests, queue, cluster)
         deadline_ns = requests[0].deadline_ns if self.policy.deadline_rule == "predict" else None
-        latest_ns = strategy.latest_start_ns(free_ns, deadline_ns, self.settings.window_ns)
+        latest_ns = strategy.latest_start_ns(start_ns, deadline_ns, self.settings.window_ns)
         if queue.best_effort:
             self.best_effort.charge(now_ns, share, expected_ns)
         else:
             alone_ns = share.predict(now_ns, queue.model, queue.spec.batch_sizes[0])
             self.admission.lower_caution(queue.model, len(requests), alone_ns)
-            if count_late is not None and (late_heads := count_late(queue, free_ns + expected_ns)):
+            if count_late is not None and (late_heads := count_late(queue, start_ns + expected_ns)):
                 refusals += self._drop_heads(now_ns, queue, late_heads, cluster)
-        return Batch(share, queue.model, strategy.size, requests, free_ns, latest_ns, expected_ns)
+        return Batch(share, queue.model, strategy.size, requests, start_ns, latest_ns, expected_ns)
 
     def _drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> Iterator[Refusal]:
         """Refuse the first `count` requests of a queue."""

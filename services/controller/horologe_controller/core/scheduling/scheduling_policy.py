@@ -76,7 +76,7 @@ class SchedulingPolicy:
 
     def decision_lead_ns(self, now_ns: int, cluster: Cluster) -> int:
         """Return how long before a share runs dry a just-in-time, shrunken or best-effort batch is decided on."""
-        return DECISION_LEAD_NS
+        return max(DECISION_LEAD_NS, cluster.latency.round_trip_ns)
 
     def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """Return the shortest time in which the request could run alone; 0 if no share ever could run it."""

@@ -145,6 +145,8 @@ class PipelineCalls:
             service_ns += record.observe_call(now_ns, latency_ns, result.exec_ns)
         run.trace.end_call(now_ns, call.number, service_ns)
         run.exec_ns += result.exec_ns
+        if is_model and result.batch_size:
+            run.device_ns += result.exec_ns * waiter.query.rows // result.batch_size
         done = CallDone(run.id, call.number, OK, "", result.outputs)
         self._post(Out(run.pipeline.driver, done, result.buffers))
 

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.core.protocol import Out, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import Status
-from horologe_common.wire import Dispatch, DriverReady, ModelCall, Outcome, PipelineInfo, RunDone, Ship, Submit
+from horologe_common.wire import (
+    Dispatch,
+    DriverReady,
+    ModelCall,
+    Outcome,
+    PipelineInfo,
+    QueriesArrived,
+    RunDone,
+    Ship,
+    Submit,
+)
 from horologe_selector.core.pipelines.calls import PipelineCalls
 from horologe_selector.core.pipelines.registry import PipelineRegistry
 from horologe_selector.core.pipelines.runs import PipelineRuns
@@ -39,6 +49,7 @@ class PipelineProcessor:
         self._address = address
         self._post = post
         self._return_latency = return_latency
+        self._inflight = inflight
         self.staging = StagedInputs(address, settings.pipeline_staging_bytes)
         inflight.pipelines, inflight.address = models.pipelines, address
         self.registry = PipelineRegistry(models, post)
@@ -78,16 +89,23 @@ class PipelineProcessor:
             self._post(Out(frontend, self.registry.announcement()))
 
     def tick(self, now_ns: int) -> None:
-        """End overdue runs, ping the drivers, and announce changes."""
+        """End overdue runs, ping the drivers, announce changes, and report the queries that have arrived."""
         if not self.registry.pipelines and not self.registry.changed:
             return
         self.runs.tick(now_ns)
         self.registry.ping_drivers(now_ns)
+        self._report_arrivals()
         if self.registry.changed:
             self.registry.changed = False
             announcement = self.registry.announcement()
             for frontend in self._return_latency.frontends():
                 self._post(Out(frontend, announcement))
+
+    def _report_arrivals(self) -> None:
+        arrived, controller = self.runs.arrived, self._inflight.controller
+        if arrived and controller:
+            self._post(Out(controller, QueriesArrived(tuple(arrived.items()))))
+        arrived.clear()
 
     def wakeup_ns(self) -> int | None:
         deadline_ns = self.runs.deadlines.next_ns()

@@ -47,6 +47,8 @@ class Pipeline(msgspec.Struct, eq=False):
     """Processes of the driver that have ended."""
     failed: dict[int, int] = {}
     """Queries without outputs, by status."""
+    device_ns: dict[str, int] = msgspec.field(default_factory=lambda: {"answered": 0, "failed": 0})
+    """Device time of finished calls, by what became of their query."""
 
     @property
     def spec(self) -> ModelSpec:
@@ -126,6 +128,8 @@ class PipelineRegistry:
             stats.set("horologe_pipeline_open", name, to=pipeline.open_runs)
             stats.set("horologe_pipeline_open_limit", name, to=pipeline.limit.limit)
             stats.set("horologe_pipeline_driver_restarts_total", name, to=pipeline.restarts)
+            for result, used_ns in pipeline.device_ns.items():
+                stats.set("horologe_pipeline_device_seconds_total", name, result, to=used_ns / 1e9)
             for stage in pipeline.structure.stage_states():
                 stats.set("horologe_pipeline_calls_total", name, stage.name, to=stage.calls)
                 stats.set("horologe_pipeline_drops_total", name, stage.name, to=stage.drops)

@@ -49,6 +49,8 @@ class Run(msgspec.Struct, eq=False):
     calls: dict[int, OpenCall] = {}
     exec_ns: int = 0
     """Execution time of its calls."""
+    device_ns: int = 0
+    """Part of their batches' device time that its calls of models have used."""
 
     @property
     def id(self) -> int:
@@ -71,6 +73,8 @@ class PipelineRuns:
         post: Callable[[Out], None],
     ) -> None:
         self.deadlines = Timers()
+        self.arrived: dict[str, int] = {}
+        """Pipeline -> queries that have arrived and are not reported yet, refused ones too."""
         self._address = address
         self._registry = registry
         self._calls = calls
@@ -96,6 +100,8 @@ class PipelineRuns:
             reason = pipeline.reason if pipeline else "it is not served any more"
             self._refuse(submit, Status.UNKNOWN_MODEL, f"pipeline {submit.model}: {reason}")
             return
+        if not submit.best_effort:
+            self.arrived[pipeline.spec.name] = self.arrived.get(pipeline.spec.name, 0) + 1
         if len(self._runs) >= self._limit:
             reason = f"{self._limit} queries of pipelines are open (selector.pipeline_runs)"
             self._refuse(submit, Status.REFUSED, reason)
@@ -196,7 +202,7 @@ class PipelineRuns:
         outputs = Outputs(
             0, (RowStatus(run.id, rows),), message.outputs, spec.key, rows, now_ns - exec_ns, now_ns, spec.content_hash
         )
-        self._remove(now_ns, run)
+        self._remove(now_ns, run, "answered")
         self._post(Out(self._address, outputs, buffers))
 
     def fail_run(self, now_ns: int, run: Run, status: int, reason: str, ended: bool = False) -> None:
@@ -233,9 +239,10 @@ class PipelineRuns:
             self._post(Out(run.pipeline.driver, EndRun(run.id)))
         self._remove(now_ns, run)
 
-    def _remove(self, now_ns: int, run: Run) -> None:
+    def _remove(self, now_ns: int, run: Run, result: str = "failed") -> None:
         """Remove a run and cancel its calls."""
         del self._runs[run.id]
+        run.pipeline.device_ns[result] += run.device_ns
         self.deadlines.cancel(run.id)
         run.pipeline.open_runs -= 1
         self._calls.cancel_calls(now_ns, run)

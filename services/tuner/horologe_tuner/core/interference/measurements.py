@@ -23,6 +23,7 @@ class SoloRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu_ms: float
     """Latency of the GPU execution phase, without transfers."""
     power_w: float
+    """0: the device has no power sensor."""
     frequency_mhz: float
     cache_percent: float | None = None
     """L2 utilisation, where measured."""
@@ -58,7 +59,7 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for run in self.solo:
             place = f"{self.model}: run at batch {run.batch}, share {run.share_percent:g}%"
             for field in ("batch", "share_percent", "gpu_ms", "power_w", "frequency_mhz"):
-                _check(f"{place}: {field}", getattr(run, field))
+                _check(f"{place}: {field}", getattr(run, field), zero=field == "power_w")
             if run.share_percent > 100:
                 raise ProfileError(f"{place}: share_percent: got {run.share_percent:g}, wanted at most 100")
             if run.cache_percent is not None:
@@ -100,7 +101,7 @@ class GpuProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _check(f"{self.name}: idle_power_w", self.idle_power_w, zero=True)
         for run in self.runs:
             for field in CopiesRun.__struct_fields__:
-                zero = field == "scheduling_ms_per_kernel"
+                zero = field in ("scheduling_ms_per_kernel", "power_w")
                 _check(f"{self.name}: run of {run.copies} copies: {field}", getattr(run, field), zero=zero)
             if run.frequency_mhz > 1.01 * self.max_frequency_mhz:
                 wanted = f"at most the maximum of {self.max_frequency_mhz:g}"

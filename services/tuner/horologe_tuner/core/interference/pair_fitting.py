@@ -17,14 +17,13 @@ from horologe_tuner.core.interference.fitting import GpuFit
 from horologe_tuner.core.interference.measurements import ProfileError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
     from horologe_common.interference.prediction import InterferenceModel
     from horologe_tuner.core.interference.measurements import PairRun
 
-_FITTED = ("scheduling_offset_ms", "cache_scale", "frequency_slope")
-_STEP = (0.001, 1.0, 1.0)
+_STEP = {"scheduling_offset_ms": 0.001, "cache_scale": 1.0, "frequency_slope": 1.0}
 """Typical size of each fitted coefficient."""
 _MISSING = {
     "scheduling_offset_ms": "a pair with a short active time",
@@ -64,33 +63,52 @@ def pair_arrays(pairs: Sequence[PairRun], models: Mapping[str, ModelCoefficients
 
 
 def fit_pairs(
-    model: InterferenceModel, gpu: GpuCoefficients, arrays: PairArrays, solo_ms: Array | None = None
+    model: InterferenceModel,
+    gpu: GpuCoefficients,
+    arrays: PairArrays,
+    solo_ms: Array | None = None,
+    fixed: Collection[str] = (),
+    keep_undetermined: bool = False,
 ) -> GpuFit:
     """Return `gpu` with beta_sch, cache_scale and alpha_f that minimise the relative error of the pairs.
 
     `solo_ms`: measured latency of each slot alone, of the shape of the pairs. If given, predictions are scaled to it;
-    see `scale_to_measured`. alpha_sch stays: pairs cannot tell it from beta_sch (Eq. 6 with two workloads).
+    see `scale_to_measured`. alpha_sch stays: pairs cannot tell it from beta_sch (Eq. 6 with two workloads). So do the
+    coefficients named in `fixed`.
 
-    Raises ProfileError that names a coefficient that the pairs do not determine, and the pair that is missing.
+    Raises ProfileError that names a coefficient that the pairs do not determine, and the pair that is missing. With
+    `keep_undetermined`, the coefficient keeps the value in `gpu` instead.
     """
+    free = [name for name in _STEP if name not in fixed]
+    if not free:
+        return GpuFit(gpu, {})
 
     def residuals(values: Array) -> Array:
-        changed = msgspec.structs.replace(gpu, **dict(zip(_FITTED, values.tolist(), strict=True)))
+        changed = msgspec.structs.replace(gpu, **dict(zip(free, values.tolist(), strict=True)))
         predicted = predict_pairs(model, changed, arrays, solo_ms)
         return np.asarray((predicted / arrays.latency_ms - 1).ravel())
 
-    start = np.array([getattr(gpu, name) for name in _FITTED])
-    bounds = ([-np.inf, 0.0, -np.inf], [np.inf, np.inf, 0.0])
-    result = least_squares(residuals, start, x_scale=np.array(_STEP), bounds=bounds)
-    strength = np.linalg.norm(result.jac, axis=0) * np.array(_STEP)
-    for name, effect in zip(_FITTED, strength, strict=True):
+    limits = _limits(gpu)
+    low, high = np.array([limits[name] for name in free]).T
+    steps, start = np.array([_STEP[name] for name in free]), np.array([getattr(gpu, name) for name in free])
+    result = least_squares(residuals, np.clip(start, low, high), x_scale=steps, bounds=(low, high))
+    strength = np.linalg.norm(result.jac, axis=0) * steps
+    for name, effect in zip(free, strength, strict=True):
         if effect < 1e-6:
+            if keep_undetermined:
+                return fit_pairs(model, gpu, arrays, solo_ms, {*fixed, name}, keep_undetermined=True)
             raise ProfileError(f"{gpu.name}: {name}: not determined, missing {_MISSING[name]}")
-    left = max(result.fun.size - len(_FITTED), 1)
+    left = max(result.fun.size - len(free), 1)
     covariance = np.linalg.pinv(result.jac.T @ result.jac) * 2 * result.cost / left
-    fitted = dict(zip(_FITTED, result.x.tolist(), strict=True))
-    deviations = dict(zip(_FITTED, np.sqrt(np.diag(covariance)).tolist(), strict=True))
+    fitted = dict(zip(free, result.x.tolist(), strict=True))
+    deviations = dict(zip(free, np.sqrt(np.diag(covariance)).tolist(), strict=True))
     return GpuFit(msgspec.structs.replace(gpu, **fitted), deviations)
+
+
+def _limits(gpu: GpuCoefficients) -> dict[str, tuple[float, float]]:
+    """Return the least and largest value of each fitted coefficient. No delay of two workloads is negative (Eq. 6)."""
+    offset = (-2 * gpu.scheduling_slope_ms, np.inf)
+    return {"scheduling_offset_ms": offset, "cache_scale": (0.0, np.inf), "frequency_slope": (-np.inf, 0.0)}
 
 
 def predict_pairs(

@@ -41,17 +41,22 @@ def isolated_bounds(evaluator: Evaluator) -> Bounds:
     The sum over the stages is a lower bound for every configuration, as far as a faster stage never delays a query.
     Batches break this rule by small amounts: calls that come earlier may start a smaller batch.
     """
-    ideal, bounds = frictionless(evaluator), []
+    return [{kind: evaluator.price((least,)) for kind, least in stage.items()} for stage in isolated_stages(evaluator)]
+
+
+def isolated_stages(evaluator: Evaluator) -> list[dict[str, StageConfiguration]]:
+    """Return, for each stage and each hardware type that can meet the objective, the configuration of least cost."""
+    ideal, stages = frictionless(evaluator), []
     for place, stage in enumerate(evaluator.structure.stages):
-        least: dict[str, float] = {}
+        least: dict[str, StageConfiguration] = {}
         for kind in evaluator.hardware_of(stage):
             most = REPLICAS_LIMIT
             for batch in reversed(evaluator.profiles[stage.model][kind.name].batch_sizes):
                 if replicas := least_alone(evaluator, ideal, place, kind.name, batch, most):
-                    least[kind.name] = replicas * kind.price_per_hour
+                    least[kind.name] = StageConfiguration(stage.name, stage.model, kind.name, batch, replicas)
                     most = replicas - 1
-        bounds.append(least)
-    return bounds
+        stages.append(least)
+    return stages
 
 
 def assignments(bounds: Bounds) -> Iterator[tuple[float, tuple[str, ...]]]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from horologe_common.clock import NEVER_NS
-from horologe_tuner.core.estimator import Simulation, StageLoad, Workload
+from horologe_tuner.core.estimator import Simulation, StageLoad
+from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.objective import Objective, percentile_ns
 from horologe_tuner.core.plans import REPLICAS_LIMIT, Configuration, StageConfiguration, price_of
 

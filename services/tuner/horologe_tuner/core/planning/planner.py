@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from horologe_tuner.core.envelope import envelope_of, window_lengths
+from horologe_tuner.core.pipeline_tuning.envelope import envelope_of, window_lengths
+from horologe_tuner.core.pipeline_tuning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
 from horologe_tuner.core.planning.bounds import assignments, isolated_bounds
-from horologe_tuner.core.planning.exchange import improve
+from horologe_tuner.core.planning.exchange import exchange_replicas, improve
+from horologe_tuner.core.planning.growth import batches_for_growth
 from horologe_tuner.core.planning.initialization import Infeasible, fastest_hardware, initialize, service_path
-from horologe_tuner.core.planning.minimization import CENT, Moves, minimize_cost, removals
+from horologe_tuner.core.planning.minimization import CENT, Moves, cheaper_action, minimize_cost, removals
 from horologe_tuner.core.plans import Alternative, PipelinePlan, PlannedStage
-from horologe_tuner.core.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +37,19 @@ def make_plan(evaluator: Evaluator, search: Search = "restarts") -> PipelinePlan
         found.append(improve(evaluator, first))
         bound = _restart(evaluator, found)
     best = min(reversed(found), key=evaluator.price)  # of equal ones the one from which no action leads on
+    if search == "restarts":
+        best = _with_room(evaluator, best)
     return describe_plan(evaluator, best, found, bound)
+
+
+def _with_room(evaluator: Evaluator, configuration: Configuration) -> Configuration:
+    """Return the configuration with batches for growth. If they make a cheaper one possible, go on from that."""
+    while True:
+        configuration = batches_for_growth(evaluator, configuration)
+        cheaper = cheaper_action(evaluator, configuration) or exchange_replicas(evaluator, configuration)
+        if cheaper is None:
+            return configuration
+        configuration = improve(evaluator, cheaper)
 
 
 def _restart(evaluator: Evaluator, found: list[Configuration]) -> float:

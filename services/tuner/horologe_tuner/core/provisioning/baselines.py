@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
 from horologe_common.interference.prediction import (
@@ -17,9 +18,10 @@ from horologe_common.interference.prediction import (
     stack_coefficients,
 )
 from horologe_tuner.core.provisioning.placement import decreasing_order
+from horologe_tuner.core.provisioning.plan_prediction import with_predictions
 from horologe_tuner.core.provisioning.provisioner import PAPER_OPTIONS, empty_fleets, place_all, plan_of, provision
-from horologe_tuner.core.provisioning.share_bounds import BATCH_LIMIT, appropriate_batch
-from horologe_tuner.core.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from horologe_tuner.core.provisioning.share_bounds import appropriate_batch
+from horologe_tuner.core.provisioning.workloads import BATCH_LIMIT, Placement, PlannedGpu, SharingPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +32,12 @@ if TYPE_CHECKING:
 GSLICE_THRESHOLD = 0.1
 GSLICE_ADJUSTMENTS = 5
 """Section 5.3: the plan after five adjustments is judged."""
+GSLICE_SHARE = 30.0
+"""First share of every workload, in the authors' implementation."""
 GPU_LETS_SHARES = (20.0, 40.0, 50.0, 60.0, 80.0)
+EFFICIENT_SHARES = {"alexnet": 40.0, "resnet50": 60.0, "vgg19": 40.0, "ssd": 40.0}
+"""Share of a V100 with the most throughput for its size. From Table 1 and Fig. 19; that of SSD gives the 8 GPUs of Fig.
+14. Other models: 50%."""
 GPU_LETS_WORKLOADS = 2
 SLOWDOWN = (-0.0000972, 0.00154, 0.0738)
 """V100, fitted from the pairs of iGniter: latency over latency alone minus 1 = a c_own + b c_neighbour + c, with L2
@@ -62,48 +69,45 @@ def plan_ffd_with_allocation(workloads: Sequence[Workload], kind: GpuType) -> Sh
 def plan_gslice(workloads: Sequence[Workload], kind: GpuType, model: InterferenceModel) -> SharingPlan:
     """Return GSLICE+: iGniter's placement, with share and batch of each workload adjusted by its own measurements.
 
-    The workloads of a GPU start with equal shares and batch 1. `model` stands for the measurements. Where the shares
-    exceed 100%, each is scaled down in proportion (oversubscribed SMs).
+    Before each adjustment of the shares, and after the last one, the batch sizes are adjusted until they settle.
+    `model` stands for the measurements. Where the shares exceed 100%, each is scaled down in proportion: the SMs are
+    oversubscribed.
     """
     placed = provision(workloads, [kind], PAPER_OPTIONS)
     gpus = []
     for gpu in placed.gpus:
-        share = np.full(len(gpu.placements), 100 / len(gpu.placements))
-        batch = np.ones(len(gpu.placements))
+        share, batch = np.full(len(gpu.placements), GSLICE_SHARE), np.ones(len(gpu.placements))
         for _ in range(GSLICE_ADJUSTMENTS):
+            batch = _settle_batches(kind, model, gpu.placements, batch, share)
             measured = _measure(kind, model, gpu.placements, batch, share)
-            share, batch = _adjust(kind, gpu.placements, share, batch, *measured)
-        latency, throughput = _measure(kind, model, gpu.placements, batch, share)
-        gpus.append(_planned(kind, gpu.placements, batch, share, latency, throughput))
-    return SharingPlan(tuple(gpus), len(gpus) * kind.gpu.price_per_hour)
+            share = _adjust_shares(kind, gpu.placements, share, *measured)
+        batch = _settle_batches(kind, model, gpu.placements, batch, share)
+        gpus.append(_planned(kind, gpu.placements, batch, share))
+    return with_predictions(SharingPlan(tuple(gpus), len(gpus) * kind.gpu.price_per_hour), [kind], model)
 
 
 def plan_gpu_lets(workloads: Sequence[Workload], kind: GpuType, model: InterferenceModel) -> SharingPlan:
-    """Return gpu-lets+: the most efficient of five shares, at most two workloads on a GPU, best fit by rate.
+    """Return gpu-lets+: the most efficient of five shares, and at most one other workload on the rest, best fit.
 
     The linear slowdown is checked for the workload that arrives, not for the one that is there. Batch sizes are b_appr.
     """
     (fleet,) = empty_fleets(workloads, [kind], PAPER_OPTIONS)
     gpus: list[list[_Let]] = []
     for workload in sorted(fleet.tables.workloads, key=lambda workload: -workload.rate):
-        best: tuple[float, list[_Let], _Let] | None = None
-        for gpu in gpus:
-            if len(gpu) < GPU_LETS_WORKLOADS:
-                free = 100 - gpu[0].share
-                let = _fit_let(kind, model, workload, free, gpu[0])
-                if let is not None and (best is None or free - let.share < best[0]):
-                    best = (free - let.share, gpu, let)
-        if best is not None:
-            best[1].append(best[2])
-            continue
-        alone = _fit_let(kind, model, workload, 100.0, None)
-        gpus.append([alone or _Let(workload, BATCH_LIMIT, 100.0, 0.0)])
+        for gpu in sorted((gpu for gpu in gpus if len(gpu) < GPU_LETS_WORKLOADS), key=lambda gpu: -gpu[0].share):
+            let = _fit_let(kind, model, workload, 100 - gpu[0].share, gpu[0])
+            if let is not None:
+                gpu.append(let)
+                break
+        else:
+            alone = _fit_let(kind, model, workload, 100.0, None)
+            gpus.append([alone or _Let(workload, BATCH_LIMIT, 100.0, 0.0)])
     planned = []
     for gpu in gpus:
         placements = [_placement(let.workload) for let in gpu]
         batch, share = np.array([let.batch for let in gpu], float), np.array([let.share for let in gpu])
-        planned.append(_planned(kind, placements, batch, share, *_measure(kind, model, placements, batch, share)))
-    return SharingPlan(tuple(planned), len(planned) * kind.gpu.price_per_hour)
+        planned.append(_planned(kind, placements, batch, share))
+    return with_predictions(SharingPlan(tuple(planned), len(planned) * kind.gpu.price_per_hour), [kind], model)
 
 
 def violations(plan: SharingPlan) -> list[str]:
@@ -127,33 +131,20 @@ class _Let(NamedTuple):
 def _fit_let(
     kind: GpuType, model: InterferenceModel, workload: Workload, free: float, neighbour: _Let | None
 ) -> _Let | None:
-    """Return the smallest share from the most efficient one on that meets the SLO beside the neighbour, if any."""
+    """Return the share that meets the SLO: the rest of the GPU, on an empty GPU the smallest efficient one."""
     coefficients = kind.models[workload.model]
-    shares = np.array([*GPU_LETS_SHARES, 100.0])
-    single = _alone(kind, model, workload, 1, shares)
+    shares = np.array([*GPU_LETS_SHARES, 100.0]) if neighbour is None else np.array([free])
+    shares = shares[shares >= EFFICIENT_SHARES.get(workload.model, 50.0)]
     batch = min(appropriate_batch(kind.gpu, coefficients, workload.rate, workload.slo_ms), BATCH_LIMIT)
     latency, throughput = _alone(kind, model, workload, batch, shares)
     active = latency - batch * (coefficients.load_bytes + coefficients.feedback_bytes) / kind.gpu.pcie_bytes_per_ms
     cache = coefficients.alpha_cacheutil * MS_PER_S * batch / active + coefficients.beta_cacheutil
-    for place in range(_knee(shares, single[1]), len(shares)):
-        own, other, constant = SLOWDOWN
-        slowdown = own * cache[place] + other * neighbour.cache_percent + constant if neighbour else 0.0
-        in_time = latency[place] * (1 + slowdown) <= workload.slo_ms / 2
-        if shares[place] <= free and in_time and throughput[place] >= workload.rate * (1 - 1e-6):
-            return _Let(workload, batch, float(shares[place]), float(cache[place]))
+    own, other, constant = SLOWDOWN
+    slowdown = own * cache + other * neighbour.cache_percent + constant if neighbour else 0.0
+    in_time = (latency * (1 + slowdown) <= workload.slo_ms / 2) & (throughput >= workload.rate * (1 - 1e-6))
+    for place in np.flatnonzero(in_time):
+        return _Let(workload, batch, float(shares[place]), float(cache[place]))
     return None
-
-
-def _knee(shares: Array, throughput: Array) -> int:
-    """Return the place of the share at the greatest curvature of throughput, without the first and the last.
-
-    Curvature of the circle through three neighbouring points, both axes scaled to 1.
-    """
-    points = np.stack([shares / shares[-1], throughput / throughput.max()], axis=1)
-    before, after = points[1:-1] - points[:-2], points[2:] - points[1:-1]
-    cross = np.abs(before[:, 0] * after[:, 1] - before[:, 1] * after[:, 0])
-    sides = np.linalg.norm(before, axis=1) * np.linalg.norm(after, axis=1) * np.linalg.norm(before + after, axis=1)
-    return int(np.argmax(cross / sides)) + 1
 
 
 def _alone(
@@ -175,30 +166,42 @@ def _measure(
     return predicted.latency_ms, predicted.throughput
 
 
-def _adjust(
-    kind: GpuType, placements: Sequence[Placement], share: Array, batch: Array, latency: Array, throughput: Array
-) -> tuple[Array, Array]:
-    """Return shares and batch sizes after one adjustment of GSLICE, by the residual latency and throughput."""
+def _settle_batches(
+    kind: GpuType, model: InterferenceModel, placements: Sequence[Placement], batch: Array, share: Array
+) -> Array:
+    """Return the batch sizes after GSLICE has adjusted them by the residual latency, until they stay or five times."""
+    limit = np.array([placement.slo_ms / 2 for placement in placements])
+    for _ in range(GSLICE_ADJUSTMENTS):
+        latency, _ = _measure(kind, model, placements, batch, share)
+        spare = (limit - latency) / limit
+        step = np.where((spare > 0) & (spare < GSLICE_THRESHOLD), 0.0, (limit - latency) / latency)
+        adjusted = np.ceil(np.clip(batch * (1 + step), 1, BATCH_LIMIT))
+        if (adjusted == batch).all():
+            break
+        batch = adjusted
+    return batch
+
+
+def _adjust_shares(
+    kind: GpuType, placements: Sequence[Placement], share: Array, latency: Array, throughput: Array
+) -> Array:
+    """Return the shares after one adjustment of GSLICE, by the residual latency and throughput."""
     limit = np.array([placement.slo_ms / 2 for placement in placements])
     rate = np.array([placement.rate for placement in placements])
     spare_latency, spare_rate = (limit - latency) / limit, (throughput - rate) / rate
-    settled = [(spare >= 0) & (spare < GSLICE_THRESHOLD) for spare in (spare_latency, spare_rate)]
+    settled = [(spare > 0) & (spare < GSLICE_THRESHOLD) for spare in (spare_latency, spare_rate)]
     factor = np.maximum(np.abs(limit - latency) / latency, np.abs(throughput - rate) / throughput)
     missed = (spare_latency < 0) | (spare_rate < 0)
     step = np.where(settled[0] & settled[1], 0.0, np.where(missed, factor, -factor))
-    batch_step = np.where(settled[0], 0.0, (limit - latency) / latency)
-    new_share = np.clip(share * (1 + step), kind.gpu.share_unit_percent, 100.0)
-    return new_share, np.clip(np.ceil(batch * (1 + batch_step)), 1, BATCH_LIMIT)
+    return np.asarray(np.clip(share * (1 + step), kind.gpu.share_unit_percent, 100.0))
 
 
-def _planned(
-    kind: GpuType, placements: Sequence[Placement], batch: Array, share: Array, latency: Array, throughput: Array
-) -> PlannedGpu:
+def _planned(kind: GpuType, placements: Sequence[Placement], batch: Array, share: Array) -> PlannedGpu:
     """Return the GPU of a plan with other batch sizes and shares."""
     changed = [
-        Placement(old.workload, old.model, old.rate, old.slo_ms, int(rows), float(part), float(time_ms), float(rate))
-        for old, rows, part, time_ms, rate in zip(placements, batch, share, latency, throughput, strict=True)
-    ]  # fmt: skip
+        msgspec.structs.replace(old, batch=int(rows), share_percent=float(part))
+        for old, rows, part in zip(placements, batch, share, strict=True)
+    ]
     return PlannedGpu(kind.gpu.name, tuple(changed))
 
 

@@ -119,10 +119,12 @@ class Fleet:
             for slot in np.flatnonzero(self.members[place] != NO_WORKLOAD):
                 row = self.members[place, slot]
                 workload = self.tables.workloads[row]
+                latency_ms = float(predicted.latency_ms[place, slot])
                 placements.append(Placement(
                     workload.name, workload.model, workload.rate, workload.slo_ms, int(self.tables.batch[row]),
-                    float(self.units[place, slot] * gpu.share_unit_percent),
-                    float(predicted.latency_ms[place, slot]), float(predicted.throughput[place, slot]),
+                    float(self.units[place, slot] * gpu.share_unit_percent), latency_ms,
+                    float(predicted.throughput[place, slot]),
+                    latency_ms * self.tables.kind.models[workload.model].relative_error,
                 ))  # fmt: skip
             planned.append(PlannedGpu(gpu.name, tuple(placements)))
         return planned

@@ -1,13 +1,15 @@
-"""Change one workload of a running plan with few moves: arrival, departure, change of rate."""
+"""Change the workloads of a running plan with few moves: arrivals, departures, changes of rates."""
 
 from __future__ import annotations
 
+from itertools import count, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
+import msgspec
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
-from horologe_tuner.core.provisioning.placement import Location, cheapest_type, fullest, split_workloads
+from horologe_tuner.core.provisioning.occupancy import Occupancy
+from horologe_tuner.core.provisioning.placement import Location, split_workloads
 from horologe_tuner.core.provisioning.provisioner import (
     DEFAULT_OPTIONS,
     ProvisioningOptions,
@@ -21,13 +23,11 @@ from horologe_tuner.core.provisioning.workloads import ProvisioningError, Sharin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.interference.prediction import Index
     from horologe_tuner.core.provisioning.share_tables import GpuType
 
-EXCHANGES_LIMIT = 12
-"""GPUs tried for moving one workload off to make room. Each try costs two runs of Algorithm 2."""
-EVACUATED_LIMIT = 2
-"""Most workloads that are moved to empty a GPU."""
+
+RATE_DIFFERENCE = 1e-6
+"""Relative difference of rates that counts as a change. Rates of parts add up to the rate only to rounding."""
 
 
 class PlanChange(NamedTuple):
@@ -49,76 +49,111 @@ class RunningProvision:
         check_workloads(workloads, kinds)
         self._kinds, self._options = kinds, options
         self.fleets = place_all(empty_fleets(workloads, kinds, options), "least-interference")
+        self.occupancy = Occupancy(self.fleets)
         self._rows: dict[str, list[int]] = {}
         self._free_rows: list[int] = []
-        self._locations: dict[int, Location] = {}
+        self._devices: dict[Location, str] = {}
+        """Ids of the GPUs of an earlier plan."""
         for row, workload in enumerate(self.fleets[0].tables.workloads):
             self._rows.setdefault(workload.name, []).append(row)
-        for place, fleet in enumerate(self.fleets):
-            for gpu in range(len(fleet.used)):
-                self._locations |= dict.fromkeys(fleet.rows_of(gpu), Location(place, gpu))
 
-    @property
-    def cost(self) -> float:
-        """Dollars per hour."""
-        return sum(fleet.cost for fleet in self.fleets)
+    @classmethod
+    def resume(
+        cls,
+        plan: SharingPlan,
+        workloads: Sequence[Workload],
+        kinds: Sequence[GpuType],
+        options: ProvisioningOptions = DEFAULT_OPTIONS,
+    ) -> RunningProvision:
+        """Return the provision with the GPUs of a plan, for those of its workloads that are in `workloads`.
+
+        A share keeps its part of the workload's rate, and gets the model, the SLO and the batch sizes of `workloads`. A
+        workload that no longer fits on its GPUs is left out.
+        """
+        check_workloads(workloads, kinds)
+        running, wanted = cls((), kinds, options), {workload.name: workload for workload in workloads}
+        places = {kind.gpu.name: place for place, kind in enumerate(kinds)}
+        kept = [[share for share in gpu.placements if share.workload in wanted] for gpu in plan.gpus]
+        parts = [
+            msgspec.structs.replace(wanted[share.workload], rate=share.rate) for shares in kept for share in shares
+        ]
+        for fleet in running.fleets:
+            fleet.tables.append(parts)
+        for row, part in enumerate(parts):
+            running._rows.setdefault(part.name, []).append(row)
+        rows = iter(range(len(parts)))
+        for gpu, device, shares in zip(plan.gpus, plan.devices(), kept, strict=True):
+            own = list(islice(rows, len(shares)))
+            if gpu.gpu_type in places and (location := running.occupancy.fill_gpu(places[gpu.gpu_type], own)):
+                running._devices[location] = device
+        placed = running.occupancy.locations
+        for name in [name for name, rows in running._rows.items() if not placed.keys() >= set(rows)]:
+            for row in running._rows.pop(name):
+                if row in placed:
+                    running.occupancy.take_off(row)
+                running._free_rows.append(row)
+        return running
+
+    def rate(self, name: str) -> float:
+        """Return the requests per second of a workload, 0 for a name that is not placed."""
+        return sum(self.fleets[0].tables.workloads[row].rate for row in self._rows.get(name, ()))
 
     def plan(self) -> SharingPlan:
-        """Return the present plan."""
-        return plan_of(self.fleets)
+        """Return the present plan. GPUs of an earlier plan keep their ids, others get the next free number."""
+        plan = plan_of(self.fleets)
+        taken, gpus = set(self._devices.values()), []
+        for location, gpu in zip(self.occupancy.used_gpus(), plan.gpus, strict=True):
+            if location not in self._devices:
+                names = (f"{gpu.gpu_type}-{number}" for number in count(1))
+                self._devices[location] = next(name for name in names if name not in taken)
+                taken.add(self._devices[location])
+            gpus.append(msgspec.structs.replace(gpu, device=self._devices[location]))
+        return msgspec.structs.replace(plan, gpus=tuple(gpus))
 
     def add(self, workload: Workload) -> PlanChange:
         """Place a workload that arrives. Raises ProvisioningError and changes nothing if it is invalid."""
         if workload.name in self._rows:
             raise ProvisioningError(f"workload {workload.name!r}: got the name twice, wanted each once")
         parts = self._parts(workload)
-        before, moved = self.cost, list[str]()
+        before, moved = self.occupancy.cost, list[str]()
         for part in parts:
             row = self._new_row(part)
             self._rows.setdefault(part.name, []).append(row)
-            moved += self._place(row)
-        return PlanChange(tuple(moved), before, self.cost)
+            moved += self.occupancy.place(row)
+        return PlanChange(tuple(moved), before, self.occupancy.cost)
 
     def remove(self, name: str) -> PlanChange:
         """Take a workload off that leaves, and empty its GPU where few workloads are left on it."""
-        before, moved = self.cost, list[str]()
+        before, moved = self.occupancy.cost, list[str]()
         for row in self._rows_of(name):
-            location = self._take_off(row)
+            location = self.occupancy.take_off(row)
             self._free_rows.append(row)
-            moved += self._evacuate(location)
+            moved += self.occupancy.evacuate(location)
         del self._rows[name]
-        return PlanChange(tuple(moved), before, self.cost)
+        return PlanChange(tuple(moved), before, self.occupancy.cost)
 
     def change_rate(self, name: str, rate: float) -> PlanChange:
         """Give a workload another rate in requests per second, on its GPU if it still fits there."""
         rows = self._rows_of(name)
         old = self.fleets[0].tables.workloads[rows[0]]
-        parts = self._parts(Workload(name, old.model, rate, old.slo_ms))
+        parts = self._parts(msgspec.structs.replace(old, rate=rate))
         if len(rows) > 1 or len(parts) > 1:
-            removed, added = self.remove(name), self.add(Workload(name, old.model, rate, old.slo_ms))
+            removed, added = self.remove(name), self.add(msgspec.structs.replace(old, rate=rate))
             return PlanChange(removed.moved + added.moved, removed.cost_before, added.cost_after)
-        before, (row,) = self.cost, rows
-        location = self._locations[row]
+        before, (row,) = self.occupancy.cost, rows
+        location = self.occupancy.locations[row]
         for fleet in self.fleets:
             fleet.tables.replace(row, parts[0])
-        if self._reallocate(location):
-            return PlanChange(tuple(self._evacuate(location)), before, self.cost)
-        self._take_off(row)
-        moved = self._place(row)
-        return PlanChange(tuple(moved), before, self.cost)
+        if self.occupancy.reallocate(location):
+            return PlanChange(tuple(self.occupancy.evacuate(location)), before, self.occupancy.cost)
+        self.occupancy.take_off(row)
+        moved = self.occupancy.place(row)
+        return PlanChange(tuple(moved), before, self.occupancy.cost)
 
     def check(self) -> None:
-        """Assert that each workload is on one GPU, within 100%, and meets its SLO there."""
-        seen: list[int] = []
-        for fleet in self.fleets:
-            used = np.flatnonzero(fleet.used)
-            assert (fleet.used == fleet.units.sum(axis=1)).all()
-            assert (fleet.used <= fleet.tables.kind.whole).all()
-            allocation = fleet.tables.allocate(fleet.members[used], fleet.units[used])
-            assert allocation.fits.all()
-            assert (allocation.units == fleet.units[used]).all()
-            seen += [row for gpu in used for row in fleet.rows_of(int(gpu))]
-        assert sorted(seen) == sorted(row for rows in self._rows.values() for row in rows)
+        """Assert that each workload is placed with all its parts, and meets its SLO within 100% of each GPU."""
+        self.occupancy.check()
+        assert sorted(self.occupancy.locations) == sorted(row for rows in self._rows.values() for row in rows)
 
     def _parts(self, workload: Workload) -> list[Workload]:
         """Return the checked workload, split where it exceeds a GPU."""
@@ -142,80 +177,51 @@ class RunningProvision:
             fleet.tables.append([part])
         return len(self.fleets[0].tables.workloads) - 1
 
-    def _place(self, row: int) -> list[str]:
-        """Put a workload on an open GPU, make room for it by one move, or open a GPU. Return the workloads moved."""
-        if self._place_open(row):
-            return []
-        for place, fleet in enumerate(self.fleets):
-            for gpu in np.argsort(fleet.used, kind="stable")[:EXCHANGES_LIMIT]:
-                if fleet.used[gpu] and (other := self._exchange(row, Location(place, int(gpu)))) is not None:
-                    return [fleet.tables.workloads[other].name]
-        place = cheapest_type(self.fleets, row)
-        self._locations[row] = Location(place, self.fleets[place].open_gpu(row))
-        return []
 
-    def _place_open(self, row: int, without: Location | None = None) -> bool:
-        """Put a workload on the open GPU that it fills most, of the type where its share costs least."""
-        best: tuple[float, Location, Index, Index] | None = None
-        for place, fleet in enumerate(self.fleets):
-            left_out = without.gpu if without is not None and without.fleet == place else -1
-            candidates = fleet.candidates(row, without=left_out)
-            if not len(candidates.gpus):
-                continue
-            choice = fullest(candidates, fleet)
-            cost = float(candidates.added[choice]) / fleet.tables.kind.whole * fleet.price
-            if best is None or cost < best[0]:
-                location = Location(place, int(candidates.gpus[choice]))
-                best = (cost, location, candidates.members[choice], candidates.units[choice])
-        if best is None:
-            return False
-        _, location, members, units = best
-        self.fleets[location.fleet].set_gpu(location.gpu, members, units)
-        self._locations[row] = location
-        return True
+def update_plan(
+    plan: SharingPlan,
+    workloads: Sequence[Workload],
+    kinds: Sequence[GpuType],
+    options: ProvisioningOptions = DEFAULT_OPTIONS,
+) -> tuple[SharingPlan, PlanChange]:
+    """Return the plan for `workloads` that keeps shares on their GPUs where they fit, and the workloads that moved.
 
-    def _exchange(self, row: int, location: Location) -> int | None:
-        """Put a workload in the place of another that fits on some other open GPU. Return the other."""
-        fleet = self.fleets[location.fleet]
-        rows = fleet.rows_of(location.gpu)
-        smallest = sorted(rows, key=lambda other: int(fleet.tables.least[other]))
-        for other in smallest:
-            kept = np.array([*(kept for kept in rows if kept != other), row], np.intp)
-            allocation = fleet.tables.allocate(kept[None], fleet.tables.least[kept][None])
-            if allocation.fits[0] and self._place_open(other, without=location):
-                fleet.set_gpu(location.gpu, kept, allocation.units[0])
-                self._locations[row] = location
-                return other
-        return None
+    It keeps the margin of the plan, or has the one that is wanted if that is cheaper. Raises ProvisioningError as
+    `provision` does.
+    """
+    margins = sorted({options.margin, max(options.margin, plan.margin)}, reverse=True)
+    found = []
+    for margin in margins:
+        try:
+            found.append(_updated(plan, workloads, kinds, msgspec.structs.replace(options, margin=margin)))
+        except ProvisioningError:
+            if margin == options.margin:
+                raise
+    changed = min(found, key=lambda plan: round(plan.cost_per_hour, 6))
+    before, after = _devices(plan), _devices(changed)
+    moved = tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name]))
+    return changed, PlanChange(moved, plan.cost_per_hour, changed.cost_per_hour)
 
-    def _take_off(self, row: int) -> Location:
-        """Take a workload off its GPU."""
-        location = self._locations.pop(row)
-        self.fleets[location.fleet].remove(row, location.gpu)
-        return location
 
-    def _reallocate(self, location: Location) -> bool:
-        """Give the workloads of a GPU the least shares that meet their SLOs. Return False if there are none."""
-        fleet = self.fleets[location.fleet]
-        rows = np.array(fleet.rows_of(location.gpu), np.intp)
-        allocation = fleet.tables.allocate(rows[None], fleet.tables.least[rows][None])
-        if allocation.fits[0]:
-            fleet.set_gpu(location.gpu, rows, allocation.units[0])
-        return bool(allocation.fits[0])
+def _updated(
+    plan: SharingPlan, workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
+) -> SharingPlan:
+    """Return the changed plan with the margin of the options."""
+    running = RunningProvision.resume(plan, workloads, kinds, options)
+    for workload in workloads:
+        rate = running.rate(workload.name)
+        if not rate:
+            running.add(workload)
+        elif abs(rate - workload.rate) > RATE_DIFFERENCE * workload.rate:
+            running.change_rate(workload.name, workload.rate)
+    running.occupancy.consolidate()
+    return msgspec.structs.replace(running.plan(), margin=options.margin)
 
-    def _evacuate(self, location: Location) -> list[str]:
-        """Move the workloads off a GPU if they are few and all fit elsewhere. Return the workloads moved."""
-        fleet = self.fleets[location.fleet]
-        rows = fleet.rows_of(location.gpu)
-        if not 0 < len(rows) <= EVACUATED_LIMIT:
-            return []
-        saved = [(kept, kept.members.copy(), kept.units.copy(), kept.used.copy()) for kept in self.fleets]
-        locations = {row: self._locations[row] for row in rows}
-        for row in rows:
-            if not self._place_open(row, without=location):
-                for kept, members, units, used in saved:
-                    kept.members, kept.units, kept.used = members, units, used
-                self._locations |= locations
-                return []
-        fleet.set_gpu(location.gpu, np.zeros(0, np.intp), np.zeros(0, np.intp))
-        return [fleet.tables.workloads[row].name for row in rows]
+
+def _devices(plan: SharingPlan) -> dict[str, set[str]]:
+    """Return the ids of each workload's GPUs."""
+    devices: dict[str, set[str]] = {}
+    for device, gpu in zip(plan.devices(), plan.gpus, strict=True):
+        for placement in gpu.placements:
+            devices.setdefault(placement.workload, set()).add(device)
+    return devices

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
-from horologe_tuner.core.provisioning.share_bounds import explain_infeasible
+from horologe_tuner.core.provisioning.latency_parts import explain_infeasible
+from horologe_tuner.core.provisioning.share_bounds import least_bound
 from horologe_tuner.core.provisioning.share_tables import largest_rate
-from horologe_tuner.core.provisioning.workloads import ProvisioningError, Workload
+from horologe_tuner.core.provisioning.workloads import ProvisioningError, UnattainableSlo, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -84,30 +86,44 @@ def decreasing_order(fleets: Sequence[Fleet]) -> list[int]:
 
 
 def split_workloads(
-    workloads: Sequence[Workload], kinds: Sequence[GpuType], model: InterferenceModel, margin: float
+    workloads: Sequence[Workload],
+    kinds: Sequence[GpuType],
+    model: InterferenceModel,
+    margin: float,
+    *,
+    split_cheapest: bool = False,
 ) -> list[Workload]:
     """Return the workloads with each one that exceeds every GPU type split into parts that fit.
 
-    All parts but the last fill the GPU on which a request costs least. Parts keep the name of the workload. Raises
-    ProvisioningError if not even one request per batch meets the SLO; the message has the parts of the latency.
+    All parts but the last fill a GPU of the type on which the parts cost least. With `split_cheapest`, a workload that
+    exceeds this type is split even if it fits on another. Parts keep the name of the workload. Raises UnattainableSlo
+    if not even the smallest batch meets the SLO; the message has the parts of the latency.
     """
     parts: list[Workload] = []
     for workload in workloads:
         rates = [largest_rate(kind, model, workload, margin)[0] for kind in kinds]
-        largest = max(rates)
-        if not largest:
+        if not any(rates):
             reasons = [
-                explain_infeasible(kind.gpu, kind.models[workload.model], workload.slo_ms)
-                for kind in kinds if workload.model in kind.models
-            ]  # fmt: skip
-            raise ProvisioningError(
-                f"workload {workload.name!r}: slo_ms: got {workload.slo_ms:g}; {'; '.join(reasons)}"
-            )
-        if workload.rate > largest:
-            by_price = [rate / kind.gpu.price_per_hour for rate, kind in zip(rates, kinds, strict=True)]
-            largest = rates[int(np.argmax(by_price))]
-        parts += _parts(workload, largest)
+                explain_infeasible(kind, model, workload, margin) for kind in kinds if workload.model in kind.models
+            ]
+            raise UnattainableSlo(f"workload {workload.name!r}: slo_ms: got {workload.slo_ms:g}; {'; '.join(reasons)}")
+        if workload.rate <= min(rates) or (workload.rate <= max(rates) and not split_cheapest):
+            parts.append(workload)
+        else:
+            costs = [_cost_alone(kind, workload, rate, margin) for kind, rate in zip(kinds, rates, strict=True)]
+            parts += _parts(workload, rates[int(np.argmin(costs))])
     return parts
+
+
+def _cost_alone(kind: GpuType, workload: Workload, largest: float, margin: float) -> float:
+    """Return the dollars per hour of the shares that a workload needs alone, infinite if it cannot run on the type."""
+    if not largest:
+        return float("inf")
+    model, price = kind.models[workload.model], kind.gpu.price_per_hour
+    full, rest = divmod(workload.rate, largest)
+    last = msgspec.structs.replace(workload, rate=max(rest, 1e-6 * largest))
+    least = least_bound(kind.gpu, model, last, margin * model.relative_error).units
+    return price * (full + min(least / kind.whole, 1.0))
 
 
 SPLIT_LIMIT = 10_000
@@ -124,4 +140,4 @@ def _parts(workload: Workload, largest: float) -> list[Workload]:
         raise ProvisioningError(f"workload {workload.name!r}: rate: got {workload.rate:g}, wanted {wanted}")
     rest = workload.rate - full * largest
     rates = [largest] * full + ([rest] if rest > 1e-6 * largest else [])
-    return [Workload(workload.name, workload.model, rate, workload.slo_ms) for rate in rates]
+    return [msgspec.structs.replace(workload, rate=rate) for rate in rates]

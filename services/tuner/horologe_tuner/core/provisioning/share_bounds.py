@@ -11,9 +11,8 @@ from horologe_common.interference.prediction import MS_PER_S, Array
 
 if TYPE_CHECKING:
     from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
+    from horologe_tuner.core.provisioning.workloads import Workload
 
-BATCH_LIMIT = 32
-"""Largest batch that the models are profiled at."""
 _SLACK = 1e-9
 
 
@@ -31,27 +30,32 @@ def appropriate_batch(gpu: GpuCoefficients, model: ModelCoefficients, rate: floa
     return max(ceil(batch - _SLACK), 1)
 
 
-def paper_bound(gpu: GpuCoefficients, model: ModelCoefficients, rate: float, slo_ms: float) -> ShareBound:
-    """Return b_appr and r_lower (Eq. 17, 18)."""
-    batch = appropriate_batch(gpu, model, rate, slo_ms)
-    share = least_shares(gpu, model, np.array([batch], float), np.array([slo_ms / 2]), np.array([np.inf]))[0]
+def paper_bound(gpu: GpuCoefficients, model: ModelCoefficients, workload: Workload) -> ShareBound:
+    """Return b_appr and r_lower (Eq. 17, 18).
+
+    b_appr is rounded up to a permitted batch size. If there is none, no share suffices.
+    """
+    appropriate = appropriate_batch(gpu, model, workload.rate, workload.slo_ms)
+    batch = next((size for size in workload.batches if size >= appropriate), None)
+    if batch is None:
+        return ShareBound(workload.batches[-1], _units(np.inf, gpu))
+    limit = np.array([workload.slo_ms / 2])
+    share = least_shares(gpu, model, np.array([batch], float), limit, np.array([np.inf]))[0]
     return ShareBound(batch, _units(share, gpu))
 
 
-def least_bound(
-    gpu: GpuCoefficients, model: ModelCoefficients, rate: float, slo_ms: float, margin: float = 0.0
-) -> ShareBound:
-    """Return the batch size with the least share that meets Eq. 13 and 14.
+def least_bound(gpu: GpuCoefficients, model: ModelCoefficients, workload: Workload, margin: float = 0.0) -> ShareBound:
+    """Return the permitted batch size with the least share that meets Eq. 13 and 14.
 
     Eq. 17 rounds the batch up and allows SLO / 2 for it. The batch rounded down has less time, and less work.
     `margin`: relative error of the prediction that the share must cover.
     """
-    batch = np.arange(1.0, BATCH_LIMIT + 1)
-    latency_limit = np.full_like(batch, slo_ms / 2 / (1 + margin))
-    cycle_limit = MS_PER_S * batch / rate / (1 + margin)
+    batch = np.array(workload.batches, float)
+    latency_limit = np.full_like(batch, workload.slo_ms / 2 / (1 + margin))
+    cycle_limit = MS_PER_S * batch / workload.rate / (1 + margin)
     shares = least_shares(gpu, model, batch, latency_limit, cycle_limit)
     best = int(np.argmin(shares))
-    return ShareBound(best + 1, _units(float(shares[best]), gpu))
+    return ShareBound(workload.batches[best], _units(float(shares[best]), gpu))
 
 
 def least_shares(
@@ -66,15 +70,6 @@ def least_shares(
     delta = gpu_ms - model.scheduling_delay_ms - model.k5 - model.k6 * batch
     gamma = model.k1 * batch**2 + model.k2 * batch + model.k3
     return np.asarray(np.where(delta > 0, gamma / np.where(delta > 0, delta, 1.0) - model.k4, np.inf))
-
-
-def explain_infeasible(gpu: GpuCoefficients, model: ModelCoefficients, slo_ms: float) -> str:
-    """Return the parts of the latency of batch 1 on a whole GPU, and the limit, in one phrase."""
-    load, feedback = (rows / gpu.pcie_bytes_per_ms for rows in (model.load_bytes, model.feedback_bytes))
-    active = (model.k1 + model.k2 + model.k3) / (100 + model.k4) + model.k5 + model.k6
-    parts = f"load {load:.2f}, scheduling {model.scheduling_delay_ms:.2f}, active {active:.2f}, feedback {feedback:.2f}"
-    total = load + model.scheduling_delay_ms + active + feedback
-    return f"{gpu.name}: batch 1 takes {total:.2f} ms of a whole GPU ({parts}), wanted at most {slo_ms / 2:.2f} ms"
 
 
 def _units(share_percent: float, gpu: GpuCoefficients) -> int:

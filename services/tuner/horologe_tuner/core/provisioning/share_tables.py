@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
 from horologe_common.interference.prediction import (
     MS_PER_S,
     Alone,
+    Array,
     Index,
     Prediction,
     predict_shares,
     run_alone,
     stack_coefficients,
 )
-from horologe_tuner.core.provisioning.share_bounds import BATCH_LIMIT, ShareBound, least_bound, paper_bound
+from horologe_tuner.core.provisioning.share_bounds import ShareBound, least_bound, paper_bound
 from horologe_tuner.core.provisioning.workloads import ProvisioningError, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
     from horologe_common.interference.prediction import InterferenceModel
@@ -37,6 +42,25 @@ class GpuType(NamedTuple):
     def whole(self) -> int:
         """r_max in steps of r_unit."""
         return int(100 / self.gpu.share_unit_percent + 1e-9)
+
+    def with_times(self, factor: float) -> GpuType:
+        """Return the type with all times multiplied. Power and L2 utilisation of a workload stay the same.
+
+        Raises ValueError if the factor is not positive and finite.
+        """
+        if not (isfinite(factor) and factor > 0):
+            raise ValueError(f"{self.gpu.name}: time_factor: got {factor:g}, wanted a finite number above 0")
+        delays = ("scheduling_slope_ms", "scheduling_offset_ms")
+        gpu = msgspec.structs.replace(
+            self.gpu, pcie_bytes_per_ms=self.gpu.pcie_bytes_per_ms / factor,
+            **{name: factor * getattr(self.gpu, name) for name in delays},
+        )  # fmt: skip
+        times = ("k1", "k2", "k3", "k5", "k6", "scheduling_delay_ms", "alpha_power", "alpha_cacheutil")
+        models = {
+            name: msgspec.structs.replace(model, **{field: factor * getattr(model, field) for field in times})
+            for name, model in self.models.items()
+        }
+        return GpuType(gpu, models)
 
 
 class Allocation(NamedTuple):
@@ -63,6 +87,9 @@ class ShareTables:
         """r_lower in steps of r_unit."""
         self._alone = np.zeros((len(Alone._fields), 0, kind.whole + 1))
         self._limits = np.zeros((2, 0))
+        self._owner = np.zeros(0, np.intp)
+        """Number of the workload's name: equal for the parts of a workload."""
+        self._has_parts = False
 
     def append(self, workloads: Sequence[Workload]) -> None:
         """Add rows for workloads."""
@@ -72,6 +99,7 @@ class ShareTables:
         self.workloads += workloads
         self.batch = np.append(self.batch, np.zeros(len(workloads)))
         self.least = np.append(self.least, np.zeros(len(workloads), np.intp))
+        self._number_owners()
         self._alone = np.pad(self._alone, ((0, 0), (0, len(workloads)), (0, 0)))
         self._limits = np.pad(self._limits, ((0, 0), (0, len(workloads))))
         self._compute(np.arange(first, len(self.workloads)))
@@ -79,7 +107,14 @@ class ShareTables:
     def replace(self, row: int, workload: Workload) -> None:
         """Give a row to another workload, or to the same workload with another rate."""
         self.workloads[row] = workload
+        self._number_owners()
         self._compute(np.array([row]))
+
+    def _number_owners(self) -> None:
+        """Number the names of the workloads."""
+        numbers: dict[str, int] = {}
+        owner = [numbers.setdefault(workload.name, len(numbers)) for workload in self.workloads]
+        self._owner, self._has_parts = np.array(owner, np.intp), len(numbers) < len(owner)
 
     def _compute(self, rows: Index) -> None:
         """Fill the tables of these rows."""
@@ -119,10 +154,11 @@ class ShareTables:
     def allocate(self, members: Index, units: Index) -> Allocation:
         """Raise shares by one step until no workload misses its SLO or a GPU is full (Algorithm 2).
 
-        `members` and `units` have an axis of GPUs and an axis of slots.
+        `members` and `units` have an axis of GPUs and an axis of slots. Two parts of one workload never fit on one GPU:
+        they would be one part.
         """
         units, fits = units.copy(), np.zeros(len(units), dtype=np.intp)
-        pending = np.flatnonzero(units.sum(axis=1) <= self.kind.whole)
+        pending = np.flatnonzero((units.sum(axis=1) <= self.kind.whole) & ~self._repeats(members))
         while len(pending):
             late = self._late(members[pending], units[pending])
             fits[pending[~late.any(axis=1)]] = 1
@@ -131,10 +167,22 @@ class ShareTables:
             pending = pending[units[pending].sum(axis=1) <= self.kind.whole]
         return Allocation(units, fits)
 
+    def _repeats(self, members: Index) -> NDArray[np.bool_]:
+        """Return for each GPU whether two of its rows are parts of one workload."""
+        if not self._has_parts or members.shape[1] < 2:
+            return np.zeros(len(members), bool)
+        owners = np.where(members == NO_WORKLOAD, -1 - np.arange(members.shape[1]), self._owner[members])
+        owners.sort(axis=1)
+        return np.asarray((owners[:, 1:] == owners[:, :-1]).any(axis=1))
+
+    def limits(self, members: Index) -> Array:
+        """Return the limits, less the margin, of t_inf (Eq. 14) and of t_gpu + t_feedback (Eq. 13) in ms."""
+        return np.asarray(self._limits[:, np.maximum(members, 0)])
+
     def _late(self, members: Index, units: Index) -> Index:
         """Return 1 for each workload that misses Eq. 13 or Eq. 14, else 0."""
         predicted = self.predict(members, units)
-        latency_limit, cycle_limit = self._limits[:, np.maximum(members, 0)]
+        latency_limit, cycle_limit = self.limits(members)
         missed = (predicted.latency_ms > latency_limit) | (predicted.gpu_ms + predicted.feedback_ms > cycle_limit)
         return np.asarray(missed & (members != NO_WORKLOAD), dtype=np.intp)
 
@@ -148,10 +196,10 @@ class ShareTables:
             return ShareBound(1, self.kind.whole + 1)
         model = models[workload.model]
         if self._paper_batches:
-            bound = paper_bound(gpu, model, workload.rate, workload.slo_ms)
+            bound = paper_bound(gpu, model, workload)
             if bound.units <= self.kind.whole:
                 return bound
-        return least_bound(gpu, model, workload.rate, workload.slo_ms, self._margin * model.relative_error)
+        return least_bound(gpu, model, workload, self._margin * model.relative_error)
 
 
 def largest_rate(kind: GpuType, model: InterferenceModel, workload: Workload, margin: float) -> tuple[float, int]:
@@ -163,18 +211,20 @@ def largest_rate(kind: GpuType, model: InterferenceModel, workload: Workload, ma
         return 0.0, 1
     coefficients = kind.models[workload.model]
     factor = 1 + margin * coefficients.relative_error
-    batch = np.arange(1.0, BATCH_LIMIT + 1)
+    batch = np.array(workload.batches, float)
     share = np.full_like(batch, kind.whole * kind.gpu.share_unit_percent)
     stacked = stack_coefficients([coefficients])[:, :, None]
     predicted = predict_shares(model, kind.gpu, stacked, batch[:, None], share[:, None])
     in_time = predicted.latency_ms[:, 0] <= workload.slo_ms / 2 / factor
     rates = predicted.throughput[:, 0] / factor * in_time * (1 - 1e-9)  # a part at this rate fits despite rounding
     best = int(np.argmax(rates))
-    return float(rates[best]), best + 1
+    return float(rates[best]), workload.batches[best]
 
 
 def check_workloads(workloads: Sequence[Workload], kinds: Sequence[GpuType]) -> None:
-    """Raise ProvisioningError for an invalid workload, a name given twice, or a model without a profile."""
+    """Raise ProvisioningError for an invalid workload, a name given twice, an unknown model, or no GPU type."""
+    if not kinds:
+        raise ProvisioningError("gpu types: got none, wanted at least one")
     names: set[str] = set()
     for workload in workloads:
         workload.validate()

@@ -1,0 +1,1 @@
+"""Measurements: `horologe measure` on shares of a device, `horologe profile` on a running system."""

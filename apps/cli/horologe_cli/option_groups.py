@@ -1,0 +1,45 @@
+"""Groups of command-line options: NamedTuples whose fields are options of one or several commands."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with each parameter that is a NamedTuple replaced by one parameter per field.
+
+    The fields are annotated as the parameters of a typer command, `Annotated[type, typer.Option(...)]`, and have
+    defaults.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    plain: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        if hasattr(hints[name], "_fields"):
+            groups[name] = hints[name]
+        else:
+            plain.append(parameter.replace(annotation=hints[name]))
+    grouped = [parameter for group in groups.values() for parameter in _parameters(group)]
+
+    def run(**values: Any) -> None:
+        built = {name: group(*(values.pop(field) for field in group._fields)) for name, group in groups.items()}
+        command(**built, **values)
+
+    parameters = sorted((*plain, *grouped), key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010 # mypy knows no such attribute
+    return run
+
+
+def _parameters(group: Any) -> list[inspect.Parameter]:
+    """Return a parameter for each field of a NamedTuple."""
+    hints, kind = get_type_hints(group, include_extras=True), inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return [
+        inspect.Parameter(field, kind, default=group._field_defaults[field], annotation=hints[field])
+        for field in group._fields
+    ]

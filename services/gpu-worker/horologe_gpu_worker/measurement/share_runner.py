@@ -1,0 +1,164 @@
+"""Runs one model on one share: opens it, times its batches, traces it, and measures the rates of copies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from horologe_common.clock import monotonic_ns
+from horologe_common.status import ModelFailed
+from horologe_gpu_worker.device_shares import enter_share
+from horologe_gpu_worker.measurement.kernel_trace import trace_cuda, trace_onnx
+from horologe_gpu_worker.measurement.share_batches import BatchTimes, ShareBatches
+from horologe_gpu_worker.measurement.share_messages import Measured, MeasuredRates, Ready, ShareJob, Traced
+from horologe_gpu_worker.repository.manifest import read_manifest
+from horologe_gpu_worker.repository.model_signature import zeros
+from horologe_gpu_worker.repository.modelstore import runtime_name
+from horologe_gpu_worker.repository.profiling import ON_DEVICE
+from horologe_gpu_worker.runtime import PreparesModels
+from horologe_gpu_worker.runtimes import RUNTIMES
+from horologe_gpu_worker.settings import device_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horologe_common.models import ModelSpec
+    from horologe_gpu_worker.measurement.emulated_figures import EmulatedFigures
+
+COPY_BYTES, COPIES = 64 << 20, 10
+"""Bytes of a copy, more than a cache holds; number of copies, of which the fastest counts."""
+UNTRACED = Traced(1, 0.0)
+"""Of a model whose kernels cannot be told apart."""
+
+
+class ShareRunner:
+    """An open model on a share. Call `open` first. Raises `InvalidModel` or `ModelFailed`."""
+
+    def __init__(self, job: ShareJob, clock: Callable[[], int] = monotonic_ns) -> None:
+        self._folder = Path(job.folder)
+        self._settings = job.settings
+        self._clock = clock
+        self._batches: ShareBatches | None = None
+
+    def open(self) -> Ready:
+        """Limit this process to its share, open the model and run every batch size once. Also raises SettingsError."""
+        percent = enter_share(self._settings).percent
+        self._device = device_config(msgspec.structs.replace(self._settings, share_percent=percent))
+        name = runtime_name(self._folder, read_manifest(self._folder))
+        runtime = RUNTIMES[name](self._device)
+        self._spec = runtime.inspect(self._folder)
+        if isinstance(runtime, PreparesModels):
+            runtime.prepare(self._spec, self._folder)
+        self._model = runtime.open(self._spec, self._folder)
+        self._emulated = self._emulated_figures()
+        load_bytes, feedback_bytes = 0.0, 0.0
+        if self._emulated:
+            load_bytes = self._emulated.model.load_bytes  # its EXEC includes the feedback
+        elif not runtime.inline_io:
+            load_bytes, feedback_bytes = (_row_bytes(self._spec, outputs) for outputs in (False, True))
+        return Ready(percent, self._spec.batch_sizes, load_bytes, feedback_bytes)
+
+    def _emulated_figures(self) -> EmulatedFigures | None:
+        from horologe_gpu_worker.measurement.emulated_figures import EmulatedFigures
+
+        device_file = self._settings.emulated_device
+        return EmulatedFigures(device_file, self._folder) if device_file else None
+
+    def begin(self, batch: int) -> None:
+        """Prepare batches of a compiled size and run the first one."""
+        self.stop()
+        if batch not in self._spec.batch_sizes:
+            raise ModelFailed(f"model {self._spec.key}: batch {batch}: wanted one of {list(self._spec.batch_sizes)}")
+        self._batches = ShareBatches(self._model, self._spec, self._folder, batch, self._clock)
+        self._batch = batch
+        self._batches.run_next()
+
+    @property
+    def running(self) -> bool:
+        """Whether batches have begun and not stopped."""
+        return self._batches is not None
+
+    def run_next(self) -> BatchTimes:
+        """Run a batch."""
+        assert self._batches is not None
+        return self._batches.run_next()
+
+    def measure(self, duration_ns: int) -> Measured:
+        """Run batches for a time, at least one, and return their mean times."""
+        end_ns = self._clock() + duration_ns
+        times = [self.run_next()]
+        while self._clock() < end_ns:
+            times.append(self.run_next())
+        gpu_ms = [batch.gpu_ns / 1e6 for batch in times]
+        load_ms, feedback_ms = (fmean(batch[field] for batch in times) / 1e6 for field in (0, 2))
+        return Measured(len(times), load_ms, fmean(gpu_ms), feedback_ms, pstdev(gpu_ms))
+
+    def stop(self) -> None:
+        """Run no more batches."""
+        if self._batches:
+            self._batches.close()
+            self._batches = None
+
+    def trace(self) -> Traced:
+        """Trace some of the batches."""
+        assert self._batches is not None
+        if self._emulated:
+            return self._emulated.trace(self._batch, self._device.share_percent)
+        on_device = self._device.cuda is not None and self._spec.runtime in ON_DEVICE
+        if self._spec.runtime == "onnx" and not on_device:
+            return trace_onnx(self._spec, self._folder, self._batch)
+        trace = trace_cuda(self._batches.run_next) if on_device else UNTRACED
+        return msgspec.structs.replace(trace, moved_bytes=self._tensor_bytes())
+
+    def _tensor_bytes(self) -> float:
+        """Return the bytes of weights, inputs and outputs of a batch: the least that a batch reads and writes."""
+        return self._spec.weights_bytes + self._batch * sum(_row_bytes(self._spec, side) for side in (False, True))
+
+    def rates(self) -> MeasuredRates:
+        """Return the rates of copies to the device and within its memory."""
+        if self._emulated:
+            return MeasuredRates(self._emulated.gpu.pcie_bytes_per_ms, 1.0)
+        if self._device.cuda is None:
+            return MeasuredRates(0.0, 2 * COPY_BYTES / _host_copy_ms(self._clock))
+        return cuda_rates(self._device.cuda)
+
+
+def _row_bytes(spec: ModelSpec, outputs: bool) -> float:
+    """Return the bytes of a row of the inputs or outputs, at the profile's length. Strings count as nothing."""
+    arrays = zeros(spec, spec.outputs if outputs else spec.inputs, 1).values()
+    return float(sum(array.nbytes for array in arrays if array.dtype.kind != "O"))
+
+
+def _host_copy_ms(clock: Callable[[], int]) -> float:
+    source, target = np.ones(COPY_BYTES, np.uint8), np.zeros(COPY_BYTES, np.uint8)
+    times = []
+    for _ in range(COPIES):
+        begin_ns = clock()
+        np.copyto(target, source)
+        times.append(clock() - begin_ns)
+    return min(times) / 1e6
+
+
+def cuda_rates(device: int) -> MeasuredRates:
+    """Time copies with CUDA events. A copy within the device's memory reads and writes."""
+    import torch
+
+    host = torch.empty(COPY_BYTES, dtype=torch.uint8, pin_memory=True)
+    first, second = (torch.empty(COPY_BYTES, dtype=torch.uint8, device=f"cuda:{device}") for _ in range(2))
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def copy_ms(target: torch.Tensor, source: torch.Tensor) -> float:
+        times = []
+        for _ in range(COPIES):
+            begin.record()
+            target.copy_(source, non_blocking=True)
+            end.record()
+            end.synchronize()
+            times.append(float(begin.elapsed_time(end)))
+        return min(times)
+
+    return MeasuredRates(COPY_BYTES / copy_ms(first, host), 2 * COPY_BYTES / copy_ms(second, first))

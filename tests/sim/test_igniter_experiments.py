@@ -1,0 +1,48 @@
+"""The experiments on iGniter that are not part of the quick runs: measured data, and times of this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from typer.testing import CliRunner
+
+from horologe_cli.main import app
+from horologe_experiments.igniter.igniter_data import VARIABLE
+from interference_data import needs_measurements
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+SMALL = ["--set=counts=[12, 20]", "--set=changes=5", "--set=repeats=1"]
+
+
+def run(name: str, folder: Path, *options: str) -> dict[str, Any]:
+    result = CliRunner().invoke(app, ["experiment", name, "--plot", "--out", str(folder), *options])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert (folder / f"{name}.png").stat().st_size > 0
+    document: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    return document
+
+
+def test_time_and_moves_are_reported(tmp_path: Path) -> None:
+    document = run("igniter-time", tmp_path, *SMALL)
+    assert [row["workloads"] for row in document["rows"]] == [12, 20]
+    assert sum(document["series"]["moves"]) == 5
+
+
+@needs_measurements
+def test_errors_on_held_out_pairs_reach_the_bars(tmp_path: Path) -> None:
+    document = run("igniter-error", tmp_path)
+    assert all(bar["holds"] for bar in document["bars"])
+    assert {row["model"] for row in document["rows"]} == {"alexnet", "resnet50", "vgg19", "ssd", "all"}
+
+
+def test_the_folder_of_the_measurements_is_named_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    result = CliRunner().invoke(app, ["experiment", "igniter-error"])
+    assert f"{VARIABLE}: got {str(tmp_path)!r}, wanted the folder of iGniter's tables" in result.stderr

@@ -1,0 +1,83 @@
+"""Co-located shares in both simulators: neighbours slow each other, other devices do not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from horologe_common.clock import ms, s
+from horologe_common.interference.v100 import CALIBRATED
+from horologe_gpu_worker.repository.manifest import EmulatedSharing
+from horologe_sim.engine.noise import NOISES
+from horologe_sim.fast.fast_worker import FastClusterSettings
+from horologe_sim.fast.fast_world import FastWorld
+from horologe_sim.fast.ledger import Ledger
+from horologe_sim.fast.traffic import Loop
+from horologe_sim.scenario.scenario import ModelEntry, ShareEntry
+from horologe_sim.scenario.shared_models import EmulatedHardware, share_workers
+from horologe_sim.scenario.workload import LoadPhase
+from horologe_tuner.core.provisioning.share_tables import GpuType
+from horologe_tuner.core.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from sim_builders import a_scenario, kill, played
+
+if TYPE_CHECKING:
+    from horologe_common.wire import Result
+    from horologe_sim.fast.fast_worker import FastDevice
+
+V100 = GpuType(*CALIBRATED)
+PAIR = [Placement(name, name, 100.0, 50.0, 4, 50.0, 0.0, 0.0) for name in ("vgg19", "ssd")]
+
+
+def exec_ms(gpus: list[list[Placement]], seed: int | None = None) -> dict[str, float]:
+    """Run both workloads with closed loops on the shares of a plan. Return the mean EXEC time in batches of 4."""
+    plan = SharingPlan(tuple(PlannedGpu("v100", tuple(placements)) for placements in gpus), 0.0)
+    workers = share_workers(plan, EmulatedHardware({"v100": V100}, "pcie-contention", seed))
+    models = [worker.model for worker in workers]
+    took: dict[str, list[float]] = {}
+
+    def watch(device: FastDevice, action: object, result: Result, promised_ns: int) -> None:
+        if getattr(action, "batch_size", 0) == 4:
+            took.setdefault(action.model, []).append(result.device_ns / 1e6)  # type: ignore[attr-defined]
+
+    ledger = Ledger([model.report.spec.name for model in models], len(models), s(1))
+    setting = FastClusterSettings(devices=len(models), noise=NOISES["none"])
+    loops = [Loop(number, 0, number) for number in range(len(models)) for _ in range(8)]
+    world = FastWorld(setting, models, ledger, 1, loops=loops, installed=[[model] for model in models], watch=watch)
+    world.run(s(2))
+    world.check()
+    return {name.partition("/")[0]: sum(times[5:]) / len(times[5:]) for name, times in took.items()}
+
+
+def test_neighbours_slow_each_other_in_the_fast_world() -> None:
+    apart, together = exec_ms([[PAIR[0]], [PAIR[1]]]), exec_ms([PAIR])
+    for name in ("vgg19", "ssd"):
+        assert 1.03 < together[name] / apart[name] < 1.5
+
+
+def test_the_error_of_the_prediction_differs_by_seed() -> None:
+    times = {exec_ms([PAIR], seed)["vgg19"] for seed in (1, 2, 3)}
+    assert len(times) == 3
+    assert exec_ms([PAIR], 1)["vgg19"] in times
+
+
+def test_shares_above_a_whole_device_are_scaled_down() -> None:
+    twice = [msgspec.structs.replace(placement, share_percent=100.0) for placement in PAIR]
+    assert exec_ms([twice]) == exec_ms([PAIR])
+
+
+@pytest.mark.parametrize("faults", [(), (kill("worker/1", 300),)])
+def test_neighbours_slow_each_other_in_a_scenario(faults: tuple[object, ...]) -> None:
+    models = [
+        ModelEntry(name, sharing=EmulatedSharing(model=name, noise=False), batch_sizes=(1, 2, 4), workers=(number,))
+        for number, name in enumerate(("vgg19", "ssd"))
+    ]
+    load = [LoadPhase("closed", clients=8, slo_ns=ms(400), models=(name,)) for name in ("vgg19", "ssd")]
+
+    def rows(devices: tuple[str, str]) -> int:
+        shares = tuple(ShareEntry(device, 50.0) for device in devices)
+        cluster = played(a_scenario(*models, load=load, workers=2, shares=shares, faults=faults))
+        return sum(rows * count for meter in cluster.meters.values() for (_, rows), count in meter.rows.items())
+
+    assert rows(("gpu0", "gpu1")) > 1.03 * rows(("gpu0", "gpu0"))

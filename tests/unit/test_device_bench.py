@@ -1,0 +1,121 @@
+"""Device bench: processes of shares, what they reply, and how they fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horologe_common.clock import ms
+from horologe_common.interference.measured_runs import ShareLoad
+from horologe_gpu_worker.measurement.device_bench import BenchSettings, DeviceBench, InvalidShare
+from horologe_gpu_worker.measurement.device_sensor import DeviceLost, DeviceReading
+from horologe_gpu_worker.measurement.device_sensors.host_sensor import HostSensor
+from horologe_gpu_worker.measurement.share_connection import ShareConnection, ShareFailed
+from horologe_gpu_worker.measurement.share_messages import Begin, Measured, Ready, Running, ShareJob
+from horologe_gpu_worker.settings import WorkerSettings
+from model_folders import a_folder, an_emulated_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[Any]:
+    """Start share processes; end them after the test."""
+    started: list[ShareConnection] = []
+
+    def start(folder: Path) -> ShareConnection:
+        started.append(ShareConnection(ShareJob(str(folder), WorkerSettings(cache=str(tmp_path / "cache")))))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for connection in started:
+        connection.close()
+
+
+def test_a_model_that_cannot_be_opened_names_the_reason(connect: Any, tmp_path: Path) -> None:
+    connection = connect(a_folder(tmp_path, "broken", "surprise = 1\n", model_onnx=b"no model"))
+    with pytest.raises(ShareFailed, match=r"broken/1 at 100%: .*surprise"):
+        connection.wait_reply(Ready)
+
+
+def test_a_process_that_dies_is_told_from_one_that_is_silent(connect: Any, tmp_path: Path) -> None:
+    connection = connect(an_emulated_model(tmp_path))
+    connection.wait_reply(Ready)
+    connection.send(Begin(1))
+    connection.wait_reply(Running)
+    with pytest.raises(ShareFailed, match=r"no reply after 0\.001 s"):
+        connection.wait_reply(Measured, ms(1))
+    os.kill(connection._process.pid, signal.SIGKILL)
+    with pytest.raises(ShareFailed, match="ended with SIGKILL"):
+        connection.wait_reply(Measured)
+    connection.send(Begin(2))  # to a closed pipe
+
+
+def bench(tmp_path: Path, **settings: Any) -> DeviceBench:
+    folders = {"pretend": an_emulated_model(tmp_path)}
+    worker = WorkerSettings(cache=str(tmp_path / "cache"), **settings)
+    return DeviceBench(BenchSettings(folders, worker, 0.01), HostSensor())
+
+
+def test_a_bench_runs_loads_and_keeps_their_processes(tmp_path: Path) -> None:
+    measuring = bench(tmp_path)
+    try:
+        assert measuring.measure_device("pretend").max_power_w == 0
+        assert measuring.describe_model("pretend").batch_sizes == (1, 2)
+        process = measuring._shares[0][1]
+        runs = [measuring.run([ShareLoad("pretend", batch, 100)]) for batch in (1, 2)]
+        assert measuring._shares[0][1] is process
+        assert runs[0].times[0].gpu_ms >= 1.0
+        assert runs[1].times[0].gpu_ms >= 1.5
+        assert runs[0].power_w == 0
+    finally:
+        measuring.close()
+    assert process._process.returncode == 0
+
+
+def test_a_run_that_fails_ends_its_processes_and_the_next_one_starts_new_ones(tmp_path: Path) -> None:
+    measuring = bench(tmp_path)
+    try:
+        with pytest.raises(ShareFailed, match=r"batch 7: wanted one of \[1, 2\]"):
+            measuring.run([ShareLoad("pretend", 7, 100)])
+        assert not measuring._shares
+        assert measuring.run([ShareLoad("pretend", 1, 100)]).times[0].batches >= 1
+    finally:
+        measuring.close()
+
+
+def test_a_device_that_is_lost_is_told_from_a_process_that_fails(tmp_path: Path) -> None:
+    class Lost(HostSensor):
+        def read(self) -> DeviceReading:
+            raise DeviceLost("the GPU is lost")
+
+    folders = {"pretend": an_emulated_model(tmp_path)}
+    measuring = DeviceBench(BenchSettings(folders, WorkerSettings(cache=str(tmp_path / "cache")), 0.01), Lost())
+    try:
+        with pytest.raises(DeviceLost):
+            measuring.run([ShareLoad("pretend", 7, 100)])
+        assert not measuring._shares
+    finally:
+        measuring.close()
+
+
+def test_shares_of_a_gpu_need_an_mps_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    measuring = bench(tmp_path, device="cuda:0", share_mechanism="mps")
+    with pytest.raises(ShareFailed, match=r"no MPS control daemon .*nvidia-cuda-mps-control -d"):
+        measuring.measure_device("pretend")
+
+
+def test_a_share_that_the_mechanism_rounds_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measuring = bench(tmp_path)
+    replies: list[Ready] = [Ready(50.0, (1, 2), 0, 0)]
+    monkeypatch.setattr(ShareConnection, "wait_reply", lambda self, kind: replies.pop())
+    with pytest.raises(InvalidShare, match=r"share: got 50%, wanted 30% of the device"):
+        measuring.run([ShareLoad("pretend", 1, 30)])
+    assert not measuring._shares

@@ -1,0 +1,309 @@
+"""`horologe measure`: planned runs, interrupted and failing sessions, and the fit of the runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from horologe_cli.main import app
+from horologe_cli.measuring import measurement_run
+from horologe_cli.measuring.measurement_report import measure_document, measure_text
+from horologe_cli.measuring.measurement_run import MeasureOptions, run_measurement
+from horologe_cli.measuring.measurement_session import MeasurementSession, SessionProgress
+from horologe_cli.measuring.measurement_setup import find_models
+from horologe_common.interference.coefficients_file import CoefficientsError, CoefficientsFile, Origin
+from horologe_common.interference.measured_runs import MeasuredDevice, Measurements, ShareLoad, write_measurements
+from horologe_common.interference.prediction import INTERFERENCE_MODELS, predict_shares, stack_coefficients
+from horologe_common.interference.v100 import CALIBRATED
+from horologe_common.service.settings import SettingsError
+from horologe_gpu_worker.measurement.device_sensor import DeviceLost, SensorFailed
+from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS
+from horologe_tuner.core.interference.measured_fit import FitOptions, fit_measurements, model_profile
+from horologe_tuner.core.interference.measurement_plan import (
+    RunSizes,
+    copies_runs,
+    model_runs,
+    pair_runs,
+    profiled_batches,
+)
+from horologe_tuner.core.interference.measurements import ProfileError
+from model_folders import an_emulated_model
+from simulated_bench import SimulatedBench
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from horologe_common.interference.measured_runs import MeasuredRun
+
+MODELS = ("alexnet", "resnet50", "ssd", "vgg19")
+ORIGIN = Origin("v100", "2026-01-31", "abc", "simulated")
+SIZES = RunSizes()
+EXACT = CoefficientsFile(CALIBRATED.gpu, tuple(CALIBRATED.models.values()))
+
+
+def measure(
+    bench: SimulatedBench,
+    models: Sequence[str] = MODELS,
+    sizes: RunSizes = SIZES,
+    earlier: Measurements | None = None,
+    stored: list[Measurements] | None = None,
+) -> Measurements:
+    progress = SessionProgress(lambda done, total, run: None, (stored if stored is not None else []).append)
+    return MeasurementSession(bench, models, sizes, ORIGIN, earlier).measure(progress)
+
+
+def test_a_model_has_eleven_runs() -> None:
+    runs = model_runs("resnet50", (1, 2, 4, 8, 16, 32), SIZES)
+    assert len(runs) == 11
+    alone = {(load.batch, load.share_percent) for run in runs if len(run) == 1 for load in run}
+    assert alone == {(batch, share) for batch in (1, 16, 32) for share in (10, 50, 100)}
+    assert runs[-1] == (ShareLoad("resnet50", 16, 50),) * 2
+
+
+def test_copies_share_the_device_equally_and_every_pair_runs() -> None:
+    runs = copies_runs("vgg19", (1, 2, 4), SIZES)
+    assert [len(run) for run in runs] == [1, 2, 3, 4, 5]
+    assert set(runs[-1]) == {ShareLoad("vgg19", 4, 20)}
+    pairs = pair_runs(dict.fromkeys(MODELS, (1, 2, 4)), SIZES)
+    assert len({frozenset(load.model for load in run) for run in pairs}) == 6
+    assert all(sum(load.share_percent for load in run) == 100 for run in pairs)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches"), [((1, 2, 4, 8, 16), (1, 8, 16)), ((3, 1, 2), (1, 2, 3)), ((1, 9, 10), (1, 9, 10))]
+)
+def test_batches_of_a_profile(sizes: tuple[int, ...], batches: tuple[int, ...]) -> None:
+    assert profiled_batches("m", sizes) == batches
+
+
+def test_two_batch_sizes_are_too_few() -> None:
+    with pytest.raises(ProfileError, match=r"m: batch_sizes: got \[1, 2\], wanted at least three"):
+        profiled_batches("m", (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (RunSizes(shares=(10.0,)), "shares: .*at least two"),
+        (RunSizes(shares=(60.0, 100.0)), "shares: .*at most 50%"),
+        (RunSizes(shares=(0.0, 50.0)), "shares: .*up to 100%"),
+        (RunSizes(copies=1), "copies: got 1"),
+        (RunSizes(splits=(100.0,)), "splits: .*between 0 and 100%"),
+    ],
+)
+def test_absurd_sizes_are_named(sizes: RunSizes, message: str) -> None:
+    with pytest.raises(ProfileError, match=message):
+        sizes.validate()
+
+
+def fitted(measurements: Measurements, **options: object) -> CoefficientsFile:
+    return fit_measurements(measurements, FitOptions("v100", **options)).content  # type: ignore[arg-type]
+
+
+def predictions(content: CoefficientsFile) -> np.ndarray:
+    gpu, models = content.catalogue
+    coefficients = stack_coefficients([models[name] for name in MODELS])
+    batch, share = np.array([4.0, 8, 16, 24]), np.array([10.0, 20, 30, 40])
+    return np.asarray(
+        predict_shares(INTERFERENCE_MODELS[content.interference_model], gpu, coefficients, batch, share).latency_ms
+    )
+
+
+def test_exact_runs_give_back_the_coefficients() -> None:
+    content = fitted(measure(SimulatedBench()), price_per_hour=3.06)
+    content.validate()
+    truth = CALIBRATED
+    for name, model in content.catalogue.models.items():
+        for field in ("k1", "k2", "k3", "k5", "k6", "alpha_power", "beta_power", "alpha_cacheutil", "beta_cacheutil"):
+            assert getattr(model, field) == pytest.approx(getattr(truth.models[name], field), rel=0.05, abs=0.05), field
+        assert model.jitter == pytest.approx(0.01)
+    for field in ("scheduling_slope_ms", "frequency_slope", "max_frequency_mhz", "idle_power_w", "price_per_hour"):
+        assert getattr(content.gpu, field) == pytest.approx(getattr(truth.gpu, field), rel=0.02), field
+    assert predictions(content) == pytest.approx(predictions(EXACT), rel=0.02)
+    assert content.origin is not None
+    assert content.origin.cache_source == "declared"
+    assert content.origin.runs == 4 * 11 + 5 + 6 * 6
+
+
+def test_noise_widens_the_deviations() -> None:
+    exact, noisy = (fitted(measure(SimulatedBench(noise=noise))) for noise in (0.0, 0.03))
+    for name in MODELS:
+        assert (noisy.deviations[name]["k2"] or 0) > 10 * (exact.deviations[name]["k2"] or 0)
+        assert noisy.catalogue.models[name].relative_error > exact.catalogue.models[name].relative_error
+    assert predictions(noisy) == pytest.approx(predictions(exact), rel=0.1)
+
+
+def test_an_interrupted_session_repeats_no_run() -> None:
+    class Lost(SimulatedBench):
+        def run(self, loads: Sequence[ShareLoad]) -> MeasuredRun:
+            if len(self.runs) == 20:
+                raise DeviceLost("the GPU is lost")
+            return super().run(loads)
+
+    stored: list[Measurements] = []
+    with pytest.raises(DeviceLost):
+        measure(Lost(), stored=stored)
+    assert len(stored[-1].runs) == 20
+    bench = SimulatedBench()
+    measurements = measure(bench, earlier=stored[-1])
+    assert len(measurements.runs) == 4 * 11 + 5 + 6 * 6
+    assert len(bench.runs) == len(measurements.runs) - 20
+
+
+def test_a_run_is_tried_twice_and_its_failure_is_named() -> None:
+    bench = SimulatedBench()
+    bench.fail_next = 1
+    assert len(measure(bench, MODELS[:1]).runs) == 11 + 5
+    bench.fail_next = 2
+    session = MeasurementSession(bench, MODELS[:1], SIZES, ORIGIN)
+    measurements = session.measure(SessionProgress(lambda done, total, run: None, lambda measured: None))
+    assert session.failed == {"alexnet b1 10%": "the process ended"}
+    assert len(measurements.runs) == 11 + 5 - 1
+
+
+def test_missing_runs_name_the_coefficient_unless_it_is_assumed() -> None:
+    measurements = measure(SimulatedBench(), MODELS[:2])
+    beside_a_copy = (ShareLoad("resnet50", 16, 50),) * 2
+    kept = tuple(run for run in measurements.runs if run.loads != beside_a_copy)
+    measurements = msgspec.structs.replace(measurements, runs=kept)
+    with pytest.raises(ProfileError, match="resnet50: alpha_cache: not determined, missing a run beside a copy"):
+        fitted(measurements)
+    content = fitted(measurements, assumed={"alpha_cache": 0.002})
+    assert {model.alpha_cache for model in content.models} == {0.002}
+    assert content.assumed == {"alpha_cache": "as demanded"}
+    assert "alpha_cache" not in content.deviations["resnet50"]
+
+
+def test_counted_l2_utilisation_replaces_that_of_the_runs() -> None:
+    measurements = measure(SimulatedBench(), MODELS[:2])
+    counted = {1: 100.0, 16: 900.0, 32: 1700.0}
+    models = (msgspec.structs.replace(measurements.models[0], cache_percent_ms=counted), measurements.models[1])
+    profile = model_profile(msgspec.structs.replace(measurements, models=models), MODELS[0])
+    for run in profile.solo:
+        active_ms = run.gpu_ms - profile.scheduling_delay_ms
+        assert run.cache_percent == pytest.approx(counted[run.batch] / active_ms, rel=1e-3)
+    assert profile.contention[0].cache_percent in [run.cache_percent for run in profile.solo]
+
+
+def test_two_shares_suffice_if_k4_is_assumed() -> None:
+    measurements = measure(SimulatedBench(), MODELS[:2], RunSizes(shares=(50.0, 100.0), copies=2, splits=(50.0,)))
+    assumed = {"frequency_slope": -1.0, "scheduling_slope_ms": 0.0}
+    with pytest.raises(ProfileError, match=r"k4 and k5: .*missing runs at a third share \(measured: 50, 100\)"):
+        fitted(measurements, assumed=assumed)
+    content = fitted(measurements, assumed=assumed | {"k4": 0.0})
+    assert {model.k4 for model in content.models} == {0.0}
+    assert all(model.relative_error < 0.05 for model in content.models)
+
+
+def test_a_device_without_a_power_sensor_has_no_power_cap() -> None:
+    content = fitted(measure(SimulatedBench(has_power=False)))
+    assert content.assumed["frequency_slope"] == "the device has no power sensor"
+    assert {(model.alpha_power, model.beta_power) for model in content.models} == {(0.0, 0.0)}
+    content.validate()
+
+
+def test_models_that_do_not_slow_each_other_have_no_cache_contention() -> None:
+    truth = {name: msgspec.structs.replace(model, alpha_cache=0.0) for name, model in CALIBRATED.models.items()}
+    gpu = msgspec.structs.replace(CALIBRATED.gpu, scheduling_slope_ms=0.0, scheduling_offset_ms=0.0)
+    bench = SimulatedBench(CALIBRATED._replace(gpu=gpu, models=truth), noise=0.01)
+    content = fitted(measure(bench), assumed={"cache_scale": 1.0})
+    assert all(0 <= model.alpha_cache < 0.001 for model in content.models)
+    assert any("not slower beside a copy" in reason for reason in content.assumed.values())
+
+
+def options(tmp_path: Path, **changes: object) -> MeasureOptions:
+    defaults = MeasureOptions(
+        ("pretend",), tmp_path / "out.json", tmp_path / "models", "cpu", "", "", 1.0, "50,100", 2, "", 0.1, (), False
+    )
+    return defaults._replace(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"models": ("other",)}, "MODEL: got 'other', wanted a model of .*: pretend"),
+        ({"device": "tpu"}, "--device: got 'tpu', wanted one of cuda, cpu, emulated"),
+        ({"mechanism": "magic"}, "share_mechanism"),
+        ({"shares": "ten"}, "--shares: got 'ten', wanted numbers"),
+        ({"assume": ("k9=1",)}, "--assume: got 'k9=1', wanted NAME=VALUE with one of k1"),
+        ({"assume": ("k1",)}, "--assume: got 'k1'"),
+    ],
+)
+def test_wrong_options_are_named(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    with pytest.raises(SettingsError, match=message):
+        run_measurement(options(tmp_path, **changes), lambda done, total, run: None)
+
+
+def test_runs_of_another_device_are_not_continued(tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    chosen = options(tmp_path)
+    write_measurements(chosen.runs_file, Measurements(MeasuredDevice("v100", 300, 1530, 50, 1e7), ORIGIN))
+    with pytest.raises(SettingsError, match=r"out\.runs\.json: device: got runs of 'v100', wanted"):
+        run_measurement(chosen, lambda done, total, run: None)
+
+
+def test_a_machine_without_nvml_names_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise SensorFailed("NVML: no library")
+
+    an_emulated_model(tmp_path / "models")
+    monkeypatch.setitem(DEVICE_SENSORS, "nvml", fail)
+    with pytest.raises(SensorFailed, match=r"NVML: no library\. --no-power measures without it"):
+        run_measurement(options(tmp_path, device="cuda:0"), lambda done, total, run: None)
+
+
+def test_the_newest_version_of_a_model_is_measured(tmp_path: Path) -> None:
+    for version in ("2", "10"):
+        an_emulated_model(tmp_path).rename(tmp_path / "pretend" / version)
+    assert find_models(tmp_path, ["pretend"])["pretend"].name == "10"
+    assert find_models(tmp_path, ["pretend/2"])["pretend"].name == "2"
+
+
+def test_the_report_names_values_deviations_and_assumptions() -> None:
+    measurements = measure(SimulatedBench(noise=0.01))
+    fit = fit_measurements(measurements, FitOptions("v100", assumed={"k4": 0.0}))
+    document = measure_document("out.json", fit, {"alexnet b1 10%": "it ended"})
+    text = measure_text(document)
+    assert "frequency_slope" in text
+    assert "assumed: k4: as demanded" in text
+    assert "failed: alexnet b1 10%: it ended" in text
+    assert "written: out.json" in text
+    assert set(document.pair_error) == set(MODELS)
+
+
+def test_the_relative_error_covers_configurations_that_were_not_measured() -> None:
+    covered = []
+    for seed in range(10):
+        content = fitted(measure(SimulatedBench(noise=0.03, seed=seed)))
+        errors = predictions(content) / predictions(EXACT) - 1
+        deviations = np.array([content.catalogue.models[name].relative_error for name in MODELS])
+        covered += (np.abs(errors) <= 2 * deviations).tolist()
+    assert np.mean(covered) >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (DeviceLost("the GPU is lost"), 1, ("finished runs are in", "the GPU is lost")),
+        (ProfileError("v100: alpha_f: not determined"), 1, ("alpha_f", "out.runs.json", "--assume NAME=VALUE")),
+        (CoefficientsError("out.runs.json: no JSON"), 2, ("no JSON",)),
+        (SettingsError("--device: got 'tpu'"), 2, ("--device",)),
+    ],
+)
+def test_the_command_ends_with_the_reason(
+    error: Exception, code: int, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(chosen: MeasureOptions, report: object) -> None:
+        chosen.runs_file.touch()
+        raise error
+
+    monkeypatch.setattr(measurement_run, "run_measurement", fail)
+    result = CliRunner().invoke(app, ["measure", "m", "-o", str(tmp_path / "out.json")])
+    assert result.exit_code == code
+    assert all(word in result.output.replace("\n", "") for word in words)

@@ -1,0 +1,369 @@
+"""The sharing core: shadows, switches and the way back, lost workers, moves to a new plan, and its invariants."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horologe_common.clock import ms, s
+from horologe_common.latency_buckets import bucket_bound_ns, latency_bucket
+from horologe_common.wire import DeviceState, Events, ModelEvents
+from horologe_tuner.core.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from horologe_tuner.core.sharing.running_sharing import RunningSharing
+from horologe_tuner.core.sharing.shadow_rules import ShadowRules
+from horologe_tuner.core.sharing.targets import DeviceShare, collect_targets, parse_targets, percent_by_device
+
+if TYPE_CHECKING:
+    from horologe_tuner.core.sharing.decisions import SharingDecision
+
+STEP_NS = ms(100)
+SLO_MS = 20.0
+
+
+def placement(name: str, percent: float, rate: float = 400.0, slo_ms: float = SLO_MS) -> Placement:
+    return Placement(name, "resnet50", rate, slo_ms, 4, percent, 8.0, rate)
+
+
+def a_plan(*gpus: dict[str, float]) -> SharingPlan:
+    """Return a plan of GPUs v100-1, v100-2, ... with the percents of their workloads."""
+    planned = [PlannedGpu("v100", tuple(placement(*item) for item in gpu.items())) for gpu in gpus]
+    return SharingPlan(tuple(planned), 3.06 * len(gpus))
+
+
+class Bench:
+    """The core with events every 100 ms, and workers that load their model as soon as they are wanted."""
+
+    def __init__(self, *gpus: dict[str, float], rules: ShadowRules | None = None) -> None:
+        self.now_ns = s(1000)
+        self.sharing = RunningSharing(rules or ShadowRules())
+        self.dead: set[str] = set()
+        self.needs: dict[str, float] = {}
+        """Workload -> percent with which it takes 17 ms; it takes 25 ms with less."""
+        self.decisions: list[tuple[int, SharingDecision]] = []
+        self.apply(*gpus)
+        self.start_workers()
+
+    def apply(self, *gpus: dict[str, float]) -> None:
+        self.sharing.apply_targets(self.now_ns, collect_targets(a_plan(*gpus)))
+
+    def start_workers(self) -> None:
+        self.sharing.record_devices(
+            DeviceState(f"worker/{share.worker}#1", 0, "v100", (key := f"{share.workload}/1",), (key,))
+            for share in self.sharing.wanted()
+            if share.worker not in self.dead
+        )
+
+    def step(self, latency_ms: dict[str, float], refused: dict[str, int], count: int, start: bool = True) -> None:
+        self.now_ns += STEP_NS
+        models = []
+        for name, workload in self.sharing.workloads.items():
+            latency = latency_ms.get(name, 5.0)
+            if name in self.needs:
+                latency = 17.0 if sum(share.percent for share in workload.active()) >= self.needs[name] else 25.0
+            bucket = latency_bucket(ms(latency), workload.target.slo_ns)
+            models.append(ModelEvents(f"{name}/1", (), count, refused.get(name, 0), ((bucket, count),)))
+        self.sharing.record_events(self.now_ns, Events(1, STEP_NS, ms(10), tuple(models)))
+        self.decisions += [(self.now_ns, decision) for decision in self.sharing.decide(self.now_ns)]
+        self.sharing.check()
+        if start:
+            self.start_workers()
+
+    def run(self, seconds: float, count: int = 40, refused: dict[str, int] | None = None, **latency_ms: float) -> None:
+        for _ in range(round(seconds * 10)):
+            self.step(latency_ms, refused or {}, count)
+
+    def percents(self) -> dict[str, float]:
+        return {
+            name: sum(share.percent for share in workload.active()) for name, workload in self.sharing.workloads.items()
+        }
+
+    def reasons(self) -> list[str]:
+        return [decision.reason for _, decision in self.decisions]
+
+
+def test_a_violation_is_confirmed_and_repaired_by_the_shadow() -> None:
+    bench = Bench({"w1": 20, "w5": 50})
+    bench.run(5)
+    assert bench.percents() == {"w1": 20, "w5": 50}
+    began_ns = bench.now_ns
+    bench.needs["w1"] = 30
+    bench.run(1.5)
+    assert bench.percents() == {"w1": 30, "w5": 50}
+    ((at_ns, decision),) = bench.decisions
+    assert at_ns <= began_ns + s(1.5)
+    assert decision.moves == (("v100-1", 20, 30),)
+    assert decision.describe().startswith("P99 25.9 ms > 20 ms in 1 s, P99 25.9 ms > 20 ms in the next 0.5 s: v100-1")
+
+
+def test_a_violation_that_has_passed_after_half_a_second_switches_nothing() -> None:
+    bench = Bench({"w1": 20})
+    bench.run(2)
+    bench.run(0.1, w1=50.0)  # 40 requests of 400 in the second
+    bench.run(10)
+    assert bench.decisions == []
+
+
+def test_one_request_in_a_hundred_may_exceed_the_slo() -> None:
+    bench = Bench({"w1": 20})
+    for _ in range(30):
+        bench.run(0.9, count=10)
+        bench.run(0.1, count=1, w1=50.0)
+        bench.run(0.1, count=9)
+    assert bench.decisions == []  # 1 of 100
+    for _ in range(16):
+        bench.step({}, {"w1": 1}, 10, start=False)
+    assert bench.percents() == {"w1": 30}  # refused requests count as violations
+
+
+@pytest.mark.parametrize(("other", "shadow"), [(40, 10), (75, 5), (78, 0), (80, 0)])
+def test_a_shadow_has_ten_percent_more_or_what_is_left(other: float, shadow: float) -> None:
+    bench = Bench({"w1": 20, "w5": other})
+    bench.needs["w1"] = 20 + (shadow or 10)
+    bench.run(3)
+    assert bench.percents()["w1"] == 20 + shadow
+    if not shadow:
+        assert bench.sharing.unrepaired() == {"w1": "nothing is left of its device"}
+        bench.needs.clear()
+        bench.run(2)
+        assert bench.sharing.unrepaired() == {}
+
+
+def test_the_worst_violation_gets_the_room_and_other_shadows_shrink() -> None:
+    bench = Bench({"w1": 40, "w5": 45})  # 15% are left
+    bench.run(1)
+    for _ in range(7):
+        bench.step({"w5": 25.0}, {"w1": 20}, 40)
+    assert bench.percents() == {"w1": 40, "w5": 55}
+    shadows = bench.sharing.shadows()
+    assert [(share.percent, shadow.percent) for share, shadow in shadows.items()] == [(40, 45), (55, 60)]
+    bench.run(2, refused={"w1": 20})
+    assert bench.percents() == {"w1": 45, "w5": 55}
+
+
+def test_a_shadow_that_does_not_suffice_is_followed_by_a_larger_one() -> None:
+    bench = Bench({"w1": 20})
+    bench.needs["w1"] = 45
+    bench.run(60)  # 17 ms with 50% are not low enough for 40%
+    assert bench.percents()["w1"] == 50
+    assert bench.reasons() == ["violation"] * 3
+
+
+def test_the_workload_switches_back_when_the_cause_has_gone() -> None:
+    bench = Bench({"w1": 20})
+    bench.needs["w1"] = 30
+    bench.run(2)
+    assert bench.percents() == {"w1": 30}
+    bench.needs.clear()
+    bench.run(9)
+    assert bench.percents() == {"w1": 30}
+    bench.run(3)
+    assert bench.percents() == {"w1": 20}
+    assert bench.reasons() == ["violation", "calm"]
+
+
+def test_a_cause_that_stays_is_tried_ever_less_often() -> None:
+    """The small share violates the SLO, the large one is far below: each way back fails."""
+    bench = Bench({"w1": 20})
+    for _ in range(20 * 60 * 10):
+        bench.step({"w1": 25.0 if bench.percents()["w1"] == 20 else 5.0}, {}, 40)
+    trials = [at_ns for at_ns, decision in bench.decisions if decision.reason == "calm"]
+    pauses = [(b - a) / 1e9 for a, b in pairwise(trials)]
+    assert len(trials) <= 8
+    assert all(later >= min(1.8 * pause, 600) for pause, later in pairwise(pauses))
+
+
+def test_a_shadow_that_is_not_ready_cannot_be_switched_to() -> None:
+    bench = Bench({"w1": 20})
+    bench.run(2)
+    bench.needs["w1"] = 30
+    bench.dead.add("w1.v100-1.300")
+    bench.run(3)
+    assert bench.percents() == {"w1": 20}
+    assert bench.sharing.unrepaired() == {"w1": "its shadow is not ready"}
+    bench.dead.clear()
+    bench.run(1.5)
+    assert bench.percents() == {"w1": 30}
+
+
+def test_a_standby_serves_in_place_of_a_lost_worker() -> None:
+    bench = Bench({"w1": 20, "w5": 50})
+    bench.run(2)
+    bench.dead.add("w1.v100-1.200")
+    bench.run(0.3)
+    assert bench.percents() == {"w1": 30, "w5": 50}
+    assert bench.reasons() == ["worker lost"]
+    assert "w1.v100-1.200" in {share.worker for share in bench.sharing.wanted()}  # it is started again
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_switch() -> None:
+    """The shadow takes over and dies at once: the worker before it serves again."""
+    bench = Bench({"w1": 20})
+    bench.needs["w1"] = 30
+    while not bench.decisions:
+        bench.step({}, {}, 40, start=False)
+    assert bench.percents() == {"w1": 30}
+    bench.dead |= {"w1.v100-1.300", "w1.v100-1.400"}  # the next shadow has not started yet
+    bench.start_workers()
+    bench.run(0.1)
+    assert bench.percents() == {"w1": 20}
+    assert bench.reasons() == ["violation", "worker lost"]
+
+
+def test_a_new_plan_moves_what_fits_first() -> None:
+    bench = Bench({"a": 60, "b": 40})
+    bench.run(1)
+    bench.apply({"a": 80, "b": 20})
+    assert bench.percents() == {"a": 60, "b": 40}
+    bench.step({}, {}, 40, start=False)
+    assert bench.percents() == {"a": 60, "b": 40}  # no new worker is ready
+    bench.start_workers()
+    bench.run(0.3)
+    assert bench.percents() == {"a": 80, "b": 20}
+    assert [decision.workload for _, decision in bench.decisions] == ["b", "a"]
+
+
+def test_moves_that_wait_for_one_another_are_made_at_once() -> None:
+    bench = Bench({"a": 100}, {"b": 100})
+    bench.run(1)
+    bench.apply({"b": 100}, {"a": 100})
+    bench.run(0.3)
+    devices = {share.workload: share.device for w in bench.sharing.workloads.values() for share in w.active()}
+    assert devices == {"b": "v100-1", "a": "v100-2"}
+
+
+def test_a_new_plan_takes_back_the_room_of_a_shadow() -> None:
+    bench = Bench({"a": 30, "b": 40})
+    bench.needs["a"] = 40
+    bench.run(2)
+    assert bench.percents() == {"a": 40, "b": 40}
+    bench.apply({"a": 30, "b": 70})
+    bench.run(1)
+    assert bench.percents() == {"a": 30, "b": 70}
+
+
+def test_a_workload_that_leaves_has_no_workers() -> None:
+    bench = Bench({"a": 30, "b": 40})
+    bench.apply({"b": 40})
+    assert {share.workload for share in bench.sharing.wanted()} == {"b"}
+
+
+def test_a_gap_in_the_events_starts_the_observation_anew() -> None:
+    bench = Bench({"w1": 20})
+    bench.run(1)
+    for _ in range(10):
+        bench.run(0.4, w1=50.0)
+        bench.sharing.reset_traffic(bench.now_ns)
+    assert bench.decisions == []
+
+
+def test_a_restart_goes_on_with_the_shares_that_serve() -> None:
+    bench = Bench({"w1": 20})
+    bench.needs["w1"] = 30
+    bench.run(2)
+    assert bench.percents() == {"w1": 30}
+    restored = RunningSharing(ShadowRules())
+    restored.restore(bench.now_ns, bench.sharing.applied())
+    assert restored.applied() == bench.sharing.applied()
+    assert {share.worker for share in restored.wanted()} == {share.worker for share in bench.sharing.wanted()}
+
+
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(["violate", "calm", "die", "live", "apply"]),
+        st.integers(0, 3),
+        st.lists(st.integers(1, 12), min_size=4, max_size=4),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CHANGES)
+def test_the_shares_of_a_device_never_exceed_it(changes: list[tuple[str, int, list[int]]]) -> None:
+    """Four workloads on two devices, whatever happens. Switches only lead to workers that are ready."""
+    names = ["a", "b", "c", "d"]
+    bench = Bench({"a": 50, "b": 30}, {"c": 25, "d": 75})
+    slow: dict[str, float] = {}
+    for change, which, units in changes:
+        name = names[which]
+        if change == "violate":
+            slow[name] = 50.0
+        elif change == "calm":
+            slow.pop(name, None)
+        elif change == "die":
+            bench.dead |= {share.worker for share in bench.sharing.workloads[name].active()}
+        elif change == "live":
+            bench.dead.clear()
+        else:
+            total = [max(40, sum(units[:2])), max(40, sum(units[2:]))]
+            percents = [100 * unit / total[place // 2] for place, unit in enumerate(units)]
+            bench.apply({"a": percents[0], "b": percents[1]}, {"c": percents[2], "d": percents[3]})
+        for _ in range(4):
+            serving = _active(bench.sharing)
+            bench.step(slow, {}, 40)
+            for share in _active(bench.sharing) - serving:
+                assert share.worker not in bench.dead
+            assert max(percent_by_device(_active(bench.sharing)).values()) <= 100 + 1e-6
+            _check_standbys(bench.sharing)
+
+
+def _active(sharing: RunningSharing) -> set[DeviceShare]:
+    return {share for workload in sharing.workloads.values() for share in workload.active()}
+
+
+def _check_standbys(sharing: RunningSharing) -> None:
+    """A shadow is at most 10% larger and fits beside the active shares; nothing has more than three workers."""
+    totals = percent_by_device(_active(sharing))
+    for share, shadow in sharing.shadows().items():
+        assert 0 < shadow.percent - share.percent <= 10
+        assert totals[share.device] - share.percent + shadow.percent <= 100 + 1e-6
+    for name, workload in sharing.workloads.items():
+        wanted = [share for share in sharing.wanted() if share.workload == name]
+        assert len(wanted) <= 3 * len(workload.serving)
+        assert set(workload.active()) <= set(wanted)
+
+
+def test_two_gpus_of_one_id_are_one_device() -> None:
+    plan = a_plan({"w1": 60}, {"w5": 60})
+    with pytest.raises(ValueError, match="device 'gpu-a': share_percent: got 120 in all, wanted at most 100"):
+        collect_targets(SharingPlan(tuple(msgspec.structs.replace(gpu, device="gpu-a") for gpu in plan.gpus), 0.0))
+
+
+def broken(**changes: object) -> bytes:
+    document = msgspec.json.decode(msgspec.json.encode(a_plan({"w1": 20, "w5": 50})))
+    document["gpus"][0]["placements"][0] |= changes
+    return msgspec.json.encode(document)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (b"{", "plan: "),
+        (broken(share_percent=60), "GPU 1 (v100): shares: got 60 + 50 = 110%, wanted at most 100%"),
+        (broken(rate=-1), "workload 'w1': rate: got -1, wanted a finite number above 0"),
+        (broken(workload="a/b"), "workload: got 'a/b', wanted letters"),
+        (broken(served_model="w5"), "model: got 'w5', which workload 'w1' has"),
+        (broken(workload="w" * 41), "wanted at most 40 characters"),
+        (broken(workload="w5", served_model="w5", share_percent=1), "device: got 'v100-1' twice"),
+        (broken(workload="w5", slo_ms=3), "workload 'w5': slo_ns: got 20000000 and 3000000, wanted one for all"),
+        (msgspec.json.encode(SharingPlan((), 0.0)), "gpus: got 0 workloads, wanted 1 to"),
+    ],
+)
+def test_a_plan_that_is_not_valid_names_the_field(document: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=r"got|plan: ") as raised:
+        parse_targets(document)
+    assert message in str(raised.value)
+
+
+def test_bucket_zero_ends_at_the_slo() -> None:
+    assert latency_bucket(ms(20), ms(20)) == 0
+    assert latency_bucket(ms(20) + 1, ms(20)) == 1
+    assert latency_bucket(0, ms(20)) < 0 < latency_bucket(s(1000), ms(20))
+    for latency_ns in (ms(1), ms(19.9), ms(33)):
+        bound_ns = bucket_bound_ns(latency_bucket(latency_ns, ms(20)), ms(20))
+        assert latency_ns <= bound_ns <= 1.1 * latency_ns
