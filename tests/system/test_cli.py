@@ -15,7 +15,21 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-COMMANDS = ("up", "demo", "predict", "models", "load", "unload", "status", "profile", "sim", "replay", "doctor", "keys")
+COMMANDS = (
+    "up",
+    "demo",
+    "predict",
+    "models",
+    "load",
+    "unload",
+    "status",
+    "profile",
+    "measure",
+    "sim",
+    "replay",
+    "doctor",
+    "keys",
+)
 OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3
 NO_SERVER = "ipc:///nonexistent/horologe-no-server"
 
