@@ -284,3 +284,17 @@ def test_latencies_are_counted_by_the_slo_of_the_plan() -> None:
     assert counts.get("b/1", ()) == ()
     assert sum(count for _, count in counts["a/1"]) == 6
     assert 0 < sum(count for bucket, count in counts["a/1"] if bucket > 0) < 6
+
+
+def test_predictions_are_not_scaled_by_the_pace_of_the_profile_that_they_replace() -> None:
+    """The share was three times slower than its profile. The plan predicts just that."""
+    bench = a_shared_gpu()
+    alone = predictions(bench, bench.workers[0])
+    planned = PlannedModel("a", 1, 1, workers=("left",))
+    bench.plan(planned)
+    estimate = next(bench.controller.cluster.shares()).estimates["a/1"]
+    for _ in range(20):
+        estimate.observe(bench.now_ns, 1, 3 * alone[1])
+    assert predictions(bench, bench.workers[0])[2] == 3 * alone[2]
+    bench.plan(PlannedModel("a", 1, 1, workers=("left",), exec_ns={1: 3 * alone[1]}), number=2)
+    assert predictions(bench, bench.workers[0])[2] == 3 * alone[2]

@@ -99,6 +99,10 @@ class RollingQuantile:
         until_ns = self._samples[0][0] + self._age_ns
         return until_ns, ordered[self._high_indices[count]], ordered[(count - 1) // 2]
 
+    def clear(self) -> None:
+        """Drop all values."""
+        self.discard_above(-1)
+
     def discard_above(self, value: int) -> None:
         """Drop measurements above `value`."""
         self._samples = deque(sample for sample in self._samples if sample[1] <= value)

@@ -181,6 +181,8 @@ class Cluster:
         estimate = share.estimates.get(model)
         same_content = estimate is not None and estimate.content_hash == fresh.content_hash
         if estimate is None or not same_content or estimate.seed_ns is not fresh.seed_ns:
+            if same_content:
+                share.pace.clear()  # it is relative to the durations that the plan replaces
             share.estimates[model] = fresh
             for size in fresh.seed_ns:
                 self._cached_exec.pop((model, size), None)
