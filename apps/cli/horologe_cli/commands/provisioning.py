@@ -35,14 +35,12 @@ def provision(
       horologe provision workloads.toml --json > plan.json
       horologe provision workloads.toml --from plan.json --apply
     """
-    from horologe_cli.provisioning.provision_report import draw_shares, provision_text
+    from horologe_cli.provisioning.provision_report import provision_text
     from horologe_common.service.settings import SettingsError
     from horologe_tuner.core.provisioning.workloads import ProvisioningError, UnattainableSlo
 
     try:
-        document = _plan(file, margin, previous)
-        if plot:
-            draw_shares(plot, document.sharing_plan)
+        document = _plan(file, margin, previous, plot)
     except UnattainableSlo as error:
         output.fail(str(error))
     except ProvisioningError as error:
@@ -56,12 +54,12 @@ def provision(
     output.print_result(_builtins(document), text, json)
 
 
-def _plan(file: Path, margin: float | None, previous: Path | None) -> ProvisionDocument:
-    """Return the plan of a file, as a change of the previous plan if one is given, with its explanation."""
+def _plan(file: Path, margin: float | None, previous: Path | None, plot: Path | None) -> ProvisionDocument:
+    """Return the plan of a file, as a change of the previous plan if one is given, with its explanation. Draw it."""
     import msgspec
 
     from horologe_cli.provisioning.provision_file import read_plan_file, read_problem_file
-    from horologe_cli.provisioning.provision_report import ProvisionDocument
+    from horologe_cli.provisioning.provision_report import ProvisionDocument, draw_shares
     from horologe_tuner.core.provisioning.explanation import explain_plan
     from horologe_tuner.core.provisioning.incremental import update_plan
     from horologe_tuner.core.provisioning.plan_prediction import with_batch_times
@@ -75,6 +73,8 @@ def _plan(file: Path, margin: float | None, previous: Path | None) -> ProvisionD
         plan, change = update_plan(read_plan_file(previous), workloads, kinds, options)
         plan, moved = msgspec.structs.replace(plan, cost_bound=bound), change.moved
     explanation = explain_plan(plan, workloads, kinds, options)
+    if plot:
+        draw_shares(plot, plan)
     return ProvisionDocument(with_batch_times(plan, kinds, options.model), explanation, moved, new_cost)
 
 

@@ -54,7 +54,7 @@ class ProvisioningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 DEFAULT_OPTIONS = ProvisioningOptions()
 MIXED_TYPES = 4
 """GPU types of which all sets are tried: 15 plans."""
-MARGIN_STEPS = 4
+MARGIN_STEPS = 3
 """Plans tried for a larger margin: the largest first, then by bisection."""
 PAPER_OPTIONS = ProvisioningOptions("igniter", 0.0, 0.0, True, 0, 0)
 """iGniter's Algorithm 1 and nothing else."""
