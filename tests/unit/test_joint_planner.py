@@ -244,6 +244,14 @@ def test_the_tuner_can_carry_out_the_sharing_plan_of_a_layout() -> None:
     assert all(slower[size] > targets["detect"].exec_ns["v100-2"][size] for size in slower)
 
 
+def test_a_search_that_ends_at_its_limit_still_shares_devices() -> None:
+    evaluator = an_evaluator(VIDEO_MONITORING, rate=150.0)
+    start = dedicated_layout(make_plan(evaluator.problem).configuration)
+    layout = plan_layout(evaluator, start, runs_limit=1)
+    assert evaluator.is_feasible(layout)
+    assert evaluator.price(layout) < evaluator.price(start)
+
+
 def test_without_runs_the_plan_is_that_of_whole_devices() -> None:
     evaluator = an_evaluator()
     start = dedicated_layout(make_plan(evaluator.problem).configuration)

@@ -20,11 +20,14 @@ from horologe_tuner.core.joint_planning.placements import first_layouts
 from horologe_tuner.core.planning.minimization import CENT
 
 if TYPE_CHECKING:
+    from horologe_tuner.core.joint_planning.candidates import Candidate
     from horologe_tuner.core.joint_planning.layout_evaluation import LayoutEvaluator
     from horologe_tuner.core.joint_planning.layouts import Layout
 
 RUNS_LIMIT = 8000
 """Runs of the estimator for a plan."""
+SHARED_RUNS = 400
+"""Runs for each number of devices on which all stages are, after the limit."""
 POLISH_RUNS = 150
 """Runs to increase the distance of the found layout from the SLO."""
 FIRST_LAYOUTS = 2
@@ -35,7 +38,8 @@ def plan_layout(evaluator: LayoutEvaluator, start: Layout, runs_limit: int = RUN
     """Return the cheapest feasible layout found. It never costs more than `start`, a feasible layout."""
     frontier = Frontier(evaluator, evaluator.price(start))
     seen: set[tuple[tuple[str, str], ...]] = set()
-    for candidate in least_candidates(evaluator) if runs_limit else ():
+    least = least_candidates(evaluator) if runs_limit else []
+    for candidate in least:
         firsts = [layout for layout in dict.fromkeys(first_layouts(candidate)) if frontier.is_below_limit(layout)]
         for layout in sorted(firsts, key=evaluator.reached_slo_ns)[:FIRST_LAYOUTS]:
             frontier.push(layout)
@@ -47,6 +51,24 @@ def plan_layout(evaluator: LayoutEvaluator, start: Layout, runs_limit: int = RUN
             if (devices := own_devices(evaluator, wider)) not in seen:
                 seen.add(devices)
                 frontier.push(wider)
+    return share_everything(evaluator, least, start) if frontier else start
+
+
+def share_everything(evaluator: LayoutEvaluator, least: list[Candidate], start: Layout) -> Layout:
+    """Return a feasible layout with the fewest shared devices, on which all stages are that can share; else `start`.
+
+    It is for searches that end at their limit of runs. They have not come to the dearer layouts.
+    """
+    candidate = max(least, key=lambda candidate: len(candidate.demands))
+    while candidate.pools:
+        for layout in sorted(dict.fromkeys(first_layouts(candidate)), key=evaluator.reached_slo_ns)[:FIRST_LAYOUTS]:
+            if evaluator.price(layout) >= evaluator.price(start) - CENT:
+                return start
+            runs_limit = evaluator.problem.runs + SHARED_RUNS
+            changed = search_layout(evaluator, layout, evaluator.problem.objective.slo_ns, runs_limit)
+            if evaluator.is_feasible(changed):
+                return polish(evaluator, changed)
+        candidate = candidate._replace(pools={hardware: count + 1 for hardware, count in candidate.pools.items()})
     return start
 
 
