@@ -22,7 +22,7 @@ class Desk:
     """A scheduler, and workers of one share that hold the named models."""
 
     def __init__(self, *workers: tuple[str, ...]) -> None:
-        self.scheduler = create_scheduler(ControllerSettings())
+        self.scheduler = create_scheduler(ControllerSettings(admission=True))
         self.cluster = Cluster(10)
         self.specs = {name: a_spec(name) for names in workers for name in names}
         self.cluster.specs = {spec.key: spec for spec in self.specs.values()}

@@ -52,21 +52,26 @@ LIMIT = 0.975
 
 
 class Contestant(NamedTuple):
-    """A column of the table. With `lengths`, the scheduler knows the execution times of each length."""
+    """A column of the table. With `lengths`, the scheduler knows the execution times of each length.
+
+    `separate`: a scheduler without distributions gets a queue for each application, and for each range of `lengths`.
+    """
 
     scheduler: str
     lengths: bool = False
     searched: bool = False
+    separate: bool = False
 
     @property
     def name(self) -> str:
-        """Return the scheduler with `*` for searched settings and `+` for known lengths."""
-        return f"{self.scheduler}{'*' * self.searched}{'+' * self.lengths}"
+        """Return the scheduler with `*` for searched settings, `+` for known lengths, and whether queues are apart."""
+        return f"{self.scheduler}{'*' * self.searched}{'+' * self.lengths}{', queues' * self.separate}"
 
 
 CONTESTANTS = (
     *(Contestant(name) for name in (*BLIND, "orloj", OURS)),
     *(Contestant(name, lengths=True) for name in ("orloj", OURS)),
+    *(Contestant(name, lengths, separate=True) for name in BLIND for lengths in (False, True)),
     *(Contestant(name, searched=True) for name in (*BLIND, "orloj")),
     Contestant("orloj", lengths=True, searched=True),
 )
@@ -89,7 +94,8 @@ def run_contest(
             finished[entry.name] = finished[entry._replace(searched=False).name]
         else:
             finished[entry.name] = [
-                finish_rate(workload, knowledge, entry.scheduler, overrides) for workload in workloads
+                finish_rate(workload, knowledge, entry.scheduler, overrides, separate=entry.separate)
+                for workload in workloads
             ]
     return finished
 

@@ -17,6 +17,7 @@ from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.settings import ControllerSettings
+from horologe_experiments.harness.kind_models import kind_model
 from horologe_profiler.core.input_dependence import SPREAD_IN
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.virtual_worker import SimModel
@@ -56,14 +57,15 @@ def finish_rate(
     scheduler: str,
     overrides: Mapping[str, float | bool | str],
     way_ns: int = WAY_NS,
+    *,
+    separate: bool = False,
 ) -> float:
     """Return the share of requests that finish in time. Messages and turns of the controller take `way_ns`.
 
-    Deterministic. `overrides` are settings of the controller.
+    Deterministic. `overrides` are settings of the controller. `separate`: the requests of each known application and
+    range of lengths have a queue and a profile of their own, and the scheduler knows no distributions.
     """
-    controller = msgspec.convert(
-        {"scheduler": scheduler, "admission": False, "margin_ns": 0, **overrides}, ControllerSettings
-    )
+    controller = msgspec.convert({"scheduler": scheduler, "margin_ns": 0, **overrides}, ControllerSettings)
     setting = FastClusterSettings(
         noise=NOISES["none"], settle_ns=ms(100), client_ns=0, worker_ns=way_ns, turn_ns=way_ns, controller=controller
     )
@@ -74,11 +76,16 @@ def finish_rate(
         )
     ]
     count = workload.requests
-    chunk = Chunk(workload.arrival_ns.tolist(), [0] * count, [workload.slo_ns] * count, [0] * count, requests)
+    models, chosen = [_model(workload, knowledge.history)], [0] * count
+    distributions = known_distributions(knowledge)
+    if separate and distributions is not None:
+        models = [kind_model(models[0], distributions, kind) for kind in range(len(distributions))]
+        chosen = [distributions.kind_of(request.application, request.length) for request in requests]
+    chunk = Chunk(workload.arrival_ns.tolist(), chosen, [workload.slo_ns] * count, [0] * count, requests)
     duration_ns = int(workload.arrival_ns[-1]) + 2 * workload.slo_ns + s(1)
-    ledger = Ledger(["all"], 1, duration_ns + s(10))
-    lean = FastWorld(setting, [_model(workload, knowledge.history)], ledger, 0, [chunk])
-    if (distributions := known_distributions(knowledge)) is not None:
+    ledger = Ledger(["all"], len(models), duration_ns + s(10))
+    lean = FastWorld(setting, models, ledger, 0, [chunk])
+    if distributions is not None and not separate:
         lean.controller.cluster.distributions[KEY] = distributions
     lean.run(duration_ns)
     lean.check()

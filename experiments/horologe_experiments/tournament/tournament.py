@@ -13,6 +13,7 @@ import numpy as np
 
 from horologe_common.service.settings import SettingsError
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.tournament.bound import score_bound
 from horologe_experiments.tournament.match import Score, play
 from horologe_experiments.tournament.separate_queues import separate_kinds
 from horologe_experiments.tournament.traits import FIXED, find_traits
@@ -32,7 +33,9 @@ SEPARATE = ", queues"
 """Suffix of the second form."""
 NEARLY, BEHIND = -0.005, -0.02
 WITHIN, AHEAD = 0.95, 0.005
-"""Bars: a margin of at least `NEARLY` in the part `WITHIN` of the workloads, of `BEHIND` in all, `AHEAD` on average."""
+OF_BOUND = 0.93
+"""Bars: a margin of at least `NEARLY` in the part `WITHIN` of the workloads, of `BEHIND` in all, `AHEAD` on average.
+The mean score is `OF_BOUND` of the mean bound."""
 WORST = 10
 
 
@@ -87,6 +90,7 @@ class Tournament:
             "as a part of what the best batches could serve",
             "best other": f"the best of {', '.join(name for name in scene.schedulers if name != OURS)}; where a "
             "scheduler without distributions knows applications or lengths, also with a queue for each",
+            "bound": "no schedule serves more, even one that knows all arrivals (bound.py); none for closed loops",
         }
         series = {f"The {WORST} least margins": [_worst_row(row) for row in sorted(rows, key=_margin)[:WORST]]}
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows), series, cost)
@@ -122,13 +126,14 @@ def _play_workload(task: Task) -> tuple[dict[str, Any], int, float]:
     best = max((name for name in scores if name != OURS), key=lambda name: scores[name].value, default=OURS)
     for name, settings in scene.variants.items():
         scores[name] = play(workload, OURS, settings, _timeline(task, name))
-    ours = scores[OURS]
+    ours, bound = scores[OURS], score_bound(workload)
     row = {
         "workload": task.name,
         **{name: score.value for name, score in scores.items()},
         "best other": scores[best].value,
         "by": best,
         "margin": round(ours.value - scores[best].value, 5),
+        "bound": None if bound is None else round(bound, 5),
         "late": ours.late,
         "timed_out": ours.timed_out,
         "refused": ours.refused,
@@ -170,4 +175,8 @@ def _bars(rows: list[dict[str, Any]]) -> list[Bar]:
             Bar("random workloads: least margin", float(drawn.min()), BEHIND),
             Bar("random workloads: mean margin", round(float(drawn.mean()), 5), AHEAD),
         ]
+    bounded = [row for row in rows if row["bound"] and row["workload"] not in FIXED]
+    if bounded:
+        part = sum(row[OURS] for row in bounded) / sum(row["bound"] for row in bounded)
+        bars.append(Bar("random workloads, open loops: mean score / mean bound", round(part, 4), OF_BOUND))
     return bars

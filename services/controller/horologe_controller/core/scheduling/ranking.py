@@ -8,7 +8,7 @@ from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.queues import ModelQueue
@@ -204,13 +204,10 @@ class ShareRankings:
                 ranking.check()
 
 
-def largest_strategy(
-    now_ns: int, start_ns: int, share: Share, queue: ModelQueue, only: Container[int] | None = None
-) -> Strategy | None:
+def largest_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
     """Return Clockwork's strategy: the largest batch size that enough requests still make their deadlines in.
 
-    Its rank counts the larger, cheaper sizes that the queue could have filled and is too late for. `only`: the sizes to
-    choose from; None: all.
+    Its rank counts the larger, cheaper sizes that the queue could have filled and is too late for.
     """
     if not queue or (estimate := share.estimates.get(queue.model)) is None:
         return None
@@ -218,12 +215,9 @@ def largest_strategy(
     missed_row_ns: list[float] = []
     shrunk = 0
     for size in queue.batch_sizes():
-        if only is not None and size not in only:
-            continue
         expected_ns = estimate.predict(now_ns, size)
-        row_ns = PAYS * seed_ns[size] / size
         if missed_row_ns:
-            shrunk = max(shrunk, sum([larger_ns < row_ns for larger_ns in missed_row_ns]))
+            shrunk = max(shrunk, count_cheaper(missed_row_ns, seed_ns[size] / size))
         place = queue.first_in_time(start_ns + expected_ns, size)
         if count := queue.count_filling(place, size):
             first = queue[place]
@@ -232,6 +226,11 @@ def largest_strategy(
         if expected_ns <= budget_ns:
             missed_row_ns.append(seed_ns[size] / size)
     return None
+
+
+def count_cheaper(missed_row_ns: Sequence[float], row_ns: float) -> int:
+    """Return how many of the missed sizes take at least a tenth less for a row."""
+    return sum([larger_ns < PAYS * row_ns for larger_ns in missed_row_ns])
 
 
 def larger_size_pays(seed_ns: Mapping[int, int], larger: int, smaller: int) -> bool:

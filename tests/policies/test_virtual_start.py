@@ -1,0 +1,37 @@
+"""The batch that the default policy chooses for a static model. A batch of n takes 1.5 + n / 2 ms."""
+
+from __future__ import annotations
+
+from desk import NOW, Desk
+from horologe_common.clock import ms
+
+
+def first_batch(urgent_ms: float, others_ms: float, others: int = 16) -> list[int]:
+    """Return the ids in the first batch for an urgent request, whose id is 1, and others that came after it."""
+    desk = Desk("horologe", [("m",)])
+    desk.ask(NOW, urgent_ms)
+    for _ in range(others):
+        desk.ask(NOW, others_ms)
+    return [request.id for request in desk.plan(NOW)[0][0].requests]
+
+
+def test_an_urgent_request_goes_in_a_small_batch_while_the_others_have_time() -> None:
+    assert first_batch(urgent_ms=3, others_ms=100) == [1, 2]
+
+
+def test_an_urgent_request_is_left_behind_if_a_small_batch_would_cost_many_others_their_deadline() -> None:
+    assert first_batch(urgent_ms=3, others_ms=9.6) == list(range(2, 18))
+
+
+def test_the_largest_batch_goes_where_it_leaves_nobody_behind() -> None:
+    assert first_batch(urgent_ms=50, others_ms=100) == list(range(1, 17))
+
+
+def test_between_models_the_last_start_counts_not_the_deadline() -> None:
+    desk = Desk("horologe", [("m", "long")], ("m", "long"))
+    estimate = desk.cluster.workers["w0"].shares[0].estimates["long/1"]
+    estimate.seed_ns = {0: ms(5), 1: ms(9), 2: ms(10), 4: ms(12), 8: ms(16), 16: ms(24)}
+    desk.ask(NOW, 25)  # one request in 2 ms
+    for _ in range(8):
+        desk.ask(NOW, 26, model="long")
+    assert next(action.model for action in desk.plan(NOW)[0]) == "long/1"
