@@ -20,6 +20,7 @@ from horologe_experiments.igniter.igniter_joint import IgniterJoint
 from horologe_experiments.igniter.igniter_live import IgniterLive
 from horologe_experiments.igniter.igniter_plans import IgniterPlans
 from horologe_experiments.igniter.igniter_run import IgniterRun
+from horologe_experiments.igniter.igniter_shadow import IgniterShadow
 from horologe_experiments.igniter.igniter_table1 import IgniterTable1
 from horologe_experiments.igniter.igniter_time import IgniterTime
 from horologe_experiments.inferline.inferline_cost import InferLineCost
@@ -67,6 +68,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         IgniterPlans(),
         IgniterExact(),
         IgniterRun(),
+        IgniterShadow(),
     )
 }
 """Experiments that run in the simulator or in this process."""

@@ -44,6 +44,7 @@ TINY |= {
     "inferline-drop": ['duration="500ms"'],
     "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_seconds=3", "serve_seconds=3"],
     "igniter-run": ["seconds=2", 'runs=[{strategy="ours", arrivals="even", seeds=1}]'],
+    "igniter-shadow": ["seconds=3", "switches=2"],
 }
 TINY |= {
     "igniter-table1": [],
@@ -104,7 +105,7 @@ def test_findings_become_files(tmp_path: Path) -> None:
             "replicas",
         ),
         *("inferline-cost", "inferline-planner", "inferline-tuner", "inferline-traces", "inferline-pooled"),
-        *("inferline-drop", "tournament", "igniter-run", "igniter-joint"),
+        *("inferline-drop", "tournament", "igniter-run", "igniter-joint", "igniter-shadow"),
     ],
 )
 def test_every_figure_can_be_drawn(name: str, tmp_path: Path) -> None:

@@ -151,6 +151,8 @@ def test_a_shadow_that_does_not_suffice_is_followed_by_a_larger_one() -> None:
     bench.run(60)  # 17 ms with 50% are not low enough for 40%
     assert bench.percents()["w1"] == 50
     assert bench.reasons() == ["violation"] * 3
+    bench.run(60)
+    assert bench.reasons()[3:5] == ["calm", "violation"]  # it tries after 100 s
 
 
 def test_the_workload_switches_back_when_the_cause_has_gone() -> None:
@@ -198,6 +200,20 @@ def test_a_standby_serves_in_place_of_a_lost_worker() -> None:
     assert bench.percents() == {"w1": 30, "w5": 50}
     assert bench.reasons() == ["worker lost"]
     assert "w1.v100-1.200" in {share.worker for share in bench.sharing.wanted()}  # it is started again
+
+
+def test_a_gpu_that_disappears_is_reported_and_its_workloads_go_on_when_it_is_back() -> None:
+    bench = Bench({"w1": 20, "w5": 50})
+    bench.run(2)
+    bench.dead |= {share.worker for share in bench.sharing.wanted()}
+    bench.run(0.3)
+    assert bench.decisions == []
+    reason = "its worker has disconnected, and no standby is ready"
+    assert bench.sharing.unrepaired() == {"w1": reason, "w5": reason}
+    bench.dead.clear()
+    bench.run(0.3)
+    assert bench.sharing.unrepaired() == {}
+    assert bench.percents() == {"w1": 20, "w5": 50}
 
 
 def test_a_worker_that_dies_in_the_middle_of_a_switch() -> None:

@@ -128,8 +128,11 @@ def _print_pipeline(out: Console, pipeline: dict[str, Any], dry_run: bool) -> No
 
 
 def _print_workloads(out: Console, status: dict[str, Any]) -> None:
-    """Print the shares of the sharing plan, with the latencies of the last second."""
-    columns = ("workload", "device", "percent", "planned", "shadow", "SLO ms", "P99 ms", "beyond", "state")
+    """Print the shares of the sharing plan as planned, and beside it the last second."""
+    columns = (
+        "workload", "device", "share", "planned", "shadow", "req/s", "planned", "SLO ms", "predicted exec ms", "P99 ms",
+        "beyond SLO", "state",
+    )  # fmt: skip
     table = Table(columns, left=2)
     for workload in status["workloads"]:
         p99_ns, requests = workload["p99_ns"], workload["requests"]
@@ -137,7 +140,8 @@ def _print_workloads(out: Console, status: dict[str, Any]) -> None:
             shadow = f"{share['shadow_percent']:g}%{'' if share['shadow_ready'] else ' starting'}"
             table.add_row(
                 workload["workload"], share["device"], f"{share['percent']:g}%", f"{share['planned_percent']:g}%",
-                shadow if share["shadow_percent"] else "-", f"{workload['slo_ns'] / 1e6:g}",
+                shadow if share["shadow_percent"] else "-", requests, f"{workload['planned_rate']:.0f}",
+                f"{workload['slo_ns'] / 1e6:g}", f"{workload['predicted_ns'] / 1e6:.1f}",
                 f"{p99_ns / 1e6:.1f}" if p99_ns is not None else "-",
                 f"{workload['beyond'] / requests:.1%}" if requests else "-", workload["state"],
             )  # fmt: skip

@@ -41,7 +41,7 @@ def _begin(now_ns: int, started: tuple[FastWorld, DeviceFault, int]) -> None:
     if fault.slowness:
         world.devices[device_address(fault.device, incarnation)].slowness = fault.slowness
     else:
-        world.disconnect_device(fault.device, incarnation)
+        world.disconnect_device(device_address(fault.device, incarnation))
 
 
 def _end(now_ns: int, ended: tuple[FastWorld, DeviceFault, int]) -> None:

@@ -191,13 +191,13 @@ class FastWorld:
         self._enqueue(address, PeerConnected(address, HOST))
         self._enqueue(address, Register((Share(0, "emulated", self.setting.pages),), device.reports()))
 
-    def disconnect_device(self, number: int, incarnation: int = 1) -> None:
+    def disconnect_device(self, address: str) -> None:
         """Lose a device, with the actions on it."""
-        device = self.devices.pop(device_address(number, incarnation))
-        del self._host.attached[device.address]
+        device = self.devices.pop(address)
+        del self._host.attached[address]
         for model, known in device.loaded.items():
             self._loaded[model] -= known
-        self._enqueue(device.address, PeerDisconnected(device.address))
+        self._enqueue(address, PeerDisconnected(address))
 
     def _next_chunk(self) -> None:
         for chunk in self._chunks:

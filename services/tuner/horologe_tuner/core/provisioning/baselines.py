@@ -80,7 +80,7 @@ def plan_gslice(workloads: Sequence[Workload], kind: GpuType, model: Interferenc
         for _ in range(GSLICE_ADJUSTMENTS):
             batch = _settle_batches(kind, model, gpu.placements, batch, share)
             measured = _measure(kind, model, gpu.placements, batch, share)
-            share = _adjust_shares(kind, gpu.placements, share, *measured)
+            share = adjust_shares(kind, gpu.placements, share, *measured)
         batch = _settle_batches(kind, model, gpu.placements, batch, share)
         gpus.append(_planned(kind, gpu.placements, batch, share))
     return with_predictions(SharingPlan(tuple(gpus), len(gpus) * kind.gpu.price_per_hour), [kind], model)
@@ -170,19 +170,24 @@ def _settle_batches(
     kind: GpuType, model: InterferenceModel, placements: Sequence[Placement], batch: Array, share: Array
 ) -> Array:
     """Return the batch sizes after GSLICE has adjusted them by the residual latency, until they stay or five times."""
-    limit = np.array([placement.slo_ms / 2 for placement in placements])
     for _ in range(GSLICE_ADJUSTMENTS):
         latency, _ = _measure(kind, model, placements, batch, share)
-        spare = (limit - latency) / limit
-        step = np.where((spare > 0) & (spare < GSLICE_THRESHOLD), 0.0, (limit - latency) / latency)
-        adjusted = np.ceil(np.clip(batch * (1 + step), 1, BATCH_LIMIT))
+        adjusted = adjust_batches(placements, batch, latency)
         if (adjusted == batch).all():
             break
         batch = adjusted
     return batch
 
 
-def _adjust_shares(
+def adjust_batches(placements: Sequence[Placement], batch: Array, latency: Array) -> Array:
+    """Return the batch sizes after one adjustment of GSLICE, by the residual latency."""
+    limit = np.array([placement.slo_ms / 2 for placement in placements])
+    spare = (limit - latency) / limit
+    step = np.where((spare > 0) & (spare < GSLICE_THRESHOLD), 0.0, (limit - latency) / latency)
+    return np.asarray(np.ceil(np.clip(batch * (1 + step), 1, BATCH_LIMIT)))
+
+
+def adjust_shares(
     kind: GpuType, placements: Sequence[Placement], share: Array, latency: Array, throughput: Array
 ) -> Array:
     """Return the shares after one adjustment of GSLICE, by the residual latency and throughput."""

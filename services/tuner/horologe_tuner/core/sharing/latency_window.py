@@ -44,7 +44,8 @@ class LatencyWindow:
 
     def __init__(self, slo_ns: int) -> None:
         self._slo_ns = slo_ns
-        self._entries: deque[tuple[int, ModelEvents]] = deque()
+        self._entries: deque[tuple[int, int, int, ModelEvents]] = deque()
+        """(time of the message, requests, requests beyond the SLO, the message)."""
         self._from_ns = 0
 
     def reset(self, from_ns: int) -> None:
@@ -55,23 +56,28 @@ class LatencyWindow:
     def add(self, now_ns: int, events: ModelEvents) -> None:
         """Add the counts since the message before."""
         if now_ns >= self._from_ns:
-            self._entries.append((now_ns, events))
+            beyond = events.refused + sum([number for bucket, number in events.latencies if bucket > 0])
+            requests = events.refused + sum([number for _, number in events.latencies])
+            self._entries.append((now_ns, requests, beyond, events))
         while self._entries and self._entries[0][0] <= now_ns - KEPT_NS:
             self._entries.popleft()
+
+    def is_violated(self, after_ns: int) -> bool:
+        """Return whether more than 1% of the requests counted in messages after a time were beyond the SLO."""
+        counts = [(requests, beyond) for at_ns, requests, beyond, _ in self._entries if at_ns > after_ns]
+        return sum([beyond for _, beyond in counts]) > PERMITTED * sum([requests for requests, _ in counts])
 
     def summarize(self, after_ns: int) -> LatencySummary:
         """Return the requests counted in messages after a time."""
         counts: dict[int, int] = {}
-        refused = 0
-        for at_ns, events in self._entries:
+        total = total_beyond = refused = 0
+        for at_ns, requests, beyond, events in self._entries:
             if at_ns > after_ns:
-                refused += events.refused
+                total, total_beyond, refused = total + requests, total_beyond + beyond, refused + events.refused
                 for bucket, number in events.latencies:
                     counts[bucket] = counts.get(bucket, 0) + number
-        total = refused + sum(counts.values())
-        beyond = refused + sum(number for bucket, number in counts.items() if bucket > 0)
-        permitted = int(PERMITTED * total)
-        return LatencySummary(total, beyond, self._percentile_ns(counts, permitted - refused))
+        above = int(PERMITTED * total) - refused
+        return LatencySummary(total, total_beyond, self._percentile_ns(counts, above))
 
     def _percentile_ns(self, counts: dict[int, int], above: int) -> int | None:
         """Return the bound of the bucket that has at most `above` latencies above it; None for a negative number."""

@@ -130,8 +130,13 @@ class RunningSharing:
         return self.assume_ready or model in self._loaded.get(share.worker, ())
 
     def unrepaired(self) -> dict[str, str]:
-        """Return the workloads whose violation is not repaired, and why."""
-        return {name: workload.unrepaired for name, workload in self.workloads.items() if workload.unrepaired}
+        """Return the workloads that are violated or without a worker, and why that is not repaired."""
+        reasons = {name: workload.unrepaired for name, workload in self.workloads.items() if workload.unrepaired}
+        if self._lost:
+            for name, workload in self.workloads.items():
+                if any(share.worker in self._lost for share in workload.active()):
+                    reasons[name] = "its worker has disconnected, and no standby is ready"
+        return reasons
 
     def _decide_moves(self, now_ns: int) -> Iterator[SharingDecision]:
         """Move workloads to the shares of a new plan, first those that fit; else make room, or move all at once."""
@@ -184,7 +189,7 @@ class RunningSharing:
                 continue
             if violation := workload.watch.find_violation(now_ns, workload.window, self.rules):
                 found.append((violation.second.beyond / violation.second.requests, workload, violation))
-            elif not workload.recent(now_ns, self.rules).is_violated:
+            elif workload.unrepaired and not workload.recent(now_ns, self.rules).is_violated:
                 workload.unrepaired = ""
         for _, workload, violation in sorted(found, key=lambda item: -item[0]):
             shadows = self.shadows()
@@ -248,8 +253,8 @@ class RunningSharing:
     ) -> WorkloadStatus:
         summary, target = workload.recent(now_ns, self.rules), workload.target
         state = "violated" if summary.is_violated else "within SLO" if summary.requests else "no requests"
-        if workload.unrepaired:
-            state = f"violated: {workload.unrepaired}"
+        if reason := self.unrepaired().get(target.name):
+            state = f"violated: {reason}" if workload.unrepaired else reason
         if workload.is_moving:
             state = "moving"
         shares = []
@@ -259,7 +264,7 @@ class RunningSharing:
             shares.append(ShareStatus(steps.active.device, steps.active.percent, steps.planned.percent, percent, ready))
         return WorkloadStatus(
             target.name, target.model, state, target.slo_ns, summary.p99_ns, summary.requests, summary.beyond,
-            tuple(shares),
+            tuple(shares), target.rate, target.latency_ns,
         )  # fmt: skip
 
     def check(self) -> None:

@@ -65,6 +65,10 @@ class WorkloadStatus(msgspec.Struct, frozen=True):
     beyond: int
     """Requests beyond the SLO or refused."""
     shares: tuple[ShareStatus, ...]
+    planned_rate: float
+    """Requests per second."""
+    predicted_ns: int
+    """Execution latency of a batch, as planned."""
 
 
 class RunningWorkload:

@@ -40,6 +40,10 @@ DEVIATIONS = 2.33
 limit, two late requests within 1.5 s were a violation at less than 50 requests/s."""
 
 
+PATIENCE = 10
+"""Multiple of the time before switching back after which the ratio of the shares does not count."""
+
+
 class Violation(NamedTuple):
     """The percentile of the first second, and of the half second that confirmed it."""
 
@@ -67,7 +71,7 @@ class Watch:
     def __init__(self, now_ns: int, rules: ShadowRules) -> None:
         self.calm_ns = rules.calm_ns
         """Present length of the time before switching back."""
-        self._calm_since_ns = now_ns
+        self._calm_since_ns = self._within_since_ns = now_ns
         self._suspected: tuple[int, LatencySummary] | None = None
         self._returned_ns: int | None = None
         """Time of the last switch back."""
@@ -75,9 +79,8 @@ class Watch:
     def find_violation(self, now_ns: int, window: LatencyWindow, rules: ShadowRules) -> Violation | None:
         """Return the violation that is confirmed now. Call it with every message."""
         if self._suspected is None:
-            summary = window.summarize(now_ns - rules.check_ns)
-            if summary.is_violated:
-                self._suspected = now_ns, summary
+            if window.is_violated(now_ns - rules.check_ns):
+                self._suspected = now_ns, window.summarize(now_ns - rules.check_ns)
             return None
         since_ns, first = self._suspected
         if now_ns < since_ns + rules.confirm_ns:
@@ -90,15 +93,19 @@ class Watch:
         """Return whether the smaller share would have met the SLO for long enough.
 
         `growth`: larger share divided by the smaller one. Times grow by less, because k_act is proportional to
-        1 / (r + k4) with k4 >= 0 (Eq. 11).
+        1 / (r + k4) with k4 >= 0 (Eq. 11). So a workload that only met the SLO, for `PATIENCE` times as long, may also
+        try.
         """
+        if summary.is_violated:
+            self._within_since_ns = now_ns
         if summary.is_violated or (summary.p99_ns is not None and summary.p99_ns * growth > slo_ns):
             self._calm_since_ns = now_ns
-        return now_ns >= self._calm_since_ns + self.calm_ns
+        within_ns = now_ns - self._within_since_ns
+        return now_ns - self._calm_since_ns >= self.calm_ns or within_ns >= PATIENCE * self.calm_ns
 
     def on_switched(self, now_ns: int, rules: ShadowRules, *, back: bool) -> None:
         """Start a new observation. A switch soon after the last switch back doubles the time before the next."""
-        self._suspected, self._calm_since_ns = None, now_ns
+        self._suspected, self._calm_since_ns, self._within_since_ns = None, now_ns, now_ns
         if back:
             self._returned_ns = now_ns
         elif self._returned_ns is not None:
@@ -107,4 +114,4 @@ class Watch:
 
     def reset(self, now_ns: int) -> None:
         """Forget what was suspected: arrivals were not observed."""
-        self._suspected, self._calm_since_ns = None, now_ns
+        self._suspected, self._calm_since_ns, self._within_since_ns = None, now_ns, now_ns

@@ -58,6 +58,8 @@ class WorkloadTarget(msgspec.Struct, frozen=True):
     max_batch: int
     shares: tuple[DeviceShare, ...]
     exec_ns: dict[str, dict[int, int]]
+    latency_ns: int = 0
+    """Predicted execution latency of a planned batch; of several shares, the longest."""
 
 
 def parse_targets(document: bytes) -> dict[str, WorkloadTarget]:
@@ -74,7 +76,7 @@ def collect_targets(plan: SharingPlan) -> dict[str, WorkloadTarget]:
             _check_share(share)
             new = WorkloadTarget(
                 share.workload, placement.served_model or share.workload, placement.rate, ms(placement.slo_ms),
-                placement.batch, (share,), {device: placement.exec_ns},
+                placement.batch, (share,), {device: placement.exec_ns}, ms(placement.latency_ms),
             )  # fmt: skip
             known = targets.get(new.name)
             targets[new.name] = new if known is None else _merge(known, new)
@@ -95,6 +97,7 @@ def _merge(known: WorkloadTarget, new: WorkloadTarget) -> WorkloadTarget:
     return msgspec.structs.replace(
         known, rate=known.rate + new.rate, max_batch=max(known.max_batch, new.max_batch),
         shares=known.shares + new.shares, exec_ns=known.exec_ns | new.exec_ns,
+        latency_ns=max(known.latency_ns, new.latency_ns),
     )  # fmt: skip
 
 

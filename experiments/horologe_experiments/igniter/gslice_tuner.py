@@ -1,0 +1,164 @@
+"""GSLICE+ as a tuner: each workload adjusts its own share and batch size by its measurements (iGniter section 5.3).
+
+A new share needs a new process, which takes about 10 s to start. No adjustment considers the other workloads of the
+GPU, so the shares may exceed 100%.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from horologe_common.clock import s
+from horologe_common.core.protocol import Out
+from horologe_common.wanted_shares import WantedShare
+from horologe_common.wire import Events, Infer, Plan, PlannedModel, Tune
+from horologe_sim.fast.sharing_world import TUNER
+from horologe_tuner.core.provisioning.baselines import GSLICE_ADJUSTMENTS, GSLICE_SHARE, adjust_batches, adjust_shares
+from horologe_tuner.core.provisioning.workloads import parse_sharing_plan
+from horologe_tuner.core.sharing.targets import DeviceShare
+from horologe_tuner.core.worker_scaling import ScaleTo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core.protocol import Buffer
+    from horologe_common.wire import DeviceState, Result
+    from horologe_sim.fast.fast_worker import FastDevice
+    from horologe_tuner.core.provisioning.share_tables import GpuType
+    from horologe_tuner.core.provisioning.workloads import Placement
+
+MEASURE_NS = s(2)
+"""Time after an adjustment from which the next one is computed. With the start of a process, 12 s or more."""
+
+
+class Slice:
+    """A workload: its share and batch size, and the measurements since the last adjustment."""
+
+    def __init__(self, placement: Placement, share: DeviceShare) -> None:
+        self.placement = placement
+        self.active = share
+        self.next: DeviceShare | None = None
+        """Share that is being started."""
+        self.batch = 1
+        self.adjusted = 0
+        """Adjustments of the batch size since the last one of the share."""
+        self.reset(0)
+
+    def reset(self, now_ns: int) -> None:
+        """Start to measure."""
+        self.since_ns = now_ns
+        self.batches = self.rows = self.busy_ns = 0
+
+    def wanted(self) -> list[WantedShare]:
+        """Return the shares that must have a worker."""
+        shares = [_wanted(self.active)]
+        if self.next is not None:
+            shares.append(_wanted(self.next, self.active.worker))
+        return shares
+
+
+class GsliceTuner:
+    """Core in place of the tuner's, with `GSLICE_SHARE` and batch 1 first. `log`: (time, workload, percent, batch)."""
+
+    address, scaler = TUNER, "scaler/0"
+
+    def __init__(self, kind: GpuType) -> None:
+        self.out: list[Out] = []
+        self.log: list[tuple[int, str, float, int]] = []
+        self._kind = kind
+        self._slices: dict[str, Slice] = {}
+        self._controller = ""
+        self._number = 0
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        """Apply a plan of one GPU, or follow the events."""
+        if isinstance(message, Tune):
+            self._apply(now_ns, message.document)
+        elif isinstance(message, Events):
+            if message.devices is not None:
+                self._activate(now_ns, message.devices)
+            self._adjust(now_ns)
+        elif sender.startswith("controller"):
+            self._controller = sender
+            self.out.append(Out(sender, Plan(0)))
+
+    def tick(self, now_ns: int) -> None:
+        """Do nothing: events come every 100 ms."""
+
+    def wakeup_ns(self) -> int | None:
+        return None
+
+    def check(self) -> None:
+        """Do nothing."""
+
+    def record_batch(self, device: FastDevice, action: Any, result: Result, promised_ns: int) -> None:
+        """Measure a finished INFER. Pass it as `watch` of the world."""
+        one = self._slices.get(action.model.partition("/")[0])
+        if one is not None and isinstance(action, Infer) and result.begin_ns >= one.since_ns:
+            one.batches += 1
+            one.rows += len(action.rows)
+            one.busy_ns += result.device_ns
+
+    def _apply(self, now_ns: int, document: bytes) -> None:
+        plan = parse_sharing_plan(document)
+        (gpu,), (device,) = plan.gpus, plan.devices()
+        for placement in gpu.placements:
+            share = DeviceShare(placement.workload, device, gpu.gpu_type, GSLICE_SHARE)
+            self._slices[placement.workload] = Slice(placement, share)
+            self.log.append((now_ns, placement.workload, share.percent, 1))
+        self._send()
+
+    def _activate(self, now_ns: int, devices: Sequence[DeviceState]) -> None:
+        """Serve by the new shares whose workers have registered."""
+        running = {device.worker.partition("/")[2].partition("#")[0] for device in devices}
+        started = [one for one in self._slices.values() if one.next is not None and one.next.worker in running]
+        for one in started:
+            assert one.next is not None
+            one.active, one.next = one.next, None
+            one.reset(now_ns)
+            self.log.append((now_ns, one.placement.workload, one.active.percent, one.batch))
+        if started:
+            self._send()
+
+    def _adjust(self, now_ns: int) -> None:
+        """Adjust batch sizes at once, and then the shares, for which a worker has to start."""
+        changed = False
+        for one in self._slices.values():
+            if one.next is not None or not one.batches or now_ns < one.since_ns + MEASURE_NS:
+                continue
+            latency_ms = np.array([one.busy_ns / one.batches / 1e6])
+            throughput = np.array([1e9 * one.rows / one.busy_ns])
+            batch = int(adjust_batches([one.placement], np.array([float(one.batch)]), latency_ms)[0])
+            one.reset(now_ns)
+            if batch != one.batch and one.adjusted < GSLICE_ADJUSTMENTS:
+                one.batch, one.adjusted, changed = batch, one.adjusted + 1, True
+                self.log.append((now_ns, one.placement.workload, one.active.percent, one.batch))
+                continue
+            share = np.array([one.active.percent])
+            percent = round(float(adjust_shares(self._kind, [one.placement], share, latency_ms, throughput)[0]), 1)
+            one.adjusted = 0
+            if percent != one.active.percent:
+                one.next, changed = one.active.resized(percent), True
+        if changed:
+            self._send()
+
+    def _send(self) -> None:
+        self._number += 1
+        models = tuple(
+            PlannedModel(
+                one.placement.workload, 1, one.batch, one.active.hardware, (one.active.worker,),
+                standby=() if one.next is None else (one.next.worker,),
+            )
+            for one in self._slices.values()
+        )  # fmt: skip
+        self.out.append(Out(self._controller, Plan(self._number, models)))
+        wanted = tuple(share for one in self._slices.values() for share in one.wanted())
+        self.out.append(Out(self.scaler, ScaleTo({}, wanted)))
+
+
+def _wanted(share: DeviceShare, standby_for: str = "") -> WantedShare:
+    return WantedShare(
+        share.worker, share.device, share.hardware, share.percent, models=(share.workload,), standby_for=standby_for
+    )

@@ -1,0 +1,155 @@
+"""A shadow takes over with real processes: overload, switch, the shadow is killed, and every request is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from horologe import AsyncClient, Client
+from horologe_cli.local.local_system import LocalSystem
+from horologe_cli.local.topology import SystemOptions
+from horologe_common.interference.colocation import CoLocatedModel, SharedDevice
+from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
+from horologe_common.interference.v100 import CALIBRATED
+from horologe_common.status import HorologeError
+from horologe_tuner.core.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from model_folders import a_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+PATIENCE_S = 60.0
+SLO_MS = 1500
+PERCENT, SHADOW_PERCENT = 10.0, 20.0
+EXEC_S = 0.1
+"""Time of a request on the planned share. All times are stretched to this, for machines in use."""
+LOAD = 1.5
+"""Requests as a multiple of what the planned share can serve. The shadow can serve about twice as many."""
+MANIFEST = """batch_sizes = [1]
+inputs = [{{ name = "x", datatype = "FP32", shape = [-1, 1] }}]
+outputs = [{{ name = "y", datatype = "FP32", shape = [-1, 1] }}]
+runtime = "emulated"
+[emulated]
+load_ms = 3
+[emulated.sharing]
+model = "alexnet"
+noise = false
+time_factor = {0}
+"""
+
+
+def solo_s(percent: float) -> float:
+    """Return the time of a request on a share, without the factor of the manifest."""
+    gpu, models = CALIBRATED
+    return CoLocatedModel(
+        gpu, models["alexnet"], DEFAULT_INTERFERENCE_MODEL, percent, SharedDevice().join()
+    ).solo_ns(1) / 1e9  # fmt: skip
+
+
+def a_plan() -> SharingPlan:
+    placement = Placement("search", "alexnet", 1 / EXEC_S, SLO_MS, 1, PERCENT, 1000 * EXEC_S, 1 / EXEC_S)
+    return SharingPlan((PlannedGpu("v100", (placement,)),), 3.06)
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[LocalSystem]:
+    a_folder(tmp_path / "models", "search", MANIFEST.format(EXEC_S / solo_s(PERCENT)))
+    sets = (
+        f"worker.cache={tmp_path}/cache", f"tuner.state={tmp_path}/state", "worker.pages_bytes=64MiB",
+        f"worker.emulated_device={tmp_path}/gpu", "selector.state=",
+    )  # fmt: skip
+    clients = (f"ipc://{tmp_path}/clients",)
+    options = SystemOptions(str(tmp_path / "models"), 1, False, "127.0.0.1:0", clients, "off", sets=sets, tuner=True)
+    with LocalSystem(options, lambda name, line: None) as system:
+        system.wait_ready(60)
+        yield system
+
+
+class Load:
+    """Requests at a constant rate, until `stopping` is set. Each has exactly one outcome."""
+
+    def __init__(self, endpoint: str, rate: float) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.sent = 0
+        self.stopping = False
+        self._endpoint, self._rate = endpoint, rate
+
+    async def run(self) -> None:
+        async def send(client: AsyncClient) -> None:
+            try:
+                await client.predict("search", np.ones((1, 1), np.float32), slo_ms=SLO_MS)
+                self.outcomes["OK"] += 1
+            except HorologeError as error:
+                self.outcomes[error.status.name] += 1
+
+        async with AsyncClient(self._endpoint) as client, asyncio.TaskGroup() as group:
+            while not self.stopping:
+                self.sent += 1
+                group.create_task(send(client))
+                await asyncio.sleep(1 / self._rate)
+
+
+def status_when(client: Client, fulfilled: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Wait until the tuner's status fulfils a condition, and return it."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            status = client.tune("status")
+            if fulfilled(status):
+                return status
+        except HorologeError:
+            pass
+        assert time.monotonic() < end, "condition not met in time"
+        time.sleep(0.1)
+
+
+def share_of(status: dict[str, Any]) -> dict[str, Any]:
+    share: dict[str, Any] = status["workloads"][0]["shares"][0]
+    return share
+
+
+def events(status: dict[str, Any]) -> list[str]:
+    return [entry["event"] for entry in reversed(status["journal"])]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_shadow_takes_over_and_its_death_loses_no_request(system: LocalSystem) -> None:
+    endpoint = system.topology.clients[0]
+    load = Load(endpoint, LOAD / EXEC_S)
+
+    def operate() -> dict[str, Any]:
+        with Client(endpoint) as client:
+            status_when(client, lambda status: "switched up" in events(status))
+            switched = status_when(client, lambda status: bool(share_of(status)["percent"] == SHADOW_PERCENT))
+            assert share_of(switched)["planned_percent"] == PERCENT
+            worker = f"worker-search.v100-1.{round(10 * SHADOW_PERCENT)}"
+            os.kill(system.supervisor.pids()[worker], signal.SIGKILL)
+            status = status_when(client, lambda status: "failed over" in events(status))
+            load.stopping = True
+            return status
+
+    async def run() -> dict[str, Any]:
+        sending = asyncio.create_task(load.run())
+        status = await asyncio.to_thread(operate)
+        await sending
+        return status
+
+    with Client(endpoint) as client:
+        status_when(client, lambda status: not status["blind"])  # it is connected
+        client.tune("apply", msgspec.json.encode(a_plan()))
+        status_when(client, lambda status: bool(status["workloads"] and share_of(status)["shadow_ready"]))
+    status = asyncio.run(run())
+    assert events(status)[0] == "applied"
+    assert load.outcomes.total() == load.sent
+    assert set(load.outcomes) <= {"OK", "REFUSED", "LATE"}  # late on a machine in use, never lost
+    assert load.outcomes["OK"] > 0
