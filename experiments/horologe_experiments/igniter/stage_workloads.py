@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 WEIGHTS = (1.0, 1.75, 3.0, 5.0)
 """Parts of the SLO that a stage may get, relative to the others."""
-RATE_FACTORS = (1.0, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0)
-"""Rate that shares are sized for, over the mean rate. Bursts need more than the mean."""
+RATE_FACTORS = ((1.0, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0), (4.0, 6.0, 9.0))
+"""Rate that shares are sized for, over the mean rate: bursts need more than the mean. The second group is tried if no
+factor of the first leads to a feasible layout."""
 
 
 class Freedom(NamedTuple):
@@ -68,24 +69,28 @@ def provision_stages(
     price = evaluator.problem.hardware[hardware].price_per_hour
     gpu = msgspec.structs.replace(catalogue.gpu, name=hardware, price_per_hour=price)
     shared_devices = cache(partial(_shared_devices, GpuType(gpu, catalogue.models)))
-    layouts: set[Layout] = set()
-    for goals in stage_goals(evaluator, hardware, freedom):
-        whole = [_whole_devices(evaluator, goal) for goal in goals if goal.hardware != hardware]
-        if all(whole):
-            shared = shared_devices(tuple(goal for goal in goals if goal.hardware == hardware))
+    for factors in RATE_FACTORS:
+        layouts: set[Layout] = set()
+        for goals in stage_goals(evaluator, hardware, factors, freedom):
+            whole = [_whole_devices(evaluator, goal) for goal in goals if goal.hardware != hardware]
+            shared = shared_devices(tuple(goal for goal in goals if goal.hardware == hardware)) if all(whole) else None
             if shared is not None:
                 layouts.add(make_layout((*shared, *chain.from_iterable(whole))))
-    by_price = sorted(layouts, key=lambda layout: (evaluator.price(layout), layout))
-    return next((layout for layout in by_price if evaluator.is_feasible(layout)), None)
+        for layout in sorted(layouts, key=lambda layout: (evaluator.price(layout), layout)):
+            if evaluator.is_feasible(layout):
+                return layout
+    return None
 
 
-def stage_goals(evaluator: LayoutEvaluator, hardware: str, freedom: Freedom) -> Iterator[tuple[StageGoal, ...]]:
+def stage_goals(
+    evaluator: LayoutEvaluator, hardware: str, factors: Sequence[float], freedom: Freedom
+) -> Iterator[tuple[StageGoal, ...]]:
     """Yield the stages with each split of the SLO, rate factor and choice of hardware."""
     problem = evaluator.problem
     structure, rate = problem.structure, problem.workload.rate
     kinds = [_kinds(evaluator, stage.model, hardware, freedom) for stage in structure.stages]
     splits = list(dict.fromkeys(_split(structure, w) for w in product(WEIGHTS, repeat=len(structure.stages))))
-    for chosen, split, stretch, factor in product(product(*kinds), splits, freedom.stretches, RATE_FACTORS):
+    for chosen, split, stretch, factor in product(product(*kinds), splits, freedom.stretches, factors):
         yield tuple(
             StageGoal(stage.name, stage.model, rate * structure.scale_factor(stage.name) * factor, part * stretch, kind)
             for stage, kind, part in zip(structure.stages, chosen, split, strict=True)

@@ -106,10 +106,16 @@ class PoolSimulation:
         return self._run(devices)
 
     def run_dedicated(self, configuration: Iterable[StageConfiguration]) -> PipelineWorld:
-        """Run the trace on a dedicated plan: every device has the model of one stage, up to its batch size."""
+        """Run the trace on a dedicated plan: every device has the model of one stage, up to its batch size.
+
+        Devices of one model have the same batch sizes, because these belong to the model.
+        """
+        stages, largest = list(configuration), dict[str, int]()
+        for stage in stages:
+            largest[stage.model] = max(stage.batch, largest.get(stage.model, 0))
         devices = [
-            [sim_model(self._profiles[stage.model][stage.hardware], stage.batch)]
-            for stage in configuration
+            [sim_model(self._profiles[stage.model][stage.hardware], largest[stage.model])]
+            for stage in stages
             for _ in range(stage.replicas)
         ]
         return self._run(devices)
