@@ -222,7 +222,8 @@ def _workload_rows(runs: RunSet, plan: SharingPlan, results: list[dict[str, dict
         placement, own = placements[workload.name], [one[workload.name] for one in results]
         p99_ms = max(result["p99_ms"] for result in own)
         rows.append({
-            "strategy": runs.strategy, "arrivals": runs.arrivals, "shadows": runs.shadows, "workload": workload.name, "model": workload.model,
+            "strategy": runs.strategy, "arrivals": runs.arrivals, "shadows": runs.shadows,
+            "workload": workload.name, "model": workload.model,
             "share": placement.share_percent, "batch": placement.batch, "slo_ms": workload.slo_ms,
             "predicted_ms": round(placement.latency_ms, 2), "p99_ms": p99_ms if np.isfinite(p99_ms) else -1.0,
             "in_time": round(min(result["in_time"] for result in own), 4),
