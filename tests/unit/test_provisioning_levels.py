@@ -55,8 +55,8 @@ def test_replicas_carry_the_highest_level_that_they_suffice_for() -> None:
 
 
 def test_traffic_beyond_the_sample_scales_up_to_its_level() -> None:
-    assert find_demand(PLAN, PLANNED, times(0.79), RULES).rate == 0
-    assert find_demand(PLAN, PLANNED, times(1.0), RULES).rate == pytest.approx(125)  # with headroom
+    assert find_demand(PLAN, PLANNED, times(0.85), RULES).rate == 0
+    assert find_demand(PLAN, PLANNED, times(1.0), RULES).rate == pytest.approx(115)  # with headroom
     decision = decide(s(9), PLAN, ScalingState(dict(PLANNED), s(9)), times(1.4), None, RULES)
     assert decision
     assert decision.after == {"front": 4, "back": 1}  # the provisioning ratio of 0.1 at the back is no reason to scale
@@ -86,8 +86,8 @@ def test_a_burst_in_one_window_is_enough() -> None:
 
 def test_scaling_down_keeps_headroom() -> None:
     running = ScalingState({"front": 8, "back": 2}, 0)
-    decision = decide(s(60), PLAN, running, times(0.1), 150.0, RULES)
-    assert decision is None  # 1.5 with headroom and a tenth more is beyond the level of 2.0
+    decision = decide(s(60), PLAN, running, times(0.1), 160.0, RULES)
+    assert decision is None  # 1.6 with headroom and a tenth more is beyond the level of 2.0
     decision = decide(s(60), PLAN, running, times(0.1), 72.0, RULES)
     assert decision
     assert decision.after == PLANNED

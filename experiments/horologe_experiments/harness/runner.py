@@ -55,14 +55,18 @@ class SimulationRuns:
         world = FastWorld(
             setting, models, ledger, seed, chunks, loops, clock=clock, watch=watch, installed=installed
         )  # fmt: skip
+        self.run(label, world, duration_ns)
+        return world
+
+    def run(self, label: str, world: FastWorld, duration_ns: int) -> None:
+        """Run a simulation to its end and check every invariant."""
         begin = time.perf_counter()
         world.run(duration_ns, lambda part: self._progress((self._completed + part) / self._total, label))
         self._cost.wall_s += time.perf_counter() - begin
         self._cost.controller_s += world.controller_ns / 1e9
-        self._cost.requests += sum(line.sent for panel in ledger.panels for line in panel.lines)
+        self._cost.requests += sum(line.sent for panel in world.ledger.panels for line in panel.lines)
         self._completed += 1
         world.check()
-        return world
 
 
 class BatchLog:

@@ -14,9 +14,12 @@ from horologe_experiments.harness.runner import SimulationRuns
 from horologe_experiments.igniter.table3 import STRATEGIES, TABLE_3, V100
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
+from horologe_sim.fast.sharing_world import TUNER, SharingWorld
 from horologe_sim.fast.traffic import Chunk
 from horologe_sim.scenario.shared_models import EmulatedHardware, share_workers
 from horologe_tuner.core.provisioning.plan_prediction import with_batch_times
+from horologe_tuner.core.tuner import Tuner
+from horologe_tuner.settings import TunerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +35,8 @@ IN_TIME = 0.99
 """A workload whose P99 is within the SLO answers this part of its requests in time. Refused ones count as late."""
 INTERFERENCE = "pcie-contention"
 """The emulated truth: the model that is better on pairs that were not fitted, with its noise."""
+SETTLE_NS = s(6)
+"""With shadows: time in which the tuner starts all workers."""
 
 
 class RunSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +46,8 @@ class RunSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arrivals: Literal["even", "poisson"]
     """even: constant rates, as in the paper."""
     seeds: int
+    shadows: bool = False
+    """Serve with the tuner, which switches violated workloads to their shadows. Counted from `repaired_ns` on."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +57,8 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: tuple[RunSet, ...]
     seconds: int
     warmup_ns: int
+    repaired_ns: int
+    """With shadows: begin of the requests that count. The paper judges a plan after its errors have been repaired."""
     margin: float
     """Safety margin of our plan in standard deviations."""
     cluster: FastClusterSettings
@@ -72,14 +81,11 @@ class IgniterRun:
                 raise SettingsError(f"strategy: got {one.strategy!r}, wanted one of {', '.join(STRATEGIES)}")
             plan = with_batch_times(STRATEGIES[one.strategy].plan(scene.margin), [V100], INTERFERENCE)
             seeds = range(seed, seed + one.seeds)
-            results = [
-                _serve(f"{one.strategy}, {one.arrivals}, seed {draw}", plan, one.arrivals, draw, scene, runs)
-                for draw in seeds
-            ]
+            results = [_Serving(one, scene, plan, draw).run(runs) for draw in seeds]
             rows.append(_row(one, plan, results))
             workloads += _workload_rows(one, plan, results)
         facts = {
-            "workloads": "Table 3; constant rates (even) as in the paper, and Poisson arrivals",
+            "workloads": "Table 3; constant rates (even) as in the paper",
             "emulated truth": f"V100, model {INTERFERENCE}; per workload and seed a constant error of the prediction,"
             " per batch jitter, both as the measured pairs scatter",
             "serving": "the real controller; a worker per share; batches up to the planned size",
@@ -92,7 +98,7 @@ class IgniterRun:
         """See `Experiment`."""
         from horologe_experiments.harness.plots import make_figure
 
-        rows = [row for row in findings.series["workloads"] if row["arrivals"] == "even"]
+        rows = [row for row in findings.series["workloads"] if row["arrivals"] == "even" and not row["shadows"]]
         strategies = list(dict.fromkeys(row["strategy"] for row in rows))
         names = [workload.name for workload in TABLE_3]
         figure, (left, right) = make_figure(1, 2)
@@ -115,22 +121,44 @@ class IgniterRun:
         return figure
 
 
-def _serve(
-    label: str, plan: SharingPlan, arrivals: str, seed: int, scene: Scene, runs: SimulationRuns
-) -> list[dict[str, float]]:
-    """Run a plan and return the results by workload."""
-    hardware = EmulatedHardware({V100.gpu.name: V100}, INTERFERENCE, seed)
-    workers = share_workers(plan, hardware)
-    by_name = {worker.placement.workload: worker.model for worker in workers}
-    models = [by_name[workload.name] for workload in TABLE_3]
-    ledger = Ledger([workload.name for workload in TABLE_3], len(models), s(1), scene.warmup_ns)
-    setting = msgspec.structs.replace(scene.cluster, devices=len(workers))
-    duration_ns = s(scene.seconds)
-    chunks = requests(TABLE_3, arrivals, duration_ns, seed)
-    installed = [[worker.model] for worker in workers]
-    runs.simulate(label, setting, models, ledger, seed, duration_ns, chunks, installed=installed)
-    seconds = (duration_ns - scene.warmup_ns) / 1e9
-    return [_judge(ledger.line(workload.name), workload, seconds) for workload in TABLE_3]
+class _Serving:
+    """One run of a plan."""
+
+    def __init__(self, chosen: RunSet, scene: Scene, plan: SharingPlan, seed: int) -> None:
+        self._chosen, self._scene, self._plan, self._seed = chosen, scene, plan, seed
+        self._workloads = TABLE_3
+        if chosen.shadows:  # `SharingWorld` numbers the workloads in the order of the plan
+            placed = list(dict.fromkeys(share.workload for gpu in plan.gpus for share in gpu.placements))
+            self._workloads = sorted(TABLE_3, key=lambda workload: placed.index(workload.name))
+        self._from_ns = scene.repaired_ns if chosen.shadows else scene.warmup_ns
+        names = [workload.name for workload in self._workloads]
+        self._ledger = Ledger(names, len(names), s(1), self._from_ns)
+        self._hardware = EmulatedHardware({V100.gpu.name: V100}, INTERFERENCE, seed)
+
+    def run(self, runs: SimulationRuns) -> dict[str, dict[str, float]]:
+        """Run the plan and return the results by workload."""
+        chosen, scene = self._chosen, self._scene
+        label = f"{chosen.strategy}, {chosen.arrivals}, seed {self._seed}"
+        duration_ns = s(scene.seconds)
+        chunks = requests(self._workloads, chosen.arrivals, duration_ns, self._seed)
+        if chosen.shadows:
+            setting = msgspec.structs.replace(scene.cluster, settle_ns=SETTLE_NS)
+            tuner = Tuner(TUNER, TunerSettings(scaler="process"))
+            world = SharingWorld(setting, self._plan, self._hardware, self._ledger, self._seed, tuner, chunks)
+            runs.run(label, world, duration_ns)
+        else:
+            workers = share_workers(self._plan, self._hardware)
+            by_name = {worker.placement.workload: worker.model for worker in workers}
+            models = [by_name[workload.name] for workload in self._workloads]
+            setting = msgspec.structs.replace(scene.cluster, devices=len(workers))
+            installed = [[worker.model] for worker in workers]
+            runs.simulate(
+                label, setting, models, self._ledger, self._seed, duration_ns, chunks, installed=installed
+            )  # fmt: skip
+        seconds = (duration_ns - self._from_ns) / 1e9
+        return {
+            workload.name: _judge(self._ledger.line(workload.name), workload, seconds) for workload in self._workloads
+        }
 
 
 def requests(workloads: Sequence[Workload], arrivals: str, duration_ns: int, seed: int) -> Iterator[Chunk]:
@@ -169,14 +197,11 @@ def _judge(line: GroupCounts, workload: Workload, seconds: float) -> dict[str, f
     return {"in_time": line.satisfaction, "p99_ms": p99_ms, "rate": line.ok / seconds / workload.rate}
 
 
-def _row(runs: RunSet, plan: SharingPlan, results: list[list[dict[str, float]]]) -> dict[str, Any]:
-    violated = [
-        [workload.name for workload, result in zip(TABLE_3, one, strict=True) if result["in_time"] < IN_TIME]
-        for one in results
-    ]
+def _row(runs: RunSet, plan: SharingPlan, results: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
+    violated = [[name for name, result in one.items() if result["in_time"] < IN_TIME] for one in results]
     strategy = STRATEGIES[runs.strategy]
     return {
-        "strategy": runs.strategy,
+        "strategy": runs.strategy + (" + shadows" if runs.shadows else ""),
         "arrivals": runs.arrivals,
         "seeds": runs.seeds,
         "gpus": len(plan.gpus),
@@ -185,19 +210,20 @@ def _row(runs: RunSet, plan: SharingPlan, results: list[list[dict[str, float]]])
         "violations_mean": round(float(np.mean([len(names) for names in violated])), 1),
         "violations_worst": max(len(names) for names in violated),
         "paper_violations": "" if strategy.paper_violations is None else strategy.paper_violations,
-        "worst_in_time": round(min(result["in_time"] for one in results for result in one), 4),
+        "worst_in_time": round(min(result["in_time"] for one in results for result in one.values()), 4),
         "violated": ", ".join(sorted({name for names in violated for name in names}, key=lambda name: int(name[1:]))),
     }
 
 
-def _workload_rows(runs: RunSet, plan: SharingPlan, results: list[list[dict[str, float]]]) -> list[dict[str, Any]]:
+def _workload_rows(runs: RunSet, plan: SharingPlan, results: list[dict[str, dict[str, float]]]) -> list[dict[str, Any]]:
     placements = {placement.workload: placement for gpu in plan.gpus for placement in gpu.placements}
     rows = []
-    for at, workload in enumerate(TABLE_3):
-        placement, own = placements[workload.name], [one[at] for one in results]
+    for workload in TABLE_3:
+        placement, own = placements[workload.name], [one[workload.name] for one in results]
         p99_ms = max(result["p99_ms"] for result in own)
         rows.append({
-            "strategy": runs.strategy, "arrivals": runs.arrivals, "workload": workload.name, "model": workload.model,
+            "strategy": runs.strategy, "arrivals": runs.arrivals, "shadows": runs.shadows,
+            "workload": workload.name, "model": workload.model,
             "share": placement.share_percent, "batch": placement.batch, "slo_ms": workload.slo_ms,
             "predicted_ms": round(placement.latency_ms, 2), "p99_ms": p99_ms if np.isfinite(p99_ms) else -1.0,
             "in_time": round(min(result["in_time"] for result in own), 4),
