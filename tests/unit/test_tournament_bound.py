@@ -31,7 +31,7 @@ def tiny(seed: int) -> tuple[Problem, list[int]]:
     models = rng.integers(0, 2, count)
     tables = np.cumsum(rng.integers(1, 4, (2, 3)), axis=1).astype(float)
     arrival = np.sort(rng.integers(0, 8, count)).astype(float)
-    deadline = arrival + rng.integers(2, 9, count)
+    deadline = arrival + rng.integers(2, 9, count).astype(float)
     exec_ns = tables[models].T
     holds = np.minimum(np.array(SIZES)[:, None], count) * np.ones(count)
     return Problem(arrival, deadline, exec_ns, holds, np.array([1.0, 2.0][: rng.integers(1, 3)])), models.tolist()
