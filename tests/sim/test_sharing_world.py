@@ -17,7 +17,7 @@ from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.sharing_world import TUNER, SharingWorld
 from horologe_sim.fast.traffic import Chunk
 from horologe_sim.scenario.shared_models import EmulatedHardware
-from horologe_tuner.core.provisioning.provisioner import provision
+from horologe_tuner.core.provisioning.provisioner import ProvisioningOptions, provision
 from horologe_tuner.core.provisioning.share_tables import GpuType
 from horologe_tuner.core.provisioning.workloads import SharingPlan, Workload
 from horologe_tuner.core.tuner import Tuner
@@ -30,7 +30,7 @@ SETTING = FastClusterSettings(noise=NOISES["none"], grace_ns=s(1))
 
 def a_plan() -> SharingPlan:
     """Return a plan of one GPU with 5% more for each workload than the least, so that it holds without an error."""
-    plan = provision(WORKLOADS, [V100])
+    plan = provision(WORKLOADS, [V100], ProvisioningOptions(free_margin=1.0))
     (gpu,) = plan.gpus
     larger = [msgspec.structs.replace(one, share_percent=one.share_percent + 5) for one in gpu.placements]
     return SharingPlan((msgspec.structs.replace(gpu, placements=tuple(larger)),), plan.cost_per_hour)

@@ -28,11 +28,12 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     window_ns: int = 0
     """Drop an INFER that has not begun this long after its predicted start, and plan its requests again while their
     deadlines allow. 0: it may begin as long as every deadline in it can be met."""
-    admission: bool = False
+    admission: bool = True
     """Refuse a request on arrival if the queued work with earlier deadlines leaves it no time. Clients learn of an
-    overload at once, and fewer requests are served: the work is an estimate, and the last request is not always the one
-    to give up (docs/scheduling.md). Off: a request waits until not even a batch of its own could finish in time, as in
-    Clockwork's appendix B. In the fixed workloads of the tournament that serves up to 0.05 more."""
+    overload at once, and a pipeline does not start what it cannot finish. Off: a request waits until not even a batch
+    of its own could finish in time, as in Clockwork's appendix B. That serves up to 0.05 more of the requests of the
+    tournament's fixed workloads: the work ahead is an estimate, and the last request is not always the one to give up
+    (docs/scheduling.md)."""
     margin_ns: int = ms(1)
     """Reserved for the return to the client, in addition to the measured return latency."""
     return_latency_window: int = 200
