@@ -31,7 +31,9 @@ up: $(STAMPS)/demo ## serve the models in models/ until ^C
 	@$(BIN)/horologe up --models models $(ARGS)
 
 test: $(STAMPS)/dev ## run all tests that need neither a GPU nor root
-	@$(BIN)/pytest -q $(ARGS)
+	@$(if $(strip $(ARGS)),$(BIN)/pytest -q $(ARGS),\
+	  $(BIN)/pytest -q -n 2 --dist loadfile tests/unit tests/policies tests/sim && \
+	  $(BIN)/pytest -q tests/compose tests/fuzz tests/system)
 
 check: $(STAMPS)/dev ## check style, types, import contracts, generated pages
 	$(BIN)/ruff check .

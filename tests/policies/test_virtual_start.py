@@ -8,7 +8,7 @@ from horologe_common.clock import ms
 
 def first_batch(urgent_ms: float, others_ms: float, others: int = 16) -> list[int]:
     """Return the ids in the first batch for an urgent request, whose id is 1, and others that came after it."""
-    desk = Desk("horologe", [("m",)])
+    desk = Desk("horologe", [("m",)], admission=False)
     desk.ask(NOW, urgent_ms)
     for _ in range(others):
         desk.ask(NOW, others_ms)
@@ -28,7 +28,7 @@ def test_the_largest_batch_goes_where_it_leaves_nobody_behind() -> None:
 
 
 def test_between_models_the_last_start_counts_not_the_deadline() -> None:
-    desk = Desk("horologe", [("m", "long")], ("m", "long"))
+    desk = Desk("horologe", [("m", "long")], ("m", "long"), admission=False)
     estimate = desk.cluster.workers["w0"].shares[0].estimates["long/1"]
     estimate.seed_ns = {0: ms(5), 1: ms(9), 2: ms(10), 4: ms(12), 8: ms(16), 16: ms(24)}
     desk.ask(NOW, 25)  # one request in 2 ms

@@ -43,7 +43,7 @@ def test_a_request_is_sent_with_what_remains_of_its_budget_and_its_answer_comes_
     sink = talk.predict(slo_ms=50)
     talk.now_ns += ms(1)
     ((request, buffers),) = talk.sent()
-    assert request == Predict(request.id, "echo", "", ms(49), (Tensor("x", "FP32", (1, 4), 16),))
+    assert request == Predict(request.id, "echo", "", ms(49), (Tensor("x", "FP32", (1, 4), 16),), sent_ns=talk.now_ns)
     answer, _ = echo(request, buffers)
     talk.get(answer, buffers=buffers)
     assert np.array_equal(sink.end.value, X)
@@ -69,7 +69,19 @@ def test_another_msgpack_reads_what_is_sent() -> None:
     talk.get(Models(messages[0][1], (ModelState(ECHO),)))
     talk.sent()
     ((_, _, (message,)),) = msgpack.unpackb(talk.headers[-1])
-    assert message == [1, message[1], "echo", "1", ms(200), [["x", "FP32", [1, 4], 16]], ["y"], "", "", False]
+    assert message == [
+        1,
+        message[1],
+        "echo",
+        "1",
+        ms(200),
+        [["x", "FP32", [1, 4], 16]],
+        ["y"],
+        "",
+        "",
+        False,
+        talk.now_ns,
+    ]
     assert msgpack.unpackb(talk.headers[0]) == [["", "", [[10, 1, [], "", "", []]]]]
 
 

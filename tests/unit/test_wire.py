@@ -33,7 +33,7 @@ STRUCTURE = PipelineStructure("p", 1000, (PipelineStage("m", "m", (), 1.0, 2.0),
 GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
         wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",), "chat", "user-1", True),
-        "9a0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c3",
+        "9b0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c300",
     ),
     (
         wire.Answer(
