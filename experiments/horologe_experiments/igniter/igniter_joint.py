@@ -9,7 +9,7 @@ import numpy as np
 
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.stage_workloads import provision_stages
-from horologe_experiments.inferline.cases import PipelineCase, pipeline_case
+from horologe_experiments.inferline.cases import PipelineCase, PipelineScene, pipeline_case
 from horologe_load.arrivals import gamma
 from horologe_sim.scenario.pooled_plan import PoolSimulation
 from horologe_tuner.core.joint_planning.derived_coefficients import catalogue_coefficients
@@ -36,17 +36,9 @@ CHEAPER = 0.85
 ATTAINMENT = 0.99
 
 
-class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Scene(PipelineScene, frozen=True, forbid_unknown_fields=True):
     """Scene file of igniter-joint."""
 
-    description: str
-    pipelines: tuple[str, ...]
-    rates: tuple[float, ...]
-    cvs: tuple[float, ...]
-    plan_seconds: float
-    """Length of the sample trace."""
-    serve_seconds: float
-    """Length of each serving trace."""
     serve_traces: int
     controller_seconds: float
     """Length of the trace that joint plans serve with the real controller in the simulator."""

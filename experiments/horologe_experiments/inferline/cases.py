@@ -49,6 +49,21 @@ REFERENCE_LOAD = 0.75
 """Load of a unit that AutoScale scales to. AutoScale's own reference is the load at which the SLO is just met."""
 
 
+class PipelineScene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the scene files of experiments over pipelines, rates and CVs have in common."""
+
+    description: str
+    pipelines: tuple[str, ...]
+    rates: tuple[float, ...]
+    """Queries per second."""
+    cvs: tuple[float, ...]
+    """Variance of the gaps over their squared mean."""
+    plan_seconds: float
+    """Length of the sample trace, for which plans are made."""
+    serve_seconds: float
+    """Length of each serving trace."""
+
+
 class PipelineCase(NamedTuple):
     """A pipeline with the profiles and prices that it is planned and served with."""
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.inferline.cases import (
     BURSTY,
+    PipelineScene,
     coarse_grained,
     configuration_text,
     pipeline_case,
@@ -31,17 +30,9 @@ if TYPE_CHECKING:
 SYSTEMS = ("inferline", "cg_mean", "cg_peak")
 
 
-class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Scene(PipelineScene, frozen=True, forbid_unknown_fields=True):
     """Scene file of inferline-cost."""
 
-    description: str
-    pipelines: tuple[str, ...]
-    rates: tuple[float, ...]
-    cvs: tuple[float, ...]
-    plan_seconds: float
-    """Length of the sample trace."""
-    serve_seconds: float
-    """Length of each serving trace."""
     serve_traces: int
     slo_ms: float = 0.0
     """0: the SLO of the pipeline."""

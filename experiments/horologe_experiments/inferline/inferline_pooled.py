@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.inferline.cases import (
     BURSTY,
+    PipelineScene,
     coarse_grained,
     configuration_text,
     pipeline_case,
@@ -34,18 +34,11 @@ CHEAPER = 0.75
 ATTAINMENT = 0.99
 
 
-class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Scene(PipelineScene, frozen=True, forbid_unknown_fields=True):
     """Scene file of inferline-pooled."""
 
-    description: str
-    pipelines: tuple[str, ...]
-    rates: tuple[float, ...]
-    cvs: tuple[float, ...]
-    plan_seconds: float
-    """Sample of the dedicated plan."""
     pool_seconds: float
     """First part of the sample, on which pools are simulated."""
-    serve_seconds: float
     schedulers: tuple[str, ...]
 
 

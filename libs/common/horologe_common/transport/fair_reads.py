@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from horologe_common.transport.client_connection import ClientConnection
 
 LARGE_READ = 16 << 10
-"""Shorter reads do not count: a client that waits for its answers never gets there."""
+"""Shorter reads do not count: a client that waits for its answers never gets there. It is below a segment of the
+loopback interface, 65,483 bytes, in which a client on the same host may send without end."""
 READ_TURN, READERS = 512 << 10, 2
 """Bytes of large reads in a turn, and connections that have a turn at the same time: together about 0.5 ms."""
 PAUSE_S = 0.001
