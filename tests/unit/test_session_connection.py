@@ -43,7 +43,7 @@ def test_when_the_frontend_goes_what_was_sent_is_lost_and_what_was_not_waits() -
     sent = talk.predict(timeout=5)
     talk.sent()
     waiting = talk.predict(timeout=5)
-    talk.session.on_disconnected(talk.now_ns)
+    talk.session.on_disconnected(talk.now_ns, 1)
     assert isinstance(sent.end, Lost)
     assert talk.sent() == []
     talk.welcomed()
@@ -170,7 +170,7 @@ class AnyWeather(RuleBasedStateMachine):
 
     @rule()
     def disconnect(self) -> None:
-        self.talk.session.on_disconnected(self.talk.now_ns)
+        self.talk.session.on_disconnected(self.talk.now_ns, self.talk.session.connection)
 
     @rule()
     def refuse(self) -> None:

@@ -115,8 +115,8 @@ class Gateway:
             raise
 
     def is_ready(self) -> bool:
-        """Return whether requests can be served: selector and controller are connected."""
-        return self._core.is_ready()
+        """Return whether requests can be served: selector and controller are connected, and it is not stopping."""
+        return self._core.is_ready() and not self._reactor.is_stopping
 
     def model_stats(self, key: str) -> ModelStats:
         """Return the statistics of the model `name/version`."""

@@ -23,6 +23,8 @@ class Outbox:
     """Requests and cancellations that are not sent yet."""
 
     def __init__(self, pending: PendingRequests) -> None:
+        self.connection = 0
+        """Number of the connection that gets the packets."""
         self._pending = pending
         self._calls: list[Call] = []
         self._cancels: list[int] = []
@@ -32,8 +34,8 @@ class Outbox:
         return bool(self._calls or self._cancels)
 
     def cancel(self, call: Call) -> None:
-        """Cancel a request at the server, if it was sent."""
-        if call.sent:
+        """Cancel a request at the server, if it was sent over this connection."""
+        if call.sent and call.sent == self.connection:
             self._cancels.append(call.id)
 
     def clear_cancels(self) -> None:
@@ -76,7 +78,7 @@ class Outbox:
             self._pending.finish(calls[0], wrong)
             return []
         for call in calls:
-            call.sent = True
+            call.sent = self.connection
             call.buffers = ()
         return [packet]
 

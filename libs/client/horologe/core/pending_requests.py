@@ -77,7 +77,8 @@ class Call(msgspec.Struct, eq=False):
     buffers: Sequence[Buffer] = ()
     size: int = 0
     """Bytes of the inputs."""
-    sent: bool = False
+    sent: int = 0
+    """Number of the connection on which it was sent. 0: not sent yet."""
     refusal: str = ""
     """Why the server could not give the signature yet."""
 

@@ -86,6 +86,8 @@ class Session:
     ) -> None:
         self.pending = PendingRequests(grace_ns, max_open, max_bytes)
         self.handshake = Handshake()
+        self.is_moving = False
+        """The frontend drains: connect to another one, and call `leave`."""
         self.ignored = 0
         """Invalid messages, and answers to no pending request."""
         self._catalogue = SignatureCache(signatures)
@@ -168,17 +170,31 @@ class Session:
             raise type(refusal)(refusal.reason)
         self.pending.check_room()
 
-    def on_connected(self, now_ns: int) -> None:
-        """Start the handshake."""
-        self.handshake.on_connected(now_ns)
-
-    def on_disconnected(self, now_ns: int) -> None:
-        """End the requests that were sent with `Lost`. The others wait for the next Welcome."""
-        self._encoder.now_ns = now_ns
-        self.handshake.on_disconnected()
+    def on_connected(self, now_ns: int) -> int:
+        """Start the handshake. Return the number of the connection."""
         self._outbox.clear_cancels()
+        self._outbox.connection += 1
+        self.handshake.on_connected(now_ns)
+        return self._outbox.connection
+
+    @property
+    def connection(self) -> int:
+        """Return the number of the current connection, 0 before the first."""
+        return self._outbox.connection
+
+    def leave(self) -> Packet:
+        """Return the last packet for a frontend that drains. Its answers still arrive."""
+        self.is_moving = False
+        return message_packet(wire.Drain())
+
+    def on_disconnected(self, now_ns: int, connection: int) -> None:
+        """End the requests that were sent over this connection with `Lost`. The others wait for the next Welcome."""
+        self._encoder.now_ns = now_ns
+        if connection == self._outbox.connection:
+            self.handshake.on_disconnected()
+            self._outbox.clear_cancels()
         for call in self.pending:
-            if call.sent:
+            if call.sent and call.sent == connection:
                 self.pending.finish(call, Lost("the frontend has disconnected"))
 
     def refuse(self, error: HorologeError) -> None:
@@ -220,6 +236,8 @@ class Session:
                 self._on_answer(message, buffers)
             elif isinstance(message, AdminAnswer):
                 self._on_admin_answer(message)
+            elif isinstance(message, wire.Drain):
+                self._on_drain()
             elif isinstance(message, wire.Welcome):
                 self._on_welcome(message)
             elif isinstance(message, wire.Rejected):
@@ -246,6 +264,11 @@ class Session:
         if isinstance(message, wire.Models):
             self._catalogue.incomplete = message.incomplete
         self.pending.finish(call, admin_result(message))
+
+    def _on_drain(self) -> None:
+        """Send nothing more over this connection."""
+        self.is_moving = True
+        self.handshake.on_disconnected()
 
     def _on_welcome(self, welcome: wire.Welcome) -> None:
         if welcome.protocol != wire.PROTOCOL:

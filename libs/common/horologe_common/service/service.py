@@ -84,17 +84,23 @@ class Service:
         client_core: str = "",
         follows_directory: bool = False,
         start: Sequence[Callable[[Reactor], Coroutine[Any, Any, None]]] = (),
+        endpoints: Sequence[Callable[[Reactor], Coroutine[Any, Any, None]]] = (),
         prepare: Callable[[Reactor], None] | None = None,
     ) -> None:
-        """Run until SIGTERM. `prepare` gets the reactor before it runs. `start` are coroutines beside it."""
+        """Run until SIGTERM. `prepare` gets the reactor before it runs. `start` and `endpoints`: see `Reactor`."""
         protect_memory()
         reactor = Reactor(cores, links)
         reactor.start = [lambda begin=begin: begin(reactor) for begin in start]  # type: ignore[misc]
+        reactor.endpoints = [lambda begin=begin: begin(reactor) for begin in endpoints]  # type: ignore[misc]
         if prepare:
             prepare(reactor)
+
+        def is_ready() -> bool:
+            return links.is_ready() and not reactor.is_stopping
+
         try:
             links.open([core.address for core in cores], client_core, follows_directory)
-            exporter = metrics.serve(self.settings(MetricsSettings, "metrics"), lambda: _stats(reactor), links.is_ready)
+            exporter = metrics.serve(self.settings(MetricsSettings, "metrics"), lambda: _stats(reactor), is_ready)
         except SettingsError as error:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
         log.info("ready", cores=[core.address for core in cores])

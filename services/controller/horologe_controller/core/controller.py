@@ -260,13 +260,14 @@ class Controller:
             apply_plan(self.cluster, plan)
 
     def _on_status(self, now_ns: int, sender: str, message: Pong | Drain | Ping) -> None:
-        """Update the clock of a worker, stop planning for a worker that drains, or answer a selector."""
+        """Update the clock of a worker, release a worker that drains, or answer a selector."""
         if isinstance(message, Ping):
             reserved_ns = self.cluster.latency.returns.high_quantile(now_ns) or 0
             self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
         elif worker := self.cluster.workers.get(sender):
             if isinstance(message, Drain):
                 self.cluster.drain_worker(worker)
+                self.out.append(Out(sender, message))
             else:
                 self.cluster.observe_clock(worker, message.sent_ns, message.peer_ns, now_ns)
 

@@ -18,9 +18,10 @@ from horologe_common.core.faults import for_each
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, Status
-from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release, Settle
+from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, Predict, Release, Settle
 from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
 from horologe_frontend.core.catalogue import ModelCatalogue
+from horologe_frontend.core.draining import ClientDrain
 from horologe_frontend.core.fair_shares import FairShares
 from horologe_frontend.core.feedback import FeedbackForwarder
 from horologe_frontend.core.forwarding import CallForwarder
@@ -82,6 +83,7 @@ class Frontend:
         self._from_clients: dict[type, MessageHandler] = {
             Predict: self._on_predict,
             Cancel: self._on_cancel,
+            Drain: self._on_drain,
             PeerDisconnected: self._on_peer_disconnected,
         }
         self._from_peers: dict[type, MessageHandler] = {
@@ -94,11 +96,16 @@ class Frontend:
         }
 
     def drain(self) -> None:
-        """Refuse new requests."""
-        self._limit.draining = True
+        """Report not ready, and move the clients to another frontend."""
+        self._limit.drain = drain = ClientDrain(lambda out: self.out.append(out))
+        self._timers = (*self._timers, drain)
+        for request in self._requests:
+            drain.notify_client(request.client)
 
     def drained(self) -> bool:
-        return not self._requests
+        """Return True if nothing is open, and the clients send nothing more."""
+        drain = self._limit.drain
+        return not self._requests and not self._calls.pending() and (drain is None or drain.is_complete())
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Handle a message of a client or a peer. Messages that only peers may send are ignored from clients."""
@@ -123,6 +130,8 @@ class Frontend:
         self._default_lead.measure_delay(now_ns)
         self.out.extend(self._calls.fail_expired(now_ns))
         self._retained_inputs.release_expired(now_ns)
+        if self._limit.drain:
+            self._limit.drain.expire(now_ns)
         if expired := self._requests.pop_expired(now_ns):
             for_each(expired, lambda request: self._expire(now_ns, request))
         if self._shares.windows:
@@ -146,7 +155,7 @@ class Frontend:
     def is_ready(self) -> bool:
         """Return whether requests can be served: selector and controller are connected, and it is not draining."""
         connected = bool(self._selectors and self._calls.controller)
-        return connected and self.catalogue.is_announced and not self._limit.draining
+        return connected and self.catalogue.is_announced and self._limit.drain is None
 
     def pending(self) -> int:
         return len(self._requests)
@@ -252,6 +261,14 @@ class Frontend:
                 answer = Answer(request.id, int(Status.CANCELLED), (), "cancelled by the client")
                 self._give_up(now_ns, request, answer)
 
+    def _on_drain(self, now_ns: int, sender: str, message: Drain, buffers: Sequence[Buffer]) -> None:
+        """Handle the Drain of a selector, which wants no further queries, or the reply of a client."""
+        if role(sender) == "selector":
+            self._selectors.drain_selector(sender)
+            self.out.append(Out(sender, Drain()))
+        elif self._limit.drain:
+            self._limit.drain.on_client_moved(sender)
+
     def _on_dispatch(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         for input_id in dispatch.input_ids:
             if request := self._requests.find_request(input_id):
@@ -310,3 +327,5 @@ class Frontend:
                 self._builder.send_delays.drop_client(address)
                 self._on_cancel(now_ns, address, Cancel(tuple(self._requests.ids_of_client(address))), ())
                 self._calls.drop_client(address)
+                if self._limit.drain:
+                    self._limit.drain.remove_client(address)
