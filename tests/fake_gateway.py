@@ -109,6 +109,10 @@ class FakeGateway(Gateway):
         self.slow_answers = asyncio.Event()
         self.stats_by_model = StatsByModel()
 
+    @property
+    def is_tracing(self) -> bool:
+        return False
+
     def send(self, message: Any, buffers: Sequence[Buffer], on_reply: Callable[[Any, Sequence[Buffer]], None]) -> int:
         if message.model == "broken":
             raise RuntimeError("a fault of ours")

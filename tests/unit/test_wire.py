@@ -33,7 +33,7 @@ STRUCTURE = PipelineStructure("p", 1000, (PipelineStage("m", "m", (), 1.0, 2.0),
 GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
         wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",), "chat", "user-1", True),
-        "9b0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c300",
+        "9c0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c300a0",
     ),
     (
         wire.Answer(
@@ -66,13 +66,13 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Directory(("ipc://e",)), "920c91a76970633a2f2f65"),
     (wire.Rejected(12, "protocol"), "930d0ca870726f746f636f6c"),
     (
-        wire.Query(6, "m", 1000, 1, b"\x01\x02", True, 7, 96, "chat", "user-1", True),
-        "9c1406a16dcd03e801c4020102c30760a463686174a6757365722d31c3",
+        wire.Query(6, "m", 1000, 1, b"\x01\x02", True, 7, 96, "chat", "user-1", True, "00-1"),
+        "9d1406a16dcd03e801c4020102c30760a463686174a6757365722d31c3a430302d31",
     ),
     (wire.Release((6, 7)), "9215920607"),
     (
-        wire.Submit(8, "m/1", 1000, 1, "frontend/0#c", 6, False, 7, 96, "chat", True),
-        "9c1e08a36d2f31cd03e801ac66726f6e74656e642f30236306c20760a463686174c3",
+        wire.Submit(8, "m/1", 1000, 1, "frontend/0#c", 6, False, 7, 96, "chat", True, "00-1"),
+        "9d1e08a36d2f31cd03e801ac66726f6e74656e642f30236306c20760a463686174c3a430302d31",
     ),
     (wire.Outcome(8, 5, "late", 9), "951f0805a46c61746509"),
     (wire.Dispatch(10, "worker/0#a", (6,)), "94280aaa776f726b65722f3023619106"),
@@ -90,7 +90,10 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     ),
     (wire.Load(11, 0, "m/1", 100, 200, 50, 3), "98330b00a36d2f3164ccc83203"),
     (wire.Unload(12, 0, "m/1", 3), "95340c00a36d2f3103"),
-    (wire.Result(10, 0, 100, 200, 90, 95, (ROW_STATUS,), ""), "99350a0064ccc85a5f9194070100a0a0"),
+    (
+        wire.Result(10, 0, 100, 200, 90, 95, (ROW_STATUS,), "", (97, 201)),
+        "9a350a0064ccc85a5f9194070100a0a09261ccc9",
+    ),
     (wire.Ping(100), "923664"),
     (wire.Pong(100, 101, 102), "9437646566"),
     (

@@ -109,6 +109,7 @@ class Session:
         application: str = "",
         context: str = "",
         content_hash: bool = False,
+        traceparent: str = "",
     ) -> int:
         """Start a request whose result is a `Reply`, and return its id. All errors go to its sink.
 
@@ -117,12 +118,12 @@ class Session:
         self._encoder.now_ns = now_ns
         call = Call(next(self._ids), sink, now_ns)
         call.model, call.version, call.outputs, call.application = model, version, tuple(outputs), application
-        call.context, call.content_hash = context, content_hash
+        call.context, call.content_hash, call.traceparent = context, content_hash, traceparent
         call.single = not isinstance(inputs, Mapping)
         try:
             self._check_open()
             call.budget_ns = parse_budget_ns(slo_ms, timeout)
-            check_texts(model, version, application, context, *outputs)
+            check_texts(model, version, application, context, traceparent, *outputs)
             self._encoder.open_request(call, inputs)
         except HorologeError as error:
             self.pending.finish(call, error)

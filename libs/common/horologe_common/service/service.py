@@ -20,6 +20,7 @@ from horologe_common.service.descriptors import raise_limit
 from horologe_common.service.log import LogSettings, configure, logger
 from horologe_common.service.metrics import MetricsSettings
 from horologe_common.service.settings import SettingsError, load_settings
+from horologe_common.service.trace_export import TracingSettings, start_tracing
 from horologe_common.transport.links import Links
 from horologe_common.transport.reactor import Reactor
 from horologe_common.transport.sockets import LinkSettings
@@ -100,6 +101,7 @@ class Service:
 
         try:
             links.open([core.address for core in cores], client_core, follows_directory)
+            end_tracing = start_tracing(reactor, cores, self.settings(TracingSettings, "tracing"), self.name)
             exporter = metrics.serve(self.settings(MetricsSettings, "metrics"), lambda: _stats(reactor), is_ready)
         except SettingsError as error:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
@@ -108,6 +110,8 @@ class Service:
             reactor.core_host, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address)
         )
         reactor.run()
+        if end_tracing:
+            end_tracing()
         if recorder:
             recorder.write("stop")
         if exporter:

@@ -76,6 +76,8 @@ class Result(Message, frozen=True, tag=53):
     ready_ns: int = 0
     rows: tuple[RowStatus, ...] = ()
     reason: str = ""
+    lanes_end_ns: tuple[int, ...] = ()
+    """Ends of INPUT and OUTPUT. Empty if the model does them in EXEC, or did not run."""
 
 
 class Ping(Message, frozen=True, tag=54):

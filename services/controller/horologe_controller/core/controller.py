@@ -30,6 +30,7 @@ from horologe_common.wire import (
     Settled,
     Submit,
 )
+from horologe_controller.core.action_tracer import ActionTracer
 from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.cluster.description import describe_shares
@@ -71,11 +72,16 @@ class Controller:
         )
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
         self._load_backoff = LoadBackoff(settings.load_backoff_ns, settings.load_backoff_max_ns)
+        self._tracer: ActionTracer | None = None
         self._peers: dict[str, str] = {}
         """Address -> host of every connected peer."""
         self._now_ns = 0
         self._ping_ns = 0
         self._wake_ns: int | None = None
+
+    def start_tracing(self, per_second: float, own_per_second: float) -> None:
+        """See `Traces`. The frontends choose the requests."""
+        self._tracer = ActionTracer(self._post)
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Handle a message of a submitter, a worker, a frontend (for a client) or the host."""
@@ -182,6 +188,8 @@ class Controller:
         if (finished := self._actions.finish_action(now_ns, sender, result)) is None:
             return
         action, end_ns = finished
+        if self._tracer is not None:
+            self._tracer.record_action(now_ns, action, result, end_ns)
         try:
             self._record_result(now_ns, action, end_ns, result)
         finally:

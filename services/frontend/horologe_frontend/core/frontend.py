@@ -26,6 +26,7 @@ from horologe_frontend.core.fair_shares import FairShares
 from horologe_frontend.core.feedback import FeedbackForwarder
 from horologe_frontend.core.forwarding import CallForwarder
 from horologe_frontend.core.overload import PendingLimit
+from horologe_frontend.core.request_tracer import RequestTracer
 from horologe_frontend.core.requests import (
     REPLACED_BY_DEFAULT,
     OpenRequests,
@@ -78,6 +79,7 @@ class Frontend:
         feedback = FeedbackForwarder(settings, declared, selectors, builder, self._retained_inputs)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
         self._settling = Settling(self._requests)
+        self._tracer: RequestTracer | None = None
         self._timers = (self._requests, self._retained_inputs.timers, *self._calls.timers)
         self._workers: dict[str, bool] = {}
         self._from_clients: dict[type, MessageHandler] = {
@@ -94,6 +96,14 @@ class Frontend:
             Settle: self._settling.on_settle,
             PeerConnected: self._on_peer_connected,
         }
+
+    @property
+    def is_tracing(self) -> bool:
+        return self._tracer is not None
+
+    def start_tracing(self, per_second: float, own_per_second: float) -> None:
+        """See `Traces`."""
+        self._tracer = RequestTracer(self.address, per_second, own_per_second, lambda out: self.out.append(out))
 
     def drain(self) -> None:
         """Report not ready, and move the clients to another frontend."""
@@ -184,6 +194,8 @@ class Frontend:
             self.out.append(Out(client, Answer(message.id, int(error.status), (), error.reason, error.retry_after_ns)))
             return
         self._requests.add(request)
+        if self._tracer is not None:
+            self._tracer.start_request(now_ns, request, message)
         if wait_ns is not None:
             self._shares.hold(request)
             return
@@ -231,6 +243,8 @@ class Frontend:
             answer = msgspec.structs.replace(answer, id=request.client_id, inputs_retained=False)
             self.out.append(Out(request.client, answer, buffers))
         self._metrics.count_finished(now_ns, request, answer)
+        if self._tracer is not None:
+            self._tracer.finish_request(now_ns, request, answer)
         if self._shares.windows:
             for released in self._shares.on_finished(now_ns, request, answer):
                 self._send_query(now_ns, released)
