@@ -35,6 +35,7 @@ from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.cluster.description import describe_shares
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
+from horologe_controller.core.cluster.handover import Handovers
 from horologe_controller.core.cluster.planned_models import apply_plan
 from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.event_recorder import EventRecorder
@@ -71,6 +72,7 @@ class Controller:
             settings, self.cluster, self.scheduler, self.catalogue, self._metrics.refusals, self._post, self._events
         )
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
+        self._handovers = Handovers(self.cluster)
         self._load_backoff = LoadBackoff(settings.load_backoff_ns, settings.load_backoff_max_ns)
         self._tracer: ActionTracer | None = None
         self._peers: dict[str, str] = {}
@@ -117,6 +119,7 @@ class Controller:
         self._load_backoff.end_expired(now_ns, self.cluster)
         if self.catalogue.discovery.missing:
             self._discover_workers(now_ns)
+        self.out.extend(self._handovers.release_finished(now_ns))
         self._adopt_model_changes(now_ns)
         self._requests.admit_buffered(now_ns, self._peers)
         if self.cluster.workers and now_ns >= self._ping_ns:
@@ -160,7 +163,7 @@ class Controller:
     def wakeup_ns(self) -> int | None:
         ping_ns = self._ping_ns if self.cluster.workers else None
         events_ns = self._events.due_ns
-        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), ping_ns, events_ns, *self._discovery_times())
+        wakes = (self._wake_ns, self._handovers.next_ns(), self._load_backoff.next_retry_ns(), ping_ns, events_ns, *self._discovery_times())
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def _discovery_times(self) -> tuple[int | None, ...]:
@@ -274,8 +277,9 @@ class Controller:
             self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
         elif worker := self.cluster.workers.get(sender):
             if isinstance(message, Drain):
-                self.cluster.drain_worker(worker)
-                self.out.append(Out(sender, message))
+                self._handovers.begin(
+                    now_ns, worker, lambda share, model: self.out.append(self._actions.load_model(now_ns, share, model))
+                )
             else:
                 self.cluster.observe_clock(worker, message.sent_ns, message.peer_ns, now_ns)
 
@@ -293,6 +297,7 @@ class Controller:
         self.out.extend(self.catalogue.remove_peer(address))
         self._events.remove_tuner(address)
         if worker := self.cluster.workers.get(address):
+            self._handovers.remove_worker(worker)
             self.cluster.remove_worker(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)
             self.out.extend(self.catalogue.refresh_and_announce())
