@@ -1,8 +1,8 @@
-"""1, 2 and 4 frontends at one controller, on two hosts with 1 ms between them: requests, latencies, CPU time per request.
+"""1, 2 and 4 frontends at one controller, on two hosts with 1 ms between them: latencies, CPU time per request.
 
 The hosts are network namespaces of this machine, so this needs root, `ip` and `tc`. Controller, selectors, workers and
-the frontends with even numbers are on one host, the others and the clients on the other. Each case also kills one of its
-frontends halfway: the clients go on with the others.
+the frontends with even numbers are on one host, the others and the clients on the other. Each case also kills one of
+its frontends halfway: the clients go on with the others.
 
     python benchmarks/frontends.py
     python benchmarks/frontends.py --rate 200 --seconds 10 --json benchmarks/results/frontends.json
@@ -148,7 +148,7 @@ def cpu_times_s(processes: ServiceProcesses, names: Sequence[str] | dict[str, Pr
 async def generate_load(frontends: int, rate: float, seconds: float) -> None:
     """Send requests from several clients. Print when service has begun, and the result of two periods."""
     endpoints = [clients_endpoint(number) for number in range(frontends)]
-    clients = [AsyncClient(",".join([*endpoints[n % frontends :], *endpoints[: n % frontends]])) for n in range(CLIENTS)]
+    clients = [AsyncClient(",".join(endpoints)) for _ in range(CLIENTS)]
     end_s = time.monotonic() + START_S
     for client in clients:
         in_a_row = 0

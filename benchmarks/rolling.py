@@ -1,7 +1,7 @@
 """A rolling restart of every service under load: how requests ended, and how long they took in each restart.
 
-Two frontends, two selectors, a controller, two workers, profiler and tuner, each a process. They are restarted one after
-the other. The exit code is 1 if any request ends otherwise than OK.
+Two frontends, two selectors, a controller, two workers, profiler and tuner, each a process. They are restarted one
+after the other. The exit code is 1 if any request ends otherwise than OK.
 
     python benchmarks/rolling.py
     python benchmarks/rolling.py --rate 100 --slo-ms 5000 --rounds 3 --json benchmarks/results/rolling.json

@@ -61,7 +61,9 @@ class Collector:
         end_s = time.monotonic() + WAIT_S
         with self._changed:
             while True:
-                found = {span.name: (resource, span) for resource, span in self.spans if span.trace_id.hex() == trace_id}
+                found = {
+                    span.name: (resource, span) for resource, span in self.spans if span.trace_id.hex() == trace_id
+                }
                 if len(found) >= count:
                     return found
                 assert time.monotonic() < end_s, f"spans of the trace: {sorted(found)}"

@@ -47,20 +47,20 @@ def one_of_each(
     fronts = [f"frontend-{number}" for number in range(frontends)]
     services = {"controller": service("horologe_controller", "controller", (), f"controller.workers={workers}")}
     for number, name in enumerate(names):
-        settings = (f"selector.name={number}", "selector.store=memory")
-        services[name] = service("horologe_selector", name, ("controller",), *settings)
+        store = (f"selector.name={number}", "selector.store=memory")
+        services[name] = service("horologe_selector", name, ("controller",), *store)
     for number, name in enumerate(fronts):
-        settings = (
+        front = (
             f"frontend.name={number}", f"frontend.clients=ipc://{folder}/clients-{number}", f"http.port={http_port}",
             "http.reuse_port=true",
         )  # fmt: skip
-        services[name] = service("horologe_frontend", name, (*names, "controller"), *settings)
+        services[name] = service("horologe_frontend", name, (*names, "controller"), *front)
     for number in range(workers):
-        settings = (
+        worker = (
             f"worker.name={number}", f"worker.repository={folder}/models", f"worker.cache={folder}/cache",
             "worker.pin=false",
         )  # fmt: skip
-        services[f"worker-{number}"] = service("horologe_gpu_worker", f"worker-{number}", ("controller",), *settings)
+        services[f"worker-{number}"] = service("horologe_gpu_worker", f"worker-{number}", ("controller",), *worker)
     if middle:
         profiled = (*fronts, *names, "controller")
         state = f"{folder}/profiler.state"

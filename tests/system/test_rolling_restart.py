@@ -6,14 +6,18 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from bench.service_processes import ServiceProcesses, clients_of, one_of_each
 from horologe import AsyncClient, Client
@@ -25,7 +29,6 @@ from offered_load import START_S, Tally, offer, wait_for_service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SLO_MS = 20_000.0
 """Longer than the restart of a controller on a busy machine."""

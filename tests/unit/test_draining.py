@@ -14,7 +14,7 @@ from horologe_common.wire.frames import unpack
 from horologe_frontend.core.draining import SERVE_NS
 from horologe_frontend.core.frontend import Frontend
 from selector_harness import FRONTEND, ApplicationHarness
-from talk import X, Talk
+from talk import Talk, X
 
 HTTP, OTHER, THIRD = "http/0#1", "client/bb", "selector/1#1"
 

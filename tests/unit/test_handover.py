@@ -21,7 +21,7 @@ def a_controller(elsewhere: tuple[str, ...] = (), pages: int = 4) -> Controller:
     controller = Controller("controller/0#1", ControllerSettings(scheduler="edf", margin_ns=0, workers=2), "host")
     for address in (FRONTEND, SELECTOR, LEAVING, STAYING):
         controller.handle(0, address, PeerConnected(address, "host"), ())
-    reports = tuple(a_report(a_spec(key.partition("/")[0], pages=1)) for key in ("a/1", "b/1"))
+    reports = tuple(a_report(a_spec(key.partition("/")[0], weights_bytes=16 << 20)) for key in ("a/1", "b/1"))
     for worker, loaded, total in ((LEAVING, ("a/1",), 1), (STAYING, elsewhere, pages)):
         controller.handle(ms(9), worker, Register((Share(0, "cpu", total, loaded),), reports), ())
     return controller

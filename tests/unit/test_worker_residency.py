@@ -34,6 +34,7 @@ from worker_builders import (
     operations,
     responses_by_row,
     run_operation,
+    tick_worker,
 )
 
 

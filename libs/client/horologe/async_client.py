@@ -66,8 +66,8 @@ class AsyncClient:
     `grace_ms` have passed.
 
     `endpoint`: the frontend's endpoint for clients, `tcp://host:8003` or `ipc://path`. Of several endpoints, separated
-    by commas, the client uses one at a time, and the next one when the frontend stops or is lost. `keys`: a folder written by
-    `horologe keys`, or `server_key` (the server's public key, Z85) and `client_key` (a secret key, Z85).
+    by commas, the client uses one at a time, and the next one when the frontend stops or is lost. `keys`: a folder
+    written by `horologe keys`, or `server_key` (the server's public key, Z85) and `client_key` (a secret key, Z85).
     At most `max_open` requests with `max_bytes` of inputs are pending at a time; others are `Refused`.
     """
 
@@ -83,7 +83,8 @@ class AsyncClient:
         max_bytes: int = 512 << 20,
     ) -> None:
         self._session = Session({}, ms(grace_ms), max_open, max_bytes)
-        self._link = LoopLink(self._session, Dealer(parse_endpoints(endpoint), curve_keys(server_key, client_key, keys)))
+        dealer = Dealer(parse_endpoints(endpoint), curve_keys(server_key, client_key, keys))
+        self._link = LoopLink(self._session, dealer)
 
     async def __aenter__(self) -> AsyncClient:
         return self

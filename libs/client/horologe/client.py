@@ -54,8 +54,8 @@ class Client:
     `Lost` once its deadline and `grace_ms` have passed.
 
     `endpoint`: the frontend's endpoint for clients, `tcp://host:8003` or `ipc://path`. Of several endpoints, separated
-    by commas, the client uses one at a time, and the next one when the frontend stops or is lost. `keys`: a folder written by
-    `horologe keys`, or `server_key` (the server's public key, Z85) and `client_key` (a secret key, Z85).
+    by commas, the client uses one at a time, and the next one when the frontend stops or is lost. `keys`: a folder
+    written by `horologe keys`, or `server_key` (the server's public key, Z85) and `client_key` (a secret key, Z85).
     At most `max_open` requests with `max_bytes` of inputs are pending per thread; others are `Refused`.
     """
 
@@ -282,7 +282,9 @@ class Client:
             if self._context is None:
                 self._context = zmq.Context()
             link = BlockingLink(
-                Session(self._signatures, *self._limits), Dealer(parse_endpoints(self._endpoint), self._keys), self._context
+                Session(self._signatures, *self._limits),
+                Dealer(parse_endpoints(self._endpoint), self._keys),
+                self._context,
             )
             link.open()
             self._links.add(link)

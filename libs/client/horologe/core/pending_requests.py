@@ -200,4 +200,6 @@ def check_texts(*texts: object) -> None:
     """Raise `InvalidInput` for a name that is not a string."""
     for text in texts:
         if type(text) is not str:
-            raise InvalidInput(f"model, version, application, context, traceparent, outputs: got {text!r}, wanted strings")
+            raise InvalidInput(
+                f"model, version, application, context, traceparent, outputs: got {text!r}, wanted strings"
+            )

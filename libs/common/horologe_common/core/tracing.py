@@ -49,7 +49,7 @@ class TraceContext(NamedTuple):
 
 
 def parse_traceparent(text: str) -> TraceContext | None:
-    """Return the context of a sampled request; None if the text is invalid, or the sender does not trace the request."""
+    """Return the context of a sampled request; None if the text is invalid or the sender does not trace it."""
     match = TRACEPARENT.fullmatch(text)
     if match is None or not int(match[3], 16) & SAMPLED:
         return None

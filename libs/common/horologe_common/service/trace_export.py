@@ -93,13 +93,21 @@ class SpanExport:
         parent: Any = context(int(span.parent_id, 16)) if span.parent_id else None
         own = context(int(span.span_id, 16) if span.span_id else self._new_span_id())
         kind = SpanKind.SERVER if span.span_id else SpanKind.INTERNAL
-        times = {"start_time": span.begin_ns + offset_ns, "end_time": span.end_ns + offset_ns}
+        begin_ns, end_ns = span.begin_ns + offset_ns, span.end_ns + offset_ns
         self._processor.on_end(
             ReadableSpan(
-                span.name, own, parent, self._resource, span.attributes, kind=kind, status=status, **times
-            )  # fmt: skip
+                span.name,
+                own,
+                parent,
+                self._resource,
+                span.attributes,
+                kind=kind,
+                status=status,
+                start_time=begin_ns,
+                end_time=end_ns,
+            )
         )
 
     def close(self) -> None:
         """Export what waits, within `TIMEOUT_S`, and end the thread."""
-        self._processor.shutdown()
+        self._processor.shutdown()  # type: ignore[no-untyped-call]

@@ -174,7 +174,7 @@ class Links:
             self.dropped += sum(len(envelope.messages) for envelope in envelopes)
 
     def _bind_clients(self) -> zmq.Socket[bytes]:
-        """Return the socket of clients with keys. libzmq has no option to share a port, but takes a socket that does."""
+        """Return the socket of clients with keys. libzmq cannot share a port, but takes a socket that does."""
         shared = self.clients if self.client_server.limits.reuse_port else ()
         listeners = {endpoint: listen(endpoint, True) for endpoint in shared if endpoint.startswith("tcp://")}
         for listener in listeners.values():

@@ -141,7 +141,7 @@ class Sockets:
         for endpoint in endpoints:
             sock.setsockopt(zmq.USE_FD, listeners[endpoint].detach() if endpoint in listeners else -1)
             sock.bind(endpoint)
-            self._bound.setdefault(sock, []).append(sock.last_endpoint.rstrip(b"\0").decode())
+            self._bound.setdefault(sock, []).append(sock.getsockopt_string(zmq.LAST_ENDPOINT))
             if domain == "internal" and endpoint.startswith("ipc://") and is_private(endpoint):
                 os.chmod(endpoint.removeprefix("ipc://"), 0o600)
         return sock

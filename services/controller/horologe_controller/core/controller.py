@@ -163,7 +163,14 @@ class Controller:
     def wakeup_ns(self) -> int | None:
         ping_ns = self._ping_ns if self.cluster.workers else None
         events_ns = self._events.due_ns
-        wakes = (self._wake_ns, self._handovers.next_ns(), self._load_backoff.next_retry_ns(), ping_ns, events_ns, *self._discovery_times())
+        wakes = (
+            self._wake_ns,
+            self._handovers.next_ns(),
+            self._load_backoff.next_retry_ns(),
+            ping_ns,
+            events_ns,
+            *self._discovery_times(),
+        )
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def _discovery_times(self) -> tuple[int | None, ...]:

@@ -80,7 +80,7 @@ class Frontend:
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
         self._settling = Settling(self._requests)
         self._tracer: RequestTracer | None = None
-        self._timers = (self._requests, self._retained_inputs.timers, *self._calls.timers)
+        self._timers: tuple[Any, ...] = (self._requests, self._retained_inputs.timers, *self._calls.timers)
         self._workers: dict[str, bool] = {}
         self._from_clients: dict[type, MessageHandler] = {
             Predict: self._on_predict,

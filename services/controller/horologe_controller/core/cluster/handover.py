@@ -50,7 +50,7 @@ class Handovers:
                     targets.append((next(iter(others)), model))
 
     def release_finished(self, now_ns: int) -> Iterator[Out]:
-        """Drain the workers whose models are loaded elsewhere, or that have waited for long enough. Yield the replies."""
+        """Drain the workers whose models are loaded elsewhere, or whose time has passed. Yield the replies."""
         for worker, until_ns in list(self._until_ns.items()):
             waits = any(model in share.loading for share, model in self._targets[worker])
             if not waits or now_ns >= until_ns:
