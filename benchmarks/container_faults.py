@@ -17,24 +17,22 @@ import json
 import random
 import sys
 import tempfile
-import time
 from collections import Counter
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bench.compose_project import SERVICE, ComposeProject, kill_processes, pause
+from bench.image_requests import HttpRequests, ask_references
 from bench.outcomes import Outcomes
 from horologe import AsyncClient
-from horologe_cli.demo.digits import held_out
 from horologe_common.status import HorologeError
 from horologe_load.capacity_search import CapacitySearch
 from horologe_load.targets import ModelLoad
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from bench.image_requests import References
 
 RECOVERY_S = 5.0
 """Time after a fault that does not count."""
@@ -48,11 +46,6 @@ KINDS = ("kill", "pause", "restart")
 SLO_MS, GRACE_MS = 300.0, 250.0
 CLIENTS = 4
 SATURATE, SATURATE_S, STEP_S = 32, 3.0, 2.0
-HTTP_PAUSE_S = 0.1
-HTTP_TIMEOUT_S = 60.0
-HTTP_OK, HTTP_ERRORS = 200, range(400, 600)
-TOLERANCE = 1e-3
-"""Batches of different sizes sum in different orders."""
 NOT_FAULTY = ("keys", "demo")
 """Services whose containers end by themselves."""
 
@@ -66,19 +59,6 @@ class Fault(NamedTuple):
     kind: str
 
 
-class References(NamedTuple):
-    """Images [n, 1, ...], and the answers that a model gave to them before the first fault."""
-
-    model: str
-    images: NDArray[np.float32]
-    answers: NDArray[np.float32]
-
-    def is_right(self, at: int, answer: Any) -> bool:
-        """Return True if `answer` is the answer to image `at`."""
-        got = np.asarray(answer, np.float32).reshape(-1)
-        return got.shape == self.answers[at].shape and bool(np.allclose(got, self.answers[at], atol=TOLERANCE))
-
-
 class FaultRun:
     """A composed system, the faults of its containers, and the requests to it."""
 
@@ -87,8 +67,6 @@ class FaultRun:
         seed: int,
     ) -> None:  # fmt: skip
         self.outcomes = Outcomes()
-        self.http: Counter[str] = Counter()
-        """HTTP requests by status. `no connection`: the frontend had gone, and the client sees it."""
         self.faults: list[Fault] = []
         self._project = project
         self._keys = keys
@@ -97,7 +75,7 @@ class FaultRun:
         self._seconds = seconds
         self._every_s = every_s
         self._random = random.Random(seed)
-        self._ended = False
+        self.http = HttpRequests(project.address("frontend", 8000), keys, references, SLO_MS)
 
     async def run(self) -> None:
         """Send requests for `BEFORE_S` without faults, for `seconds` with faults, and for `SETTLE_S` after the last."""
@@ -107,7 +85,7 @@ class FaultRun:
             self.outcomes.count_answers(number, client)
         faults = asyncio.ensure_future(self._send_faults())
         progress = asyncio.ensure_future(self._show_progress())
-        over_http = asyncio.ensure_future(asyncio.to_thread(self._send_http))
+        over_http = asyncio.ensure_future(asyncio.to_thread(self.http.run))
         tasks: set[asyncio.Future[None]] = set()
         next_s = self.outcomes.now_s()
         while not faults.done() or self.outcomes.now_s() < self.faults[-1].end_s + SETTLE_S:
@@ -117,7 +95,7 @@ class FaultRun:
             self.outcomes.sent += 1
             tasks.add(task)
             task.add_done_callback(tasks.discard)
-        self._ended = True
+        self.http.ended = True
         if tasks:
             await asyncio.wait(tasks, timeout=(SLO_MS + GRACE_MS) / 1000 + SETTLE_S)
         progress.cancel()
@@ -138,41 +116,6 @@ class FaultRun:
         self.outcomes.statuses[number] = "OK"
         if not self._references.is_right(at, answer):
             self.outcomes.wrong.append(f"request {number}: got {answer!r}")
-
-    def _send_http(self) -> None:
-        """Send one request after the other over HTTP, with a new connection after each failure."""
-        key = (self._keys / "http" / "clients.txt").read_text().split()[0]
-        headers = {"Authorization": f"Bearer {key}"}
-        connection = HTTPConnection(self._project.address("frontend", 8000), timeout=HTTP_TIMEOUT_S)
-        number = 0
-        while not self._ended:
-            time.sleep(HTTP_PAUSE_S)
-            at, number = number % len(self._references.images), number + 1
-            try:
-                connection.request("POST", f"/v2/models/{self._references.model}/infer", self._body(at), headers)
-                answer = connection.getresponse()
-                self._count_http(at, answer.status, answer.read())
-            except TimeoutError:
-                self.http["unanswered"] += 1
-                connection.close()
-            except (HTTPException, OSError):
-                self.http["no connection"] += 1
-                connection.close()
-        connection.close()
-
-    def _body(self, at: int) -> str:
-        image = self._references.images[at]
-        tensor = {"name": "image", "datatype": "FP32", "shape": image.shape, "data": image.ravel().tolist()}
-        return json.dumps({"inputs": [tensor], "parameters": {"timeout": round(SLO_MS * 1e3)}})
-
-    def _count_http(self, at: int, status: int, body: bytes) -> None:
-        self.http[str(status)] += 1
-        if status == HTTP_OK:
-            outputs = json.loads(body)["outputs"]
-            if not self._references.is_right(at, outputs[0]["data"]):
-                self.outcomes.wrong.append(f"HTTP: image {at}: got {outputs}")
-        elif status not in HTTP_ERRORS or b"error" not in body:
-            self.outcomes.wrong.append(f"HTTP: status {status}: {body[:200]!r}")
 
     async def _send_faults(self) -> None:
         """Send a random fault to a random container at equal distances."""
@@ -204,9 +147,7 @@ class FaultRun:
             answer_s = sent_s + SLO_MS / 1000
             if answer_s < first_s:
                 before[self.outcomes.statuses.get(number) == "OK"] += 1
-            elif not any(
-                fault.begin_s < answer_s and sent_s < fault.end_s + RECOVERY_S for fault in self.faults
-            ):
+            elif not any(fault.begin_s < answer_s and sent_s < fault.end_s + RECOVERY_S for fault in self.faults):
                 quiet[self.outcomes.statuses.get(number) == "OK"] += 1
         return tuple(counts[True] / max(1, counts.total()) for counts in (before, quiet))  # type: ignore[return-value]
 
@@ -219,16 +160,17 @@ class FaultRun:
             "seconds": self.outcomes.now_s(),
             "requests": self.outcomes.sent,
             "statuses": dict(Counter(self.outcomes.statuses.values())),
-            "http": dict(self.http),
+            "http": dict(self.http.statuses),
             "goodput before": before,
             "goodput outside faults": quiet,
             "faults": dict(Counter(f"{fault.kind} {fault.container}" for fault in self.faults)),
-            "slowest resumes, s": [(round(time_s, 2), f"{fault.kind} {fault.container}") for time_s, fault in resumes[:5]],
+            "slowest resumes": [(round(time_s, 2), f"{fault.kind} {fault.container}") for time_s, fault in resumes[:5]],
             "reasons": dict(self.outcomes.reasons.most_common(20)),
-            "examples": self.outcomes.wrong[:5],
+            "examples": [*self.outcomes.wrong, *self.http.wrong][:5],
             "violations": {
                 **self.outcomes.violations(),
-                "unanswered over HTTP": self.http["unanswered"],
+                "wrong over HTTP": len(self.http.wrong),
+                "unanswered over HTTP": self.http.statuses["unanswered"],
                 "goodput": int(quiet < GOODPUT * before),
             },
         }  # fmt: skip
@@ -242,13 +184,6 @@ def _inject(container: Any, kind: str) -> None:
         pause(container, PAUSE_S)
     else:
         container.restart(timeout=RESTART_TIMEOUT_S)
-
-
-async def ask_references(client: AsyncClient, model: str) -> References:
-    """Ask for the answer to each held-out image, with a long deadline."""
-    images = held_out()[0][:, None]
-    answers = [np.asarray(await client.predict(model, image, slo_ms=10_000)).reshape(-1) for image in images]
-    return References(model, images, np.array(answers, np.float32))
 
 
 async def measure_capacity(client: AsyncClient, references: References) -> float:

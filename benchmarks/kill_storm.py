@@ -18,7 +18,6 @@ import os
 import random
 import signal
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple

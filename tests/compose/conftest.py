@@ -10,8 +10,8 @@ import pytest
 
 os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"  # Ryuk is an image of a registry
 
-from compose.stack import ROOT, Stack, Unavailable, wait_until  # noqa: E402
-from horologe import Client  # noqa: E402
+from compose.stack import ROOT, Stack, Unavailable, wait_until
+from horologe import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -142,7 +142,9 @@ class Stack(ComposeProject):
         """Run a command of Compose, and return its output. `code`: the wanted exit code; None: any."""
         command = [*self.command.compose_command_property, *arguments]
         done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        assert code in (None, done.returncode), f"{arguments}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}\n{self.logs()}"
+        assert code in (None, done.returncode), (
+            f"{arguments}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}\n{self.logs()}"
+        )
         return done.stdout
 
     def up(self) -> None:

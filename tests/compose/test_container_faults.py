@@ -29,9 +29,7 @@ def _workers(client: Client) -> set[str]:
     return {share.worker for share in client.describe().shares}
 
 
-def test_faults_of_containers_lose_no_request(
-    stack: Stack, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_of_containers_lose_no_request(stack: Stack, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound of the goodput is left to the benchmark: it depends on the speed of the machine."""
     monkeypatch.setattr(container_faults, "BEFORE_S", 5.0)
     result = measure(stack, "digits-mlp", RATE, 0.0, SECONDS, EVERY_S, seed=3)

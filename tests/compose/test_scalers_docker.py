@@ -75,7 +75,9 @@ def service(engine: Any) -> Iterator[str]:
         "com.docker.compose.container-number": "1",
     }
     network = engine.networks.create(f"{PROJECT}_default")
-    container = DockerContainer(IMAGE).with_command(COMMAND).with_name(f"{PROJECT}-gpu-worker-v100-1").with_env("A", "1")
+    container = (
+        DockerContainer(IMAGE).with_command(COMMAND).with_name(f"{PROJECT}-gpu-worker-v100-1").with_env("A", "1")
+    )
     container.with_kwargs(labels=labels, network=network.name, restart_policy={"Name": "unless-stopped"})
     with container:
         yield "gpu-worker-v100"

@@ -1,4 +1,4 @@
-"""docker-compose.yml without an engine: variables, hardening, dependencies, and what the files that it mounts expect."""
+"""docker-compose.yml without an engine: variables, restrictions, dependencies, and the files that it mounts."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The data set of the demo, and the accuracy of the demo's models on its held-out images, before and after feedback.
 
-The data set is in digits.npz: 1,797 real images of 8x8 pixels with values from 0 to 16 (E. Alpaydin and C. Kaynak, Optical
-Recognition of Handwritten Digits, UCI Machine Learning Repository 1998, test part, CC BY 4.0). `models/export.py` copies
-it from scikit-learn. Every fourth image is held out, so that the split needs no random numbers.
+The data set is in digits.npz: 1,797 real images of 8x8 pixels with values from 0 to 16 (E. Alpaydin and C. Kaynak,
+Optical Recognition of Handwritten Digits, UCI Machine Learning Repository 1998, test part, CC BY 4.0).
+`models/export.py` copies it from scikit-learn. Every fourth image is held out: the split needs no random numbers.
 """
 
 from __future__ import annotations

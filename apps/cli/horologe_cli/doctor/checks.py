@@ -43,8 +43,9 @@ def run_checks(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
     workers = workers or default_workers()
     checks: list[Callable[[], Iterable[Finding]]] = [
         partial(check_container, root), partial(check_cores, workers), partial(check_lanes, workers),
-        partial(check_quota, root), partial(check_governor, root), partial(check_steal, root), check_realtime, check_load,
-        partial(check_memory, workers, root), partial(check_huge_pages, root), partial(check_swap, root), check_limits,
+        partial(check_quota, root), partial(check_governor, root), partial(check_steal, root), check_realtime,
+        check_load, partial(check_memory, workers, root), partial(check_huge_pages, root), partial(check_swap, root),
+        check_limits,
         partial(check_clock, root), check_synchronization, check_ports, check_gpus, check_packages, check_runtimes,
         check_stores,
     ]  # fmt: skip

@@ -28,7 +28,9 @@ def check_memory(workers: int, root: Path) -> Iterator[Finding]:
     fields = read_fields(root / "proc/meminfo")
     available, limit = fields.get("MemAvailable", 0) << 10, _read_limit(root / "sys/fs/cgroup")
     limited = f"limit of the container {limit / GIB:.1f} GiB" if limit else "no limit"
-    found = f"{available / GIB:.1f} GiB available, {limited}; {workers} x worker: up to {needed / workers / GIB:.1f} GiB"
+    found = (
+        f"{available / GIB:.1f} GiB available, {limited}; {workers} x worker: up to {needed / workers / GIB:.1f} GiB"
+    )
     hint = "set worker.pages_bytes to what the models need, or add memory; the kernel kills a worker that exceeds it"
     yield graded("memory", min(available, limit or available) >= needed, found, hint)
 

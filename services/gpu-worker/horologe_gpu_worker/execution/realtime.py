@@ -70,8 +70,7 @@ def disable_timer_slack() -> None:
 class CpuClaims:
     """CPUs that the EXEC lanes of this process own. No two workers with the same `folder` own the same CPU.
 
-    Each claim is a lock on a file, which ends with the process. Replicas of a container thus share a set of CPUs without
-    knowing of each other.
+    Each claim is a lock on a file, which ends with the process. Replicas of a container need no other coordination.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -79,7 +78,7 @@ class CpuClaims:
         self._locks: list[int] = []
 
     def claim(self, cpus: set[int]) -> int | None:
-        """Return a free CPU, from the last one down; None if none is left. At least half stay free for other threads."""
+        """Return a free CPU, from the last one down; None if none is left. Half stay free for other threads."""
         if len(cpus) < PINNING_CPUS_MIN:
             return None
         try:
