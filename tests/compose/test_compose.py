@@ -152,8 +152,8 @@ def test_prometheus_scrapes_every_service(stack: Stack, client: Client) -> None:
 
 
 def test_grafana_or_its_stand_in_has_the_dashboards_and_reaches_prometheus(stack: Stack) -> None:
-    """Grafana itself runs only where its image can be pulled. `deploy/airgap` builds a stand-in for its health check and
-    search. It draws no dashboard.
+    """Grafana itself runs only where its image can be pulled. `deploy/airgap` builds a stand-in for its health check
+    and search. It draws no dashboard.
     """
     found = get_json(f"http://127.0.0.1:{stack.grafana}/api/search?type=dash-db")
     committed = [json.loads(path.read_text()) for path in (ROOT / "deploy/grafana/dashboards").glob("*.json")]

@@ -143,6 +143,8 @@ def test_the_container_engine_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 def test_every_warning_says_what_to_do(tmp_path: Path) -> None:
     findings = run_checks(64, tmp_path)
     subjects = {finding.subject for finding in findings}
-    assert {"cores", "EXEC lanes", "CPU quota", "CPU governor", "steal", "real-time priority", "load", "memory", "swap",
-            "open files", "clock source", "time server", "port 8000", "GPUs", "packages", "system"} <= subjects  # fmt: skip
+    assert subjects >= {
+        "cores", "EXEC lanes", "CPU quota", "CPU governor", "steal", "real-time priority", "load", "memory", "swap",
+        "open files", "clock source", "time server", "port 8000", "GPUs", "packages", "system",
+    }  # fmt: skip
     assert all(finding.hint for finding in findings if finding.level != "ok" and finding.subject != "check")
