@@ -146,8 +146,8 @@ class RequestLifecycle:
                 group.append(request)
         errors = []
         for group in groups.values():
-            if self._events.active and not group[0].best_effort:
-                self._events.record_arrivals(now_ns, group[0].model, len(group))
+            if self._events.active:
+                self._events.record_arrivals(now_ns, group)
             try:
                 self._enqueue(now_ns, group)
             except Exception as error:
@@ -184,6 +184,14 @@ class RequestLifecycle:
         for request in requests:
             self._scheduler.remove(now_ns, request, self._cluster)
         for_each(requests, lambda request: self._enqueue(now_ns, [request]))
+
+    def change_scheduler(self, now_ns: int, scheduler: Scheduler) -> None:
+        """Hand the queued requests over to another scheduler. It refuses those that it cannot serve in time."""
+        queued = sorted(request for request in self.table if request.queued)
+        for request in queued:
+            request.queued, request.check_ns = False, None
+        self._scheduler = scheduler
+        for_each(list(scheduler.adopt(now_ns, queued, self._cluster)), self.finish_refused)
 
     def retry_requests(self, now_ns: int, requests: Iterable[Request], failure: Status) -> None:
         """Requeue the requests of a worker that died (LOST) or hangs (LATE).
