@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from horologe_experiments.tournament.bound import (
+from horologe_sim.comparison.bound import (
     Prices,
     Problem,
     evaluate_prices,
