@@ -59,9 +59,9 @@ TINY |= {
     "igniter-exact": ["sizes=[3]", "cases=2", "large=[20]", "large_cases=1"],
 }
 DRAWN = (
-    *("fig6", "fig7", "fig8", "scale", "window", "orloj-tables", "tournament", "rehearsal", "bandits", "ensembles", "personal"),
+    *("fig6", "fig7", "fig8", "scale", "window", "orloj-tables", "tournament", "bandits", "ensembles", "personal"),
     *("replicas", "inferline-cost", "inferline-planner", "inferline-tuner", "inferline-traces", "inferline-pooled"),
-    *("inferline-drop", "igniter-run", "igniter-joint", "igniter-shadow"),
+    *("inferline-drop", "igniter-run", "igniter-joint", "igniter-shadow", "rehearsal"),
 )
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
 

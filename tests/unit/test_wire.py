@@ -166,6 +166,22 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         "983e03ce05f5e100ce009896809195a36d2f319292010492000205019292f7049203019197aa776f726b65722f30236100a47631303091a36d2f3191a36d2f31cb4044000000000000a54750552d31079192a17091920003",
     ),
     (
+        wire.RequestTrace(("m/1",), (wire.TracedRequest(0, 100, 50, 2, 7, "chat", True),), 3),
+        "GOLD",
+    ),
+    (wire.DescribeScheduling(("m/1",)), "GOLD"),
+    (
+        wire.SchedulingState(
+            {"scheduler": "edf", "in_flight": 2},
+            (wire.ScheduledModel(wire.ModelReport(SPEC, Profile({1: 5}, 9)), wire.Distributions("m/1", 3)),),
+            (wire.ScheduledShare(64, 1.5, (0,)),),
+            10,
+            20,
+        ),
+        "GOLD",
+    ),
+    (wire.UseScheduler("edf", {"admission": False}, "why"), "GOLD"),
+    (
         wire.QueriesArrived((("p", 3),)),
         "92429192a17003",
     ),

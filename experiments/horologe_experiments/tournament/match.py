@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from horologe_sim.fast.device_faults import schedule_faults
 from horologe_sim.fast.fast_world import START_NS, FastWorld

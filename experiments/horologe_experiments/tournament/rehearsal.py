@@ -1,4 +1,4 @@
-"""Rehearsals: workloads that change their kind in the middle, under `auto`, under the default and under each scheduler."""
+"""Rehearsals: workloads that change their kind in the middle, under `auto`, the default and each other scheduler."""
 
 from __future__ import annotations
 

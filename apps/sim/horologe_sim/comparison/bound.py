@@ -39,9 +39,9 @@ import numpy as np
 from horologe_common.clock import ms, s
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from horologe_sim.engine.virtual_worker import SimModel
     from horologe_sim.fast.fast_worker import FastClusterSettings

@@ -17,7 +17,7 @@ from horologe_sim.comparison.input_times import learn_distributions
 from horologe_sim.comparison.request_file import FileRequest, read_requests
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.traffic import STATIC, Chunk, DynamicRequest
-from horologe_sim.scenario.scenario import ModelEntry
+from horologe_sim.scenario.scenario import ModelEntry, fill_catalogue
 from horologe_sim.scenario.workload import Workload
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def build_load(scenario: Scenario) -> PlayedLoad:
     base_ns = {name: max(1, known.base_ns) for name, known in distributions.items()}
     models = [msgspec.structs.replace(model, base_ns=base_ns.get(model.report.spec.name, 0)) for model in models]
     places = {model.report.spec.key: place for place, model in enumerate(models)}
-    installed = [
-        [models[places[key]] for key in scenario.sim_models(worker)] for worker in range(scenario.workers)
-    ]
+    installed = [[models[places[key]] for key in scenario.sim_models(worker)] for worker in range(scenario.workers)]
     loads_ns = sum(model.report.profile.load_ns for model in models if model.report.profile)
     cluster = FastClusterSettings(
         devices=scenario.workers,
@@ -115,9 +113,9 @@ def _requests_of(scenario: Scenario) -> list[FileRequest]:
 def _with_input_times(
     scenario: Scenario, requests: Sequence[FileRequest]
 ) -> tuple[Scenario, dict[str, RuntimeDistributions]]:
-    """Return the scenario, and distributions by the name of each model with execution times in the file.
+    """Return the scenario with all models of the file, and distributions of those with execution times in it.
 
-    Such models get a profile of their mean time if they have none.
+    Such models get a profile of their mean time if they have none. Other models must be declared or in the catalogue.
     """
     measured: dict[str, list[FileRequest]] = defaultdict(list)
     for request in requests:
@@ -125,7 +123,9 @@ def _with_input_times(
             measured[request.model].append(request)
     declared = {name: entry for entry in scenario.models for name in _names_of(entry)}
     distributions = {}
-    entries = list(scenario.models)
+    named = dict.fromkeys(request.model for request in requests if request.model)
+    new = [ModelEntry(name, slo_ns=scenario.slo_ns) for name in named if name not in declared and name not in measured]
+    entries = [*scenario.models, *fill_catalogue(new)]
     for name, own in measured.items():
         entry = declared.get(name)
         base_ns = round(1e6 * entry.base_ms) if entry else 0
@@ -133,7 +133,7 @@ def _with_input_times(
         mean_ms = distributions[name].mean_ns / 1e6
         exec_ms = {size: base_ns / 1e6 + size * (mean_ms - base_ns / 1e6) for size in SIZES}
         if entry is None:
-            entries.append(ModelEntry(name, exec_ms, load_ms=1.0))
+            entries.append(ModelEntry(name, exec_ms, load_ms=1.0, slo_ns=scenario.slo_ns))
         elif not entry.exec_ms:
             entries[entries.index(entry)] = msgspec.structs.replace(entry, exec_ms=exec_ms)
     return msgspec.structs.replace(scenario, models=tuple(entries)), distributions

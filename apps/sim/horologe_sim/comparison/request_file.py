@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COLUMNS = ("seconds", "model", "application", "length", "exec_ms", "slo_ms", "rows")
+TEXTS = ("model", "application")
 MAX_REQUESTS = 1_000_000
 
 
@@ -24,13 +25,6 @@ class FileRequest(NamedTuple):
     """Execution time alone."""
     slo_ns: int = 0
     rows: int = 1
-
-
-def has_columns(path: Path) -> bool:
-    """Return whether the first line names columns, and more of them than `seconds,model`."""
-    with path.open(newline="") as file:
-        first = {name.strip() for name in next(csv.reader(file), [])}
-    return "seconds" in first and not first <= {"seconds", "model"}
 
 
 def read_requests(path: Path, limit: int = MAX_REQUESTS) -> list[FileRequest]:
@@ -54,7 +48,7 @@ def read_requests(path: Path, limit: int = MAX_REQUESTS) -> list[FileRequest]:
 
 
 def _read_row(number: int, row: dict[str, str | None]) -> FileRequest:
-    values = {name: _read_number(number, name, row.get(name)) for name in COLUMNS if name not in ("model", "application")}
+    values = {name: _read_number(number, name, row.get(name)) for name in COLUMNS if name not in TEXTS}
     return FileRequest(
         round(1e9 * values["seconds"]),
         (row.get("model") or "").strip(),

@@ -144,6 +144,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Applications that exist from the start. Only with `path = "whole"`."""
     requests: str = ""
     """CSV file with a line for each request, instead of `load` (`comparison/request_file.py`)."""
+    slo_ns: int = ms(100)
+    """SLO of models that only `requests` names."""
     pipelines: str = ""
     """Folder of pipelines. Loads can name them among `models`. Only with `path = "whole"`."""
 
@@ -215,7 +217,7 @@ def read_scenario(path: str | Path) -> Scenario:
 
 
 def fill_catalogue(entries: Iterable[ModelEntry]) -> tuple[ModelEntry, ...]:
-    """Return the entries. Those without execution times get the times and weights of the catalogue model of the name."""
+    """Return the entries. Those without times get the times and weights of the catalogue model of their name."""
     from horologe_sim.scenario.clockwork_models import read_catalogue
 
     catalogue, filled = read_catalogue(), []
@@ -245,8 +247,8 @@ def run_scenario(
     """
     from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 
-    if scenario.requests or not scenario.load:
-        raise SettingsError("load: got no phases, wanted some: only --scheduler plays a file of requests")
+    if scenario.requests:
+        raise SettingsError(f"requests: got {scenario.requests}, wanted [[load]]: only --scheduler plays such a file")
     cluster = SimulatedCluster(scenario if seed is None else msgspec.structs.replace(scenario, seed=seed))
     if timeline:
         cluster.world.observer = timeline(cluster.begin_ns)

@@ -109,7 +109,7 @@ METRICS: dict[str, Metric] = {
         "counter", "Comparisons of schedulers by recent requests: kept, changed, failed", ("result",)
     ),
     "horologe_tuner_rehearsal_served": Metric(
-        "gauge", "Part of the requests of the last rehearsal that a scheduler would have answered in time", ("candidate",)
+        "gauge", "Part of the requests of the last rehearsal that a scheduler would answer in time", ("candidate",)
     ),
     "horologe_scheduler_active": Metric(
         "gauge", "With controller.scheduler auto: 1 for the scheduler in use, else 0", ("scheduler",)

@@ -101,10 +101,8 @@ class Controller:
                 self.out.extend(self.catalogue.admit(sender, message))
             case Settled():
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
-            case Distributions() | Plan() | QueriesArrived():
+            case Distributions() | Plan() | QueriesArrived() | DescribeScheduling() | UseScheduler():
                 self._on_published(now_ns, sender, message)
-            case DescribeScheduling() | UseScheduler():
-                self._on_rehearsal(now_ns, sender, message)
             case Describe():
                 shares = describe_shares(now_ns, self.cluster, message.model)
                 choice = self._choice
@@ -254,8 +252,13 @@ class Controller:
         self._actions.adopt_loads(now_ns, worker, message)
         self._requests.admit_awaited()
 
-    def _on_published(self, now_ns: int, sender: str, message: Distributions | Plan | QueriesArrived) -> None:
-        """Store distributions, unless they belong to a content that is not served any more. Adopt plans of tuners.
+    def _on_published(
+        self,
+        now_ns: int,
+        sender: str,
+        message: Distributions | QueriesArrived | Plan | DescribeScheduling | UseScheduler,
+    ) -> None:
+        """Store distributions, unless they belong to a content that is not served any more.
 
         Record the queries of pipelines for the tuners.
         """
@@ -263,27 +266,23 @@ class Controller:
             if self._events.active:
                 for pipeline, count in message.counts:
                     self._events.record_queries(now_ns, pipeline, count)
-            return
+        elif isinstance(message, Distributions):
+            spec = self.cluster.specs.get(message.model)
+            if spec is None or message.content_hash in ("", spec.content_hash):
+                store_distributions(self.cluster.distributions, message)
+        elif role(sender) == "tuner" and sender in self._peers:
+            self._on_tuner(now_ns, sender, message)
+
+    def _on_tuner(self, now_ns: int, sender: str, message: Plan | DescribeScheduling | UseScheduler) -> None:
+        """Adopt a tuner's plan or scheduler, or describe the scheduling to it.
+
+        The tuner gets events from its first plan on. A plan without a number only subscribes.
+        """
         if isinstance(message, Plan):
-            self._on_plan(now_ns, sender, message)
-            return
-        spec = self.cluster.specs.get(message.model)
-        if spec is None or message.content_hash in ("", spec.content_hash):
-            store_distributions(self.cluster.distributions, message)
-
-    def _on_plan(self, now_ns: int, sender: str, plan: Plan) -> None:
-        """Adopt a tuner's plan, and send it events from now on. A plan without a number only subscribes."""
-        if role(sender) != "tuner" or sender not in self._peers:
-            return
-        self._events.add_tuner(now_ns, sender)
-        if plan.number:
-            apply_plan(self.cluster, plan)
-
-    def _on_rehearsal(self, now_ns: int, sender: str, message: DescribeScheduling | UseScheduler) -> None:
-        """Describe the scheduling to a tuner, or use the scheduler that it has chosen."""
-        if role(sender) != "tuner" or sender not in self._peers:
-            return
-        if isinstance(message, UseScheduler):
+            self._events.add_tuner(now_ns, sender)
+            if message.number:
+                apply_plan(self.cluster, message)
+        elif isinstance(message, UseScheduler):
             self._choice.request_change(message)
         else:
             state = describe_scheduling(now_ns, self.cluster, self._choice.settings, message.models)

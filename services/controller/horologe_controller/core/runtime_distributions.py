@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-
     Floats = NDArray[np.float64]
 
 CANDIDATE_QUANTILES = (0.5, 0.95)

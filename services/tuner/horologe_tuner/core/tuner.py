@@ -14,8 +14,8 @@ import msgspec
 from horologe_common.core.instruments import Stats
 from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
-from horologe_common.status import Status
 from horologe_common.rehearsal import RehearsalScores
+from horologe_common.status import Status
 from horologe_common.wire import DeviceState, Events, Models, Plan, RequestTrace, SchedulingState, Tune, Tuning
 from horologe_tuner.core.pipeline_tuning.pipeline_tuner import PipelineTuner
 from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan
