@@ -71,7 +71,7 @@ def build_load(scenario: Scenario) -> PlayedLoad:
     )
     known = {f"{name}/1": each for name, each in distributions.items()}
     chunk = _build_chunk(requests, models, known)
-    duration_ns = max(scenario.duration_ns, chunk.times_ns[-1] + 1) if scenario.requests else scenario.duration_ns
+    duration_ns = chunk.times_ns[-1] + 1 if scenario.requests else scenario.duration_ns
     return PlayedLoad(
         models, installed, known, cluster, chunk, duration_ns, scenario.warmup_ns, [1.0] * scenario.workers
     )
