@@ -13,6 +13,7 @@ from horologe_common.rehearsal import RehearsalCall, RehearsalScores
 from horologe_common.wire import (
     DescribeScheduling,
     Events,
+    ModelEvents,
     PipelineArrivals,
     RequestTrace,
     ScheduledModel,
@@ -143,6 +144,31 @@ def test_scores_change_the_scheduler_and_the_reason_is_logged() -> None:
     status = bench.tuner.describe(bench.now_ns).rehearsal
     assert status is not None
     assert (status.scheduler, status.served) == ("horologe", {"horologe": 0.95, "orloj": 0.95})
+
+
+def test_a_gain_that_the_recent_requests_contradict_does_not_count() -> None:
+    before, after = [950] * 13, [890] * 6
+    scores = scores_of((1000,) * 19, horologe=900, orloj=before + after)
+    assert gain_of(scores, "orloj", "horologe").is_clear
+    assert choose_candidate(scores, "horologe", "horologe") == "horologe"
+    assert choose_candidate(scores, "orloj", "horologe") == "horologe"
+
+
+def test_the_default_returns_at_once_when_the_traffic_is_not_the_rehearsed_one() -> None:
+    bench = Bench()
+    bench.rehearse(scores_of(horologe=90, orloj=95))
+
+    def ended(number: int, finished: int, refused: int) -> list[UseScheduler]:
+        models = (ModelEvents("m/1", (), finished, refused),)
+        bench.give(CONTROLLER, Events(number, ms(100), ms(10), models))
+        return sent(bench.tuner, UseScheduler, CONTROLLER)
+
+    assert ended(1, 186, 14) == []
+    assert ended(2, 90, 50) == []
+    (change,) = ended(3, 30, 30)
+    assert (change.scheduler, change.settings) == ("horologe", {})
+    assert change.reason == "orloj runs 60.00% of the requests, in its rehearsal at least 95.00%"
+    assert ended(4, 0, 500) == []
 
 
 def test_the_current_scheduler_is_played_first() -> None:

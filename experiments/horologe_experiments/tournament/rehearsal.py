@@ -33,9 +33,9 @@ TOLERANCE, RECOVERED = -0.003, 0.5
 """Bars: least margin of auto over the default, and the part of the best scheduler's lead over it that auto recovers."""
 CHANGED = ("slo", "arrivals", "cv", "load", "skew", "best_effort")
 """Traits that differ between the two halves of a workload."""
-PER_HALF = 5
+PER_HALF = 10
 """Rehearsals in a half. They play the requests of the time of `WINDOW` intervals."""
-WINDOW = 3
+WINDOW = 5
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +80,7 @@ class Rehearsal:
             f"{', '.join(CHANGED)}",
             "hindsight": "the scheduler that serves most of both halves",
             "rehearsals": f"{PER_HALF} in each half, each plays the requests of the last {WINDOW} intervals. Time is "
-            "compressed: a half has as many requests as the product sees in a few intervals of 20 s",
+            "compressed: with its settings, the product sees a half in 100 s",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows), {}, cost)
 

@@ -148,8 +148,7 @@ class Tuner:
             self._blind = ""
         if events.devices is not None:
             self._devices = events.devices
-        if events.pipelines:
-            self.rehearsals.on_pipelines(now_ns)
+        self.out.extend(self.rehearsals.on_events(now_ns, events))
         changed = self.sharing.on_events(now_ns, events)
         changed |= self.pipelines.on_events(now_ns, events)
         if changed:

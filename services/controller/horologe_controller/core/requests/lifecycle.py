@@ -37,6 +37,10 @@ RETURN_PART = 4
 enough time."""
 
 
+ROWS_SHIFT = 40
+"""Requests of several rows for a dynamic model have a queue for each number of rows, with the rows above these bits of
+the shape key. Batches of distributions have one row for each request, and a mixed queue would be planned by the profile.
+"""
 ANSWERED = (int(Status.OK), int(Status.FAILED))
 """Statuses of a row whose answer is in the worker's Outputs."""
 
@@ -211,7 +215,7 @@ class RequestLifecycle:
         model, spec = requests[0].model, requests[0].spec
         spec = self._cluster.specs.get(model, spec)
         max_rows, served = spec.max_batch, self._cluster.has_profile(model)
-        largest = self._cluster.admitted.get(model, spec)
+        largest, dynamic = self._cluster.admitted.get(model, spec), model in self._cluster.distributions
         valid: list[Request] = []
         for request in requests:
             request.action_id = UNPLACED
@@ -222,6 +226,9 @@ class RequestLifecycle:
                 self._finish(request, request.failure, f"{ATTEMPTS} attempts failed")
             elif max_rows < request.rows <= largest.max_batch:  # more than the plan's batch: it runs alone
                 request.spec, request.shape_key = largest, -request.id
+                self._queue_requests(now_ns, [request])
+            elif dynamic and 1 < request.rows <= max_rows and request.shape_key >= 0:
+                request.shape_key |= request.rows << ROWS_SHIFT
                 self._queue_requests(now_ns, [request])
             elif not 1 <= request.rows <= max_rows:
                 self._finish(request, Status.INVALID_INPUT, f"rows: got {request.rows}, wanted 1 to {max_rows}")

@@ -19,6 +19,8 @@ KEPT_GAIN = 0.003
 """A scheduler that serves less than this more than the default is replaced by the default."""
 SURE = 2.0
 """Standard errors that a gain must be above 0."""
+RECENT_PART = 3
+"""The last third of the requests must not contradict a gain: the traffic may have changed since the others came."""
 
 
 class Gain(NamedTuple):
@@ -33,10 +35,10 @@ class Gain(NamedTuple):
         return self.mean >= LEAST_GAIN and self.mean >= SURE * self.error
 
 
-def gain_of(scores: RehearsalScores, name: str, other: str) -> Gain:
-    """Return the gain of candidate `name` over `other`."""
-    more = np.array(scores.in_time[name], float) - np.array(scores.in_time[other], float)
-    total = max(1, sum(scores.sent))
+def gain_of(scores: RehearsalScores, name: str, other: str, first: int = 0) -> Gain:
+    """Return the gain of candidate `name` over `other`, from block `first` on."""
+    more = np.array(scores.in_time[name][first:], float) - np.array(scores.in_time[other][first:], float)
+    total = max(1, sum(scores.sent[first:]))
     error = float(np.sqrt(more.size * more.var(ddof=1))) / total if more.size > 1 else 1.0
     return Gain(float(more.sum()) / total, error)
 
@@ -45,13 +47,20 @@ def choose_candidate(scores: RehearsalScores, current: str, default: str) -> str
     """Return the candidate to use. `current` and `default` must have scores.
 
     The best one replaces the current one if its gain is clear. Else the default replaces a current one that is hardly
-    better than it.
+    better than it. Candidates that serve less than the default of the recent requests are left out.
     """
-    best = max(scores.in_time, key=lambda name: (sum(scores.in_time[name]), name == default, name == current))
+    recent = len(scores.sent) - len(scores.sent) // RECENT_PART
+    names = [name for name in scores.in_time if gain_of(scores, name, default, recent).mean >= 0]
+    best = max(names, key=lambda name: (sum(scores.in_time[name]), name == default, name == current))
     base = current
-    if current != default and gain_of(scores, current, default).mean < KEPT_GAIN:
+    if current not in names or (current != default and gain_of(scores, current, default).mean < KEPT_GAIN):
         base = default
     return best if gain_of(scores, best, base).is_clear else base
+
+
+def least_share(scores: RehearsalScores, name: str) -> float:
+    """Return the smallest share of a block that a candidate answers in time."""
+    return min([served / sent for served, sent in zip(scores.in_time[name], scores.sent, strict=True) if sent] or [0.0])
 
 
 def share_served(scores: RehearsalScores, name: str) -> float:

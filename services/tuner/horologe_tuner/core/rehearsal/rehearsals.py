@@ -14,13 +14,14 @@ from horologe_common.clock import s
 from horologe_common.core.protocol import Out
 from horologe_common.rehearsal import Candidate, RehearsalCall, RehearsalScores
 from horologe_common.wire import DescribeScheduling, RequestTrace, SchedulingState, UseScheduler
-from horologe_tuner.core.rehearsal.comparison import choose_candidate, share_served
+from horologe_tuner.core.rehearsal.comparison import choose_candidate, least_share, share_served
 from horologe_tuner.core.rehearsal.traffic_window import TrafficWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horologe_common.core.instruments import Stats
+    from horologe_common.wire import Events
     from horologe_tuner.core.tuner_status import Note
     from horologe_tuner.settings import TunerSettings
 
@@ -30,6 +31,10 @@ PATIENT = Candidate("horologe without admission", "horologe", {"admission": Fals
 CANDIDATES = (DEFAULT, PATIENT, *(Candidate(name, name) for name in ("orloj", "clockwork", "edf", "nexus", "deferred")))
 LEAST_REQUESTS = 500
 """Requests without which nothing is compared: a share of 0.01 of them would be less than 5."""
+WATCHED_REQUESTS = 200
+WATCHED_PART = 0.02
+"""Another scheduler than the default is left at once if, of this many requests, it runs a part that is this much less
+than in any block of its rehearsal: the traffic is of another kind now."""
 ANSWER_NS = s(10)
 """Time after which a controller that has not described its scheduling is asked again."""
 
@@ -63,6 +68,8 @@ class Rehearsals:
         self._number = 0
         self._current = DEFAULT
         self._scores = RehearsalScores()
+        self._finished = self._refused = 0
+        """Requests that have ended since the last check of the scheduler in use."""
 
     def connect(self, now_ns: int, controller: str) -> None:
         """Start again with another controller, which uses the default. No address: the controller is lost."""
@@ -70,9 +77,22 @@ class Rehearsals:
         self._window.clear()
         self._due_ns = now_ns + self._settings.rehearsal_interval_ns
 
-    def on_pipelines(self, now_ns: int) -> None:
-        """Record that pipelines have queries."""
-        self._pipelines_ns = now_ns
+    def on_events(self, now_ns: int, events: Events) -> Iterator[Out]:
+        """Record whether pipelines have queries. Return to the default if the traffic is not the rehearsed one."""
+        if events.pipelines:
+            self._pipelines_ns = now_ns
+        if self._current == DEFAULT or self._current.name not in self._scores.in_time:
+            return
+        self._finished += sum(model.finished for model in events.models)
+        self._refused += sum(model.refused for model in events.models)
+        ended = self._finished + self._refused
+        if ended < WATCHED_REQUESTS:
+            return
+        served, self._finished, self._refused = self._finished / ended, 0, 0
+        if served < (least := least_share(self._scores, self._current.name)) - WATCHED_PART:
+            self._window.clear()
+            text = f"{self._current.name} runs {served:.2%} of the requests, in its rehearsal at least {least:.2%}"
+            yield from self._change(now_ns, DEFAULT, text)
 
     def next_ns(self) -> int | None:
         """Return when `start` has something to do; None while a rehearsal runs or there are too few requests."""
@@ -128,11 +148,13 @@ class Rehearsals:
             self._count("kept")
             return
         candidate = next(candidate for candidate in CANDIDATES if candidate.name == chosen)
-        reason = self._explain(scores, candidate)
+        yield from self._change(now_ns, candidate, self._explain(scores, candidate))
+
+    def _change(self, now_ns: int, candidate: Candidate, reason: str) -> Iterator[Out]:
         self._count("changed")
-        self._note(now_ns, "scheduler changed", "", reason, settings.dry_run)
-        if not settings.dry_run:
-            self._current = candidate
+        self._note(now_ns, "scheduler changed", "", reason, self._settings.dry_run)
+        if not self._settings.dry_run:
+            self._current, self._finished, self._refused = candidate, 0, 0
             yield Out(self._controller, UseScheduler(candidate.scheduler, candidate.settings, reason))
 
     def _explain(self, scores: RehearsalScores, candidate: Candidate) -> str:
