@@ -38,9 +38,8 @@ enough time."""
 
 
 ROWS_SHIFT = 40
-"""Requests of several rows for a dynamic model have a queue for each number of rows, with the rows above these bits of
-the shape key. Batches of distributions have one row for each request, and a mixed queue would be planned by the profile.
-"""
+"""Requests of several rows for a dynamic model have a queue for each number of rows, which is above these bits of the
+shape key. Batches by distributions have one row for each request: a mixed queue would be planned by the profile."""
 ANSWERED = (int(Status.OK), int(Status.FAILED))
 """Statuses of a row whose answer is in the worker's Outputs."""
 
