@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,10 @@ def until(fulfilled: Callable[[], Any]) -> None:
     while not fulfilled():
         assert time.monotonic() < end, "condition not met in time"
         time.sleep(0.1)
+
+
+def uses(client: Client, name: str) -> bool:
+    return client.describe().scheduler == f"auto: {name}"
 
 
 class Load:
@@ -90,7 +95,7 @@ def test_rehearsals_run_and_changes_under_load_lose_nothing(tmp_path: Path) -> N
                 controller = next(sender for sender, _ in tuner.core.heard if sender.startswith("controller"))
                 for name in CHANGES * 2:
                     tuner.say(controller, UseScheduler(name, {}, f"{name} is next"))
-                    until(lambda name=name: client.describe().scheduler == f"auto: {name}")
+                    until(partial(uses, client, name))
             finally:
                 tuner.stop()
         outcomes = load.stop()

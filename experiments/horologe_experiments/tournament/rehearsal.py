@@ -88,7 +88,7 @@ class Rehearsal:
         """Draw the lead of auto over the default against that of the best scheduler."""
         from horologe_experiments.harness.plots import make_figure
 
-        figure, axes = make_figure(1, 1)
+        figure, (axes,) = make_figure(1, 1)
         best = [row["best"] - row[OURS] for row in findings.rows]
         axes.scatter(best, [row["margin"] for row in findings.rows], s=8)
         axes.plot([0, max(best)], [0, max(best)], "k--", lw=0.8)

@@ -160,7 +160,8 @@ def _build_chunk(
         for column, value in zip(columns, row, strict=True):
             column.append(value)
         inputs.append(_input_of(request, known.get(models[place].report.spec.key)))
-    return Chunk(*columns, inputs)
+    times_ns, chosen, slos, groups = columns
+    return Chunk(times_ns, chosen, slos, groups, inputs)
 
 
 def _input_of(request: FileRequest, known: RuntimeDistributions | None) -> DynamicRequest:
