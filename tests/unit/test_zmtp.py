@@ -10,6 +10,7 @@ from horologe_common.transport.zmtp import (
     COMMAND,
     GREETING,
     MORE,
+    FRAMES_PER_FEED,
     PARTS_MAX,
     PING,
     READY,
@@ -65,6 +66,21 @@ def test_a_message_without_an_end_ends_the_connection() -> None:
     reader = open_reader()
     with pytest.raises(ProtocolError, match=f"at most {PARTS_MAX} frames"):
         reader.feed(bytes((MORE, 0)) * (PARTS_MAX + 1))
+        while reader.is_behind:
+            reader.feed(b"")
+
+
+@given(st.integers(0, 3 * FRAMES_PER_FEED), st.integers(1, 20_000))
+def test_a_read_of_many_messages_is_parsed_in_steps(count: int, piece: int) -> None:
+    reader, stream = open_reader(), packet(b"") * count + packet(b"end")
+    for at in range(0, len(stream), piece):
+        before = len(reader.messages)
+        reader.feed(stream[at : at + piece])
+        assert len(reader.messages) - before <= FRAMES_PER_FEED
+    while reader.is_behind:
+        reader.feed(b"")
+    assert contents(reader) == [[b""]] * count + [[b"end"]]
+    assert reader.unparsed_bytes == 0
 
 
 @pytest.mark.parametrize("piece", [1_000, 10_000_000])
