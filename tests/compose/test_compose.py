@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(600)]
 
 EDGE = ("controller", "selector", "frontend", "profiler", "tuner")
-EDGE_MB, WORKER_MB = 400, 550
+EDGE_MB, WORKER_MB = 450, 350
 """Bounds of the sizes of images. deploy/README.md states the sizes."""
 ML_RUNTIMES = ("onnxruntime", "torch", "sklearn", "scipy")
 
