@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_predict, a_spec, sent, some_bytes
+from builders import a_predict, a_spec, a_state, sent, some_bytes
 from frontend_builders import CLIENT, NOW, SELECTOR, announce, connected_frontend
-from horologe_common.clock import ms
+from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.status import Lost, Status
-from horologe_common.wire import PROTOCOL, Answer, Cancel, Declare, Drain, Hello, Predict, Query, Submit, Welcome
+from horologe_common.wire import (
+    PROTOCOL,
+    Answer,
+    Cancel,
+    Declare,
+    Drain,
+    Hello,
+    Models,
+    Predict,
+    Query,
+    Submit,
+    Welcome,
+)
 from horologe_common.wire.frames import unpack
 from horologe_frontend.core.draining import SERVE_NS
 from horologe_frontend.core.frontend import Frontend
@@ -154,7 +166,7 @@ def test_the_sdk_moves_to_another_connection_and_still_gets_the_answers_of_the_f
     ((request, _),) = talk.sent()
     talk.get(Drain())
     assert talk.session.is_moving
-    after = talk.predict()
+    after = talk.predict(timeout=5)
     assert not talk.session.has_packets(talk.now_ns), "nothing more goes to a frontend that drains"
     assert [message for _, _, message, _ in unpack(talk.session.leave(), 1000)] == [Drain()]
     assert not talk.session.is_moving
@@ -163,6 +175,12 @@ def test_the_sdk_moves_to_another_connection_and_still_gets_the_answers_of_the_f
     talk.get(Answer(request.id, Status.LATE))
     assert before.end.status == Status.LATE
     talk.get(Welcome(PROTOCOL, ()))
+    ((question, _),) = talk.sent()
+    talk.get(Models(question.id, (), Status.REFUSED, "not all models are known yet"))
+    assert not after.ends, "the other frontend may just have started"
+    talk.after(s(1))
+    ((question, _),) = talk.sent()
+    talk.get(Models(question.id, (a_state(a_spec("echo")),)))
     assert [type(message) for message, _ in talk.sent()] == [Predict]
     talk.session.on_disconnected(talk.now_ns, 1)
     assert not after.ends

@@ -48,6 +48,8 @@ def test_when_the_frontend_goes_what_was_sent_is_lost_and_what_was_not_waits() -
     assert talk.sent() == []
     talk.welcomed()
     assert not waiting.done()
+    ((question, _),) = talk.sent()
+    talk.get(Models(question.id, (ModelState(ECHO),)))
     assert [type(message) for message, _ in talk.sent()] == [Predict]
 
 

@@ -33,6 +33,12 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._calls or self._cancels)
 
+    def pop_predictions(self) -> list[Call]:
+        """Remove and return the requests that are not sent yet, without other messages."""
+        predictions = [call for call in self._calls if call.question is None]
+        self._calls[:] = [call for call in self._calls if call.question is not None]
+        return predictions
+
     def cancel(self, call: Call) -> None:
         """Cancel a request at the server, if it was sent over this connection."""
         if call.sent and call.sent == self.connection:

@@ -276,6 +276,7 @@ class Session:
             self.refuse(ProtocolMismatch(f"protocol: got version {welcome.protocol}, wanted {wire.PROTOCOL}"))
         elif self.handshake.accept_welcome():
             self._catalogue.signatures.clear()
+            self._encoder.park_encoded()
 
     def _on_rejected(self, error: HorologeError) -> None:
         """Handle the rejection of the handshake, or of a packet: if a single request was sent, end it."""
