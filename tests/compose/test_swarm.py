@@ -1,4 +1,4 @@
-"""The stack of deploy/swarm on a real Swarm of one node: scaled, updated and rolled back under load, nothing is lost."""
+"""The stack of deploy/swarm on a Swarm of one node: scaled, updated and rolled back under load, nothing is lost."""
 
 from __future__ import annotations
 
@@ -94,13 +94,19 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
         swarm.docker("node", "update", "--label-add", "horologe.state=true", node)
         swarm.deploy()
         with Client(swarm.clients, keys=keys) as client:
-            wait_until("the model to be ready", 60, lambda: [m.state for m in client.models() if m.spec.name == "twice"] == ["READY"])
+            wait_until(
+                "the model to be ready",
+                60,
+                lambda: [m.state for m in client.models() if m.spec.name == "twice"] == ["READY"],
+            )
         yield swarm
     finally:
         run("docker", "stack", "rm", NAME, timeout_s=60)
         wait_until("every container to end", 60, lambda: not _containers())
         run("docker", "swarm", "leave", "--force", timeout_s=60)
-        volumes = run("docker", "volume", "ls", "-q", "--filter", f"label=com.docker.stack.namespace={NAME}").stdout.split()
+        volumes = run(
+            "docker", "volume", "ls", "-q", "--filter", f"label=com.docker.stack.namespace={NAME}"
+        ).stdout.split()
         run("docker", "volume", "rm", "-f", *volumes)
 
 
@@ -135,7 +141,16 @@ def test_a_service_is_replaced_under_load(swarm: Swarm, service: str) -> None:
 def test_a_worker_that_cannot_start_is_rolled_back_under_load(swarm: Swarm) -> None:
     before = swarm.service("gpu-worker")["Spec"]["TaskTemplate"]["ContainerSpec"].get("Env")
     with swarm.traffic() as traffic:
-        run("docker", "service", "update", "-q", "--env-add", "HOROLOGE_WORKER_SHARES=none", f"{NAME}_gpu-worker", timeout_s=CHANGE_S)
+        run(
+            "docker",
+            "service",
+            "update",
+            "-q",
+            "--env-add",
+            "HOROLOGE_WORKER_SHARES=none",
+            f"{NAME}_gpu-worker",
+            timeout_s=CHANGE_S,
+        )
         wait_until(
             "the rollback", 60, lambda: swarm.service("gpu-worker")["UpdateStatus"]["State"] == "rollback_completed"
         )

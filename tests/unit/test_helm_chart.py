@@ -73,7 +73,11 @@ def test_settings_in_the_environment_exist_and_are_valid(values: Path) -> None:
     sections = settings_sections()
     for name, template in pod_templates(render(values)):
         variables = environment(template)
-        known = {f"HOROLOGE_{section}_{field}".upper() for section, kind in sections.items() for field in kind.__struct_fields__}
+        known = {
+            f"HOROLOGE_{section}_{field}".upper()
+            for section, kind in sections.items()
+            for field in kind.__struct_fields__
+        }
         assert {variable for variable in variables if variable.startswith("HOROLOGE_")} <= known, name
         for section, kind in sections.items():
             load_settings(kind, section, None, variables, None)
@@ -114,7 +118,9 @@ def test_every_endpoint_leads_to_a_pod_that_accepts_links(values: Path) -> None:
             assert parts.port == 8010
     for service in of_kind(manifests, "Service").values():
         selector = service["spec"]["selector"].items()
-        targets = [template for _, template in pod_templates(manifests) if selector <= template["metadata"]["labels"].items()]
+        targets = [
+            template for _, template in pod_templates(manifests) if selector <= template["metadata"]["labels"].items()
+        ]
         assert targets
         for template in targets:
             ports = {port["name"] for port in template["spec"]["containers"][0]["ports"]}
@@ -125,7 +131,9 @@ def test_every_endpoint_leads_to_a_pod_that_accepts_links(values: Path) -> None:
 def test_a_service_gets_the_keys_that_it_needs_and_no_others(values: Path, tmp_path: Path) -> None:
     make_keys(tmp_path, ("alice",), ("carol",))
     secrets = {item["metadata"]["name"]: item for item in secret_manifests(tmp_path, "horologe-keys")["items"]}
-    assert not any("alice.key_secret" in item["data"] or "carol.key_secret" in item["data"] for item in secrets.values())
+    assert not any(
+        "alice.key_secret" in item["data"] or "carol.key_secret" in item["data"] for item in secrets.values()
+    )
     roles = {"frontend", "selector", "profiler", "tuner", "worker"}
     for _, template in pod_templates(render(values)):
         service, files = component(template), key_files(template, secrets)

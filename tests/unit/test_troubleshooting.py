@@ -1,4 +1,4 @@
-"""Every row of the troubleshooting page names a metric that exists, a log line that services write, cause and remedy."""
+"""Rows of the troubleshooting page name metrics that exist, log lines that services write, causes and remedies."""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ def secret_manifests(folder: Path, prefix: str) -> dict[str, Any]:
     """Return a List with one Secret, `PREFIX-GROUP`, for each folder of keys. Raises OSError."""
     secrets = []
     for group, pattern in GROUPS.items():
-        files = {file.name: base64.b64encode(file.read_bytes()).decode() for file in sorted((folder / group).glob(pattern))}
+        files = {
+            file.name: base64.b64encode(file.read_bytes()).decode() for file in sorted((folder / group).glob(pattern))
+        }
         metadata = {"name": f"{prefix}-{group}", "labels": {"app.kubernetes.io/name": "horologe"}}
         secrets.append({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": files})
     return {"apiVersion": "v1", "kind": "List", "items": secrets}

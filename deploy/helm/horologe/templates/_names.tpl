@@ -44,9 +44,9 @@ helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version }}
 {{- range $name, $pool := .Values.workers -}}
 {{- if $pool -}}
 {{- $defaults := dict "replicas" 1 "hardware" $name "device" "cpu" "gpus" 0 "gpuResource" "nvidia.com/gpu" "surge" true "minReadySeconds" 10 -}}
-{{- $autoscaling := merge (dict) ($pool.autoscaling | default dict) (dict "kind" "none" "min" 1 "max" 4 "busy" 0.6) -}}
+{{- $autoscaling := mergeOverwrite (dict "kind" "none" "min" 1 "max" 4 "busy" 0.6) ($pool.autoscaling | default dict) -}}
 {{- $hardware := $pool.hardware | default $name -}}
-{{- $_ := set $pools $name (merge (dict "autoscaling" $autoscaling "hardware" $hardware) $pool $defaults) -}}
+{{- $_ := set $pools $name (mergeOverwrite $defaults $pool (dict "autoscaling" $autoscaling "hardware" $hardware)) -}}
 {{- end -}}
 {{- end -}}
 {{ toYaml $pools }}
