@@ -24,6 +24,10 @@ OVERLAPPING = {"frontend", "selector", "gpu-worker"}
 """Services of which several tasks may run, each under the name of its task."""
 STATEFUL = {"profiler", "tuner", "redis", "prometheus", "grafana"}
 """Services with a local volume: they stay on the node with the label `horologe.state`."""
+PORTS = [
+    {"target": 8000, "published": "${HTTP_PORT:-8000}", "protocol": "tcp"},
+    {"target": 8003, "published": "${CLIENTS_PORT:-8003}", "protocol": "tcp"},
+]
 SERVICE_KEYS = ("service/service.key", "service/service.key_secret")
 PEERS = ("frontend", "selector", "profiler", "tuner", "worker")
 USER = "1000"
@@ -57,6 +61,11 @@ def convert_service(name: str, service: dict[str, Any], keys: Path) -> dict[str,
             {"source": secret_name(file), "target": f"/keys/{file}", "uid": USER, "gid": USER, "mode": 0o400}
             for file in key_files(keys, name)
         ]
+    # `tasks.NAME` has the addresses of the tasks themselves. Behind the virtual address of a service, IPVS would end
+    # links that are idle for 15 minutes.
+    for variable, scheme in (("HOROLOGE_LINKS_CONNECT", "tcp://"), ("HOROLOGE_SELECTOR_REDIS", "redis://")):
+        if variable in environment:
+            environment[variable] = environment[variable].replace(scheme, f"{scheme}tasks.")
     if "HOROLOGE_LINKS_ADVERTISE" in environment:
         environment["HOROLOGE_LINKS_ADVERTISE"] = "tcp://{{.Task.Name}}:8010"
     if name in ("frontend", "selector"):
@@ -64,10 +73,7 @@ def convert_service(name: str, service: dict[str, Any], keys: Path) -> dict[str,
     if name == "frontend":
         # The routing mesh hides the addresses of clients: all of them are one client.
         environment["HOROLOGE_HTTP_CLIENT_SHARE"] = "1.0"
-        converted["ports"] = [
-            {"target": 8000, "published": "${HTTP_PORT:-8000}", "protocol": "tcp"},
-            {"target": 8003, "published": "${CLIENTS_PORT:-8003}", "protocol": "tcp"},
-        ]
+        converted["ports"] = PORTS
     if name == "tuner":
         environment["HOROLOGE_TUNER_SCALER_TARGET"] = "${STACK:-horologe}"
     if name == "prometheus":
@@ -109,10 +115,12 @@ def convert(compose: dict[str, Any], keys: Path) -> dict[str, Any]:
     used = {secret["source"] for service in services.values() for secret in service.get("secrets", ())}
     files = {secret_name(file): file for name in services for file in key_files(keys, name)}
     mounted = {volume.partition(":")[0] for service in services.values() for volume in service["volumes"]}
+    networks = {name: {"driver": "overlay", **(network or {})} for name, network in compose["networks"].items()}
+    networks["default"]["attachable"] = True  # for containers of clients: docker run --network STACK_default
     return {
         "version": "3.9",
         "services": services,
-        "networks": {name: {**(network or {}), "driver": "overlay"} for name, network in compose["networks"].items()},
+        "networks": networks,
         "volumes": {name: {} for name in compose["volumes"] if name in mounted},
         "secrets": {name: {"file": str(keys / files[name])} for name in sorted(used)},
         "configs": {"prometheus": {"file": str(ROOT / "deploy" / "swarm" / "prometheus.yml")}},
@@ -123,12 +131,19 @@ def main(arguments: list[str] | None = None) -> int:
     """Write the stack. Return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("keys", type=Path, help="folder of `horologe keys`")
-    keys = parser.parse_args(arguments).keys.resolve()
+    parser.add_argument(
+        "--no-ports", action="store_true", help="publish no ports: clients are in the network STACK_default"
+    )
+    options = parser.parse_args(arguments)
+    keys = options.keys.resolve()
     if not (keys / "service" / "service.key_secret").exists():
         sys.stderr.write(f"{keys}: has no keys, wanted a folder of `horologe keys`\n")
         return 2
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
-    yaml.safe_dump(convert(compose, keys), sys.stdout, sort_keys=False)
+    stack = convert(compose, keys)
+    if options.no_ports:
+        del stack["services"]["frontend"]["ports"]
+    yaml.safe_dump(stack, sys.stdout, sort_keys=False)
     return 0
 
 

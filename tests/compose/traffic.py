@@ -1,9 +1,16 @@
-"""Traffic beside a test: requests over the SDK and HTTP at a steady rate, and the outcome of each."""
+"""Requests over the SDK and HTTP at a steady rate, until standard input ends. Prints the outcomes every half second.
+
+Runs in a container of the image `horologe-edge`: traffic.py HOST KEYS. A request asks the model `twice` for twice a
+number that no other request of its protocol has. Outcomes are OK, WRONG, a status, or BROKEN: an HTTP connection that
+ended without an answer.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
+import time
 from collections import Counter
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -16,69 +23,63 @@ from horologe_common.status import HorologeError, Status
 
 PAUSE_S = 0.05
 SLO_MS = 8_000
+REASONS = 20
+
+outcomes: Counter[str] = Counter()
+reasons: list[str] = []
 
 
-class Traffic:
-    """Asks the model `twice` for twice a number that no other request has, until the block ends.
+def note(outcome: str, reason: str) -> None:
+    outcomes[outcome] += 1
+    if outcome != "OK" and len(reasons) < REASONS:
+        reasons.append(f"{time.time():.1f} {outcome} {reason}")
 
-    `outcomes` counts OK, WRONG, statuses, and BROKEN: an HTTP connection that ended without an answer.
-    """
 
-    def __init__(self, clients: str, http: int, keys: Path) -> None:
-        self._clients, self._http, self._keys = clients, http, keys
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._send_sdk), threading.Thread(target=self._send_http)]
-        self.outcomes: Counter[str] = Counter()
-        self.reasons: list[str] = []
-
-    def __enter__(self) -> Traffic:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def count(self) -> int:
-        """Return the number of answered requests."""
-        return sum(self.outcomes.values())
-
-    def _send_sdk(self) -> None:
-        number = 0
-        with Client(self._clients, keys=self._keys) as client:
-            while not self._stop.wait(PAUSE_S):
-                number += 1
-                try:
-                    answer = client.predict("twice", np.full((1, 4), number, np.float32), slo_ms=SLO_MS)
-                    self._note("OK" if answer[0, 0] == 2 * number else "WRONG", f"{number}: {answer}")
-                except HorologeError as error:
-                    self._note(Status(error.status).name, f"SDK: {error}")
-
-    def _send_http(self) -> None:
-        key = (self._keys / "http" / "clients.txt").read_text().strip()
-        number = 0
-        while not self._stop.wait(PAUSE_S):
-            number -= 1
-            tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [number] * 4}
-            body = json.dumps({"inputs": [tensor], "parameters": {"slo_ms": SLO_MS}})
-            connection = HTTPConnection("127.0.0.1", self._http, timeout=2 * SLO_MS / 1e3)
+def send_sdk(host: str, keys: Path) -> None:
+    number = 0
+    with Client(f"tcp://{host}:8003", keys=keys) as client:
+        while True:
+            time.sleep(PAUSE_S)
+            number += 1
             try:
-                connection.request("POST", "/v2/models/twice/infer", body, {"Authorization": f"Bearer {key}"})
-                response = connection.getresponse()
-                answer: Any = json.loads(response.read())
-                if response.status == 200:
-                    right = answer["outputs"][0]["data"] == [2 * number] * 4
-                    self._note("OK" if right else "WRONG", f"{number}: {answer}")
-                else:
-                    self._note(answer["status"], f"HTTP: {answer['error']}")
-            except (OSError, HTTPException) as error:
-                self._note("BROKEN", repr(error))
-            finally:
-                connection.close()
+                answer = client.predict("twice", np.full((1, 4), number, np.float32), slo_ms=SLO_MS)
+                note("OK" if answer[0, 0] == 2 * number else "WRONG", f"{number}: {answer}")
+            except HorologeError as error:
+                note(Status(error.status).name, f"SDK: {error}")
 
-    def _note(self, outcome: str, reason: str) -> None:
-        self.outcomes[outcome] += 1
-        if outcome != "OK" and len(self.reasons) < 20:
-            self.reasons.append(reason)
+
+def send_http(host: str, keys: Path) -> None:
+    key = (keys / "http" / "clients.txt").read_text().strip()
+    number = 0
+    while True:
+        time.sleep(PAUSE_S)
+        number += 1
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [number] * 4}
+        body = json.dumps({"inputs": [tensor], "parameters": {"slo_ms": SLO_MS}})
+        connection = HTTPConnection(host, 8000, timeout=2 * SLO_MS / 1e3)
+        try:
+            connection.request("POST", "/v2/models/twice/infer", body, {"Authorization": f"Bearer {key}"})
+            response = connection.getresponse()
+            answer: Any = json.loads(response.read())
+            if response.status == 200:
+                note("OK" if answer["outputs"][0]["data"] == [2 * number] * 4 else "WRONG", f"{number}: {answer}")
+            else:
+                note(answer["status"], f"HTTP: {answer['error']}")
+        except (OSError, HTTPException, ValueError) as error:
+            note("BROKEN", repr(error))
+        finally:
+            connection.close()
+
+
+def report() -> None:
+    while True:
+        print(json.dumps({"outcomes": outcomes, "reasons": reasons}), flush=True)  # noqa: T201
+        time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1], Path(sys.argv[2])
+    for target in (send_sdk, send_http):
+        threading.Thread(target=target, args=arguments, daemon=True).start()
+    threading.Thread(target=report, daemon=True).start()
+    sys.stdin.read()

@@ -1,4 +1,4 @@
-"""The Helm chart: valid for three versions of Kubernetes, and consistent with the settings, keys and calls of services."""
+"""The Helm chart: valid for three versions of Kubernetes, and consistent with settings, keys and calls of services."""
 
 from __future__ import annotations
 
