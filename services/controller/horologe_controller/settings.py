@@ -19,7 +19,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Without `workers`: time after the start in which workers are expected to register."""
     scheduler: str = "horologe"
     """Scheduling policy. clockwork, orloj, clipper, nexus and deferred (Symphony) follow those systems. edf and fifo
-    are baselines; fifo refuses nothing."""
+    are baselines; fifo refuses nothing. auto: `horologe`, until the tuner finds that another one would have served
+    clearly more of the recent requests (docs/scheduling.md)."""
     fairness: Literal["goodput", "fair"] = "goodput"
     """What `horologe` serves under overload. goodput: the most requests, so models that take long per request are
     served last. fair: proportional fairness, the largest sum of ln(part served) over all requests' models. No model
