@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from horologe_common.clock import ms, s
@@ -13,7 +16,14 @@ from horologe_sim.fast.fast_world import FastWorld
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Stream, poisson
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 MODELS = catalogue_models(["resnet18_v1", "winograd_resnet152_v2"])
+
+
+def take(rates: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+    return rates
 
 
 def served(fairness: str) -> list[float]:
@@ -21,7 +31,7 @@ def served(fairness: str) -> list[float]:
     settings = ControllerSettings(fairness=fairness)  # type: ignore[arg-type]
     setting = FastClusterSettings(noise=NOISES["none"], settle_ns=ms(500), controller=settings)
     rates = [np.array([2000.0, 0.0]), np.array([0.0, 500.0])]
-    streams = [Stream(lambda _, group=group: rates[group], s(4), lambda _: ms(100), group) for group in range(2)]
+    streams = [Stream(partial(take, rate), s(4), lambda _: ms(100), group) for group, rate in enumerate(rates)]
     ledger = Ledger(["cheap", "costly"], len(MODELS), s(4), s(1))
     world = FastWorld(setting, [model.copies(1)[0] for model in MODELS], ledger, 1, poisson(streams, s(4), [1]))
     world.run(s(4))
