@@ -29,8 +29,10 @@ from horologe_common.wire import (
     Result,
     Settled,
     Submit,
+    Watch,
 )
 from horologe_controller.core.actions import ActionMetrics, Actions
+from horologe_controller.core.activity_recorder import ActivityRecorder
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.cluster.description import describe_shares
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
@@ -43,10 +45,11 @@ from horologe_controller.core.runtime_distributions import store_distributions
 from horologe_controller.schedulers import create_scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling import scheduler
     from horologe_controller.settings import ControllerSettings
 
@@ -66,9 +69,11 @@ class Controller:
         self.stats = Stats()
         self._metrics = ActionMetrics(self.stats)
         self._events = EventRecorder(settings.events_ns)
+        self._activity = ActivityRecorder()
         self._requests = RequestLifecycle(
-            settings, self.cluster, self.scheduler, self.catalogue, self._metrics.refusals, self._post, self._events
-        )
+            settings, self.cluster, self.scheduler, self.catalogue, self._metrics.refusals, self._post, self._events,
+            self._activity,
+        )  # fmt: skip
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
         self._load_backoff = LoadBackoff(settings.load_backoff_ns, settings.load_backoff_max_ns)
         self._peers: dict[str, str] = {}
@@ -100,6 +105,8 @@ class Controller:
                 shares = describe_shares(now_ns, self.cluster, message.model)
                 description = Description(message.id, shares, self.settings.scheduler, self.pending())
                 self.out.append(Out(sender, description))
+            case Watch():
+                self.out.append(Out(sender, self._activity.answer(now_ns, message)))
             case PeerConnected():
                 self._on_peer_connected(now_ns, message)
             case PeerDisconnected():
@@ -115,6 +122,7 @@ class Controller:
         self._requests.admit_buffered(now_ns, self._peers)
         if self.cluster.workers and now_ns >= self._ping_ns:
             self._ping_ns = now_ns + self.settings.ping_ns
+            self._activity.end_lease(now_ns)
             requests, cancels = self._actions.find_overdue(now_ns)
             self._requests.retry_requests(now_ns, requests, Status.LATE)
             self.out.extend(cancels)
@@ -148,7 +156,7 @@ class Controller:
         plan = self.scheduler.plan(now_ns, self.cluster)
         self.out.extend(self._actions.carry_out(now_ns, plan))
         if plan.refuse:
-            for_each(plan.refuse, self._requests.finish_refused)
+            for_each(plan.refuse, lambda refusal: self._requests.finish_refused(now_ns, refusal))
         return plan
 
     def wakeup_ns(self) -> int | None:
@@ -165,6 +173,10 @@ class Controller:
     def pending(self) -> int:
         """Return the number of open requests."""
         return len(self._requests.table) + len(self._requests.awaited.submits)
+
+    def open_requests(self) -> Iterator[Request]:
+        """Iterate over the open requests."""
+        return iter(self._requests.table)
 
     def refresh_stats(self) -> None:
         """Update derived metrics. Called before the metrics are read."""
@@ -191,6 +203,8 @@ class Controller:
     def _record_result(self, now_ns: int, action: Action, end_ns: int, result: Result) -> None:
         took_ns = result.end_ns - result.begin_ns
         self._metrics.record_result(action, result, took_ns, end_ns)
+        if self._activity.active:
+            self._activity.record_action(action, took_ns, end_ns, result.status)
         ok, estimate = result.status == Status.OK, action.share.find_estimate(action.model)
         if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
             steady = action.model not in self.cluster.distributions
