@@ -211,15 +211,18 @@ function visible() {
   };
 }
 
-let drawing = 0;
+let drawing = 0, isStale = false;
 
-function draw() {
+function draw(withNumbers = true) {
+  isStale ||= withNumbers;
   if (drawing) return;
   drawing = requestAnimationFrame(() => {
     drawing = 0;
     if (byId("content").hidden) return;
     const view = visible();
     drawTimeline(view);
+    if (!isStale) return; // the pointer has moved
+    isStale = false;
     drawSummary(view);
     drawTraffic(view);
     drawRefusals(view);
@@ -259,7 +262,8 @@ function scale(view) {
 function drawTimeline(view) {
   resize();
   const x = scale(view), shown = rows(), left = labelWidth(), width = canvas.clientWidth;
-  const colours = { text: style("--text"), muted: style("--muted"), grid: style("--grid"), bad: style("--bad"), line: style("--line") };
+  const names = ["text", "muted", "grid", "bad", "panel"];
+  const colours = Object.fromEntries(names.map((name) => [name, style(`--${name}`)]));
   const models = Array.from({ length: COLOURS }, (_, number) => style(`--m${number}`));
   pen.clearRect(0, 0, width, canvas.clientHeight);
   pen.font = "12px system-ui, 'DejaVu Sans', sans-serif";
@@ -349,7 +353,7 @@ function drawAction(action, top, x, colour, colours) {
   if (!isLoad && barWidth > 46) {
     const text = `${action.model.split("/")[0]} ×${action.requests}`;
     if (pen.measureText(text).width < barWidth - 8) {
-      pen.fillStyle = style("--panel");
+      pen.fillStyle = colours.panel;
       pen.fillText(text, barX + 4, barTop + barHeight / 2 + 0.5);
     }
   }
@@ -373,7 +377,7 @@ function select(action) {
     const text = describe(action);
     if (byId("detail").textContent !== text) byId("detail").textContent = text;
   }
-  draw();
+  draw(false);
 }
 
 function actionAt(clientX, clientY) {
@@ -574,7 +578,7 @@ const secondsOf = (frames) => frames.reduce((sum, frame) => sum + frame.seconds,
 
 function drawSummary(view) {
   const seconds = secondsOf(view.frames);
-  const sums = sumTraffic(view.frames).filter((sum) => sum.kind !== "pipeline"); // their stages count as models
+  const sums = sumTraffic(view.frames);
   const total = { inTime: 0, failed: {}, latency: [] };
   for (const sum of sums) {
     total.inTime += sum.inTime;
@@ -797,9 +801,9 @@ byId("sign-out").addEventListener("click", () => {
   state.key = "";
   askForKey();
 });
-for (const name of ["focus", "blur"]) canvas.addEventListener(name, draw);
-new ResizeObserver(draw).observe(byId("frame"));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+for (const name of ["focus", "blur"]) canvas.addEventListener(name, () => draw(false));
+new ResizeObserver(() => draw(false)).observe(byId("frame"));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(false));
 document.addEventListener("visibilitychange", () => {
   clearTimeout(hiddenTimer);
   if (document.hidden) hiddenTimer = setTimeout(disconnect, HIDDEN_MS);
