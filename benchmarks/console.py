@@ -27,6 +27,7 @@ from bench.workload import ROOT, load_scenario
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
 class Half(NamedTuple):
     """A measurement with or without a console."""
 

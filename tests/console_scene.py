@@ -30,17 +30,25 @@ TUNER = {
     "blind": "",
     "scaler": "process",
     "scaler_error": "",
-    "pipelines": [{"pipeline": "video", "replicas": {"detect": 3, "track": 1}, "planned_replicas": {"detect": 2, "track": 1}}],
+    "pipelines": [{"pipeline": "video", "replicas": {"detect": 3, "track": 1},
+                   "planned_replicas": {"detect": 2, "track": 1}}],
     "workloads": [
-        {"workload": "speech", "shares": [{"device": "GPU-7", "percent": 40.0, "shadow_percent": 60.0}], "p99_ns": 18_200_000,
-         "slo_ns": 25_000_000, "state": "normal"}
+        {"workload": "speech", "p99_ns": 18_200_000, "slo_ns": 25_000_000, "state": "normal",
+         "shares": [{"device": "GPU-7", "percent": 40.0, "shadow_percent": 60.0}]}
     ],
     "journal": [
         {"age_ns": 4_000_000_000, "event": "scaled up", "pipeline": "video", "dry_run": False,
          "text": "detect 2 -> 3: 212 queries/s in 5 s, planned for 180"},
-        {"age_ns": 95_000_000_000, "event": "applied", "pipeline": "video", "dry_run": False, "text": "plan of 2 stages"},
+        {"age_ns": 95_000_000_000, "event": "applied", "pipeline": "video", "dry_run": False, "text": "2 stages"},
     ],
 }  # fmt: skip
+
+TRAFFIC = (
+    ("model", "resnet50/1", 400, 0.001, 8), ("model", "bert-base/3", 160, 0.06, 13),
+    ("model", "digits-cnn/1", 2100, 0.012, 6), ("model", "speech/2", 210, 0.0, 11),
+    ("application", "digits", 300, 0.002, 9), ("pipeline", "video/1", 58, 0.03, 18),
+)  # fmt: skip
+"""(kind, name, requests per second, refused, bucket of the shortest latency)."""
 
 
 class SceneGateway(FakeGateway):
@@ -63,11 +71,15 @@ class SceneGateway(FakeGateway):
                 end_ns = at_ns + round(planned_ns * slow)
                 late = 2 if number % 40 == 7 else 0
                 actions.append(
-                    ActionRecord("infer", worker, 0, model, 8, 1 + number % 8, at_ns, at_ns + planned_ns, at_ns, end_ns, 0, late)
+                    ActionRecord(
+                        "infer", worker, 0, model, 8, 1 + number % 8, at_ns, at_ns + planned_ns, at_ns, end_ns, 0, late
+                    )
                 )
                 if number % 150 == 10:
                     load_ns = at_ns + 30_000_000
-                    actions.append(ActionRecord("load", worker, 0, "digits-mlp/1", 0, 0, at_ns, load_ns, at_ns, load_ns, 0))
+                    actions.append(
+                        ActionRecord("load", worker, 0, "digits-mlp/1", 0, 0, at_ns, load_ns, at_ns, load_ns, 0)
+                    )
                 at_ns = end_ns + planned_ns // (4 + number % 7)
         return sorted(actions, key=lambda action: action.end_ns)
 
@@ -97,7 +109,9 @@ class SceneGateway(FakeGateway):
             if at_ns // 1_000_000_000 % 10 == second
         )
         shares = tuple(
-            ShareActivity(worker, 0, 5, sum(a.end_ns - a.begin_ns for a in actions if a.worker == worker and a.kind == "infer"))
+            ShareActivity(
+                worker, 0, 5, sum(a.end_ns - a.begin_ns for a in actions if a.worker == worker and a.kind == "infer")
+            )
             for worker in WORKERS
         )
         return Activity(0, number, now_ns, tuple(actions), refusals, shares, 3)
@@ -112,10 +126,8 @@ class SceneGateway(FakeGateway):
 
     def traffic_totals(self, since_ns: int = 0) -> list[Totals]:
         seconds = (self.now_ns - EPOCH_NS) / 1e9
-        rows = (("model", "resnet50/1", 400, 0.001, 8), ("model", "bert-base/3", 160, 0.06, 13), ("model", "digits-cnn/1", 2100, 0.012, 6),
-                ("model", "speech/2", 210, 0.0, 11), ("application", "digits", 300, 0.002, 9), ("pipeline", "video/1", 58, 0.03, 18))  # fmt: skip
         totals = []
-        for kind, name, rate, refused, bucket in rows:
+        for kind, name, rate, refused, bucket in TRAFFIC:
             count = round(seconds * rate)
             latency = [0] * (len(BUCKETS_NS) + 1)
             for offset, part in ((0, 0.5), (1, 0.3), (2, 0.15), (4, 0.05)):

@@ -15,9 +15,9 @@ from horologe_common.status import Status
 from horologe_common.wire import Answer
 from horologe_sim.explaining.explanation import explain
 from horologe_sim.explaining.recorded_requests import find_requests
-from horologe_sim.scenario.scenario import Scenario
+from horologe_sim.scenario.scenario import Fault, Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from sim_builders import a_scenario, an_entry, poisson, stall
+from sim_builders import a_scenario, an_entry, poisson
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,14 +84,18 @@ def test_an_answered_request_is_split_into_parts(overloaded: Path) -> None:
 
 def test_a_late_request_names_the_deviation_from_the_plan(tmp_path: Path) -> None:
     scenario = a_scenario(
-        an_entry("m", slo_ns=ms(20)), load=[poisson(200)], duration_ns=ms(800), faults=(stall("worker/0", 400, 40),)
+        an_entry("m", slo_ns=ms(20)),
+        load=[poisson(400)],
+        duration_ns=ms(800),
+        faults=(Fault(ms(400), "worker/0", "slow", factor=3.0),),
     )
     path = recorded(tmp_path, scenario)
     late = [(to, answer) for to, answer in answers(path, Status.LATE)]
     explained = [explain(the_request(path, client, answer.id)) for client, answer in late]
     assert explained
     assert all("LATE" in explanation.verdict for explanation in explained)
-    assert any("after its deadline" in explanation.verdict for explanation in explained), explained
+    assert any("its batch took 10.000 ms longer than predicted" in explanation.verdict for explanation in explained)
+    assert any("Batches before it as fast as predicted." in explanation.remedies for explanation in explained)
 
 
 def test_the_command_prints_json_and_text(overloaded: Path) -> None:

@@ -182,7 +182,7 @@ CONTRASTS = """() => {
   const texts = ["--text", "--muted", "--good", "--warn", "--bad", "--accent"];
   const bars = Array.from({ length: 10 }, (_, number) => `--m${number}`);
   return {
-    text: Object.fromEntries(texts.flatMap((name) => ["--panel", "--page"].map((back) => [name + back, ratio(name, back)]))),
+    text: Object.fromEntries(texts.map((name) => [name, Math.min(ratio(name, "--panel"), ratio(name, "--page"))])),
     bars: Object.fromEntries(bars.map((name) => [name, ratio(name, "--panel")])),
   };
 }"""

@@ -27,11 +27,11 @@ def http(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpServerThread]:
         yield http
 
 
-def events(response: httpx.Response, count: int) -> list[tuple[str, Any]]:
-    """Read events until there are `count`."""
+def events(parts: Iterator[str], count: int) -> list[tuple[str, Any]]:
+    """Read events until there are `count`. The stream ends when `parts` is deleted."""
     found: list[tuple[str, Any]] = []
     text = ""
-    for part in response.iter_text():
+    for part in parts:
         text += part
         *whole, text = text.split("\n\n")
         for event in whole:
@@ -61,24 +61,24 @@ def test_frames_hold_activity_traffic_and_state(http: HttpServerThread) -> None:
     http.gateway.activity = Activity(0, 1, 30, (record,))
     with stream(http) as response:
         assert response.headers["content-type"] == "text/event-stream"
-        (begin, facts), (name, first) = events(response, 2)[:2]
+        (begin, facts), (name, first) = events(response.iter_text(), 2)[:2]
     assert (begin, name) == ("begin", "frame")
     assert len(facts["bounds_ms"]) > 30
     assert first["ready"] is True
-    assert first["activity"][3] == [["infer", "worker/0#1", 0, "echo/10", 4, 3, 10, 20, 11, 22, 0, 0]]
-    assert first["cluster"][2] == "edf"
+    assert first["activity"][4] == [["infer", "worker/0#1", 0, "echo/10", 4, 3, 10, 20, 11, 22, 0, 0]]
+    assert first["cluster"][3] == "edf"
     assert first["tuner"] == {"journal": []}
 
 
 def test_traffic_counts_from_the_first_viewer_on(http: HttpServerThread) -> None:
     http.gateway.totals = [Totals("model", "echo/10", 1000, {}, (1000,))]
     with stream(http) as response:
-        assert [data["traffic"] for name, data in events(response, 3) if name == "frame"] == [[], []]
+        assert [data["traffic"] for name, data in events(response.iter_text(), 3) if name == "frame"] == [[], []]
 
 
 def test_without_viewers_nothing_is_read(http: HttpServerThread) -> None:
     with stream(http) as response:
-        events(response, 3)
+        events(response.iter_text(), 3)
     http.wait(lambda: http.server.limits.total.requests == 0)
     assert http.oip._console._task is None
     assert http.gateway.watches
@@ -94,7 +94,7 @@ def test_the_stream_needs_the_key_and_the_page_does_not(tmp_path: Path) -> None:
         assert httpx.get(f"{http.server.url}/console/other").status_code == 401
         with stream(http, Authorization="Bearer secret") as response:
             assert response.status_code == 200
-            events(response, 1)
+            events(response.iter_text(), 1)
 
 
 def test_pages_of_other_sites_get_no_stream(http: HttpServerThread) -> None:
@@ -106,7 +106,7 @@ def test_pages_of_other_sites_get_no_stream(http: HttpServerThread) -> None:
 def test_a_missing_controller_is_reported(http: HttpServerThread) -> None:
     http.gateway.activity = Activity(0, status=int(Status.LOST), reason="the controller is not connected")
     with stream(http) as response:
-        frame = events(response, 2)[1][1]
+        frame = events(response.iter_text(), 2)[1][1]
     assert frame["missing"] == ["the controller is not connected"]
     assert "activity" not in frame
 
@@ -114,9 +114,10 @@ def test_a_missing_controller_is_reported(http: HttpServerThread) -> None:
 def test_streams_are_limited_and_end_at_shutdown(http: HttpServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "VIEWERS_MAX", 1)
     with stream(http) as response:
-        events(response, 1)
+        parts = response.iter_text()
+        events(parts, 1)
         refused = httpx.get(f"{http.server.url}/console/events")
         assert refused.status_code == 503
         http.stop()
         with pytest.raises(AssertionError, match="ended"):
-            events(response, 10_000)
+            events(parts, 10_000)

@@ -32,7 +32,12 @@ def test_models_pipelines_and_applications_are_told_apart() -> None:
     assert query
     frontend.handle(NOW + ms(1), SELECTOR, Answer(query.id, int(Status.LATE)), ())
     totals = {(one.kind, one.name): one for one in read_totals(frontend, 0)}
-    assert set(totals) == {("model", "one/1"), ("pipeline", "steps/1"), ("application", "bare"), ("application", "digits")}
+    assert set(totals) == {
+        ("model", "one/1"),
+        ("pipeline", "steps/1"),
+        ("application", "bare"),
+        ("application", "digits"),
+    }
     model, application = totals["model", "one/1"], totals["application", "bare"]
     assert (model.in_time, model.failed, sum(model.latency)) == (1, {"REFUSED": 1}, 2)
     assert (application.in_time, application.failed, sum(application.latency)) == (0, {"LATE": 1}, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
 
 NAMED_MODELS = 5
 """Models of the work ahead that the text names."""
+
+
+NO_SUBMIT = (
+    "No Submit of it was recorded: it was answered from the cache, joined an equal request, belongs to a pipeline, or "
+    "the recording of the controller begins later."
+)
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -34,14 +41,21 @@ class Explanation(msgspec.Struct, frozen=True):
 
 def explain(request: RequestHistory) -> Explanation:
     """Return the explanation of a request in a recording."""
-    submit = request.submits[-1] if request.submits else None
+    submit = max(request.submits, key=end_of, default=None)
     attempt = submit.attempts[-1] if submit and submit.attempts else None
     parts = split_time(request, submit, attempt)
     ahead = describe_ahead(submit, attempt) if submit else []
+    if submit and len(request.submits) > 1:
+        ahead.insert(0, f"It called {len(request.submits)} models. The last to end was {submit.model}.")
     if not submit and request.request_id:
-        ahead.append("No Submit of it was recorded: it was answered from the cache, joined an equal request, belongs to "
-                     "a pipeline, or the recording of the controller begins later.")  # fmt: skip
+        ahead.append(NO_SUBMIT)
     return Explanation(describe_end(request, submit, attempt), parts, ahead, find_remedies(request, submit, attempt))
+
+
+def end_of(submit: SubmitHistory) -> int:
+    """Return when the Submit ended, or its arrival if that was not recorded."""
+    ends = [attempt.end_ns for attempt in submit.attempts]
+    return max(submit.ended_ns, submit.arrived_ns, *ends)
 
 
 def describe_end(request: RequestHistory, submit: SubmitHistory | None, attempt: Attempt | None) -> str:
@@ -69,7 +83,7 @@ def find_cause(request: RequestHistory, submit: SubmitHistory | None, attempt: A
         (attempt.begin_ns - attempt.planned_begin_ns, "its batch began {} later than planned"),
         (took_ns - attempt.expected_ns, "its batch took {} longer than predicted"),
     ]
-    if submit and submit.deadline_ns:
+    if submit:
         reserved_ns = request.deadline_ns - submit.deadline_ns
         returned_ns = request.answered_ns - attempt.end_ns
         deviations.append((returned_ns - reserved_ns, "its answer took {} longer to the client than reserved"))
@@ -96,7 +110,7 @@ def split_time(request: RequestHistory, submit: SubmitHistory | None, attempt: A
             times.append(("executing", attempt.end_ns))
     if request.answered_ns:
         times.append(("back to the client", request.answered_ns))
-    pairs = zip(times, times[1:], strict=False)
+    pairs = pairwise(times)
     return [Part(name, at_ns - before_ns) for (_, before_ns), (name, at_ns) in pairs if at_ns >= before_ns]
 
 
@@ -106,19 +120,24 @@ def describe_ahead(submit: SubmitHistory, attempt: Attempt | None) -> list[str]:
     if submit.shares == 0:
         return [f"No share could run {submit.model}."]
     if submit.resident == 0:
-        lines.append(f"{submit.model} was resident on none of {submit.shares} shares when it arrived: it waited for a LOAD.")
+        lines.append(
+            f"{submit.model} was resident on none of {count(submit.shares, 'share')} when it arrived: it waited for a LOAD."
+        )
     if submit.queued:
         lines.append(f"Queued with earlier deadlines: {list_work(submit.queued)}.")
     if submit.running:
-        lines.append(f"Running or sent before, on {submit.shares} shares: {list_work(submit.running)}.")
+        where = count(submit.shares, "share")
+        lines.append(f"Running or sent before, on {where}: {list_work(submit.running)} left to execute.")
     if not submit.queued and not submit.running:
         lines.append("Nothing was ahead of it when it arrived.")
+    if submit.executed and not submit.attempts:
+        lines.append(f"Executed while it waited: {list_work(submit.executed)}.")
     for number, one in enumerate(submit.attempts, 1):
         which = f"Action {number} of {len(submit.attempts)}" if len(submit.attempts) > 1 else "Its action"
         ended = f", took {format_ns(one.end_ns - one.begin_ns)}" if one.end_ns else ", has no Result"
         failed = f", ended as {one.status}" if one.status not in ("", "OK") else ""
         lines.append(
-            f"{which} ran on {one.worker}, share {one.share}, with {one.requests} requests: predicted "
+            f"{which} ran on {one.worker}, share {one.share}, with {count(one.requests, 'request')}: predicted "
             f"{format_ns(one.expected_ns)}{ended}{failed}."
         )
     if attempt and attempt.before:
@@ -159,19 +178,19 @@ def _without_refusal(submit: SubmitHistory) -> list[str]:
     if wait_ns <= missing_ns:
         return remedies
     devices = math.ceil(total_ns / (wait_ns - missing_ns)) - submit.shares
-    remedies.append(f"{devices} more {'share' if devices == 1 else 'shares'} that can run the models ahead.")
+    remedies.append(f"{count(devices, 'share')} more that can run the models ahead.")
     largest = max(submit.queued, key=lambda work: work.work_ns, default=None)
     if largest and largest.work_ns >= missing_ns * submit.shares:
-        count = math.ceil(missing_ns * submit.shares * largest.requests / largest.work_ns)
-        remedies.append(f"{count} fewer of the {largest.requests} requests for {largest.model} ahead.")
+        fewer = math.ceil(missing_ns * submit.shares * largest.requests / largest.work_ns)
+        remedies.append(f"{fewer} fewer of the {count(largest.requests, 'request')} for {largest.model} ahead.")
     return remedies
 
 
 def list_work(works: list[Work]) -> str:
     """Return the works in words, the largest first."""
     named = [
-        f"{work.requests} {'request' if work.requests == 1 else 'requests'} for {work.model}"
-        + (f" in {work.batches} {'batch' if work.batches == 1 else 'batches'}" if work.batches else "")
+        f"{count(work.requests, 'request')} for {work.model}"
+        + (f" in {count(work.batches, 'batch', 'batches')}" if work.batches else "")
         + f" ({format_ns(work.work_ns)})"
         for work in works[:NAMED_MODELS]
     ]
@@ -180,6 +199,11 @@ def list_work(works: list[Work]) -> str:
         rest_ns = format_ns(sum(work.work_ns for work in rest))
         named.append(f"{sum(work.requests for work in rest)} requests for {len(rest)} other models ({rest_ns})")
     return ", ".join(named)
+
+
+def count(number: int, singular: str, plural: str = "") -> str:
+    """Return the number with its noun."""
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 def format_ns(duration_ns: int) -> str:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer, Core, Out
     from horologe_controller.core.cluster.lane import Action
-    from horologe_controller.core.cluster.share import Share
 
 MATCHES_MAX = 20
 """Requests of different clients may have the same id. Further ones are not followed."""
@@ -86,7 +85,7 @@ class FrontendObserver:
     def _matches(self, client: str, message: Predict) -> bool:
         if self._client:
             return message.id == self._number and client.startswith(self._client)
-        return message.id == self._number or bool(message.name) and message.name == self._name
+        return message.id == self._number or (bool(message.name) and message.name == self._name)
 
     def _read_new(self, core: Frontend) -> None:
         for history in self._new:
@@ -105,8 +104,8 @@ class ControllerObserver:
         self._open: dict[tuple[str, int], SubmitHistory] = {}
         self._new: list[SubmitHistory] = []
         self._actions: dict[int, tuple[SubmitHistory, Attempt]] = {}
-        self._ended: deque[tuple[Share, Action, int, int]] = deque(maxlen=RECENT_ACTIONS)
-        """Share, action, begin and end of recent actions."""
+        self._ended: deque[tuple[str, int, Action, int, int]] = deque(maxlen=RECENT_ACTIONS)
+        """Worker, share, action, begin and end of recent INFERs."""
 
     def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Note the Submits of the requests, and every Result."""
@@ -115,7 +114,7 @@ class ControllerObserver:
         if isinstance(message, Result):
             self._on_result(now_ns, core, sender, message)
         elif isinstance(message, Submit) and (request := self.targets.get((message.holder, message.input_id))):
-            submit = SubmitHistory(sender, message.id, message.model, now_ns)
+            submit = SubmitHistory(sender, message.id, message.model, now_ns, now_ns + message.budget_ns)
             request.submits.append(submit)
             self._open[sender, message.id] = submit
             self._new.append(submit)
@@ -136,6 +135,7 @@ class ControllerObserver:
             elif isinstance(message, Outcome) and (ended := self._open.pop((out.to, message.id), None)):
                 ended.status, ended.reason = Status(message.status).name, message.reason
                 ended.missing_ns, ended.ended_ns = message.retry_after_ns, now_ns
+                self._add_work_executed(ended)
 
     def observe_fault(self, now_ns: int, core: Core) -> None:
         """Do nothing."""
@@ -167,13 +167,22 @@ class ControllerObserver:
         if found := self._actions.pop(result.action_id, None):
             submit, attempt = found
             attempt.begin_ns, attempt.end_ns, attempt.status = begin_ns, end_ns, Status(result.status).name
-            self._add_work_before(submit, attempt, action.share)
-        self._ended.append((action.share, action, begin_ns, end_ns))
+            self._add_work_before(submit, attempt, worker)
+        if action.kind == "infer":
+            self._ended.append((worker, action.share.number, action, begin_ns, end_ns))
 
-    def _add_work_before(self, submit: SubmitHistory, attempt: Attempt, share: Share) -> None:
+    def _add_work_executed(self, submit: SubmitHistory) -> None:
         works: dict[str, Work] = {}
-        for other, action, begin_ns, end_ns in self._ended:
-            if other is share and end_ns > submit.arrived_ns and begin_ns < attempt.begin_ns and action.kind == "infer":
+        for _, _, action, begin_ns, end_ns in self._ended:
+            if end_ns > submit.arrived_ns:
+                took_ns = end_ns - max(begin_ns, submit.arrived_ns)
+                add_work(works, action.model, len(action.requests), took_ns, batches=1)
+        submit.executed = most_work_first(works)
+
+    def _add_work_before(self, submit: SubmitHistory, attempt: Attempt, worker: str) -> None:
+        works: dict[str, Work] = {}
+        for *share, action, begin_ns, end_ns in self._ended:
+            if share == [worker, attempt.share] and end_ns > submit.arrived_ns and begin_ns < attempt.begin_ns:
                 took_ns = end_ns - max(begin_ns, submit.arrived_ns)
                 add_work(works, action.model, len(action.requests), took_ns, batches=1)
                 attempt.overrun_ns += max(0, end_ns - begin_ns - action.expected_ns)
@@ -194,8 +203,8 @@ def describe_queue(now_ns: int, core: Controller, submit: SubmitHistory) -> None
     submit.expected_ns = min([share.predict(now_ns, model, smallest) for share in shares], default=0)
     queued: dict[str, Work] = {}
     for request in requests:
-        is_ahead = own is None or request.deadline_ns <= own.deadline_ns
-        if request is not own and request.queued and is_ahead and not request.best_effort:
+        is_ahead = request.queued and request.deadline_ns <= submit.deadline_ns and not request.best_effort
+        if request is not own and is_ahead:
             add_work(queued, request.model, 1, request.cost_ns)
     running: dict[str, Work] = {}
     for share in shares:

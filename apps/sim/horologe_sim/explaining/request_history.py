@@ -43,8 +43,8 @@ class SubmitHistory(msgspec.Struct):
     submit_id: int
     model: str
     arrived_ns: int
-    deadline_ns: int = 0
-    """Planned: earlier than the client's by margin and return latency. 0: refused before it was queued."""
+    deadline_ns: int
+    """Planned: earlier than the client's by margin and return latency. That of the Submit if it was not queued."""
     expected_ns: int = 0
     """Predicted duration of a batch of its own, on the fastest share; 0: no share can run the model."""
     shares: int = 0
@@ -55,6 +55,8 @@ class SubmitHistory(msgspec.Struct):
     """Requests with earlier deadlines that waited, most work first."""
     running: list[Work] = []
     """Batches that were sent before, with the work that was left of them."""
+    executed: list[Work] = []
+    """Without an action: batches that ended between its arrival and its end, on all shares."""
     attempts: list[Attempt] = []
     status: str = ""
     """Of the Outcome. Empty: the outputs were the answer, or it was not recorded."""

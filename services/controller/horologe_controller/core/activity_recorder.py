@@ -87,7 +87,7 @@ def _choose(actions: list[EndedAction], limit: int) -> list[EndedAction]:
 
 def _is_unusual(entry: EndedAction) -> bool:
     action, _, end_ns, status = entry
-    return bool(status) or action.kind == "load" or any([end_ns > request.deadline_ns for request in action.requests])
+    return bool(status) or action.kind == "load" or any(end_ns > request.deadline_ns for request in action.requests)
 
 
 def _describe_action(entry: EndedAction) -> ActionRecord:

@@ -15,6 +15,7 @@ from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
 from horologe_common.wire import (
+    Activity,
     Admit,
     Cancel,
     Describe,
@@ -101,16 +102,19 @@ class Controller:
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
             case Distributions() | Plan() | QueriesArrived():
                 self._on_published(now_ns, sender, message)
-            case Describe():
-                shares = describe_shares(now_ns, self.cluster, message.model)
-                description = Description(message.id, shares, self.settings.scheduler, self.pending())
-                self.out.append(Out(sender, description))
-            case Watch():
-                self.out.append(Out(sender, self._activity.answer(now_ns, message)))
+            case Describe() | Watch():
+                self.out.append(Out(sender, self._describe(now_ns, message)))
             case PeerConnected():
                 self._on_peer_connected(now_ns, message)
             case PeerDisconnected():
                 self._on_peer_disconnected(now_ns, message.address)
+
+    def _describe(self, now_ns: int, message: Describe | Watch) -> Description | Activity:
+        """Return the state of the cluster, or what has happened in it."""
+        if isinstance(message, Watch):
+            return self._activity.answer(now_ns, message)
+        shares = describe_shares(now_ns, self.cluster, message.model)
+        return Description(message.id, shares, self.settings.scheduler, self.pending())
 
     def tick(self, now_ns: int) -> None:
         """Admit the buffered requests, plan, and send the planned actions."""

@@ -143,7 +143,7 @@ function addFrame(frame) {
   showAlert(problems || (frame.ready ? "" : "The frontend is not ready: no selector or no controller is connected."));
 }
 
-function readActivity([, number, now, actions, refusals, shares, missing]) {
+function readActivity([, , number, now, actions, refusals, shares, missing]) {
   return {
     now: now / 1e6, missing,
     actions: actions.map(([kind, worker, share, model, size, requests, planBegin, planEnd, begin, end, status, late]) => ({
@@ -157,7 +157,7 @@ function readActivity([, number, now, actions, refusals, shares, missing]) {
   };
 }
 
-function readCluster([, shares, scheduler, pending]) {
+function readCluster([, , shares, scheduler, pending]) {
   const names = ["worker", "share", "device", "pagesTotal", "pagesFree", "resident", "actionsPending", "freeAt", "exec",
     "load", "hardware", "kept", "percent"];
   return {
@@ -657,7 +657,7 @@ function drawRefusals(view) {
     group.count.toLocaleString("en"), group.missing > 0 ? milliseconds(group.missing) : "–",
   ]);
   fillTable("refusals", "Refusals of the controller in the visible time",
-    [["model", "left"], ["reason", "left"], ["requests"], ["deadline too early by up to"]], lines, "No refusals in the visible time.");
+    [["model", "left"], ["reason", "left"], ["requests"], ["too early by up to"]], lines, "No refusals in the visible time.");
 }
 
 function drawDevices(view) {

@@ -34,7 +34,7 @@ log = logger("console")
 
 
 class Frame(msgspec.Struct, omit_defaults=True):
-    """One event. Messages of the wire are arrays of their fields, in the order of docs/wire.md."""
+    """One event. Messages of the wire are arrays: their tag, then their fields in the order of docs/wire.md."""
 
     interval_s: float
     ready: bool

@@ -15,13 +15,16 @@ FILES = {
 """Name of the route -> file and content type."""
 PATHS = frozenset(("/console", "/console/console.css", "/console/console.js"))
 """Paths that are served without a key."""
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 HEADERS = (
-    (b"content-security-policy", b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-     b"img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-cache"),
-)  # fmt: skip
+)
 
 
 @cache

@@ -82,7 +82,6 @@ def _subtract(current: Totals, last: Totals | None) -> TrafficRow | None:
     return TrafficRow(current.kind, current.name, in_time, failed, latency)
 
 
-
 def read_totals(core: Frontend, since_ns: int) -> list[Totals]:
     """Return the totals of all applications, and of the models and pipelines with an answer at `since_ns` or later."""
     values, histograms = core.stats.values, core.stats.histograms

@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-HEAD = (
-    b"%scontent-type: text/event-stream\r\ncache-control: no-store\r\nx-accel-buffering: no\r\nconnection: close\r\n\r\n"
-    % STATUS_LINES[200]
-)
+HEADERS = b"cache-control: no-store\r\nx-accel-buffering: no\r\nconnection: close\r\n"
+HEAD = b"%scontent-type: text/event-stream\r\n%s\r\n" % (STATUS_LINES[200], HEADERS)
 
 
 class EventSender:

@@ -91,7 +91,7 @@ class OipHandler:
         self._version = version
 
     def refuse(self, head: HttpRequest) -> HttpResponse | None:
-        """Return a 401 unless the request carries an accepted key. Health checks and the files of the console need no key."""
+        """Return a 401 unless the request carries an accepted key, or is for a path of `OPEN_PATHS`."""
         if self._keys is None or head.path in OPEN_PATHS:
             return None
         authorization = head.headers.get(b"authorization")
