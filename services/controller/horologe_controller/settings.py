@@ -19,7 +19,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Without `workers`: time after the start in which workers are expected to register."""
     scheduler: str = "horologe"
     """Scheduling policy. clockwork, orloj, clipper, nexus and deferred (Symphony) follow those systems. edf and fifo
-    are baselines; fifo refuses nothing."""
+    are baselines; fifo refuses nothing. auto: `horologe`, until the tuner finds that another one would have served
+    clearly more of the recent requests (docs/scheduling.md)."""
     lookahead_ns: int = ms(5)
     """Time for which each lane of each share is given work ahead (Clockwork appendix B)."""
     in_flight: int = 2

@@ -23,6 +23,7 @@ from horologe_common.wire.driver_messages import *
 from horologe_common.wire.holder_messages import *
 from horologe_common.wire.message import *
 from horologe_common.wire.pipeline_messages import *
+from horologe_common.wire.rehearsal_messages import *
 from horologe_common.wire.request_messages import *
 from horologe_common.wire.tuning_messages import *
 
@@ -40,6 +41,7 @@ AnyMessage: TypeAlias = (
     | DriverMessage
     | HolderMessage
     | PipelineMessage
+    | RehearsalMessage
     | RequestMessage
     | TuningMessage
     | WorkerMessage

@@ -155,6 +155,8 @@ class Description(Message, frozen=True, tag=8):
     shares: tuple[ShareState, ...]
     scheduler: str
     requests_pending: int
+    scheduler_reason: str = ""
+    """With `controller.scheduler` auto: why this scheduler is used."""
 
 
 ClientMessage: TypeAlias = Predict | Answer | Cancel | ModelInfo | Models | Admit | Describe | Description

@@ -19,6 +19,7 @@ from horologe_common.wire import (
     Admit,
     Cancel,
     Describe,
+    DescribeScheduling,
     Description,
     Distributions,
     Drain,
@@ -30,6 +31,7 @@ from horologe_common.wire import (
     Result,
     Settled,
     Submit,
+    UseScheduler,
     Watch,
 )
 from horologe_controller.core.actions import ActionMetrics, Actions
@@ -41,8 +43,11 @@ from horologe_controller.core.cluster.planned_models import apply_plan
 from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
+from horologe_controller.core.request_tracer import RequestTracer
 from horologe_controller.core.requests.lifecycle import RequestLifecycle
 from horologe_controller.core.runtime_distributions import store_distributions
+from horologe_controller.core.scheduler_choice import SchedulerChoice
+from horologe_controller.core.scheduling_state import describe_scheduling
 from horologe_controller.schedulers import create_scheduler
 
 if TYPE_CHECKING:
@@ -64,12 +69,14 @@ class Controller:
         self.host = host
         self.out: list[Out] = []
         self.cluster = Cluster(settings.return_latency_window)
-        self.scheduler = create_scheduler(settings)
+        self.stats = Stats()
+        self._choice = SchedulerChoice(settings, self.stats)
+        self.scheduler = create_scheduler(self._choice.settings)
         discovery = WorkerDiscovery(settings.workers, settings.discovery_ns)
         self.catalogue = ModelCatalogue(self.cluster, discovery)
-        self.stats = Stats()
         self._metrics = ActionMetrics(self.stats)
-        self._events = EventRecorder(settings.events_ns)
+        tracer = RequestTracer(settings.margin_ns) if self._choice.automatic else None
+        self._events = EventRecorder(settings.events_ns, tracer)
         self._activity = ActivityRecorder()
         self._requests = RequestLifecycle(
             settings, self.cluster, self.scheduler, self.catalogue, self._metrics.refusals, self._post, self._events,
@@ -100,7 +107,7 @@ class Controller:
                 self.out.extend(self.catalogue.admit(sender, message))
             case Settled():
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
-            case Distributions() | Plan() | QueriesArrived():
+            case Distributions() | Plan() | QueriesArrived() | DescribeScheduling() | UseScheduler():
                 self._on_published(now_ns, sender, message)
             case Describe() | Watch():
                 self.out.append(Out(sender, self._describe(now_ns, message)))
@@ -114,7 +121,7 @@ class Controller:
         if isinstance(message, Watch):
             return self._activity.answer(now_ns, message)
         shares = describe_shares(now_ns, self.cluster, message.model)
-        return Description(message.id, shares, self.settings.scheduler, self.pending())
+        return Description(message.id, shares, self._choice.name, self.pending(), self._choice.reason)
 
     def tick(self, now_ns: int) -> None:
         """Admit the buffered requests, plan, and send the planned actions."""
@@ -123,6 +130,8 @@ class Controller:
         if self.catalogue.discovery.missing:
             self._discover_workers(now_ns)
         self._adopt_model_changes(now_ns)
+        if self._choice.wanted is not None:
+            self._change_scheduler(now_ns)
         self._requests.admit_buffered(now_ns, self._peers)
         if self.cluster.workers and now_ns >= self._ping_ns:
             self._ping_ns = now_ns + self.settings.ping_ns
@@ -155,6 +164,13 @@ class Controller:
             self._requests.requeue_revised(now_ns, changes.revised_models)
             changes.revised_models.clear()
 
+    def _change_scheduler(self, now_ns: int) -> None:
+        """Hand the queued requests over to the scheduler that is wanted. Cluster and estimates stay as they are."""
+        if (settings := self._choice.adopt()) is not None:
+            self.cluster.mark_all()
+            self.scheduler = create_scheduler(settings)
+            self._requests.change_scheduler(now_ns, self.scheduler)
+
     def _plan(self, now_ns: int) -> scheduler.Plan:
         """Call the scheduler, and carry out its plan."""
         plan = self.scheduler.plan(now_ns, self.cluster)
@@ -185,6 +201,7 @@ class Controller:
     def refresh_stats(self) -> None:
         """Update derived metrics. Called before the metrics are read."""
         self._metrics.refresh(self._now_ns, self.cluster, self._requests.table)
+        self._choice.refresh_stats()
 
     def check(self) -> None:
         """Assert that pages add up, and that every request is queued or in exactly one pending action."""
@@ -252,8 +269,13 @@ class Controller:
         self._actions.adopt_loads(now_ns, worker, message)
         self._requests.admit_awaited()
 
-    def _on_published(self, now_ns: int, sender: str, message: Distributions | Plan | QueriesArrived) -> None:
-        """Store distributions, unless they belong to a content that is not served any more. Adopt plans of tuners.
+    def _on_published(
+        self,
+        now_ns: int,
+        sender: str,
+        message: Distributions | QueriesArrived | Plan | DescribeScheduling | UseScheduler,
+    ) -> None:
+        """Store distributions, unless they belong to a content that is not served any more.
 
         Record the queries of pipelines for the tuners.
         """
@@ -261,21 +283,27 @@ class Controller:
             if self._events.active:
                 for pipeline, count in message.counts:
                     self._events.record_queries(now_ns, pipeline, count)
-            return
-        if isinstance(message, Plan):
-            self._on_plan(now_ns, sender, message)
-            return
-        spec = self.cluster.specs.get(message.model)
-        if spec is None or message.content_hash in ("", spec.content_hash):
-            store_distributions(self.cluster.distributions, message)
+        elif isinstance(message, Distributions):
+            spec = self.cluster.specs.get(message.model)
+            if spec is None or message.content_hash in ("", spec.content_hash):
+                store_distributions(self.cluster.distributions, message)
+        elif role(sender) == "tuner" and sender in self._peers:
+            self._on_tuner(now_ns, sender, message)
 
-    def _on_plan(self, now_ns: int, sender: str, plan: Plan) -> None:
-        """Adopt a tuner's plan, and send it events from now on. A plan without a number only subscribes."""
-        if role(sender) != "tuner" or sender not in self._peers:
-            return
-        self._events.add_tuner(now_ns, sender)
-        if plan.number:
-            apply_plan(self.cluster, plan)
+    def _on_tuner(self, now_ns: int, sender: str, message: Plan | DescribeScheduling | UseScheduler) -> None:
+        """Adopt a tuner's plan or scheduler, or describe the scheduling to it.
+
+        The tuner gets events from its first plan on. A plan without a number only subscribes.
+        """
+        if isinstance(message, Plan):
+            self._events.add_tuner(now_ns, sender)
+            if message.number:
+                apply_plan(self.cluster, message)
+        elif isinstance(message, UseScheduler):
+            self._choice.request_change(message)
+        else:
+            state = describe_scheduling(now_ns, self.cluster, self._choice.settings, message.models)
+            self.out.append(Out(sender, state))
 
     def _on_status(self, now_ns: int, sender: str, message: Pong | Drain | Ping) -> None:
         """Update the clock of a worker, stop planning for a worker that drains, or answer a selector."""
@@ -300,7 +328,8 @@ class Controller:
         """Plan a lost worker's requests again; cancel the requests of a lost submitter."""
         self._peers.pop(address, None)
         self.out.extend(self.catalogue.remove_peer(address))
-        self._events.remove_tuner(address)
+        if self._events.remove_tuner(address):
+            self._choice.request_default()
         if worker := self.cluster.workers.get(address):
             self.cluster.remove_worker(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)

@@ -62,7 +62,8 @@ class HttpServer:
             raise SettingsError(f"settings http.host, http.port: {host}:{port}: {error}") from error
         self._port = self._listener.getsockname()[1]
         self._listener.listen(BACKLOG)
-        self._acceptor = Acceptor(self._listener, self._admit, _refuse, self._abandon)
+        is_contended = self.limits.total.turns.is_contended
+        self._acceptor = Acceptor(self._listener, self._admit, _refuse, self._abandon, is_contended)
         self._acceptor.start()
         self._timeouts = self.loop.create_task(Timeouts(self._settings, self._connections).run())
 

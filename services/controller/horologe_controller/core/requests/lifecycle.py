@@ -38,6 +38,9 @@ RETURN_PART = 4
 enough time."""
 
 
+ROWS_SHIFT = 40
+"""Requests of several rows for a dynamic model have a queue for each number of rows, which is above these bits of the
+shape key. Batches by distributions have one row for each request: a mixed queue would be planned by the profile."""
 ANSWERED = (int(Status.OK), int(Status.FAILED))
 """Statuses of a row whose answer is in the worker's Outputs."""
 
@@ -149,8 +152,8 @@ class RequestLifecycle:
                 group.append(request)
         errors = []
         for group in groups.values():
-            if self._events.active and not group[0].best_effort:
-                self._events.record_arrivals(now_ns, group[0].model, len(group))
+            if self._events.active:
+                self._events.record_arrivals(now_ns, group)
             try:
                 self._enqueue(now_ns, group)
             except Exception as error:
@@ -188,6 +191,14 @@ class RequestLifecycle:
             self._scheduler.remove(now_ns, request, self._cluster)
         for_each(requests, lambda request: self._enqueue(now_ns, [request]))
 
+    def change_scheduler(self, now_ns: int, scheduler: Scheduler) -> None:
+        """Hand the queued requests over to another scheduler. It refuses those that it cannot serve in time."""
+        queued = sorted(request for request in self.table if request.queued)
+        for request in queued:
+            request.queued, request.check_ns = False, None
+        self._scheduler = scheduler
+        for_each(list(scheduler.adopt(now_ns, queued, self._cluster)), self.finish_refused)
+
     def retry_requests(self, now_ns: int, requests: Iterable[Request], failure: Status) -> None:
         """Requeue the requests of a worker that died (LOST) or hangs (LATE).
 
@@ -206,7 +217,7 @@ class RequestLifecycle:
         model, spec = requests[0].model, requests[0].spec
         spec = self._cluster.specs.get(model, spec)
         max_rows, served = spec.max_batch, self._cluster.has_profile(model)
-        largest = self._cluster.admitted.get(model, spec)
+        largest, dynamic = self._cluster.admitted.get(model, spec), model in self._cluster.distributions
         valid: list[Request] = []
         for request in requests:
             request.action_id = UNPLACED
@@ -217,6 +228,9 @@ class RequestLifecycle:
                 self._finish(request, request.failure, f"{ATTEMPTS} attempts failed")
             elif max_rows < request.rows <= largest.max_batch:  # more than the plan's batch: it runs alone
                 request.spec, request.shape_key = largest, -request.id
+                self._queue_requests(now_ns, [request])
+            elif dynamic and 1 < request.rows <= max_rows and request.shape_key >= 0:
+                request.shape_key |= request.rows << ROWS_SHIFT
                 self._queue_requests(now_ns, [request])
             elif not 1 <= request.rows <= max_rows:
                 self._finish(request, Status.INVALID_INPUT, f"rows: got {request.rows}, wanted 1 to {max_rows}")

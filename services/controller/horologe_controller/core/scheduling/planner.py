@@ -75,6 +75,20 @@ class Planner:
         refusals = [self._add_alike(now_ns, (request,), cluster, dynamic) for request in requests]
         return [refusal for refusal in refusals if refusal is not None]
 
+    def adopt(self, now_ns: int, requests: Sequence[Request], cluster: Cluster) -> Iterator[Refusal]:
+        """See `Scheduler.adopt`. The work ahead does not count again: another scheduler has admitted the requests."""
+        groups: dict[tuple[str, int, bool, int], list[Request]] = {}
+        for request in requests:
+            key = request.model, request.shape_key, request.best_effort, request.rows
+            groups.setdefault(key, []).append(request)
+        for group in groups.values():
+            if self._on_requests_arrived is not None:
+                self._on_requests_arrived(group, cluster)
+            dynamic = self._is_dynamic is not None and self._is_dynamic(group[0].model, cluster)
+            if dynamic or self._add_alike(now_ns, sorted(group, key=DEADLINE), cluster, True) is not None:
+                refusals = [self._add_alike(now_ns, (request,), cluster, True) for request in group]
+                yield from (refusal for refusal in refusals if refusal is not None)
+
     def _add_alike(self, now_ns: int, requests: Sequence[Request], cluster: Cluster, dynamic: bool) -> Refusal | None:
         """Queue all requests, which have equal rows, in order of deadline. Or queue none and return a refusal."""
         first, queues, rule = requests[0], self.queues, self.policy.deadline_rule
