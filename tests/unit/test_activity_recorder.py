@@ -108,7 +108,7 @@ def test_the_memory_is_bounded() -> None:
     run_batches(bench, 1)
     entry = recorder._entries[0]
     for _ in range(activity_recorder.ENTRIES + 10):
-        recorder.record_action(*entry)  # type: ignore[arg-type]
+        recorder.record_action(*entry)
     activity = watch(bench, limit=10)
     assert len(activity.actions) == 10
     assert activity.missing == activity_recorder.ENTRIES + 1

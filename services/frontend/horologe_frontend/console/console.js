@@ -157,11 +157,11 @@ function readActivity([, , number, now, actions, refusals, shares, missing]) {
   };
 }
 
-function readCluster([, , shares, scheduler, pending]) {
+function readCluster([, , shares, scheduler, pending, schedulerReason]) {
   const names = ["worker", "share", "device", "pagesTotal", "pagesFree", "resident", "actionsPending", "freeAt", "exec",
     "load", "hardware", "kept", "percent"];
   return {
-    scheduler, pending,
+    scheduler, pending, schedulerReason,
     shares: shares.map((fields) => {
       const share = Object.fromEntries(names.map((name, place) => [name, fields[place]]));
       const [id, type] = fields[13] || [];
@@ -713,9 +713,14 @@ function describeShare(share, busy) {
 function drawTuner() {
   const tuner = state.tuner;
   if (tuner === undefined) return;
-  if (!tuner) return byId("tuner").replaceChildren(element("p", "No tuner is connected.", "empty"));
   const parts = [];
   const line = (text, className = "") => parts.push(element("p", text, className));
+  const { scheduler, schedulerReason } = state.cluster;
+  line(`Scheduler ${scheduler}${schedulerReason ? `: ${schedulerReason}` : ""}`);
+  if (!tuner) {
+    line("No tuner is connected.", "empty");
+    return byId("tuner").replaceChildren(...parts);
+  }
   if (tuner.blind) line(`Blind: ${tuner.blind}. Nothing is scaled.`, "warn");
   if (tuner.scaler_error) line(`Scaler ${tuner.scaler}: ${tuner.scaler_error}`, "bad");
   for (const plan of tuner.pipelines) {

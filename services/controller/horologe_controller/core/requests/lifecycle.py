@@ -197,7 +197,9 @@ class RequestLifecycle:
         for request in queued:
             request.queued, request.check_ns = False, None
         self._scheduler = scheduler
-        for_each(list(scheduler.adopt(now_ns, queued, self._cluster)), self.finish_refused)
+        for_each(
+            list(scheduler.adopt(now_ns, queued, self._cluster)), lambda refusal: self.finish_refused(now_ns, refusal)
+        )
 
     def retry_requests(self, now_ns: int, requests: Iterable[Request], failure: Status) -> None:
         """Requeue the requests of a worker that died (LOST) or hangs (LATE).
