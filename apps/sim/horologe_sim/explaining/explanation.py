@@ -120,9 +120,8 @@ def describe_ahead(submit: SubmitHistory, attempt: Attempt | None) -> list[str]:
     if submit.shares == 0:
         return [f"No share could run {submit.model}."]
     if submit.resident == 0:
-        lines.append(
-            f"{submit.model} was resident on none of {count(submit.shares, 'share')} when it arrived: it waited for a LOAD."
-        )
+        where = count(submit.shares, "share")
+        lines.append(f"{submit.model} was resident on none of {where} when it arrived: it waited for a LOAD.")
     if submit.queued:
         lines.append(f"Queued with earlier deadlines: {list_work(submit.queued)}.")
     if submit.running:
