@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 
 mpl.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  # behind the choice of the backend
+import matplotlib.pyplot as plt  # behind the choice of the backend
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from dashboard_queries import DASHBOARDS, range_of, read_panels, read_queries  # noqa: E402
+from dashboard_queries import DASHBOARDS, range_of, read_panels, read_queries
 
 PICTURES = DASHBOARDS.parents[2] / "docs" / "dashboards"
 COLUMNS, WIDTH_INCH, ROW_INCH, HEADER_INCH = 24, 17.0, 0.36, 0.8
@@ -70,7 +70,9 @@ def _draw_panel(axes: Any, panel: dict[str, Any], prometheus: str, span: Span, r
     for query in read_queries(panel, rate_interval):
         for series in range_of(prometheus, query.expression, *span, step_s):
             times = [point[0] - span.end_s for point in series["values"]]
-            lines.append((_legend(query.legend, series["metric"]), times, [float(p[1]) * factor for p in series["values"]]))
+            lines.append(
+                (_legend(query.legend, series["metric"]), times, [float(p[1]) * factor for p in series["values"]])
+            )
     lines.sort(key=lambda line: -_last(line[2]))
     axes.set_title(f"{panel['title']}{f' ({unit})' if unit else ''}", fontsize=9, loc="left")
     if panel["type"] == "stat":

@@ -1,7 +1,7 @@
 """Writes the Grafana dashboards from horologe_dashboards/.
 
-    python deploy/grafana/generate.py            # write dashboards/*.json
-    python deploy/grafana/generate.py --check    # exit code 1, and the name of each file that is stale
+python deploy/grafana/generate.py            # write dashboards/*.json
+python deploy/grafana/generate.py --check    # exit code 1, and the name of each file that is stale
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     }
     folder = FOLDER / "dashboards"
     stale = sorted({path.name for path in folder.glob("*.json")} - texts.keys())
-    stale += [name for name, text in texts.items() if not (folder / name).exists() or (folder / name).read_text() != text]
+    stale += [
+        name for name, text in texts.items() if not (folder / name).exists() or (folder / name).read_text() != text
+    ]
     for name in stale:
         sys.stderr.write(f"deploy/grafana/dashboards/{name}: {'stale: run `make docs`' if check else 'written'}\n")
         if not check and name in texts:

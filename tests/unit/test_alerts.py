@@ -14,7 +14,10 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules" / "horologe.yml"
 ALERTS = {
-    rule["alert"]: rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"] if "alert" in rule
+    rule["alert"]: rule
+    for group in yaml.safe_load(RULES.read_text())["groups"]
+    for rule in group["rules"]
+    if "alert" in rule
 }
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian package prometheus)")
@@ -24,9 +27,9 @@ HOUR = 240
 MISS = 'nv_inference_request_failure{model="m",version="1",reason="%s"}'
 SUCCESS = 'nv_inference_request_success{model="m",version="1"}'
 REFUSED = 'horologe_refused_total{model="m",version="1",reason="work_ahead"}'
-LOADS, INFERS = ('horologe_actions_total{action="%s",status="OK"}' % action for action in ("load", "infer"))
+LOADS, INFERS = (f'horologe_actions_total{{action="{action}",status="OK"}}' for action in ("load", "infer"))
 READY = 'horologe_workers{state="ready"}'
-OFFSET, ERROR = ('horologe_clock_%s_seconds{worker="0",incarnation="a"}' % name for name in ("offset", "error"))
+OFFSET, ERROR = (f'horologe_clock_{name}_seconds{{worker="0",incarnation="a"}}' for name in ("offset", "error"))
 EDGE_UP, WORKER_UP = 'up{job="horologe",instance="edge"}', 'up{job="horologe-gpu-worker",instance="worker"}'
 
 QUIET = {
@@ -41,6 +44,7 @@ QUIET = {
     "horologe_oldest_request_seconds": f"0.02+0x{HOUR}",
     READY: f"2+0x{HOUR}",
     "horologe_workers_expected": f"2+0x{HOUR}",
+    'horologe_tuner_workers{hardware="cpu",state="wanted"}': f"0+0x{HOUR}",
     OFFSET: f"1000+0.00000001x{HOUR}",
     ERROR: f"0.00005+0x{HOUR}",
     'horologe_core_faults_total{instance="edge"}': f"0+0x{HOUR}",

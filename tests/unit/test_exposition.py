@@ -61,7 +61,11 @@ def test_values_are_exact_and_bools_and_infinity_are_numbers() -> None:
     stats.set("horologe_staged_bytes", to=2**53 + 1)
     stats.set("horologe_profiler_keys", to=float("inf"))
     values = {sample.name: sample.value for sample in read_samples([stats])}
-    assert values == {"horologe_tuner_blind": 1, "horologe_staged_bytes": 2.0**53, "horologe_profiler_keys": float("inf")}
+    assert values == {
+        "horologe_tuner_blind": 1,
+        "horologe_staged_bytes": 2**53 + 1,
+        "horologe_profiler_keys": float("inf"),
+    }
     assert f"horologe_staged_bytes {2**53 + 1}\n" in render_text([stats])
 
 
@@ -138,7 +142,11 @@ def test_the_number_of_series_is_bounded(models: int) -> None:
         stats.set("nv_inference_pending_request_count", *labels, to=0)
     groups = group_series([stats])
     limit.fold(groups)
-    for name, value in ((LATENCY, None), ("nv_inference_request_success", models), ("nv_inference_pending_request_count", 0)):
+    for name, value in (
+        (LATENCY, None),
+        ("nv_inference_request_success", models),
+        ("nv_inference_pending_request_count", 0),
+    ):
         assert len(groups[name]) <= NAMED_MODELS + 1
         if value is not None:
             assert sum(groups[name].values()) == value  # type: ignore[arg-type]

@@ -28,9 +28,8 @@ def or_zero(expression: str) -> str:
     return f"({expression} or vector(0))"
 
 
-IN_TIME = (
-    f"{total('nv_inference_request_success')} + "
-    + or_zero(total("horologe_application_requests_total", 'status="OK"'))
+IN_TIME = f"{total('nv_inference_request_success')} + " + or_zero(
+    total("horologe_application_requests_total", 'status="OK"')
 )
 """Goodput: requests answered in time, of models, pipelines and applications."""
 MISSED = (

@@ -78,9 +78,7 @@ def graph(
     panel = panel.thresholds_style(common_builders.GraphThresholdsStyleConfig().mode(style))
     legend = common_builders.VizLegendOptions().display_mode(LegendDisplayMode.LIST).show_legend(True)
     panel = panel.legend(legend.placement(LegendPlacement.BOTTOM))
-    panel = panel.tooltip(
-        common_builders.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
-    )
+    panel = panel.tooltip(common_builders.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING))
     if stacked:
         panel = panel.stacking(common_builders.StackingConfig().mode(StackingMode.NORMAL).group("A"))
     if highest is not None:
@@ -102,9 +100,9 @@ def page(
     """Return a dashboard. `variables`: labels by which it can be filtered, each with a metric that has the label."""
     board = builders.Dashboard(title).uid(f"horologe-{name}").description(description).tags(["horologe"])
     board = board.refresh("10s").time("now-30m", "now").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR)
-    link = builders.DashboardLink("Horologe").type_val(DashboardLinkType.DASHBOARDS).tags(["horologe"])
+    link = builders.DashboardLink("Horologe").type(DashboardLinkType.DASHBOARDS).tags(["horologe"])
     board = board.link(link.as_dropdown(True).keep_time(True))
-    source = builders.DatasourceVariable("datasource").label("Data source").type_val("prometheus")
+    source = builders.DatasourceVariable("datasource").label("Data source").type("prometheus")
     board = board.with_variable(source.current(VariableOption(text="Prometheus", value="prometheus")))
     for variable in variables:
         board = board.with_variable(_filter(*variable.split(" ")))
@@ -119,7 +117,9 @@ def _filter(label: str, metric: str) -> builders.QueryVariable:
     variable = builders.QueryVariable(label).label(label).datasource(SOURCE)
     variable = variable.query(f"label_values({metric}, {label})").refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
     everything = VariableOption(selected=True, text="All", value="$__all")
-    return variable.sort(VariableSort.ALPHABETICAL_ASC).multi(True).include_all(True).all_value(".*").current(everything)
+    return (
+        variable.sort(VariableSort.ALPHABETICAL_ASC).multi(True).include_all(True).all_value(".*").current(everything)
+    )
 
 
 def _thresholds(limits: Limits) -> builders.ThresholdsConfig:

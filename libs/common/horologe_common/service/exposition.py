@@ -1,7 +1,7 @@
 """Metrics of a process in Prometheus' text format.
 
 prometheus-client writes the same format at 20 times the CPU time, while it holds the interpreter lock that the event
-loop needs (docs/observing.md#cost).
+loop needs (docs/observing.md#cost-of-metrics).
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class ModelLimit:
     def fold(self, groups: Groups) -> None:
         """Replace the series of models beyond the limit by their sums."""
         by_model = [(name, series, at) for name, series in groups.items() if (at := _model_position(name)) is not None]
+        if not self._named and all(len(series) <= self._limit for _, series, _ in by_model):
+            return
         used: dict[Labels, bool] = {}
         for _, series, (start, end) in by_model:
             for labels, value in series.items():
@@ -139,7 +141,8 @@ def _create_lines(name: str, labels: Labels) -> _Lines:
         return _Lines(f"{name}{braces} ")
     scale = bucket_scale(name)
     bounds = [*(repr(bound / scale) for bound in classic_bounds(name)), "+Inf"]
-    buckets = tuple(f'{name}_bucket{{{",".join([*pairs, f'le="{bound}"'])}}} ' for bound in bounds)
+    prefix = ",".join([*pairs, 'le="'])
+    buckets = tuple(f'{name}_bucket{{{prefix}{bound}"}} ' for bound in bounds)
     return _Lines(f"{name}_count{braces} ", buckets, f"{name}_sum{braces} ")
 
 

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 
 class Metric(NamedTuple):
-    """`kind`: counter, gauge, histogram, or untyped for Triton's names that break Prometheus' conventions for their type.
-    """
+    """`kind`: counter, gauge, histogram; untyped: Triton's names that break Prometheus' conventions."""
 
     kind: str
     help: str
@@ -30,7 +29,9 @@ METRICS: dict[str, Metric] = {
     "nv_inference_pending_request_count": Metric("untyped", "Requests waiting for execution", MODEL),
     "nv_cache_num_hits_per_model": Metric("untyped", "Prediction cache hits", MODEL),
     "nv_cache_num_misses_per_model": Metric("untyped", "Prediction cache misses", MODEL),
-    "horologe_build_info": Metric("gauge", "Always 1; the labels describe the process", ("service", "version", "python")),
+    "horologe_build_info": Metric(
+        "gauge", "Always 1; the labels describe the process", ("service", "version", "python")
+    ),
     "process_cpu_seconds_total": Metric("counter", "User and system CPU time of the process"),
     "process_resident_memory_bytes": Metric("gauge", "Resident memory of the process"),
     "process_start_time_seconds": Metric("gauge", "Start of the process in Unix time"),

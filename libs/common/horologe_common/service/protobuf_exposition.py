@@ -86,9 +86,7 @@ def _runs(positions: Sequence[int]) -> list[tuple[int, int]]:
     if not positions:
         return []
     breaks = [at for at, (left, right) in enumerate(pairwise(positions), 1) if right != left + 1]
-    return [
-        (positions[start], positions[end - 1] + 1) for start, end in pairwise([0, *breaks, len(positions)])
-    ]
+    return [(positions[start], positions[end - 1] + 1) for start, end in pairwise([0, *breaks, len(positions)])]
 
 
 def _varint(value: int) -> bytes:

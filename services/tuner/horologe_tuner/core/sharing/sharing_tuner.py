@@ -172,8 +172,8 @@ class SharingTuner:
             self._stats.create_counters(SWITCHES, (status.workload,), EVENT_OF, ("applied",))
             for share in status.shares:
                 self._stats.set("horologe_tuner_share_percent", status.workload, share.device, to=share.percent)
-            if status.requests:
-                self._stats.set("horologe_tuner_beyond_slo", status.workload, to=status.beyond / status.requests)
+            beyond = status.beyond / max(1, status.requests)
+            self._stats.set("horologe_tuner_beyond_slo", status.workload, to=beyond)
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
