@@ -6,14 +6,11 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from horologe_common.service.metric_definitions import METRICS
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAFANA = ROOT / "deploy" / "grafana"
@@ -23,7 +20,7 @@ NAME = re.compile(r"\b(?:nv|horologe|process)_\w+")
 
 
 @pytest.fixture(scope="module")
-def queries() -> ModuleType:
+def queries() -> Any:
     sys.path.insert(0, str(GRAFANA))
     import dashboard_queries
 
@@ -61,7 +58,7 @@ def test_file_is_valid_by_the_schema(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_every_panel_is_complete(path: Path, queries: ModuleType) -> None:
+def test_every_panel_is_complete(path: Path, queries: Any) -> None:
     panels = queries.read_panels(path)
     titles = [panel["title"] for panel in panels]
     assert len(titles) == len(set(titles))

@@ -30,15 +30,13 @@ OTHER = "other"
 
 
 def group_series(stats: Iterable[Stats], *, triton: bool = False) -> Groups:
-    """Return all series by name; with `triton` those of the page `TRITON_PATH`. Raises KeyError for unknown names."""
+    """Return all series by name; with `triton` those of the page `TRITON_PATH`."""
     groups: Groups = {}
     for source in stats:
-        for values in (source.values, source.histograms):
-            for key, value in list(values.items()):
-                name = key[0]
-                if name.endswith(TRITON_SUFFIX) is triton:
-                    METRICS[name]
-                    groups.setdefault(name, {})[key[1:]] = value
+        series: list[tuple[Labels, float | Histogram]] = [*source.values.items(), *source.histograms.items()]
+        for (name, *labels), value in series:
+            if name.endswith(TRITON_SUFFIX) is triton:
+                groups.setdefault(name, {})[tuple(labels)] = value
     return groups
 
 

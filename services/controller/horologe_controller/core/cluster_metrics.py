@@ -8,7 +8,7 @@ from horologe_common.core.protocol import instance
 from horologe_common.models import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from horologe_common.core.instruments import Stats
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
@@ -29,17 +29,19 @@ def publish_cluster(now_ns: int, stats: Stats, cluster: Cluster) -> None:
     _replace_gauge(stats, "horologe_clock_offset_seconds", offsets)
     errors = {labels: clock.error_ns / 1e9 for labels, clock in clocks.items()}
     _replace_gauge(stats, "horologe_clock_error_seconds", errors)
-    slowness = {(instance(share.worker), str(share.number)): share.slowness(now_ns) for share in cluster.shares()}
+    slowness: Gauge = {
+        (instance(share.worker), str(share.number)): share.slowness(now_ns) for share in cluster.shares()
+    }
     _replace_gauge(stats, "horologe_device_slowness", slowness)
     devices = cluster.devices.by_id.values()
-    percents = {(device.info.id, device.info.type): device.percent for device in devices}
+    percents: Gauge = {(device.info.id, device.info.type): device.percent for device in devices}
     _replace_gauge(stats, "horologe_device_share_percent", percents)
     _publish_models(stats, cluster)
 
 
 def _publish_models(stats: Stats, cluster: Cluster) -> None:
     labels = {key: (spec.name, spec.version) for key, spec in cluster.specs.items()}
-    dynamic = {labels[key]: float(key in cluster.distributions) for key in labels}
+    dynamic: Gauge = {labels[key]: float(key in cluster.distributions) for key in labels}
     _replace_gauge(stats, "horologe_model_dynamic", dynamic)
     pages: Gauge = dict.fromkeys(labels.values(), 0)
     shares: Gauge = dict.fromkeys(labels.values(), 0)
@@ -76,7 +78,7 @@ def _incarnation(address: str) -> tuple[str, ...]:
     return instance(address), address.partition("#")[2]
 
 
-def _replace_gauge(stats: Stats, name: str, current: Mapping[tuple[str, ...], float]) -> None:
+def _replace_gauge(stats: Stats, name: str, current: Gauge) -> None:
     """Set a gauge for all labels in `current`, and drop its other labels: their shares or models are gone."""
     for key in [key for key in list(stats.values) if key[0] == name and key[1:] not in current]:
         del stats.values[key]
