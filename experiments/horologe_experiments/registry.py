@@ -37,6 +37,7 @@ from horologe_experiments.live.live import Live
 from horologe_experiments.live.overhead import Overhead
 from horologe_experiments.orloj.orloj_sensitivity import OrlojSensitivity
 from horologe_experiments.orloj.orloj_tables import OrlojTables
+from horologe_experiments.tournament.rehearsal import Rehearsal
 from horologe_experiments.tournament.tournament import Tournament
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -51,6 +52,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         OrlojTables(),
         OrlojSensitivity(),
         Tournament(),
+        Rehearsal(),
         Bandits(),
         Ensembles(),
         Personal(),

@@ -6,16 +6,22 @@ import re
 from time import monotonic, monotonic_ns
 from typing import Any
 
+import msgspec
 import pytest
 
 from horologe_common.clock import s
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import Status
-from horologe_common.transport import client_connection
-from horologe_common.transport.client_connection import SILENT_SWEEPS, STALLED_S, ClientConnection
-from horologe_common.transport.client_server import TURN_MESSAGES, TURN_MESSAGES_MIN, ClientLimits, ClientServer
+from horologe_common.transport.clients import client_connection
+from horologe_common.transport.clients.client_connection import (
+    PACKETS_WAITING,
+    SILENT_SWEEPS,
+    STALLED_S,
+    ClientConnection,
+)
+from horologe_common.transport.clients.client_server import TURN_MESSAGES, TURN_MESSAGES_MIN, ClientLimits, ClientServer
+from horologe_common.transport.clients.zmtp import FRAMES_PER_FEED, GREETING, MORE, READY, MessageReader, encode_message
 from horologe_common.transport.peers import Peers, Route
-from horologe_common.transport.zmtp import GREETING, MORE, READY, MessageReader, encode_message
 from horologe_common.wire import Answer, Describe, Envelope, Hello, Predict, Rejected, Tensor, encode
 from horologe_common.wire.frames import refuse_message, unpack
 
@@ -71,7 +77,9 @@ class Door:
         return connection, transport
 
     def turn(self) -> list[str]:
-        """Run a turn. Return the sender of each message."""
+        """Run a turn, after what has arrived is parsed. Return the sender of each message."""
+        for _ in range(10):
+            self.server.reads.resume()
         inbox: list[Any] = []
         self.server.receive(inbox, self._unpack)
         return [sender for _, sender, _, _ in inbox]
@@ -154,6 +162,39 @@ def test_the_client_with_less_to_say_comes_first() -> None:
     flooder.data_received(packet(predict(1)) * 10)
     quiet.data_received(packet(predict(2)))
     assert door.turn()[0] == "2"
+
+
+def test_a_turn_handles_a_bounded_number_of_messages_of_all_clients_and_each_gets_its_turn() -> None:
+    door = Door(msgspec.structs.replace(LIMITS, connections=100))
+    clients = [door.connect()[0] for _ in range(80)]
+    for client in clients:
+        client.data_received(packet(*[Describe(number) for number in range(50)]))
+    seen: set[str] = set()
+    while messages := door.turn():
+        assert len(messages) <= TURN_MESSAGES // 64
+        seen.update(messages)
+        if len(seen) == len(clients):
+            break
+    assert len(seen) == len(clients)
+    assert any(client.arrivals for client in clients)
+
+
+def test_empty_messages_are_parsed_in_turns() -> None:
+    door = Door(msgspec.structs.replace(LIMITS, receive_bytes=1 << 30))
+    client, transport = door.connect()
+    client.data_received(bytes(2 * 10 * PACKETS_WAITING))
+    assert len(client.packets) == FRAMES_PER_FEED
+    assert not transport.is_read
+    door.server.reads.resume()
+    assert len(client.packets) == 2 * FRAMES_PER_FEED
+    for _ in range(100):
+        door.server.reads.resume()
+    assert PACKETS_WAITING <= len(client.packets) < PACKETS_WAITING + FRAMES_PER_FEED
+    for _ in range(1000):
+        door.server.receive([], lambda *_: None)
+        door.server.reads.resume()
+    assert not client.packets
+    assert transport.is_read
 
 
 def test_a_client_is_not_read_while_its_messages_wait() -> None:
@@ -241,6 +282,8 @@ def test_a_protocol_error_ends_the_connection() -> None:
     door = Door()
     client, transport = door.connect()
     client.data_received(bytes((MORE, 0)) * 5000)
+    for _ in range(10):
+        door.server.reads.resume()
     assert transport.is_aborted
 
 

@@ -9,6 +9,7 @@ import pytest
 from builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.distribution import Distribution
 from horologe_common.status import Status
 from horologe_common.wire import (
     Cancel,
@@ -30,6 +31,7 @@ from horologe_common.wire import (
     Unload,
 )
 from horologe_controller.core.controller import Controller
+from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import ControllerSettings
 
@@ -478,3 +480,21 @@ def test_solo_requests_have_a_batch_each(scheduler: str) -> None:
             controller.handle(ms(step * 10 + 2), WORKER, result, ())
     assert sorted(number for batch in batches for number in batch) == [1, 2, 3, 4, 5, 6]
     assert all(len(batch) == 1 for batch in batches if any(number % 2 == 0 for number in batch))
+
+
+def test_a_request_of_several_rows_does_not_change_how_the_others_of_a_dynamic_model_are_planned() -> None:
+    controller = a_controller("horologe")
+    solo = Distribution.from_samples([ms(8), ms(9), ms(10)])
+    controller.cluster.distributions["sum/1"] = RuntimeDistributions(ms(1), [SoloDistribution("", 0, solo)])
+    for number, rows in ((1, 2), (2, 1)):
+        controller.handle(0, SELECTOR, Submit(number, "sum/1", ms(100), rows, FRONTEND, number), ())
+    infers = []
+    for now_ms in range(50):
+        controller.tick(ms(now_ms))
+        controller.check()
+        for infer in sent(controller, Infer):
+            infers.append(infer)
+            finish(controller, infer, ms(now_ms) + infer.expected_ns)
+    (alone,) = [infer for infer in infers if [row.submit_id for row in infer.rows] == [2]]
+    assert alone.expected_ns > ms(8)
+    assert sum(len(infer.rows) for infer in infers) == 2

@@ -18,6 +18,7 @@ from horologe_frontend.http.accounts import Account, ClientAccounts, HeldBytes, 
 from horologe_frontend.http.compression import STEP_BYTES, Inflation, compress_body, decompress_body
 from horologe_frontend.http.connection import HttpConnection
 from horologe_frontend.http.fair_turns import FairTurns
+from horologe_frontend.http.request_reader import LINGER_BYTES
 from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
@@ -43,14 +44,17 @@ class Door:
         self.written = b""
         self.aborted = False
         self.unsent = 0
-        nothing = dict.fromkeys(("close", "pause_reading", "resume_reading"), lambda: None)
+        self.is_read = True
         transport: Any = SimpleNamespace(
             write=self._write,
             writelines=lambda parts: self._write(b"".join(parts)),
             abort=self._abort,
             can_write_eof=lambda: False,
             get_write_buffer_size=lambda: self.unsent,
-            **nothing,
+            pause_reading=lambda: self._read(False),
+            resume_reading=lambda: self._read(True),
+            close=lambda: None,
+            is_closing=lambda: False,
         )
         self.connection.connection_made(transport)
 
@@ -59,6 +63,9 @@ class Door:
 
     def _abort(self) -> None:
         self.aborted = True
+
+    def _read(self, is_read: bool) -> None:
+        self.is_read = is_read
 
     async def send(self, data: bytes, size: int = 50_000) -> bytes:
         """Pass `data` to the connection in reads of `size` bytes. Return what was written."""
@@ -307,6 +314,40 @@ def test_reads_beyond_the_turn_wait_and_are_held_bytes(monkeypatch: pytest.Monke
         assert door.written.startswith(b"HTTP/1.1 200 ")
         door.connection.data_received(b"x" * 501)
         assert door.aborted
+        door.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_follows_the_last_request_is_read_in_the_turns_of_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fair_turns, "READ_NS", fair_turns.TURN_NS)
+
+    async def scenario() -> None:
+        doors = [Door() for _ in range(3)]
+        turns = doors[0].total.turns
+        for door in doors:
+            door.connection._turns = turns
+            await door.send(b"malformed\r\n\r\n")
+        for door in doors:
+            door.connection.data_received(bytes(1000))
+        assert [door.is_read for door in doors] == [False] * 3
+        counts = []
+        while not all(door.is_read for door in doors):
+            await asyncio.sleep(0)
+            counts.append(sum(door.is_read for door in doors))
+        assert {1, 2, 3} <= set(counts)
+        for door in doors:
+            door.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_follows_the_last_request_is_bounded() -> None:
+    async def scenario() -> None:
+        door = Door()
+        await door.send(b"malformed\r\n\r\n")
+        await door.send(bytes(LINGER_BYTES + 1), 200_000)
+        assert not door.is_read
         door.close()
 
     asyncio.run(scenario())

@@ -35,7 +35,7 @@ def run(scenario: Callable[[RequestLimits, HttpConnection], Coroutine[Any, Any, 
         account = server.limits.clients.add_connection("127.0.0.1")
         assert account is not None
         connection = HttpConnection(server, account)
-        methods = ("write", "writelines", "close", "abort", "pause_reading", "resume_reading")
+        methods = ("write", "writelines", "close", "abort", "pause_reading", "resume_reading", "is_closing")
         transport: Any = SimpleNamespace(**dict.fromkeys(methods, lambda *_: None))
         connection.connection_made(transport)
         await scenario(limits, connection)
@@ -84,7 +84,7 @@ async def responses(arrivals: list[bytes], limit: int = 4096) -> list[bytes]:
     assert account is not None
     connection = HttpConnection(server, account)
     written: list[bytes] = []
-    methods = ("close", "abort", "pause_reading", "resume_reading")
+    methods = ("close", "abort", "pause_reading", "resume_reading", "is_closing")
     transport: Any = SimpleNamespace(write=written.append, **dict.fromkeys(methods, lambda *_: None))
     connection.connection_made(transport)
     after = []

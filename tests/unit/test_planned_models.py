@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -30,6 +30,11 @@ from horologe_common.wire import (
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.schedulers import SCHEDULERS
 from plan_bench import FRONTEND, SELECTOR, TUNER, Bench
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_controller.core.requests.request import Request
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
@@ -255,9 +260,9 @@ def test_arrivals_are_recorded_once_per_turn_and_model(monkeypatch: pytest.Monke
     calls: list[tuple[str, int]] = []
     record = EventRecorder.record_arrivals
 
-    def count_call(recorder: EventRecorder, now_ns: int, model: str, count: int) -> None:
-        calls.append((model, count))
-        record(recorder, now_ns, model, count)
+    def count_call(recorder: EventRecorder, now_ns: int, requests: Sequence[Request]) -> None:
+        calls.append((requests[0].model, len(requests)))
+        record(recorder, now_ns, requests)
 
     monkeypatch.setattr(EventRecorder, "record_arrivals", count_call)
     bench = Bench(("cpu",), ("sum", "other"))

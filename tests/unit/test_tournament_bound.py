@@ -7,7 +7,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from horologe_experiments.tournament.bound import (
+from horologe_experiments.tournament.match import play
+from horologe_experiments.tournament.traits import FIXED, find_traits
+from horologe_experiments.tournament.workload import build_workload
+from horologe_sim.comparison.bound import (
     Prices,
     Problem,
     evaluate_prices,
@@ -17,9 +20,6 @@ from horologe_experiments.tournament.bound import (
     resident_bound,
     score_bound,
 )
-from horologe_experiments.tournament.match import play
-from horologe_experiments.tournament.traits import FIXED, find_traits
-from horologe_experiments.tournament.workload import build_workload
 
 SIZES = (1, 2, 4)
 

@@ -33,7 +33,7 @@ STRUCTURE = PipelineStructure("p", 1000, (PipelineStage("m", "m", (), 1.0, 2.0),
 GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
         wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",), "chat", "user-1", True),
-        "9b0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c300",
+        "9c0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c300a0",
     ),
     (
         wire.Answer(
@@ -55,8 +55,9 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
             (wire.ShareState("worker/0", 0, "cpu", 8, 7, ("m/1",), 1, 1000, {1: 5}, 9, "v100", ("m/1",), 40.0, GPU),),
             "edf",
             2,
+            "why",
         ),
-        "950805919ea8776f726b65722f3000a3637075080791a36d2f3101cd03e881010509a47631303091a36d2f31cb404400000000000094a54750552d31a45631303010cb4072c00000000000a365646602",
+        "960805919ea8776f726b65722f3000a3637075080791a36d2f3101cd03e881010509a47631303091a36d2f31cb404400000000000094a54750552d31a45631303010cb4072c00000000000a365646602a3776879",
     ),
     (
         wire.Hello(1, ("worker/0#a",), "boot", "ipc://e", ("worker",)),
@@ -166,6 +167,22 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         "983e03ce05f5e100ce009896809195a36d2f319292010492000205019292f7049203019197aa776f726b65722f30236100a47631303091a36d2f3191a36d2f31cb4044000000000000a54750552d31079192a17091920003",
     ),
     (
+        wire.RequestTrace(("m/1",), (wire.TracedRequest(0, 100, 50, 2, 7, "chat", True),), 3),
+        "944391a36d2f3191970064320207a463686174c303",
+    ),
+    (wire.DescribeScheduling(("m/1",)), "924491a36d2f31"),
+    (
+        wire.SchedulingState(
+            {"scheduler": "edf", "in_flight": 2},
+            (wire.ScheduledModel(wire.ModelReport(SPEC, Profile({1: 5}, 9)), wire.Distributions("m/1", 3)),),
+            (wire.ScheduledShare(64, 1.5, (0,)),),
+            10,
+            20,
+        ),
+        "964582a97363686564756c6572a3656466a9696e5f666c6967687402919293dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0983da36d2f3103cb000000000000000090c290a0919340cb3ff800000000000091000a14",
+    ),
+    (wire.UseScheduler("edf", {"admission": False}, "why"), "944fa365646681a961646d697373696f6ec2a3776879"),
+    (
         wire.QueriesArrived((("p", 3),)),
         "92429192a17003",
     ),
@@ -180,6 +197,24 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
         wire.Tuning(18, b"{}", 2, "why"),
         "954112c4027b7d02a3776879",
+    ),
+    (wire.Watch(7, 3, 300), "94500703cd012c"),
+    (
+        wire.Activity(
+            7,
+            9,
+            5_000_000_000,
+            (wire.ActionRecord("infer", "worker/0", 0, "m/1", 4, 3, 10, 20, 11, 22, 0, 1),),
+            (wire.RefusalRecord(50, "m/1", "expired", 2, 7),),
+            (wire.ShareActivity("worker/0", 0, 2, 11),),
+            4,
+            7,
+            "why",
+        ),
+        (
+            "9a510709cf000000012a05f200919ca5696e666572a8776f726b65722f3000a36d2f3104030a140b160001919532a36d2f31a7657870"
+            "6972656402079194a8776f726b65722f3000020b0407a3776879"
+        ),
     ),
     (wire.StartDriver("p", "/p.py", 256, 8_000_000, 1024), "9646a170a52f702e7079cd0100ce007a1200cd0400"),
     (wire.DriverReady("why"), "9247a3776879"),

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_common.transport.zmtp import (
+from horologe_common.transport.clients.zmtp import (
     COMMAND,
+    FRAMES_PER_FEED,
     GREETING,
     MORE,
     PARTS_MAX,
@@ -31,6 +32,11 @@ def open_reader(limit: int = LIMIT, header: int = HEADER) -> MessageReader:
 
 def packet(*frames: bytes) -> bytes:
     return b"".join(encode_message(frames))
+
+
+def feed_rest(reader: MessageReader) -> None:
+    while reader.is_behind:
+        reader.feed(b"")
 
 
 def contents(reader: MessageReader) -> list[list[bytes]]:
@@ -63,8 +69,21 @@ def test_large_frames_arrive_whole() -> None:
 
 def test_a_message_without_an_end_ends_the_connection() -> None:
     reader = open_reader()
+    reader.feed(bytes((MORE, 0)) * (PARTS_MAX + 1))
     with pytest.raises(ProtocolError, match=f"at most {PARTS_MAX} frames"):
-        reader.feed(bytes((MORE, 0)) * (PARTS_MAX + 1))
+        feed_rest(reader)
+
+
+@given(st.integers(0, 3 * FRAMES_PER_FEED), st.integers(1, 20_000))
+def test_a_read_of_many_messages_is_parsed_in_steps(count: int, piece: int) -> None:
+    reader, stream = open_reader(), packet(b"") * count + packet(b"end")
+    for at in range(0, len(stream), piece):
+        before = len(reader.messages)
+        reader.feed(stream[at : at + piece])
+        assert len(reader.messages) - before <= FRAMES_PER_FEED
+    feed_rest(reader)
+    assert contents(reader) == [[b""]] * count + [[b"end"]]
+    assert reader.unparsed_bytes == 0
 
 
 @pytest.mark.parametrize("piece", [1_000, 10_000_000])

@@ -13,11 +13,11 @@ import numpy as np
 
 from horologe_common.service.settings import SettingsError
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
-from horologe_experiments.tournament.bound import score_bound
 from horologe_experiments.tournament.match import Score, play
 from horologe_experiments.tournament.separate_queues import separate_kinds
 from horologe_experiments.tournament.traits import FIXED, find_traits
 from horologe_experiments.tournament.workload import build_workload
+from horologe_sim.comparison.bound import score_bound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MAX_ARRIVALS = 1_000_000
 """Lines of a file of arrivals."""
+STEPS = {"second": 1, "minute": 60}
+"""Names of the first column of a file of counts, with its unit in seconds."""
 
 
 def poisson(rate: float, seconds: float, seed: Seed) -> list[int]:
@@ -98,19 +100,22 @@ def read_arrivals(path: Path, limit: int = MAX_ARRIVALS) -> dict[str, list[int]]
 def read_counts(path: Path, seed: Seed = 0, limit: int = MAX_ARRIVALS) -> dict[str, list[int]]:
     """Read a CSV file with lines `second,count[,model]`. Draw the arrivals of each second evenly from it, by seed.
 
-    Return and raise as `read_arrivals`; `limit` bounds the sum of the counts.
+    The first line may name the columns. If the first one is `minute`, each line is a minute. Return and raise as
+    `read_arrivals`; `limit` bounds the sum of the counts.
     """
-    rng, left = np.random.default_rng(seed), limit
+    rng, left, unit = np.random.default_rng(seed), limit, 1
     times: dict[str, list[int]] = {}
     with path.open(newline="") as file:
         for number, row in enumerate(csv.reader(file), start=1):
-            if row:
+            if number == 1 and row and row[0].strip() in STEPS:
+                unit = STEPS[row[0].strip()]
+            elif row:
                 count = int(row[1]) if len(row) > 1 and row[1].strip().isdecimal() else -1
                 if count < 0:
                     raise ValueError(f"line {number}: got {','.join(row)!r}, wanted second,count[,model]")
                 if (left := left - count) < 0:
                     raise ValueError(f"got more than {limit:,} requests")
-                drawn = _time_ns(number, row[0]) + rng.integers(0, 10**9, count)
+                drawn = unit * _time_ns(number, row[0]) + rng.integers(0, unit * 10**9, count)
                 times.setdefault(row[2].strip() if len(row) > 2 else "", []).extend(drawn.tolist())
     return {model: sorted(arrivals) for model, arrivals in times.items()}
 

@@ -10,6 +10,7 @@ from horologe_common.service.service import Service
 from horologe_common.service.state_file import StateFile
 from horologe_common.status import HorologeError
 from horologe_tuner.core.tuner import Tuner, TunerState
+from horologe_tuner.rehearsal_thread import RehearsalThread, is_installed
 from horologe_tuner.scaler_thread import ScalerThread
 from horologe_tuner.scalers import create_scaler
 from horologe_tuner.settings import TunerSettings
@@ -27,7 +28,9 @@ def main() -> None:
     service = Service("tuner")
     settings = service.settings(TunerSettings, "tuner")
     links = service.links(settings.name)
-    core = Tuner(links.address("tuner", settings.name), settings)
+    core = Tuner(links.address("tuner", settings.name), settings, rehearses=is_installed())
+    if not is_installed():
+        log.info("rehearsals off", reason="horologe_sim is not installed: controller.scheduler auto uses the default")
     store = StateFile(TunerState, settings.state, "tuner", settings.name)
     try:
         scaler = create_scaler(settings)
@@ -48,11 +51,14 @@ def main() -> None:
             store.save(message)
 
         def write_log(entry: Any, buffers: Sequence[Buffer]) -> None:
-            write = log.warning if entry.event in ("blind", "scaler failed") else log.info
+            write = log.warning if entry.event in ("blind", "scaler failed", "rehearsal failed") else log.info
             write(entry.event, pipeline=entry.pipeline, what=entry.text, dry_run=entry.dry_run)
 
         reactor.attach(core.store, save)
         reactor.attach(core.journal, write_log)
+        rehearsals = RehearsalThread(lambda scores: reactor.post_threadsafe(core.rehearsal, core.address, scores))
+        reactor.attach(core.rehearsal, lambda message, buffers: rehearsals.call(message))
+        rehearsals.start()
         if scaler is not None:
             thread = ScalerThread(scaler, lambda scaled: reactor.post_threadsafe(core.scaler, core.address, scaled))
             reactor.attach(core.scaler, lambda message, buffers: thread.call(message))

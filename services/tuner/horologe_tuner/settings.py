@@ -23,9 +23,9 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scaler_target: str = ""
     """process: the control socket of `horologe up`, which sets it. docker: the compose project. swarm: the stack, whose
     name prefixes services. kubernetes: the namespace."""
-    scaler_names: tuple[str, ...] = ("*=worker",)
-    """Compose service, Swarm service or Deployment of each hardware type, as `v100=worker-v100`. `*` stands for any
-    other type, and in the name for the type: `*=worker-*`."""
+    scaler_names: tuple[str, ...] = ("*=gpu-worker",)
+    """Compose service, Swarm service or Deployment of each hardware type, as `v100=gpu-worker-v100`. `*` stands for any
+    other type, and in the name for the type: `*=gpu-worker-*`."""
     max_workers: int = 64
     """Limit of workers of one hardware type. Decisions beyond it are cut to it."""
     demand: Literal["paper", "relative"] = "paper"
@@ -40,6 +40,15 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Without events of the controller for this time, the tuner changes nothing."""
     reconcile_ns: int = s(5)
     """Interval at which a scaling that has not succeeded is tried again."""
+    rehearsal_interval_ns: int = s(10)
+    """Interval at which recent requests are played under other schedulers, if `controller.scheduler` is auto."""
+    rehearsal_window_ns: int = s(60)
+    """Requests of this time are played, at most the last `rehearsal_requests`."""
+    rehearsal_requests: int = 10_000
+    """Limit of requests. 10,000 requests under seven schedulers take about 3 s of CPU time."""
+    rehearsal_share: float = 0.25
+    """Part of a core that rehearsals may use, on average. They run with the lowest priority. A rehearsal that needs
+    more than its part of the interval stops, and compares the schedulers that it has played."""
     shadow_percent: float = 10.0
     """Percent of a device that the standby worker of a workload has more than the workload, if as much is left (iGniter
     section 4.2). 0: no standby workers."""

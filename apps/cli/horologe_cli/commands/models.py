@@ -144,12 +144,17 @@ def _status_document(description: Description) -> dict[str, Any]:
         | {"free_in_ms": share.free_at_ns / 1e6, "device_info": msgspec.structs.asdict(share.device_info)}
         for share in description.shares
     ]
-    return {"scheduler": description.scheduler, "requests_pending": description.requests_pending, "shares": shares}
+    return {
+        "scheduler": description.scheduler, "scheduler_reason": description.scheduler_reason,
+        "requests_pending": description.requests_pending, "shares": shares,
+    }  # fmt: skip
 
 
 def _print_status(description: Description) -> None:
     out = console()
     out.print(f"scheduler {description.scheduler}, {description.requests_pending} requests pending")
+    if description.scheduler_reason:
+        out.print(f"  {description.scheduler_reason}", markup=False)
     if not description.shares:
         out.print("no worker is connected")
         return

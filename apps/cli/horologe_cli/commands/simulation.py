@@ -27,7 +27,17 @@ Repository = Annotated[
 Slo = Annotated[str, typer.Option(help="Deadline of every request. Default: that of the model, or 100ms.")]
 Rate = Annotated[float, typer.Option(min=0.0, help="Requests per second (Poisson), in total.")]
 ArrivalsFile = Annotated[Path | None, typer.Option(help="CSV file of arrivals, seconds[,model].")]
-CountsFile = Annotated[Path | None, typer.Option(help="CSV file of rates, second,count[,model].")]
+CountsFile = Annotated[Path | None, typer.Option(help="CSV file of rates, second,count[,model] or minute,...")]
+RequestsFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="CSV file of requests, with columns seconds, model, application, length, exec_ms, slo_ms, rows. Compares "
+        "schedulers."
+    ),
+]
+Schedulers = Annotated[
+    str, typer.Option(help="Compare these schedulers, separated by commas. With --requests: default all.")
+]
 Devices = Annotated[int | None, typer.Option(min=1, help="Number of devices. Default: as in the scenario.")]
 Duration = Annotated[str, typer.Option(help="With --model: duration of the load.")]
 Pages = Annotated[int, typer.Option(min=1, help="With --model: 16 MiB pages for weights, per device.")]
@@ -48,6 +58,8 @@ def sim(
     rate: Rate = 0.0,
     trace: ArrivalsFile = None,
     counts: CountsFile = None,
+    requests: RequestsFile = None,
+    scheduler: Schedulers = "",
     devices: Devices = None,
     duration: Duration = "",
     pages: Pages = 1407,
@@ -68,27 +80,33 @@ def sim(
       horologe sim --model resnet50_v1 --slo 25ms --trace arrivals.csv --find-devices 99.9
       horologe sim --models ./models --counts per-second.csv --devices 2
       horologe sim two-models --trace-out timeline.json
+      horologe sim --requests mine.csv --devices 4
+      horologe sim ./mine.toml --scheduler horologe,auto,clockwork --json
     """
-    options = (model or (), models, slo, rate, trace, counts, devices or 1, duration, pages, noise)
+    options = (model or (), models, slo, rate, trace, counts, requests, devices or 1, duration, pages, noise)
     try:
         if scenario := _choose_scenario(file, *options):
-            _simulate(_override(scenario, seed=seed, workers=devices), find_devices, trace_out, json)
+            scenario = _override(scenario, seed=seed, workers=devices)
+            if scheduler or scenario.requests:
+                _compare(scenario, scheduler, json)
+            else:
+                _simulate(scenario, find_devices, trace_out, json)
     except Exception as error:
         fail_with(error, "")
 
 
 def _choose_scenario(file: str, *options: Any) -> Scenario | None:
     """Return the scenario of the file or of the options. Without either, list the examples and return None."""
-    from horologe_sim.scenario.command_line_scenario import ScenarioOptions, build_scenario
+    from horologe_sim.scenario.command_line_scenario import ScenarioOptions, build_scenario, replace_load
     from horologe_sim.scenario.scenario import example_names, read_scenario
 
     chosen = ScenarioOptions(*options)
-    if chosen.models or chosen.repository:
+    if chosen.models or chosen.repository or (chosen.requests and not file):
         if file:
             fail("FILE, --model, --models: got a file and models, wanted one of them", ExitCode.USAGE)
         return build_scenario(chosen)
     if file:
-        return read_scenario(file)
+        return replace_load(read_scenario(file), chosen)
     for name in example_names():
         console().print(name)
     return None
@@ -101,6 +119,21 @@ def _simulate(scenario: Scenario, find_devices: float | None, trace_out: Path | 
         return
     report = _run(scenario, trace_out, quiet=json)
     console().print(report.to_json() if json else report.table(), markup=False, soft_wrap=True)
+
+
+def _compare(scenario: Scenario, schedulers: str, json: bool) -> None:
+    """Play the scenario under each scheduler, and print the results side by side."""
+    from rich.progress import Progress
+
+    from horologe_sim.comparison.scheduler_comparison import compare_schedulers
+
+    names = [name.strip() for name in schedulers.split(",") if name.strip()]
+    with Progress(console=stderr_console(), transient=True, disable=is_silent(json)) as progress:
+        task = progress.add_task(scenario.name, total=1.0)
+        comparison = compare_schedulers(
+            scenario, names, lambda done, name: progress.update(task, completed=done, description=name)
+        )
+    console().print(comparison.to_json() if json else comparison.table(), markup=False, soft_wrap=True)
 
 
 def replay(

@@ -99,6 +99,10 @@ def _print(status: dict[str, Any], json: bool) -> None:
         out.print(f"scaler {status['scaler']}: {status['scaler_error']}", style="red", markup=False)
     if not (status["pipelines"] or status["workloads"]):
         out.print("no plan is applied")
+    if rehearsal := status["rehearsal"]:
+        served = ", ".join(f"{name} {share:.2%}" for name, share in rehearsal["served"].items())
+        text = f"scheduler {rehearsal['scheduler']}; of the last {rehearsal['requests']:,} requests in time: {served}"
+        out.print(rehearsal["error"] or text, markup=False)
     for pipeline in status["pipelines"]:
         _print_pipeline(out, pipeline, status["dry_run"])
     _print_workloads(out, status)

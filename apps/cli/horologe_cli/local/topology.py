@@ -117,6 +117,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     Reads every setting, so that errors are found before a process starts. Raises SettingsError for an invalid setting,
     a missing models folder and a port in use.
     """
+    from horologe_controller.schedulers import AUTO
     from horologe_frontend.auth import check_open
 
     flags = _command_line_flags(options)
@@ -131,11 +132,12 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     clients = tuple(_resolve_client(endpoint) for endpoint in settings["frontend"].clients)
     flags.setdefault("frontend", {})["clients"] = ",".join(clients)
     workers = options.workers or default_workers()
+    tuner = options.tuner or settings["controller"].scheduler == AUTO
     if not settings["controller"].workers:
         flags.setdefault("controller", {})["workers"] = str(workers)
     names = ["frontend", "selector", "controller"] if options.split else ["edge"]
     names += [f"worker-{number}" for number in range(workers)]
-    names += ["profiler"] * options.profiler + ["tuner"] * options.tuner
+    names += ["profiler"] * options.profiler + ["tuner"] * tuner
     metrics = _metrics_addresses(names, settings["metrics"].bind)
     builder = ChildSpecs(options.config, flags, metrics, folder, env)
     children = builder.split() if options.split else builder.fused()
@@ -144,7 +146,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     if options.profiler:
         children.append(builder.profiler(options.split))
     control = ""
-    if options.tuner:
+    if tuner:
         control = str(folder / "control") if settings["tuner"].scaler in ("none", "process") else ""
         children.append(builder.tuner(options.split, control))
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
@@ -202,10 +204,10 @@ def _read_settings(config: str, env: Mapping[str, str], flags: Mapping[str, Mapp
     settings: dict[str, Any] = {
         name: load_settings(kind, name, file, env, flags.get(name)) for name, kind in sections.items()
     }
-    from horologe_controller.schedulers import SCHEDULERS
+    from horologe_controller.schedulers import AUTO, SCHEDULERS
 
-    if (scheduler := settings["controller"].scheduler) not in SCHEDULERS:
-        raise SettingsError(f"controller.scheduler: got {scheduler!r}, wanted one of {', '.join(SCHEDULERS)}")
+    if (scheduler := settings["controller"].scheduler) not in (*SCHEDULERS, AUTO):
+        raise SettingsError(f"controller.scheduler: got {scheduler!r}, wanted one of {', '.join(SCHEDULERS)}, {AUTO}")
     return settings
 
 

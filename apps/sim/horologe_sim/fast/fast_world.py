@@ -49,7 +49,8 @@ class FastWorld:
     """A run. `watch` gets the device, message, Result and predicted end of every finished action.
 
     Requests name a model by its index in `models`. Every device has all of them, or those of its entry in `installed`.
-    `factors`: the execution times of each device as multiples of those of the models; empty: all 1.
+    `factors`: the execution times of each device as multiples of those of the models; empty: all 1. `pages`: those of
+    each device; empty: as in `setting`. `neighbours`: further cores in the controller's process.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class FastWorld:
         watch: Watch | None = None,
         installed: Sequence[Sequence[SimModel]] = (),
         factors: Sequence[float] = (),
+        pages: Sequence[int] = (),
+        neighbours: Sequence[Core] = (),
         observer: CoreObserver | None = None,
     ) -> None:
         self.setting = setting
@@ -92,11 +95,13 @@ class FastWorld:
             for on_device in installed or [models] * setting.devices
         ]
         self._factors = factors or [1.0] * len(self._installed)
+        self._pages = pages or [setting.pages] * len(self._installed)
         self.devices: dict[str, FastDevice] = {}
         """Connected devices by address. Those of the start have the incarnation 1."""
         self._core: Core = TimedCore(self.controller, clock) if clock else self.controller
-        self._host = CoreHost([self._core], lambda: self.now_ns, NoTransport(), raise_fault)
+        self._host = CoreHost([*neighbours, self._core], lambda: self.now_ns, NoTransport(), raise_fault)
         self._host.observer = observer
+        self._host.introduce_cores(HOST)
         self._host.attached[CLIENT] = self._to_client
         self._enqueue(CLIENT, PeerConnected(CLIENT, HOST))
         for number in range(len(self._installed)):
@@ -171,7 +176,15 @@ class FastWorld:
             self._loaded[message.model] -= device.unload(message.model)
 
     def _enqueue(self, sender: str, message: Any) -> None:
-        self._host.enqueue(((self.controller.address, sender, message, ()),))
+        self.post(self.controller.address, sender, message)
+
+    def attach(self, address: str, deliver: Callable[[Any, Sequence[Buffer]], None]) -> None:
+        """Have the messages for an address delivered to a function."""
+        self._host.attached[address] = deliver
+
+    def post(self, to: str, sender: str, message: Any) -> None:
+        """Put a message into the mailbox of a core."""
+        self._host.enqueue(((to, sender, message, ()),))
 
     def connect_device(self, number: int, incarnation: int = 1) -> None:
         """Connect a device, with no model in its pages."""
@@ -179,7 +192,7 @@ class FastWorld:
         device = self.devices[address] = FastDevice(
             address,
             self._installed[number],
-            self.setting.pages,
+            self._pages[number],
             Draws(self.setting.noise, [self._seed, 2, number, incarnation - 1]),
             self.setting.worker_ns,
             self.schedule,
@@ -189,7 +202,7 @@ class FastWorld:
         )
         self._host.attached[address] = partial(self._to_device, device)
         self._enqueue(address, PeerConnected(address, HOST))
-        self._enqueue(address, Register((Share(0, "emulated", self.setting.pages),), device.reports()))
+        self._enqueue(address, Register((Share(0, "emulated", self._pages[number]),), device.reports()))
 
     def disconnect_device(self, address: str) -> None:
         """Lose a device, with the actions on it."""
@@ -237,11 +250,11 @@ class FastWorld:
         if loop >= 0 and slo_ns:
             self.schedule(self.begin_ns + sent_ns + slo_ns + self.setting.grace_ns + 1, self._on_timeout, number)
         budget_ns = (slo_ns or BEST_EFFORT_NS) - (self.now_ns - self.begin_ns - sent_ns)
-        solo_ns, application, length = traits
+        solo_ns, application, length, rows = traits
         if solo_ns:
             self._solo_ns[number] = solo_ns
         budget_ns = max(1, budget_ns)
-        self._enqueue(CLIENT, Submit(number, key, budget_ns, 1, CLIENT, number, not slo_ns, 0, length, application))
+        self._enqueue(CLIENT, Submit(number, key, budget_ns, rows, CLIENT, number, not slo_ns, 0, length, application))
         return number
 
     def _on_outcome(self, now_ns: int, outcome: Outcome) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from horologe_common.clock import ms, us
 
 if TYPE_CHECKING:
@@ -153,3 +155,39 @@ class Ledger:
 
     def _error(self, kind: str, error_ns: int) -> None:
         self.errors[kind, "under" if error_ns > 0 else "over"].add(abs(error_ns))
+
+
+class GroupLedger(Ledger):
+    """Counts by group without histograms."""
+
+    def __init__(self, groups: int, from_ns: int) -> None:
+        super().__init__([], 0, 1, from_ns)
+        self.counts = np.zeros((5, groups), np.int64)
+        """(sent, in time, late, timed out, refused; groups)."""
+
+    def sent(self, sent_ns: int, group: int, model: int, cold: bool) -> None:
+        """Count a request that was sent."""
+        self._count(0, sent_ns, group)
+
+    def answered(self, sent_ns: int, group: int, took_ns: int, slo_ns: int, grace_ns: int) -> None:
+        """Count a request that was answered after `took_ns`."""
+        late = bool(slo_ns) and took_ns > slo_ns
+        self._count(1 + late + (late and took_ns > slo_ns + grace_ns), sent_ns, group)
+
+    def unserved(self, sent_ns: int, group: int) -> None:
+        """Count a refused request."""
+        self._count(4, sent_ns, group)
+
+    def ran(self, end_ns: int, rows: int, took_ns: int, expected_ns: int, promised_ns: int) -> None:
+        """Do nothing."""
+
+    def loaded(self, end_ns: int, took_ns: int, expected_ns: int) -> None:
+        """Do nothing."""
+
+    def check(self) -> None:
+        """Check that every request has at most one end."""
+        assert (self.counts[1:].sum(0) <= self.counts[0]).all()
+
+    def _count(self, row: int, sent_ns: int, group: int) -> None:
+        if sent_ns >= self.from_ns:
+            self.counts[row, group] += 1

@@ -25,6 +25,7 @@ class DynamicRequest(NamedTuple):
     solo_ns: int
     application: str = ""
     length: int = 0
+    rows: int = 1
 
 
 STATIC = DynamicRequest(0)

@@ -37,7 +37,9 @@ class ScenarioOptions(NamedTuple):
     trace: Path | None = None
     """CSV file of lines `seconds[,model]`."""
     counts: Path | None = None
-    """CSV file of lines `second,count[,model]`."""
+    """CSV file of lines `second,count[,model]`, or `minute,count[,model]` below a line with these names."""
+    requests: Path | None = None
+    """CSV file with a line for each request. Its models need not be named."""
     devices: int = 1
     duration: str = ""
     pages: int = 1407
@@ -52,20 +54,29 @@ def build_scenario(options: ScenarioOptions) -> Scenario:
         entries += measured_models(options.repository, slo_ns, bool(options.slo))
     if options.noise not in NOISES:
         raise SettingsError(f"--noise: got {options.noise!r}, wanted one of {', '.join(NOISES)}")
-    if (options.rate > 0) + (options.trace is not None) + (options.counts is not None) != 1:
-        raise SettingsError("--rate, --trace, --counts: got several or none, wanted one of them")
-    loads: tuple[LoadPhase, ...] = (LoadPhase(rate=options.rate),)
-    last_ns = s(10)
+    sources = (options.rate or None, options.trace, options.counts, options.requests)
+    if sum(source is not None for source in sources) != 1:
+        raise SettingsError("--rate, --trace, --counts, --requests: got several or none, wanted one of them")
+    scenario = Scenario(
+        entries, (LoadPhase(rate=options.rate),), name="command line", settle_ns=s(2), path="direct",
+        workers=options.devices, noise=NOISES[options.noise], slo_ns=slo_ns,
+        worker=WorkerSettings(pages_bytes=options.pages * PAGE_BYTES),
+    )  # fmt: skip
+    return replace_load(scenario, options)
+
+
+def replace_load(scenario: Scenario, options: ScenarioOptions) -> Scenario:
+    """Return the scenario with the requests of the options' file, if they name one, and their duration."""
+    loads, last_ns = scenario.load, scenario.duration_ns
     if options.trace:
         loads, last_ns = _arrivals("--trace", options.trace, read_arrivals)
     elif options.counts:
         loads, last_ns = _arrivals("--counts", options.counts, read_counts)
-    return Scenario(
-        entries, loads, name="command line",
-        duration_ns=parse_quantity("--duration", options.duration, DURATIONS) if options.duration else last_ns,
-        settle_ns=s(2), path="direct", workers=options.devices, noise=NOISES[options.noise],
-        worker=WorkerSettings(pages_bytes=options.pages * PAGE_BYTES),
-    )  # fmt: skip
+    elif options.requests:
+        loads, last_ns = (), 1
+    duration_ns = parse_quantity("--duration", options.duration, DURATIONS) if options.duration else last_ns
+    requests = str(options.requests) if options.requests else scenario.requests
+    return msgspec.structs.replace(scenario, load=loads, duration_ns=duration_ns, requests=requests)
 
 
 def measured_models(repository: Path, slo_ns: int, override: bool) -> tuple[ModelEntry, ...]:

@@ -35,7 +35,7 @@ from horologe_sim.engine.virtual_worker import SimModel
 from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from horologe_common.core.hosting import CoreObserver
     from horologe_common.interference.colocation import CoLocatedModel, DeviceActivity
@@ -79,6 +79,8 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Times by the share of a device and its neighbours, as in `[emulated.sharing]`, instead of `exec_ms`."""
     batch_sizes: tuple[int, ...] = BATCH_SIZES
     """Batch sizes of a model with `sharing`."""
+    base_ms: float = 0.0
+    """With execution times of requests (`Scenario.requests`): time of a batch without its rows."""
 
 
 class ShareEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,8 +110,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All inputs of a simulation."""
 
-    models: tuple[ModelEntry, ...]
-    load: tuple[LoadPhase, ...]
+    models: tuple[ModelEntry, ...] = ()
+    load: tuple[LoadPhase, ...] = ()
     name: str = "scenario"
     description: str = ""
     seed: int = 0
@@ -140,6 +142,10 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faults: tuple[Fault, ...] = ()
     applications: tuple[Application, ...] = ()
     """Applications that exist from the start. Only with `path = "whole"`."""
+    requests: str = ""
+    """CSV file with a line for each request, instead of `load` (`comparison/request_file.py`)."""
+    slo_ns: int = ms(100)
+    """SLO of models that only `requests` names."""
     pipelines: str = ""
     """Folder of pipelines. Loads can name them among `models`. Only with `path = "whole"`."""
 
@@ -203,9 +209,25 @@ def read_scenario(path: str | Path) -> Scenario:
     except ValueError as error:  # not TOML, or not UTF-8
         raise SettingsError(f"scenario {path}: {error}") from error
     try:
-        return msgspec.convert({"name": file.stem, **read_units(f"scenario {path}", table)}, Scenario, strict=False)
+        scenario = msgspec.convert({"name": file.stem, **read_units(f"scenario {path}", table)}, Scenario, strict=False)
     except msgspec.ValidationError as error:
         raise SettingsError(f"scenario {path}: {error}") from error
+    requests = str(file.parent / scenario.requests) if scenario.requests else ""
+    return msgspec.structs.replace(scenario, models=fill_catalogue(scenario.models), requests=requests)
+
+
+def fill_catalogue(entries: Iterable[ModelEntry]) -> tuple[ModelEntry, ...]:
+    """Return the entries. Those without times get the times and weights of the catalogue model of their name."""
+    from horologe_sim.scenario.clockwork_models import read_catalogue
+
+    catalogue, filled = read_catalogue(), []
+    for entry in entries:
+        if not entry.exec_ms and entry.sharing is None and (row := catalogue.get(entry.name)):
+            entry = msgspec.structs.replace(
+                entry, exec_ms=row.exec_ms, load_ms=entry.load_ms or row.load_ms, weights_mb=row.weights_mb
+            )
+        filled.append(entry)
+    return tuple(filled)
 
 
 def example_names() -> list[str]:
@@ -225,6 +247,8 @@ def run_scenario(
     """
     from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 
+    if scenario.requests:
+        raise SettingsError(f"requests: got {scenario.requests}, wanted [[load]]: only --scheduler plays such a file")
     cluster = SimulatedCluster(scenario if seed is None else msgspec.structs.replace(scenario, seed=seed))
     if timeline:
         cluster.world.observer = timeline(cluster.begin_ns)
@@ -261,7 +285,8 @@ def _field_name(key: str) -> str:
 
 def _copies(entry: ModelEntry, percent: float = 100.0, activity: DeviceActivity | None = None) -> list[SimModel]:
     if not entry.exec_ms and entry.sharing is None:
-        raise HorologeError(f"model {entry.name}: exec_ms: got no times, wanted one for each batch size")
+        wanted = "wanted one for each batch size, or the name of a catalogue model"
+        raise HorologeError(f"model {entry.name}: exec_ms: got no times, {wanted}")
     names = [entry.name] if entry.count == 1 else [f"{entry.name}-{number}" for number in range(entry.count)]
     sizes = tuple(sorted(entry.exec_ms)) if entry.sharing is None else entry.batch_sizes
     datatype = "UINT64" if entry.echo or entry.accuracy else "FP32"

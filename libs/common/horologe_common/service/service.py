@@ -18,6 +18,7 @@ from horologe_common.recording.recorder import RecorderSettings, install
 from horologe_common.service import metrics
 from horologe_common.service.descriptors import raise_limit
 from horologe_common.service.log import LogSettings, configure, logger
+from horologe_common.service.malloc import return_large_blocks
 from horologe_common.service.metrics import MetricsSettings
 from horologe_common.service.process_stats import process_stats
 from horologe_common.service.settings import SettingsError, load_settings
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from horologe_common.core.protocol import Core
-    from horologe_common.transport.client_server import ClientLimits
+    from horologe_common.transport.clients.client_server import ClientLimits
 
 
 @runtime_checkable
@@ -65,6 +66,7 @@ class Service:
             self._flags.setdefault(section, {})[field] = value
         configure(self.settings(LogSettings, "log"), name)
         raise_limit()
+        return_large_blocks()
 
     def settings(self, kind: type[S], section: str) -> S:
         """Return the settings of a section. End the process with a message if one is invalid."""

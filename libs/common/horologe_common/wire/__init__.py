@@ -17,11 +17,13 @@ import msgspec
 from horologe_common.status import HorologeError, InvalidInput, TooLarge
 from horologe_common.wire.application_messages import *
 from horologe_common.wire.client_frontend import *
+from horologe_common.wire.console_messages import *
 from horologe_common.wire.controller_worker import *
 from horologe_common.wire.driver_messages import *
 from horologe_common.wire.holder_messages import *
 from horologe_common.wire.message import *
 from horologe_common.wire.pipeline_messages import *
+from horologe_common.wire.rehearsal_messages import *
 from horologe_common.wire.request_messages import *
 from horologe_common.wire.tuning_messages import *
 
@@ -35,9 +37,11 @@ AnyMessage: TypeAlias = (
     ApplicationMessage
     | ClientMessage
     | ConnectionMessage
+    | ConsoleMessage
     | DriverMessage
     | HolderMessage
     | PipelineMessage
+    | RehearsalMessage
     | RequestMessage
     | TuningMessage
     | WorkerMessage

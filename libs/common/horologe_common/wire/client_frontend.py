@@ -32,6 +32,8 @@ class Predict(Message, frozen=True, tag=1):
     sent_ns: int = 0
     """The client's monotonic clock when it sent this. The differences between its requests show how long each waited
     in sockets. 0: unknown."""
+    name: str = ""
+    """The client's own name of the request, such as the `id` of an HTTP request. Only recordings use it."""
 
 
 class Answer(Message, frozen=True, tag=2):
@@ -153,6 +155,8 @@ class Description(Message, frozen=True, tag=8):
     shares: tuple[ShareState, ...]
     scheduler: str
     requests_pending: int
+    scheduler_reason: str = ""
+    """With `controller.scheduler` auto: why this scheduler is used."""
 
 
 ClientMessage: TypeAlias = Predict | Answer | Cancel | ModelInfo | Models | Admit | Describe | Description

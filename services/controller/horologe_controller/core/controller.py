@@ -15,9 +15,11 @@ from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
 from horologe_common.wire import (
+    Activity,
     Admit,
     Cancel,
     Describe,
+    DescribeScheduling,
     Description,
     Distributions,
     Drain,
@@ -29,8 +31,11 @@ from horologe_common.wire import (
     Result,
     Settled,
     Submit,
+    UseScheduler,
+    Watch,
 )
 from horologe_controller.core.actions import ActionMetrics, Actions
+from horologe_controller.core.activity_recorder import ActivityRecorder
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.cluster.description import describe_shares
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
@@ -39,15 +44,19 @@ from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.cluster_metrics import publish_cluster, publish_requests
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
+from horologe_controller.core.request_tracer import RequestTracer
 from horologe_controller.core.requests.lifecycle import RequestLifecycle
 from horologe_controller.core.runtime_distributions import store_distributions
+from horologe_controller.core.scheduler_choice import SchedulerChoice
+from horologe_controller.core.scheduling_state import describe_scheduling
 from horologe_controller.schedulers import create_scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling import scheduler
     from horologe_controller.settings import ControllerSettings
 
@@ -61,15 +70,19 @@ class Controller:
         self.host = host
         self.out: list[Out] = []
         self.cluster = Cluster(settings.return_latency_window)
-        self.scheduler = create_scheduler(settings)
+        self.stats = Stats()
+        self._choice = SchedulerChoice(settings, self.stats)
+        self.scheduler = create_scheduler(self._choice.settings)
         discovery = WorkerDiscovery(settings.workers, settings.discovery_ns)
         self.catalogue = ModelCatalogue(self.cluster, discovery)
-        self.stats = Stats()
         self._metrics = ActionMetrics(self.stats)
-        self._events = EventRecorder(settings.events_ns)
+        tracer = RequestTracer(settings.margin_ns) if self._choice.automatic else None
+        self._events = EventRecorder(settings.events_ns, tracer)
+        self._activity = ActivityRecorder()
         self._requests = RequestLifecycle(
-            settings, self.cluster, self.scheduler, self.catalogue, self._metrics, self._post, self._events
-        )
+            settings, self.cluster, self.scheduler, self.catalogue, self._metrics, self._post, self._events,
+            self._activity,
+        )  # fmt: skip
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
         self._load_backoff = LoadBackoff(settings.load_backoff_ns, settings.load_backoff_max_ns)
         self._peers: dict[str, str] = {}
@@ -95,16 +108,21 @@ class Controller:
                 self.out.extend(self.catalogue.admit(sender, message))
             case Settled():
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
-            case Distributions() | Plan() | QueriesArrived():
+            case Distributions() | Plan() | QueriesArrived() | DescribeScheduling() | UseScheduler():
                 self._on_published(now_ns, sender, message)
-            case Describe():
-                shares = describe_shares(now_ns, self.cluster, message.model)
-                description = Description(message.id, shares, self.settings.scheduler, self.pending())
-                self.out.append(Out(sender, description))
+            case Describe() | Watch():
+                self.out.append(Out(sender, self._describe(now_ns, message)))
             case PeerConnected():
                 self._on_peer_connected(now_ns, message)
             case PeerDisconnected():
                 self._on_peer_disconnected(now_ns, message.address)
+
+    def _describe(self, now_ns: int, message: Describe | Watch) -> Description | Activity:
+        """Return the state of the cluster, or what has happened in it."""
+        if isinstance(message, Watch):
+            return self._activity.answer(now_ns, message)
+        shares = describe_shares(now_ns, self.cluster, message.model)
+        return Description(message.id, shares, self._choice.name, self.pending(), self._choice.reason)
 
     def tick(self, now_ns: int) -> None:
         """Admit the buffered requests, plan, and send the planned actions."""
@@ -113,9 +131,12 @@ class Controller:
         if self.catalogue.discovery.missing:
             self._discover_workers(now_ns)
         self._adopt_model_changes(now_ns)
+        if self._choice.wanted is not None:
+            self._change_scheduler(now_ns)
         self._requests.admit_buffered(now_ns, self._peers)
         if self.cluster.workers and now_ns >= self._ping_ns:
             self._ping_ns = now_ns + self.settings.ping_ns
+            self._activity.end_lease(now_ns)
             requests, cancels = self._actions.find_overdue(now_ns)
             self._requests.retry_requests(now_ns, requests, Status.LATE)
             self.out.extend(cancels)
@@ -144,12 +165,19 @@ class Controller:
             self._requests.requeue_revised(now_ns, changes.revised_models)
             changes.revised_models.clear()
 
+    def _change_scheduler(self, now_ns: int) -> None:
+        """Hand the queued requests over to the scheduler that is wanted. Cluster and estimates stay as they are."""
+        if (settings := self._choice.adopt()) is not None:
+            self.cluster.mark_all()
+            self.scheduler = create_scheduler(settings)
+            self._requests.change_scheduler(now_ns, self.scheduler)
+
     def _plan(self, now_ns: int) -> scheduler.Plan:
         """Call the scheduler, and carry out its plan."""
         plan = self.scheduler.plan(now_ns, self.cluster)
         self.out.extend(self._actions.carry_out(now_ns, plan))
         if plan.refuse:
-            for_each(plan.refuse, self._requests.finish_refused)
+            for_each(plan.refuse, lambda refusal: self._requests.finish_refused(now_ns, refusal))
         return plan
 
     def wakeup_ns(self) -> int | None:
@@ -167,12 +195,17 @@ class Controller:
         """Return the number of open requests."""
         return len(self._requests.table) + len(self._requests.awaited.submits)
 
+    def open_requests(self) -> Iterator[Request]:
+        """Iterate over the open requests."""
+        return iter(self._requests.table)
+
     def refresh_stats(self) -> None:
         """Update derived metrics. Called before the metrics are read."""
         self._metrics.publish(self.cluster.specs.values())
         publish_cluster(self._now_ns, self.stats, self.cluster)
         publish_requests(self._now_ns, self.stats, self.cluster, self._requests.table)
         self.stats.set("horologe_workers_expected", to=self.settings.workers)
+        self._choice.refresh_stats()
 
     def check(self) -> None:
         """Assert that pages add up, and that every request is queued or in exactly one pending action."""
@@ -195,10 +228,14 @@ class Controller:
     def _record_result(self, now_ns: int, action: Action, end_ns: int, result: Result) -> None:
         took_ns = result.end_ns - result.begin_ns
         self._metrics.record_result(action, result, took_ns, end_ns)
+        if self._activity.active:
+            self._activity.record_action(action, took_ns, end_ns, result.status)
         ok, estimate = result.status == Status.OK, action.share.find_estimate(action.model)
         if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
-            steady = action.model not in self.cluster.distributions
-            estimate.observe(now_ns, action.batch_size, took_ns, steady=steady)
+            dynamic = self.cluster.distributions.get(action.model)
+            estimate.observe(now_ns, action.batch_size, took_ns, steady=dynamic is None)
+            if dynamic is not None and (steady_ns := dynamic.steady_ns(action.requests, action.batch_size)):
+                action.share.pace.observe(now_ns, 1000 * took_ns // steady_ns)
         if action.kind == "load":
             action.share.finish_load(action.model, ok=ok)
             if result.status == Status.FAILED:
@@ -238,8 +275,13 @@ class Controller:
         self._actions.adopt_loads(now_ns, worker, message)
         self._requests.admit_awaited()
 
-    def _on_published(self, now_ns: int, sender: str, message: Distributions | Plan | QueriesArrived) -> None:
-        """Store distributions, unless they belong to a content that is not served any more. Adopt plans of tuners.
+    def _on_published(
+        self,
+        now_ns: int,
+        sender: str,
+        message: Distributions | QueriesArrived | Plan | DescribeScheduling | UseScheduler,
+    ) -> None:
+        """Store distributions, unless they belong to a content that is not served any more.
 
         Record the queries of pipelines for the tuners.
         """
@@ -247,21 +289,27 @@ class Controller:
             if self._events.active:
                 for pipeline, count in message.counts:
                     self._events.record_queries(now_ns, pipeline, count)
-            return
-        if isinstance(message, Plan):
-            self._on_plan(now_ns, sender, message)
-            return
-        spec = self.cluster.specs.get(message.model)
-        if spec is None or message.content_hash in ("", spec.content_hash):
-            store_distributions(self.cluster.distributions, message)
+        elif isinstance(message, Distributions):
+            spec = self.cluster.specs.get(message.model)
+            if spec is None or message.content_hash in ("", spec.content_hash):
+                store_distributions(self.cluster.distributions, message)
+        elif role(sender) == "tuner" and sender in self._peers:
+            self._on_tuner(now_ns, sender, message)
 
-    def _on_plan(self, now_ns: int, sender: str, plan: Plan) -> None:
-        """Adopt a tuner's plan, and send it events from now on. A plan without a number only subscribes."""
-        if role(sender) != "tuner" or sender not in self._peers:
-            return
-        self._events.add_tuner(now_ns, sender)
-        if plan.number:
-            apply_plan(self.cluster, plan)
+    def _on_tuner(self, now_ns: int, sender: str, message: Plan | DescribeScheduling | UseScheduler) -> None:
+        """Adopt a tuner's plan or scheduler, or describe the scheduling to it.
+
+        The tuner gets events from its first plan on. A plan without a number only subscribes.
+        """
+        if isinstance(message, Plan):
+            self._events.add_tuner(now_ns, sender)
+            if message.number:
+                apply_plan(self.cluster, message)
+        elif isinstance(message, UseScheduler):
+            self._choice.request_change(message)
+        else:
+            state = describe_scheduling(now_ns, self.cluster, self._choice.settings, message.models)
+            self.out.append(Out(sender, state))
 
     def _on_status(self, now_ns: int, sender: str, message: Pong | Drain | Ping) -> None:
         """Update the clock of a worker, stop planning for a worker that drains, or answer a selector."""
@@ -286,7 +334,8 @@ class Controller:
         """Plan a lost worker's requests again; cancel the requests of a lost submitter."""
         self._peers.pop(address, None)
         self.out.extend(self.catalogue.remove_peer(address))
-        self._events.remove_tuner(address)
+        if self._events.remove_tuner(address):
+            self._choice.request_default()
         if worker := self.cluster.workers.get(address):
             self.cluster.remove_worker(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)

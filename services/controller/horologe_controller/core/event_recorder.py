@@ -12,9 +12,11 @@ from horologe_common.latency_buckets import latency_bucket
 from horologe_common.wire import DeviceState, Events, ModelEvents, PipelineArrivals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.request_tracer import RequestTracer
+    from horologe_controller.core.requests.request import Request
 
 BIN_NS = ms(10)
 
@@ -33,8 +35,10 @@ class _ModelCounts(msgspec.Struct):
 class EventRecorder:
     """Collects events while a tuner subscribes. Its memory is bounded by the models and the bins of an interval."""
 
-    def __init__(self, interval_ns: int) -> None:
+    def __init__(self, interval_ns: int, tracer: RequestTracer | None = None) -> None:
         self._interval_ns = interval_ns
+        self._tracer = tracer
+        """None: tuners get no traces of requests."""
         self._numbers: dict[str, int] = {}
         """Tuner -> number of its last message."""
         self._models: dict[str, _ModelCounts] = {}
@@ -55,18 +59,23 @@ class EventRecorder:
             if not self.active:
                 self.active, self._sent_ns, self.due_ns = True, now_ns, now_ns + self._interval_ns
 
-    def remove_tuner(self, address: str) -> None:
-        """Stop recording if this was the last tuner."""
-        self._numbers.pop(address, None)
+    def remove_tuner(self, address: str) -> bool:
+        """Stop recording if this was the last tuner. Return whether it was."""
+        removed = self._numbers.pop(address, None) is not None
         self._devices.pop(address, None)
         if not self._numbers:
             self.active, self.due_ns = False, None
             self._models.clear()
             self._queries.clear()
+        return removed and not self._numbers
 
-    def record_arrivals(self, now_ns: int, model: str, count: int) -> None:
-        """Count requests that have arrived in this turn. Call it once per turn and model."""
-        _add(self._find(model).bins, now_ns, count)
+    def record_arrivals(self, now_ns: int, requests: Sequence[Request]) -> None:
+        """Count requests that have arrived in this turn. Call it once per turn and queue."""
+        first = requests[0]
+        if self._tracer is not None:
+            self._tracer.add(requests)
+        if not first.best_effort:
+            _add(self._find(first.model).bins, now_ns, len(requests))
 
     def record_queries(self, now_ns: int, pipeline: str, count: int) -> None:
         """Count queries that have arrived at a selector in its last turn."""
@@ -103,12 +112,15 @@ class EventRecorder:
         pipelines = tuple(PipelineArrivals(name, _ages(bins, now_ns)) for name, bins in queries.items())
         devices = describe_devices(cluster)
         outs = []
+        trace = None if self._tracer is None else self._tracer.pop(now_ns, cluster)
         for address, number in self._numbers.items():
             self._numbers[address] = number + 1
             changed = devices if self._devices.get(address) != devices else None
             self._devices[address] = devices
             plan = cluster.planned.number
             outs.append(Out(address, Events(number + 1, span_ns, BIN_NS, events, changed, plan, pipelines)))
+            if trace is not None:
+                outs.append(Out(address, trace))
         return outs
 
     def _find(self, model: str) -> _ModelCounts:

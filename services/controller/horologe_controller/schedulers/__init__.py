@@ -33,6 +33,10 @@ SCHEDULERS: dict[str, Callable[[ControllerSettings], SchedulingPolicy]] = {
 """Value of `controller.scheduler` -> policy. `create_scheduler` builds the scheduler: a `Planner` with this policy."""
 
 
+AUTO, DEFAULT = "auto", "horologe"
+"""auto: the scheduler that a tuner chooses, at first the default (`core/scheduler_choice.py`)."""
+
+
 def create_scheduler(settings: ControllerSettings) -> Planner:
     """Return a planner with the policy that `settings.scheduler` names. Raises KeyError for an unknown name."""
     return Planner(SCHEDULERS[settings.scheduler](settings), settings)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
+from horologe_frontend.http.event_stream import EventStream
 from horologe_frontend.http.http_responses import CONTINUE, STATUS_LINES, HttpResponse, failure
 from horologe_frontend.http.request_limits import KNOWN_BYTES, MAX_PIPELINED, HttpRequest
 from horologe_frontend.http.request_reader import LINGER_BYTES, QueuedRequest, RequestReader, StopReading
@@ -69,8 +70,9 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._read_closed:
             self._arrived_bytes += len(data)
-            if self._arrived_bytes > LINGER_BYTES:
-                self._transport.pause_reading()
+            self._transport.pause_reading()
+            if self._arrived_bytes <= LINGER_BYTES:
+                self._turns.defer(self.account, partial(self._turns.read, self._transport))
             return
         if self._reader is None and self._current is None and not self._write_paused and len(data) <= KNOWN_BYTES:
             request = self._limits.known_heads.find_request(data, self.account)
@@ -88,7 +90,7 @@ class HttpConnection(asyncio.Protocol):
     def _parse_deferred(self, data: bytes) -> None:
         self.account.release(len(data))
         if not self._read_closed:
-            self._transport.resume_reading()
+            self._turns.read(self._transport)
             self._parse(data)
 
     def _parse(self, data: bytes) -> None:
@@ -121,8 +123,6 @@ class HttpConnection(asyncio.Protocol):
         self._arrived_bytes += size
         if refusal := self._reader.check_arrived(self._arrived_bytes):
             self._refuse(refusal)
-
-    # Callbacks of httptools, inside feed_data.
 
     def on_message_begin(self) -> None:
         self._reader = RequestReader(self._limits, self.account)
@@ -203,6 +203,9 @@ class HttpConnection(asyncio.Protocol):
     def _on_response(self, response: HttpResponse) -> None:
         """Write the response to the request in flight, and start the next request."""
         if self._closing:
+            return
+        if isinstance(response, EventStream):  # the request stays in flight until the connection is lost
+            self._cancel_current = response.begin(self._transport, lambda: self._write_paused)
             return
         self._write(self._end_request(), response)
         if self._queue or self._read_paused:

@@ -22,6 +22,8 @@ also loses its processor to other processes."""
 LONG_CALL_NS, REST = ms(10), 100
 """After a call that takes more CPU time, such as parsing 16 MB of JSON, its client rests for 100 times the excess while
 there are other clients: it delays one in a hundred of their requests. JSON of 2 MB takes less."""
+READ_NS = 100_000
+"""Time of a read of 256 kB into new memory, which libuv makes between the calls."""
 T = TypeVar("T")
 
 
@@ -69,6 +71,12 @@ class FairTurns:
         """Call the function when it is the client's turn. The function must not raise."""
         self._waiting.setdefault(client, deque()).append(function)
         self._schedule()
+
+    def read(self, transport: asyncio.Transport) -> None:
+        """Let a paused transport read again, and count the time of a read."""
+        self._used_ns += READ_NS
+        if not transport.is_closing():
+            transport.resume_reading()
 
     def call(self, client: object, function: Callable[[], object]) -> None:
         """Call the function at once if `is_open`, otherwise when it is the client's turn."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
-from horologe_common.transport.acceptor import Acceptor
+from horologe_common.transport.clients.acceptor import Acceptor
 from horologe_frontend.auth import check_open, read_keys
 from horologe_frontend.gateway import Gateway
 from horologe_frontend.http.connection import HttpConnection, encode_head
@@ -62,7 +62,8 @@ class HttpServer:
             raise SettingsError(f"settings http.host, http.port: {host}:{port}: {error}") from error
         self._port = self._listener.getsockname()[1]
         self._listener.listen(BACKLOG)
-        self._acceptor = Acceptor(self._listener, self._admit, _refuse, self._abandon)
+        is_contended = self.limits.total.turns.is_contended
+        self._acceptor = Acceptor(self._listener, self._admit, _refuse, self._abandon, is_contended)
         self._acceptor.start()
         self._timeouts = self.loop.create_task(Timeouts(self._settings, self._connections).run())
 

@@ -19,6 +19,8 @@ LINGER_NS = s(2)
 reads and discards what arrives for this long after an early refusal."""
 SCANS_PER_TIMEOUT = 4
 PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 1.0
+CLOSE_S = 0.0005
+"""Pause after a connection. The kernel frees up to 6 MB that have arrived and are not read: 64 of them took 22 ms."""
 
 
 class ConnectionState(Enum):
@@ -53,14 +55,18 @@ class Timeouts:
         pause_s = min(PAUSE_MAX_S, max(PAUSE_MIN_S, shortest_ns / SCANS_PER_TIMEOUT / 1e9))
         while True:
             await asyncio.sleep(pause_s)
-            self._scan(monotonic_ns())
+            for connection in self._scan(monotonic_ns()):
+                connection.expire()
+                await asyncio.sleep(CLOSE_S)
 
-    def _scan(self, now_ns: int) -> None:
-        """Expire connections. A state begins when a scan first finds it."""
+    def _scan(self, now_ns: int) -> list[HttpConnection]:
+        """Return the connections that expire. A state begins when a scan first finds it."""
+        expired = []
         before, self._since_ns = self._since_ns, {}
         for connection in list(self._connections):
             state = connection.state(), connection.responses
             previous, since_ns = before.get(connection, (state, now_ns))
             self._since_ns[connection] = state, since_ns if previous == state else now_ns
             if previous == state and now_ns - since_ns >= self._limits_ns[state[0]]:
-                connection.expire()
+                expired.append(connection)
+        return expired

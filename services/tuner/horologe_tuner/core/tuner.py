@@ -14,10 +14,12 @@ import msgspec
 from horologe_common.core.instruments import Stats
 from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
+from horologe_common.rehearsal import RehearsalScores
 from horologe_common.status import Status
-from horologe_common.wire import DeviceState, Events, Models, Plan, Tune, Tuning
+from horologe_common.wire import DeviceState, Events, Models, Plan, RequestTrace, SchedulingState, Tune, Tuning
 from horologe_tuner.core.pipeline_tuning.pipeline_tuner import PipelineTuner
 from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan
+from horologe_tuner.core.rehearsal.rehearsals import Rehearsals
 from horologe_tuner.core.sharing.running_workload import AppliedWorkload
 from horologe_tuner.core.sharing.sharing_tuner import SHARING, SharingTuner, is_sharing_plan
 from horologe_tuner.core.tuner_status import Journal, JournalEntry, JournalEvent, TunerStatus
@@ -48,10 +50,11 @@ class Tuner:
     Emits ScaleTo for the address `scaler`, TunerState for `store`, and JournalEntry for `journal`.
     """
 
-    def __init__(self, address: str, settings: TunerSettings) -> None:
+    def __init__(self, address: str, settings: TunerSettings, *, rehearses: bool = False) -> None:
+        """`rehearses`: RehearsalCalls for the address `rehearsal` are answered."""
         self.address = address
-        self.scaler, self.store, self.journal = (
-            f"{part}/{address.partition('/')[2]}" for part in ("scaler", "store", "journal")
+        self.scaler, self.store, self.journal, self.rehearsal = (
+            f"{part}/{address.partition('/')[2]}" for part in ("scaler", "store", "journal", "rehearsal")
         )
         self.settings = settings
         self.out: list[Out] = []
@@ -71,11 +74,13 @@ class Tuner:
         self._journal = Journal()
         self.pipelines = PipelineTuner(settings, self.stats, self._note)
         self.sharing = SharingTuner(settings, self.stats, self._note)
+        self.rehearsals = Rehearsals(settings, self.rehearsal if rehearses else "", self.stats, self._note)
         self._handlers: dict[type, Handler] = {
             Events: self._on_events,
             Tune: self._on_tune,
             Scaled: self._on_scaled,
             Models: self._on_models,
+            **dict.fromkeys((RequestTrace, SchedulingState, RehearsalScores), self._on_rehearsal),
             PeerConnected: self._on_peer_connected,
             PeerDisconnected: self._on_peer_disconnected,
         }
@@ -99,12 +104,14 @@ class Tuner:
         if self._scaling.retry_ns is not None and now_ns >= self._scaling.retry_ns:
             self._scaling.retry_ns = None
             self._scale()
+        self.out.extend(self.rehearsals.start(now_ns))
         self.out.extend(Out(self.journal, entry) for entry in self._journal.unwritten)
         self._journal.unwritten.clear()
 
     def wakeup_ns(self) -> int | None:
         blind_ns = self._seen_ns + self.settings.blind_ns if self._watches else None
-        return min((at_ns for at_ns in (blind_ns, self._scaling.retry_ns) if at_ns is not None), default=None)
+        wakes = (blind_ns, self._scaling.retry_ns, self.rehearsals.next_ns())
+        return min((at_ns for at_ns in wakes if at_ns is not None), default=None)
 
     @property
     def _watches(self) -> bool:
@@ -141,12 +148,16 @@ class Tuner:
             self._blind = ""
         if events.devices is not None:
             self._devices = events.devices
+        self.out.extend(self.rehearsals.on_events(now_ns, events))
         changed = self.sharing.on_events(now_ns, events)
         changed |= self.pipelines.on_events(now_ns, events)
         if changed:
             self._carry_out()
         elif resumed:
             self._scale()  # workers may have been lost, or a plan been applied meanwhile
+
+    def _on_rehearsal(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        self.out.extend(self.rehearsals.handle(now_ns, sender, message))
 
     def _carry_out(self) -> None:
         """Store the state first, so that a killed tuner continues with it. Then tell controller and scaler."""
@@ -245,7 +256,7 @@ class Tuner:
             self._blind, self.settings.dry_run, self.settings.scaler, self._scaling.last.error,
             self.pipelines.workers_wanted(), self._scaling.last.workers, connected, unserved,
             self.pipelines.describe(), tuple(self._journal.recent(now_ns)),
-            self.sharing.describe(now_ns), self._scaling.last.shares,
+            self.sharing.describe(now_ns), self._scaling.last.shares, self.rehearsals.describe(),
         )  # fmt: skip
 
     def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
@@ -263,12 +274,14 @@ class Tuner:
         self._controller = peer.address
         self._announcements.connect(peer.address)
         self._seen_ns = now_ns
+        self.rehearsals.connect(now_ns, peer.address)
         self.out.append(Out(self._controller, Plan(0)))
         self._send_plan()
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, peer: PeerDisconnected, _: Sequence[Buffer]) -> None:
         if peer.address == self._controller:
             self._drop_controller()
+            self.rehearsals.connect(now_ns, "")
             if self._watches:
                 self._become_blind(now_ns, "the controller has disconnected")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import msgspec
 
 from horologe_tuner.core.pipeline_tuning.running_plan import PipelineStatus
+from horologe_tuner.core.rehearsal.rehearsals import RehearsalStatus
 from horologe_tuner.core.sharing.running_workload import WorkloadStatus
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 JournalEvent: TypeAlias = Literal[
     "scaled up", "scaled down", "applied", "withdrawn", "blind", "sighted", "scaler failed",
-    "switched up", "switched back", "failed over", "moved", "not repaired",
+    "switched up", "switched back", "failed over", "moved", "not repaired", "scheduler changed", "rehearsal failed",
 ]  # fmt: skip
 Note: TypeAlias = "Callable[[int, JournalEvent, str, str, bool], None]"
 """Adds a journal entry: time, event, pipeline or workload, text, dry run."""
@@ -69,6 +70,8 @@ class TunerStatus(msgspec.Struct, frozen=True):
     """Of the sharing plan."""
     shares_running: tuple[str, ...] = ()
     """Workers of shares, as the scaler reports them."""
+    rehearsal: RehearsalStatus | None = None
+    """None: no schedulers have been compared."""
 
 
 class Journal:

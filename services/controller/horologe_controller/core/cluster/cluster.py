@@ -190,6 +190,17 @@ class Cluster:
             self.capable_version += 1
             self._profiles.discard_unused(model, self.capable[model])
 
+    def mark_all(self) -> None:
+        """Record every share and every resident model as changed, for a scheduler that starts with this cluster."""
+        for worker in self.workers.values():
+            for share in worker.shares.values():
+                self.changes.mark_reconfigured(share)
+                for action in share.exec.pending.values():
+                    self.changes.mark_residency(share, action.model)
+        for model, shares in self.residency.shares_of.items():
+            for share in shares:
+                self.changes.mark_residency(share, model)
+
     def observe_clock(self, worker: WorkerMirror, sent_ns: int, peer_ns: int, received_ns: int) -> None:
         """Add a clock sample (Pong). The first one makes a worker on another host reachable for actions."""
         if not worker.reachable:
@@ -293,6 +304,10 @@ class Cluster:
             within_ns = 0 if request.admitted else request.deadline_ns - now_ns
             exec_ns = self.best_exec_ns(now_ns, request.model, size, within_ns)
         return exec_ns
+
+    def profiled_ns(self, model: str, size: int) -> int:
+        """Return the shortest profiled duration of a batch of `size`."""
+        return self._profiles.shortest_ns(model, size)
 
     def profiled_load_ns(self, model: str) -> int:
         """Return the shortest profiled duration of a LOAD of the model."""

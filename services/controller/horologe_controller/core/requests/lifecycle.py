@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Result, Submit
     from horologe_controller.core.actions import ActionMetrics
+    from horologe_controller.core.activity_recorder import ActivityRecorder
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.event_recorder import EventRecorder
@@ -37,6 +38,9 @@ RETURN_PART = 4
 enough time."""
 
 
+ROWS_SHIFT = 40
+"""Requests of several rows for a dynamic model have a queue for each number of rows, which is above these bits of the
+shape key. Batches by distributions have one row for each request: a mixed queue would be planned by the profile."""
 ANSWERED = (int(Status.OK), int(Status.FAILED))
 """Statuses of a row whose answer is in the worker's Outputs."""
 
@@ -110,6 +114,7 @@ class RequestLifecycle:
         metrics: ActionMetrics,
         post: Callable[[Out], None],
         events: EventRecorder,
+        activity: ActivityRecorder,
     ) -> None:
         self.table = RequestTable()
         self._settings = settings
@@ -120,6 +125,7 @@ class RequestLifecycle:
         self._slack = metrics.admission_slack
         self._post = post
         self._events = events
+        self._activity = activity
         self.submitted: list[tuple[str, Submit, int]] = []
         """(sender, message, arrival) of Submits. `admit_buffered` queues or refuses them at the end of the turn."""
         self.awaited = AwaitedModels()
@@ -149,8 +155,8 @@ class RequestLifecycle:
                 group.append(request)
         errors = []
         for group in groups.values():
-            if self._events.active and not group[0].best_effort:
-                self._events.record_arrivals(now_ns, group[0].model, len(group))
+            if self._events.active:
+                self._events.record_arrivals(now_ns, group)
             try:
                 self._enqueue(now_ns, group)
             except Exception as error:
@@ -188,6 +194,16 @@ class RequestLifecycle:
             self._scheduler.remove(now_ns, request, self._cluster)
         for_each(requests, lambda request: self._enqueue(now_ns, [request]))
 
+    def change_scheduler(self, now_ns: int, scheduler: Scheduler) -> None:
+        """Hand the queued requests over to another scheduler. It refuses those that it cannot serve in time."""
+        queued = sorted(request for request in self.table if request.queued)
+        for request in queued:
+            request.queued, request.check_ns = False, None
+        self._scheduler = scheduler
+        for_each(
+            list(scheduler.adopt(now_ns, queued, self._cluster)), lambda refusal: self.finish_refused(now_ns, refusal)
+        )
+
     def retry_requests(self, now_ns: int, requests: Iterable[Request], failure: Status) -> None:
         """Requeue the requests of a worker that died (LOST) or hangs (LATE).
 
@@ -206,7 +222,7 @@ class RequestLifecycle:
         model, spec = requests[0].model, requests[0].spec
         spec = self._cluster.specs.get(model, spec)
         max_rows, served = spec.max_batch, self._cluster.has_profile(model)
-        largest = self._cluster.admitted.get(model, spec)
+        largest, dynamic = self._cluster.admitted.get(model, spec), model in self._cluster.distributions
         valid: list[Request] = []
         for request in requests:
             request.action_id = UNPLACED
@@ -218,6 +234,9 @@ class RequestLifecycle:
             elif max_rows < request.rows <= largest.max_batch:  # more than the plan's batch: it runs alone
                 request.spec, request.shape_key = largest, -request.id
                 self._queue_requests(now_ns, [request])
+            elif dynamic and 1 < request.rows <= max_rows and request.shape_key >= 0:
+                request.shape_key |= request.rows << ROWS_SHIFT
+                self._queue_requests(now_ns, [request])
             elif not 1 <= request.rows <= max_rows:
                 self._finish(request, Status.INVALID_INPUT, f"rows: got {request.rows}, wanted 1 to {max_rows}")
             else:
@@ -228,16 +247,18 @@ class RequestLifecycle:
         """Queue or refuse requests for one queue, up to `controller.max_queued`."""
         while requests and (room := self._settings.max_queued - len(self._scheduler)) > 0:
             for refusal in self._scheduler.add(now_ns, requests[:room], self._cluster):
-                self.finish_refused(refusal)
+                self.finish_refused(now_ns, refusal)
             requests = requests[room:]
         for request in requests:
-            self.finish_refused(Refusal(request, Reason.QUEUE_FULL))
+            self.finish_refused(now_ns, Refusal(request, Reason.QUEUE_FULL))
 
-    def finish_refused(self, refusal: Refusal) -> None:
+    def finish_refused(self, now_ns: int, refusal: Refusal) -> None:
         """Finish the request as REFUSED and count the reason; as LOST or LATE if a worker may have run it."""
         request, sentence = refusal.request, refusal.describe()
         if self._events.active:
             self._events.record_results(request.model, refused=1)
+        if self._activity.active:
+            self._activity.record_refusal(now_ns, refusal)
         if request.failure == Status.REFUSED:
             self._refusals.count(request.spec.name, request.spec.version, refusal.reason)
         else:

@@ -41,7 +41,7 @@ class Planner:
         self.policy = policy
         self.settings = settings
         self.queues = RequestQueues()
-        self.admission = Admission()
+        self.admission = Admission(settings.admission)
         self.loads = LoadPlanner(settings, self.queues)
         self.best_effort = BestEffortLimit(policy.best_effort_batch, self.admission.shortest_wait)
         bound = policy.overridden("rank_bound")
@@ -75,6 +75,20 @@ class Planner:
         refusals = [self._add_alike(now_ns, (request,), cluster, dynamic) for request in requests]
         return [refusal for refusal in refusals if refusal is not None]
 
+    def adopt(self, now_ns: int, requests: Sequence[Request], cluster: Cluster) -> Iterator[Refusal]:
+        """See `Scheduler.adopt`. The work ahead does not count again: another scheduler has admitted the requests."""
+        groups: dict[tuple[str, int, bool, int], list[Request]] = {}
+        for request in requests:
+            key = request.model, request.shape_key, request.best_effort, request.rows
+            groups.setdefault(key, []).append(request)
+        for group in groups.values():
+            if self._on_requests_arrived is not None:
+                self._on_requests_arrived(group, cluster)
+            dynamic = self._is_dynamic is not None and self._is_dynamic(group[0].model, cluster)
+            if dynamic or self._add_alike(now_ns, sorted(group, key=DEADLINE), cluster, True) is not None:
+                refusals = [self._add_alike(now_ns, (request,), cluster, True) for request in group]
+                yield from (refusal for refusal in refusals if refusal is not None)
+
     def _add_alike(self, now_ns: int, requests: Sequence[Request], cluster: Cluster, dynamic: bool) -> Refusal | None:
         """Queue all requests, which have equal rows, in order of deadline. Or queue none and return a refusal."""
         first, queues, rule = requests[0], self.queues, self.policy.deadline_rule
@@ -82,7 +96,7 @@ class Planner:
         if not (exec_ns := self.policy.shortest_exec_ns(now_ns, first, cluster)):
             return Refusal(first, Reason.NO_WORKER)
         if not first.best_effort and rule != "ignore":
-            rows = None if dynamic or not self.settings.admission else queue.rows if queue else 0
+            rows = None if dynamic else queue.rows if queue else 0
             refusal = self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, rows, rule == "expire")
             if refusal is not None:
                 return refusal
@@ -279,8 +293,9 @@ class Planner:
         if queue.best_effort:
             self.best_effort.charge(now_ns, share, expected_ns)
         else:
-            alone_ns = share.predict(now_ns, queue.model, queue.spec.batch_sizes[0])
-            self.admission.lower_caution(queue.model, len(requests), alone_ns)
+            if self.settings.admission:
+                alone_ns = share.predict(now_ns, queue.model, queue.spec.batch_sizes[0])
+                self.admission.lower_caution(queue.model, len(requests), alone_ns)
             if count_late is not None and (late_heads := count_late(queue, start_ns + expected_ns)):
                 refusals += self._drop_heads(now_ns, queue, late_heads, cluster)
         return Batch(share, queue.model, strategy.size, requests, start_ns, latest_ns, expected_ns)

@@ -7,9 +7,17 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from horologe_common.transport.fair_reads import LARGE_READ, READ_TURN
+from horologe_common.transport.clients.fair_reads import LARGE_READ, READ_TURN
+from horologe_common.transport.clients.zmtp import (
+    GREETING,
+    PING,
+    READY,
+    MessageReader,
+    ProtocolError,
+    encode_message,
+    pong,
+)
 from horologe_common.transport.peers import Route, client_address
-from horologe_common.transport.zmtp import GREETING, PING, READY, MessageReader, ProtocolError, encode_message, pong
 from horologe_common.wire import HEADER_LIMIT, Envelope, Predict
 from horologe_common.wire.frames import pack, refuse_message
 
@@ -17,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Arrival, Buffer
-    from horologe_common.transport.client_server import ClientServer
-    from horologe_common.transport.zmtp import Frame
+    from horologe_common.transport.clients.client_server import ClientServer
+    from horologe_common.transport.clients.zmtp import Frame
 
     Unpack = Callable[[Route, Sequence[Frame], list[Arrival]], None]
 
@@ -90,8 +98,15 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Part of `asyncio.Protocol`."""
-        reader, before = self._reader, self._reader.held_bytes
         self.silent_sweeps = 0
+        self._parse(data)
+        if len(data) >= LARGE_READ or self._reader.is_behind:
+            self._read_left -= len(data)
+            if self._read_left < 0 or self._reader.is_behind:
+                self._wait_for_turn()
+
+    def _parse(self, data: bytes) -> None:
+        reader, before = self._reader, self._reader.held_bytes
         try:
             reader.feed(data)
         except ProtocolError:
@@ -110,22 +125,29 @@ class ClientConnection(asyncio.Protocol):
             self._update_reading()
         if reader.held_bytes and self.begun_s == NEVER_S:
             self.begun_s = monotonic()
-        if reader.held_bytes or self._waiting >= COUNTED_FROM or self.held:
+        if reader.held_bytes or reader.is_behind or self._waiting >= COUNTED_FROM or self.held:
             self._count_held()
-        if len(data) >= LARGE_READ:
-            self._read_left -= len(data)
-            if self._read_left < 0:
-                self._server.reads.add(self)
-                self._update_reading()
+
+    def _wait_for_turn(self) -> None:
+        """Be read again in a turn of large reads."""
+        self._read_left = -1
+        self._server.reads.add(self)
+        self._update_reading()
 
     def continue_reading(self) -> None:
-        """Begin a turn of large reads."""
-        self._read_left = READ_TURN
-        self._update_reading()
+        """Begin a turn of large reads, with what is not parsed yet."""
+        if self._reader.is_behind:
+            self._parse(b"")
+        if not self._reader.is_behind:
+            self._read_left = READ_TURN
+            self._update_reading()
+        elif len(self.packets) < PACKETS_WAITING:
+            self._server.reads.add(self)
 
     def _count_held(self) -> None:
         """Count the bytes that have arrived and wait. Drop the message that is arriving if they are too many."""
         waiting = self._waiting if self._waiting >= COUNTED_FROM else 0
+        waiting += self._reader.unparsed_bytes
         fits = self._server.count_held(self, self._reader.held_bytes + waiting)
         if not fits and self._reader.held_bytes > SMALL:
             self._reader.drop_message()
@@ -168,8 +190,8 @@ class ClientConnection(asyncio.Protocol):
         """Close the connection at once."""
         self._transport.abort()
 
-    def handle_packets(self, limit: int, unpack: Unpack, inbox: list[Arrival]) -> None:
-        """Append the messages of this client to `inbox`, at most `limit` by their weights."""
+    def handle_packets(self, limit: int, unpack: Unpack, inbox: list[Arrival]) -> int:
+        """Append the messages of this client to `inbox`, at most `limit` by their weights. Return their weight."""
         arrivals, packets, weight = self.arrivals, self.packets, 0
         while weight < limit:
             if arrivals:
@@ -192,8 +214,11 @@ class ClientConnection(asyncio.Protocol):
         if not packets:
             self._waiting = 0
             self._update_reading()
+            if self._reader.is_behind:
+                self._server.reads.add(self)
             if self.held:
                 self._count_held()
+        return weight
 
     def _unpack(self, frames: list[Frame], dropped: bool, unpack: Unpack, inbox: list[Arrival]) -> None:
         if not self._is_known:

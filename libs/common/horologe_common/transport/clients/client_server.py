@@ -18,19 +18,19 @@ from horologe_common.clock import ms
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import describe_error
-from horologe_common.transport.acceptor import Acceptor
-from horologe_common.transport.client_connection import ClientConnection
-from horologe_common.transport.fair_reads import FairReads
+from horologe_common.transport.clients.acceptor import Acceptor
+from horologe_common.transport.clients.client_connection import ClientConnection
+from horologe_common.transport.clients.fair_reads import FairReads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from horologe_common.core.protocol import Arrival
-    from horologe_common.transport.client_connection import Unpack
+    from horologe_common.transport.clients.client_connection import Unpack
     from horologe_common.transport.peers import Peers
 
 TURN_MESSAGES, TURN_MESSAGES_MIN = 4096, 16
-"""Requests of a client in a turn. What is not handled waits. With 256, an edge that was offered 30,000 requests/s by
+"""Requests of a turn. What is not handled waits. With 256, an edge that was offered 30,000 requests/s by
 one client answered 1,500/s in time, with all of them 20,000/s."""
 TURN_NS, PAUSE_TURNS = ms(2), 1
 """Duration of turns in which a client sends more than others, and the pause of such clients in durations of the turn.
@@ -128,20 +128,22 @@ class ClientServer:
             listener.close()
 
     def receive(self, inbox: list[Arrival], unpack: Unpack) -> bool:
-        """Append the messages of a turn. Return True if there are more. The clients with the fewest come first.
+        """Append the messages of a turn. Return True if there are more. Clients that have sent least lately come first.
 
         `inbox` has the messages that HTTP clients sent, which count as those of one client.
         """
         self._posted += len(inbox)
-        waiting = 0
-        for connection in sorted(self._ready, key=lambda connection: len(connection.packets)):
-            limit = TURN_MESSAGES
+        waiting, left = 0, TURN_MESSAGES
+        for connection in sorted(self._ready, key=lambda connection: connection.rate + connection.count):
+            if left <= 0:
+                break
+            limit = left
             if self._is_greedy(connection):
                 if monotonic_ns() < self._paused_ns:
                     waiting += 1
                     continue
-                self._limited, limit = True, self._turn_messages
-            connection.handle_packets(limit, unpack, inbox)
+                self._limited, limit = True, min(left, self._turn_messages)
+            left -= connection.handle_packets(limit, unpack, inbox)
             if not (connection.packets or connection.arrivals):
                 self._ready.pop(connection, None)
         self.wakeup_ns = self._paused_ns if waiting else None

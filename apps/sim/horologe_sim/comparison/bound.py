@@ -32,16 +32,20 @@ batch, and the noise has a mean factor of at least 1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
 from horologe_common.clock import ms, s
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-    from horologe_experiments.tournament.workload import Workload
+    from horologe_sim.engine.virtual_worker import SimModel
+    from horologe_sim.fast.fast_worker import FastClusterSettings
+    from horologe_sim.fast.traffic import Chunk, Loop
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -52,6 +56,23 @@ BINS_PER_WINDOW = 4
 """Bins of a price in the median time from arrival to deadline."""
 EPOCHS_NS = ms(50), ms(500), s(5)
 """Lengths of epochs of the bound by residency. The least bound counts."""
+
+
+class Workload(Protocol):
+    """Requests, devices and models. Every device can have every model."""
+
+    @property
+    def chunk(self) -> Chunk: ...
+    @property
+    def loops(self) -> Sequence[Loop]: ...
+    @property
+    def models(self) -> Sequence[SimModel]: ...
+    @property
+    def cluster(self) -> FastClusterSettings: ...
+    @property
+    def factors(self) -> Sequence[float]: ...
+    @property
+    def warmup_ns(self) -> int: ...
 
 
 class Problem(NamedTuple):

@@ -1,0 +1,171 @@
+"""A scenario as the fast world plays it: models, devices and requests, the same for every scheduler."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from horologe_common.clock import s
+from horologe_common.models import PAGE_BYTES
+from horologe_common.service.settings import SettingsError
+from horologe_common.status import describe_error
+from horologe_sim.comparison.input_times import learn_distributions
+from horologe_sim.comparison.request_file import FileRequest, read_requests
+from horologe_sim.fast.fast_worker import FastClusterSettings
+from horologe_sim.fast.traffic import STATIC, Chunk, DynamicRequest
+from horologe_sim.scenario.scenario import ModelEntry, fill_catalogue
+from horologe_sim.scenario.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from horologe_controller.core.runtime_distributions import RuntimeDistributions
+    from horologe_sim.engine.virtual_worker import SimModel
+    from horologe_sim.fast.traffic import Loop
+    from horologe_sim.scenario.scenario import Scenario
+
+GRACE_NS = s(1) // 2
+SIZES = (1, 2, 4, 8, 16)
+"""Batch sizes of a model that has only the execution times of the file."""
+
+
+class PlayedLoad(NamedTuple):
+    """Requests name a model by its index. The group of a request is that index; the last group is best effort."""
+
+    models: list[SimModel]
+    installed: list[list[SimModel]]
+    """By device."""
+    distributions: Mapping[str, RuntimeDistributions]
+    cluster: FastClusterSettings
+    chunk: Chunk
+    duration_ns: int
+    warmup_ns: int
+    factors: Sequence[float]
+    loops: Sequence[Loop] = ()
+
+
+def build_load(scenario: Scenario) -> PlayedLoad:
+    """Return the load of a scenario. Raises SettingsError for what the fast world cannot play, or a wrong file."""
+    _check_supported(scenario)
+    requests = _requests_of(scenario)
+    scenario, distributions = _with_input_times(scenario, requests)
+    models = list(scenario.sim_models().values())
+    base_ns = {name: max(1, known.base_ns) for name, known in distributions.items()}
+    models = [msgspec.structs.replace(model, base_ns=base_ns.get(model.report.spec.name, 0)) for model in models]
+    places = {model.report.spec.key: place for place, model in enumerate(models)}
+    installed = [[models[places[key]] for key in scenario.sim_models(worker)] for worker in range(scenario.workers)]
+    loads_ns = sum(model.report.profile.load_ns for model in models if model.report.profile)
+    cluster = FastClusterSettings(
+        devices=scenario.workers,
+        pages=scenario.worker.shares * scenario.worker.pages_bytes // PAGE_BYTES,
+        noise=scenario.noise,
+        settle_ns=max(scenario.settle_ns, s(1) + int(1.2 * loads_ns)),
+        worker_ns=scenario.network.delay_ns + scenario.network.jitter_ns,
+        grace_ns=GRACE_NS,
+        turn_ns=scenario.network.turn_ns,
+        controller=scenario.controller,
+    )
+    known = {f"{name}/1": each for name, each in distributions.items()}
+    chunk = _build_chunk(requests, models, known)
+    duration_ns = chunk.times_ns[-1] + 1 if scenario.requests else scenario.duration_ns
+    return PlayedLoad(
+        models, installed, known, cluster, chunk, duration_ns, scenario.warmup_ns, [1.0] * scenario.workers
+    )
+
+
+def _check_supported(scenario: Scenario) -> None:
+    unsupported = {
+        "applications": scenario.applications, "pipelines": scenario.pipelines, "faults": scenario.faults,
+        "shares": scenario.shares, "clocks": scenario.clocks_ns, "profiler": scenario.profiler,
+    }  # fmt: skip
+    for name, value in unsupported.items():
+        if value:
+            raise SettingsError(f"--scheduler: got a scenario with {name}, wanted one with models and requests alone")
+    for load in scenario.load:
+        if load.kind == "closed" or load.cancel_share:
+            wanted = "wanted requests that do not depend on the answers: the schedulers are compared on the same ones"
+            raise SettingsError(f"load.kind: got {load.kind!r} with cancel_share {load.cancel_share:g}, {wanted}")
+
+
+def _requests_of(scenario: Scenario) -> list[FileRequest]:
+    """Return the requests of the scenario's file, or those of its load, in order of time."""
+    if scenario.requests:
+        try:
+            requests = read_requests(Path(scenario.requests))
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"requests {scenario.requests}: {describe_error(error)}") from error
+        if not requests:
+            raise SettingsError(f"requests {scenario.requests}: got no requests, wanted at least one")
+        return requests
+    names = list(scenario.entry_names())
+    load = Workload(scenario.load, names, scenario.seed, scenario.duration_ns)
+    best_effort = -1
+    return [
+        FileRequest(ask.at_ns, ask.model, rows=ask.rows, slo_ns=best_effort if ask.best_effort else ask.slo_ns)
+        for ask in load.pop_due(scenario.duration_ns)
+    ]
+
+
+def _with_input_times(
+    scenario: Scenario, requests: Sequence[FileRequest]
+) -> tuple[Scenario, dict[str, RuntimeDistributions]]:
+    """Return the scenario with all models of the file, and distributions of those with execution times in it.
+
+    Such models get a profile of their mean time if they have none. Other models must be declared or in the catalogue.
+    """
+    measured: dict[str, list[FileRequest]] = defaultdict(list)
+    for request in requests:
+        if request.exec_ns:
+            measured[request.model].append(request)
+    declared = {name: entry for entry in scenario.models for name in _names_of(entry)}
+    distributions = {}
+    named = dict.fromkeys(request.model for request in requests if request.model)
+    new = [ModelEntry(name, slo_ns=scenario.slo_ns) for name in named if name not in declared and name not in measured]
+    entries = [*scenario.models, *fill_catalogue(new)]
+    for name, own in measured.items():
+        entry = declared.get(name)
+        base_ns = round(1e6 * entry.base_ms) if entry else 0
+        distributions[name] = learn_distributions(base_ns, own)
+        mean_ms = distributions[name].mean_ns / 1e6
+        exec_ms = {size: base_ns / 1e6 + size * (mean_ms - base_ns / 1e6) for size in SIZES}
+        if entry is None:
+            entries.append(ModelEntry(name, exec_ms, load_ms=1.0, slo_ns=scenario.slo_ns))
+        elif not entry.exec_ms:
+            entries[entries.index(entry)] = msgspec.structs.replace(entry, exec_ms=exec_ms)
+    return msgspec.structs.replace(scenario, models=tuple(entries)), distributions
+
+
+def _names_of(entry: ModelEntry) -> list[str]:
+    return [entry.name] if entry.count == 1 else [f"{entry.name}-{number}" for number in range(entry.count)]
+
+
+def _build_chunk(
+    requests: Sequence[FileRequest], models: Sequence[SimModel], known: Mapping[str, RuntimeDistributions]
+) -> Chunk:
+    places = {model.report.spec.name: place for place, model in enumerate(models)}
+    slos_ns = [model.report.spec.slo_ns for model in models]
+    any_model = np.random.default_rng([len(models), 5]).integers(0, len(models), len(requests)).tolist()
+    columns: tuple[list[int], ...] = ([], [], [], [])
+    inputs: list[DynamicRequest] = []
+    for number, request in enumerate(requests):
+        place = places.get(request.model, -1) if request.model else any_model[number]
+        if place < 0:
+            raise SettingsError(f"requests: model: got {request.model!r}, wanted one of {', '.join(list(places)[:20])}")
+        slo_ns = max(0, request.slo_ns or slos_ns[place])
+        row = request.at_ns, place, slo_ns, place if slo_ns else len(models)
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+        inputs.append(_input_of(request, known.get(models[place].report.spec.key)))
+    times_ns, chosen, slos, groups = columns
+    return Chunk(times_ns, chosen, slos, groups, inputs)
+
+
+def _input_of(request: FileRequest, known: RuntimeDistributions | None) -> DynamicRequest:
+    if known is None:
+        return STATIC._replace(rows=request.rows)
+    solo_ns = request.exec_ns or round(known.mean_ns)
+    return DynamicRequest(max(1, solo_ns), request.application, request.length, request.rows)

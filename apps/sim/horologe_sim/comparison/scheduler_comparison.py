@@ -1,0 +1,184 @@
+"""Plays the same requests under several schedulers, and shows the results side by side with a bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_common.service.settings import SettingsError
+from horologe_controller.schedulers import AUTO, DEFAULT, SCHEDULERS
+from horologe_sim.comparison.bound import score_bound
+from horologe_sim.comparison.played_load import build_load
+from horologe_sim.fast.fast_world import FastWorld
+from horologe_sim.fast.ledger import DurationCounts, GroupLedger
+from horologe_sim.fast.rehearsed_tuner import RehearsedTuner
+from horologe_sim.report.tables import Table
+from horologe_tuner.settings import TunerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from horologe_sim.comparison.played_load import PlayedLoad
+    from horologe_sim.scenario.scenario import Scenario
+
+COMPARED = (DEFAULT, AUTO, "clockwork", "orloj", "edf", "nexus", "deferred", "clipper")
+"""Schedulers that are compared if none is named. fifo refuses nothing, so it has no place beside them."""
+POPULAR = 0.01
+"""Least share of the requests of a model that counts for the worst model."""
+MOST_BOUNDED = 200_000
+"""Requests up to which the bound is computed: it takes 60 passes over all of them."""
+
+
+class SchedulerResult(msgspec.Struct, frozen=True):
+    """What a scheduler served. Shares are of the requests with deadlines, after the warm-up."""
+
+    scheduler: str
+    attainment: float
+    """Share answered in time."""
+    of_bound: float | None
+    """Attainment over the bound."""
+    goodput: float
+    """Requests answered in time, per second."""
+    utilisation: float
+    """Mean share of the time that the devices spent in EXEC."""
+    refused: float
+    late: float
+    """Share answered after the deadline, or never."""
+    p50_ms: float
+    """Latency of the answers in time."""
+    p99_ms: float
+    worst_model: str
+    worst_attainment: float
+    """Of the models with at least `POPULAR` of the requests."""
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """The results of all schedulers. `bound`: no schedule serves a larger share; None: not computed."""
+
+    scenario: str
+    seed: int
+    seconds: float
+    devices: int
+    requests: int
+    bound: float | None
+    results: tuple[SchedulerResult, ...]
+
+    @property
+    def verdict(self) -> str:
+        """Return which scheduler serves most, and by how much it is ahead of the default."""
+        best = max(self.results, key=lambda result: result.attainment)
+        default = next((result for result in self.results if result.scheduler == DEFAULT), best)
+        ahead = best.attainment - default.attainment
+        bound = f", {default.of_bound:.1%} of what any schedule could serve" if default.of_bound else ""
+        text = f"the default ({default.scheduler}) serves {default.attainment:.2%} in time{bound}"
+        return f"{text}; {best.scheduler} serves {ahead:.2%} more" if ahead > 0 else f"{text}; none serves more"
+
+    def to_json(self) -> str:
+        """Return the comparison as indented JSON with a fixed order of keys."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+
+    def table(self) -> str:
+        """Return the comparison as plain text."""
+        table = Table(("scheduler", "in time", "of bound", "ok/s", "busy", "refused", "late", "p50", "p99 ms", "worst"))
+        for row in self.results:
+            bound = "-" if row.of_bound is None else f"{row.of_bound:.1%}"
+            shares = (f"{share:.1%}" for share in (row.utilisation, row.refused, row.late))
+            times = (f"{time_ms:.2f}" for time_ms in (row.p50_ms, row.p99_ms))
+            worst = f"{row.worst_model} {row.worst_attainment:.1%}"
+            table.add_row(row.scheduler, f"{row.attainment:.2%}", bound, f"{row.goodput:.1f}", *shares, *times, worst)
+        title = (
+            f"{self.scenario}: {self.requests:,} requests in {self.seconds:g} s on {self.devices} device(s), "
+            f"seed {self.seed}"
+        )
+        bound = "not computed" if self.bound is None else f"{self.bound:.2%}"
+        return "\n\n".join((title, table.text(), f"bound: {bound}\n{self.verdict}"))
+
+
+class ComparedLedger(GroupLedger):
+    """Counts by model, the latencies of answers in time, and EXEC time."""
+
+    def __init__(self, groups: int, from_ns: int) -> None:
+        super().__init__(groups, from_ns)
+        self.times = DurationCounts()
+        self.exec_ns = 0
+
+    def answered(self, sent_ns: int, group: int, took_ns: int, slo_ns: int, grace_ns: int) -> None:
+        """Count a request that was answered after `took_ns`."""
+        super().answered(sent_ns, group, took_ns, slo_ns, grace_ns)
+        if sent_ns >= self.from_ns and 0 < took_ns <= slo_ns:
+            self.times.add(took_ns)
+
+    def ran(self, end_ns: int, rows: int, took_ns: int, expected_ns: int, promised_ns: int) -> None:
+        """Count a finished INFER."""
+        if end_ns >= self.from_ns:
+            self.exec_ns += took_ns
+
+
+def compare_schedulers(
+    scenario: Scenario, schedulers: Sequence[str] = (), progress: Callable[[float, str], None] | None = None
+) -> Comparison:
+    """Play the scenario under each scheduler, all of `COMPARED` if none is named. Deterministic.
+
+    `progress(done, scheduler)` is called during the runs. Raises SettingsError for an unknown scheduler, or a scenario
+    that the fast world cannot play.
+    """
+    for name in schedulers:
+        if name not in (*SCHEDULERS, AUTO):
+            raise SettingsError(f"--scheduler: got {name!r}, wanted some of {', '.join(SCHEDULERS)}, {AUTO}")
+    load = build_load(scenario)
+    bound = score_bound(load) if len(load.chunk.times_ns) <= MOST_BOUNDED else None
+    names = tuple(dict.fromkeys(schedulers or COMPARED))
+    results = []
+    for number, name in enumerate(names):
+
+        def on_progress(done: float, number: int = number, name: str = name) -> None:
+            if progress:
+                progress((number + done) / len(names), name)
+
+        results.append(_play(load, name, scenario.seed, bound, on_progress))
+    seconds = (load.duration_ns - load.warmup_ns) / 1e9
+    return Comparison(
+        scenario.name, scenario.seed, seconds, scenario.workers, len(load.chunk.times_ns),
+        None if bound is None else round(bound, 5), tuple(results),
+    )  # fmt: skip
+
+
+def _play(
+    load: PlayedLoad, name: str, seed: int, bound: float | None, progress: Callable[[float], None]
+) -> SchedulerResult:
+    controller = msgspec.structs.replace(load.cluster.controller, scheduler=name)
+    ledger = ComparedLedger(len(load.models) + 1, load.warmup_ns)
+    tuner = RehearsedTuner(TunerSettings()) if name == AUTO else None
+    world = FastWorld(
+        msgspec.structs.replace(load.cluster, controller=controller), load.models, ledger, seed, [load.chunk],
+        installed=load.installed, neighbours=[tuner.core] if tuner else (),
+    )  # fmt: skip
+    if tuner:
+        tuner.attach(world)
+    world.controller.cluster.distributions.update(load.distributions)
+    world.run(load.duration_ns, progress)
+    world.check()
+    return _summarize(load, name, ledger, bound)
+
+
+def _summarize(load: PlayedLoad, name: str, ledger: ComparedLedger, bound: float | None) -> SchedulerResult:
+    sent, in_time, late, timed_out, refused = (row[:-1] for row in ledger.counts)
+    total = max(1, int(sent.sum()))
+    attainment = float(in_time.sum() / total)
+    measured_ns = max(1, load.duration_ns - load.warmup_ns)
+    popular = [place for place in range(len(load.models)) if sent[place] >= max(1, POPULAR * total)]
+    worst = min(popular, key=lambda place: in_time[place] / sent[place], default=0)
+    return SchedulerResult(
+        name,
+        round(attainment, 5),
+        round(attainment / bound, 4) if bound else None,
+        round(float(in_time.sum()) * 1e9 / measured_ns, 1),
+        round(ledger.exec_ns / measured_ns / load.cluster.devices, 4),
+        round(float(refused.sum() / total), 5),
+        round(float((late.sum() + timed_out.sum()) / total), 5),
+        ledger.times.quantile_ms(0.5),
+        ledger.times.quantile_ms(0.99),
+        load.models[worst].report.spec.name,
+        round(float(in_time[worst] / max(1, sent[worst])), 4),
+    )

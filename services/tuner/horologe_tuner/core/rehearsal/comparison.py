@@ -1,0 +1,68 @@
+"""Chooses a scheduler by what each would have served: a change must gain clearly more than chance explains.
+
+All candidates play the same requests, so their difference by block of time is a paired sample. Its mean over all blocks
+is the gain. The standard error of the mean follows from the differences between blocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from horologe_common.rehearsal import RehearsalScores
+
+LEAST_GAIN = 0.01
+"""Share of the requests that another scheduler must serve more, before it is used."""
+KEPT_GAIN = 0.003
+"""A scheduler that serves less than this more than the default is replaced by the default."""
+SURE = 2.0
+"""Standard errors that a gain must be above 0."""
+RECENT_PART = 3
+"""The last third of the requests must not contradict a gain: the traffic may have changed since the others came."""
+
+
+class Gain(NamedTuple):
+    """Share of the requests that one candidate serves more than another, and its standard error."""
+
+    mean: float
+    error: float
+
+    @property
+    def is_clear(self) -> bool:
+        """Return whether the gain is worth a change."""
+        return self.mean >= LEAST_GAIN and self.mean >= SURE * self.error
+
+
+def gain_of(scores: RehearsalScores, name: str, other: str, first: int = 0) -> Gain:
+    """Return the gain of candidate `name` over `other`, from block `first` on."""
+    more = np.array(scores.in_time[name][first:], float) - np.array(scores.in_time[other][first:], float)
+    total = max(1, sum(scores.sent[first:]))
+    error = float(np.sqrt(more.size * more.var(ddof=1))) / total if more.size > 1 else 1.0
+    return Gain(float(more.sum()) / total, error)
+
+
+def choose_candidate(scores: RehearsalScores, current: str, default: str) -> str:
+    """Return the candidate to use. `current` and `default` must have scores.
+
+    The best one replaces the current one if its gain is clear. Else the default replaces a current one that is hardly
+    better than it. Candidates that serve less than the default of the recent requests are left out.
+    """
+    recent = len(scores.sent) - len(scores.sent) // RECENT_PART
+    names = [name for name in scores.in_time if gain_of(scores, name, default, recent).mean >= 0]
+    best = max(names, key=lambda name: (sum(scores.in_time[name]), name == default, name == current))
+    base = current
+    if current not in names or (current != default and gain_of(scores, current, default).mean < KEPT_GAIN):
+        base = default
+    return best if gain_of(scores, best, base).is_clear else base
+
+
+def least_share(scores: RehearsalScores, name: str) -> float:
+    """Return the smallest share of a block that a candidate answers in time."""
+    return min([served / sent for served, sent in zip(scores.in_time[name], scores.sent, strict=True) if sent] or [0.0])
+
+
+def share_served(scores: RehearsalScores, name: str) -> float:
+    """Return the share of the requests that a candidate answers in time."""
+    return sum(scores.in_time[name]) / max(1, sum(scores.sent))

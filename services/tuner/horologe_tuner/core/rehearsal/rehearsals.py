@@ -1,0 +1,168 @@
+"""Rehearsals of one controller: collect requests, have them played under each scheduler, choose, wait.
+
+RequestTrace -> window -> DescribeScheduling -> SchedulingState -> RehearsalCall (to the process) -> RehearsalScores ->
+UseScheduler. One rehearsal runs at a time, and the next one waits until they have had their share of a core.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from horologe_common.clock import s
+from horologe_common.core.protocol import Out
+from horologe_common.rehearsal import Candidate, RehearsalCall, RehearsalScores
+from horologe_common.wire import DescribeScheduling, RequestTrace, SchedulingState, UseScheduler
+from horologe_tuner.core.rehearsal.comparison import choose_candidate, least_share, share_served
+from horologe_tuner.core.rehearsal.traffic_window import TrafficWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from horologe_common.core.instruments import Stats
+    from horologe_common.wire import Events
+    from horologe_tuner.core.tuner_status import Note
+    from horologe_tuner.settings import TunerSettings
+
+DEFAULT = Candidate("horologe", "horologe")
+CANDIDATES = (DEFAULT, *(Candidate(name, name) for name in ("orloj", "clockwork", "edf", "nexus", "deferred")))
+LEAST_REQUESTS = 500
+"""Requests without which nothing is compared: a share of 0.01 of them would be less than 5."""
+WATCHED_REQUESTS = 200
+WATCHED_PART = 0.02
+"""Another scheduler than the default is left at once if, of this many requests, it runs a part that is this much less
+than in any block of its rehearsal: the traffic is of another kind now."""
+ANSWER_NS = s(10)
+"""Time after which a controller that has not described its scheduling is asked again."""
+
+
+class RehearsalStatus(msgspec.Struct, frozen=True):
+    """State of the rehearsals for operators."""
+
+    scheduler: str
+    """Candidate in use."""
+    served: dict[str, float]
+    """Share of the requests of the last rehearsal that each candidate would have answered in time."""
+    requests: int
+    """Requests of the last rehearsal."""
+    error: str = ""
+
+
+class Rehearsals:
+    """`process`: address that RehearsalCalls are sent to; empty if no simulator is installed."""
+
+    def __init__(self, settings: TunerSettings, process: str, stats: Stats, note: Note) -> None:
+        self._settings = settings
+        self._process = process
+        self._stats = stats
+        self._note = note
+        self._window = TrafficWindow(settings.rehearsal_window_ns, settings.rehearsal_requests)
+        self._controller = ""
+        self._due_ns = 0
+        self._running = False
+        self._number = 0
+        self._current = DEFAULT
+        self._scores = RehearsalScores()
+        self._finished = self._refused = 0
+        """Requests that have ended since the last check of the scheduler in use."""
+
+    def connect(self, now_ns: int, controller: str) -> None:
+        """Start again with another controller, which uses the default. No address: the controller is lost."""
+        self._controller, self._current = controller, DEFAULT
+        self._window.clear()
+        self._due_ns = now_ns + self._settings.rehearsal_interval_ns
+
+    def on_events(self, now_ns: int, events: Events) -> Iterator[Out]:
+        """Return to the default if the traffic is not the rehearsed one."""
+        if self._current == DEFAULT or self._current.name not in self._scores.in_time:
+            return
+        self._finished += sum(model.finished for model in events.models)
+        self._refused += sum(model.refused for model in events.models)
+        ended = self._finished + self._refused
+        if ended < WATCHED_REQUESTS:
+            return
+        served, self._finished, self._refused = self._finished / ended, 0, 0
+        if served < (least := least_share(self._scores, self._current.name)) - WATCHED_PART:
+            self._window.clear()
+            text = f"{self._current.name} runs {served:.2%} of the requests, in its rehearsal at least {least:.2%}"
+            yield from self._change(now_ns, DEFAULT, text)
+
+    def next_ns(self) -> int | None:
+        """Return when `start` has something to do; None while a rehearsal runs or there are too few requests."""
+        ready = self._process and self._controller and not self._running and len(self._window) >= LEAST_REQUESTS
+        return self._due_ns if ready else None
+
+    def start(self, now_ns: int) -> Iterator[Out]:
+        """Ask the controller for its state if a rehearsal is due."""
+        due_ns = self.next_ns()
+        if due_ns is not None and now_ns >= due_ns:
+            self._due_ns = now_ns + ANSWER_NS
+            yield Out(self._controller, DescribeScheduling(self._window.models()))
+
+    def handle(self, now_ns: int, sender: str, message: Any) -> Iterator[Out]:
+        """Handle a trace or a state of the controller, or the scores of the process."""
+        match message:
+            case RequestTrace() if sender == self._controller and self._process:
+                self._window.add(message)
+            case SchedulingState() if sender == self._controller and not self._running and message.models:
+                self._running = True
+                yield Out(self._process, self._build_call(now_ns, message))
+            case RehearsalScores():
+                yield from self._on_scores(now_ns, message)
+
+    def _build_call(self, now_ns: int, state: SchedulingState) -> RehearsalCall:
+        """Return the call. The default and the current candidate come first, if there is no time for all."""
+        self._number += 1
+        keys = tuple(model.report.spec.key for model in state.models)
+        ordered = tuple(sorted(CANDIDATES, key=lambda candidate: candidate not in (DEFAULT, self._current)))
+        cpu_s = self._settings.rehearsal_interval_ns * self._settings.rehearsal_share / 1e9
+        return RehearsalCall(self._window.trace(keys), state, ordered, cpu_s, self._number)
+
+    def _on_scores(self, now_ns: int, scores: RehearsalScores) -> Iterator[Out]:
+        settings = self._settings
+        self._running = False
+        busy_ns = round(1e9 * scores.cpu_s / settings.rehearsal_share)
+        self._due_ns = now_ns + max(settings.rehearsal_interval_ns, busy_ns)
+        served = {DEFAULT.name, self._current.name} <= scores.in_time.keys()
+        if scores.error or not served:
+            error = scores.error or "no time for the scheduler in use"
+            if error != self._scores.error:
+                self._note(now_ns, "rehearsal failed", "", error, False)
+            self._scores = RehearsalScores(error=error)
+            self._count("failed")
+            return
+        self._scores = scores
+        chosen = choose_candidate(scores, self._current.name, DEFAULT.name)
+        if chosen == self._current.name or not self._controller:
+            self._count("kept")
+            return
+        candidate = next(candidate for candidate in CANDIDATES if candidate.name == chosen)
+        yield from self._change(now_ns, candidate, self._explain(scores, candidate))
+
+    def _change(self, now_ns: int, candidate: Candidate, reason: str) -> Iterator[Out]:
+        self._count("changed")
+        self._note(now_ns, "scheduler changed", "", reason, self._settings.dry_run)
+        if not self._settings.dry_run:
+            self._current, self._finished, self._refused = candidate, 0, 0
+            yield Out(self._controller, UseScheduler(candidate.scheduler, candidate.settings, reason))
+
+    def _explain(self, scores: RehearsalScores, candidate: Candidate) -> str:
+        before, after = (f"{share_served(scores, name):.2%}" for name in (self._current.name, candidate.name))
+        return (
+            f"{candidate.name} would have served {after} of the last {sum(scores.sent):,} requests, "
+            f"{self._current.name} {before}"
+        )
+
+    def _count(self, result: str) -> None:
+        self._stats.count("horologe_tuner_rehearsals_total", result)
+        for name in self._scores.in_time:
+            self._stats.set("horologe_tuner_rehearsal_served", name, to=share_served(self._scores, name))
+
+    def describe(self) -> RehearsalStatus | None:
+        """Return the state for operators; None before the first rehearsal."""
+        scores = self._scores
+        if not (scores.in_time or scores.error):
+            return None
+        served = {name: round(share_served(scores, name), 4) for name in scores.in_time}
+        return RehearsalStatus(self._current.name, served, sum(scores.sent), scores.error)

@@ -1,0 +1,71 @@
+"""Runs rehearsals in a process of their own, with the lowest priority and a limit of CPU time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from importlib.util import find_spec
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_common.rehearsal import REHEARSAL_MODULE, RehearsalScores
+from horologe_common.service.isolation import child_environment, describe_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horologe_common.rehearsal import RehearsalCall
+
+PATIENCE = 20
+"""Seconds that a rehearsal may take for each second of CPU time that it may use: with the lowest priority, it waits."""
+
+
+def is_installed() -> bool:
+    """Return whether the simulator is installed."""
+    return find_spec(REHEARSAL_MODULE.partition(".")[0]) is not None
+
+
+class RehearsalThread:
+    """Answers each RehearsalCall with one RehearsalScores. `post` is called on the thread."""
+
+    def __init__(self, post: Callable[[RehearsalScores], None]) -> None:
+        self._post = post
+        self._calls: SimpleQueue[RehearsalCall] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="rehearsal", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. It ends with the process."""
+        self._thread.start()
+
+    def call(self, message: RehearsalCall) -> None:
+        """Play the requests of this call."""
+        self._calls.put(message)
+
+    def _run(self) -> None:
+        while True:
+            self._post(run_rehearsal(self._calls.get()))
+
+
+def run_rehearsal(call: RehearsalCall) -> RehearsalScores:
+    """Return the scores of the process. If it ends early, those of the candidates that it has played, or an error."""
+    command = [sys.executable, "-m", REHEARSAL_MODULE]
+    try:
+        done = subprocess.run(
+            command, input=msgspec.json.encode(call), capture_output=True, timeout=PATIENCE * call.cpu_s + PATIENCE,
+            env=child_environment(os.environ, 1), check=False,
+        )  # fmt: skip
+        output, code, errors = done.stdout, done.returncode, done.stderr
+    except subprocess.TimeoutExpired as error:
+        output, code, errors = error.stdout or b"", -9, b"no result in time"
+    except OSError as error:
+        return RehearsalScores(error=f"{command[0]}: {error.strerror}", cpu_s=call.cpu_s)
+    lines = output.splitlines()
+    try:
+        return msgspec.json.decode(lines[-1], type=RehearsalScores)
+    except (IndexError, msgspec.DecodeError, msgspec.ValidationError):
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+        return RehearsalScores(error=f"rehearsal: {describe_exit(code)}: {last}", cpu_s=call.cpu_s)

@@ -1,0 +1,142 @@
+"""`horologe sim` with requests of a user: every scheduler side by side, the bound, and errors that name the line."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from horologe_cli.main import app
+from horologe_common.clock import ms, s
+from horologe_load.arrivals import read_counts
+from horologe_sim.comparison.input_times import learn_distributions
+from horologe_sim.comparison.request_file import FileRequest, read_requests
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+USAGE = 2
+
+
+def sim(*arguments: str) -> Any:
+    result = CliRunner().invoke(app, ["sim", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def compared(*arguments: str) -> dict[str, Any]:
+    result = sim(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def a_trace(path: Path, count: int = 300, seconds: float = 1.0) -> Path:
+    """Write requests for two catalogue models and for one whose time depends on the input."""
+    rng = np.random.default_rng(1)
+    lines = ["model, seconds, length, exec_ms, slo_ms, application"]
+    for at_s in rng.random(count) * seconds:
+        if rng.random() < 0.3:
+            length = int(rng.integers(8, 64))
+            lines.append(f"encoder, {at_s:.6f}, {length}, {length / 8 + rng.random():.3f}, 60, chat")
+        else:
+            lines.append(f"{rng.choice(['resnet50_v1', 'densenet121'])}, {at_s:.6f}, , , 50,")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_one_command_shows_what_each_scheduler_serves_and_how_far_it_is_from_the_bound(tmp_path: Path) -> None:
+    trace = a_trace(tmp_path / "mine.csv")
+    document = compared("--requests", str(trace), "--scheduler", "horologe,edf,auto", "--devices", "2")
+    assert document["requests"] == 300
+    assert document["devices"] == 2
+    assert [row["scheduler"] for row in document["results"]] == ["horologe", "edf", "auto"]
+    for row in document["results"]:
+        assert 0 < row["attainment"] <= document["bound"] + 1e-6
+        assert 0 < row["utilisation"] < 1
+        assert row["of_bound"] == pytest.approx(row["attainment"] / document["bound"], abs=1e-3)
+    assert document == compared("--requests", str(trace), "--scheduler", "horologe,edf,auto", "--devices", "2")
+    text = sim("--requests", str(trace), "--scheduler", "horologe,edf").stdout
+    assert "the default (horologe) serves" in text
+    assert "bound: " in text
+
+
+def test_all_schedulers_are_compared_if_none_is_named(tmp_path: Path) -> None:
+    document = compared("--requests", str(a_trace(tmp_path / "mine.csv", 60)))
+    assert {"horologe", "auto", "clockwork", "orloj", "edf"} <= {row["scheduler"] for row in document["results"]}
+
+
+def test_a_scenario_names_catalogue_models_and_its_own_requests(tmp_path: Path) -> None:
+    a_trace(tmp_path / "mine.csv", 100)
+    (tmp_path / "mine.toml").write_text(
+        'requests = "mine.csv"\nworkers = 3\n[[models]]\nname = "resnet50_v1"\nslo = "40ms"\n'
+        '[[models]]\nname = "densenet121"\n[[models]]\nname = "encoder"\nbase_ms = 0.5\nslo = "50ms"\n'
+    )
+    document = compared(str(tmp_path / "mine.toml"), "--scheduler", "horologe")
+    assert (document["devices"], document["requests"]) == (3, 100)
+
+
+def test_the_load_of_a_scenario_is_compared_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'duration = "1s"\n[[models]]\nname = "resnet50_v1"\ncount = 2\nslo = "50ms"\n[[load]]\nrate = 200\n'
+    )
+    document = compared(str(tmp_path / "mine.toml"), "--scheduler", "horologe,clockwork")
+    assert document["requests"] == pytest.approx(200, rel=0.3)
+    assert document["results"][0]["attainment"] > 0.95
+
+
+def test_counts_may_be_per_minute(tmp_path: Path) -> None:
+    counts = tmp_path / "counts.csv"
+    counts.write_text("minute,count,model\n0,60,a\n2,30,a\n")
+    (times,) = read_counts(counts).values()
+    assert sum(at_ns < s(60) for at_ns in times) == 60
+    assert sum(s(120) <= at_ns < s(180) for at_ns in times) == 30
+    counts.write_text("second,count\n1,5\n")
+    assert all(s(1) <= at_ns < s(2) for at_ns in read_counts(counts)[""])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("time,model\n1,a\n", "line 1: got 'time,model', wanted the column seconds"),
+        ("seconds,colour\n1,a\n", "line 1: got 'colour', wanted the column seconds and some of model"),
+        ("seconds,model\nsoon,resnet50_v1\n", "line 2: seconds: got 'soon'"),
+        ("seconds,slo_ms\n1,-5\n", "line 2: slo_ms: got '-5', wanted a number of at least 0"),
+        ("seconds,model\n", "got no requests"),
+        ("seconds,model\n1,nope\n", "model nope: exec_ms: got no times"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mine.csv").write_text(text)
+    result = sim("--requests", str(tmp_path / "mine.csv"))
+    assert result.exit_code != 0
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["two-models", "--scheduler", "nope"], "--scheduler: got 'nope'"),
+        (["failures", "--scheduler", "edf"], "--scheduler: got a scenario with"),
+        (["--model", "resnet50_v1", "--rate", "5", "--requests", "x.csv"], "got several or none"),
+        (["--requests", "nowhere.csv"], "nowhere.csv"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_usage_error(arguments: list[str], message: str) -> None:
+    result = sim(*arguments)
+    assert result.exit_code == USAGE
+    assert message in result.stderr
+
+
+def test_lengths_are_learned_in_ranges(tmp_path: Path) -> None:
+    requests = [FileRequest(0, "m", "chat", length, ms(length)) for length in range(10, 110)]
+    known = learn_distributions(ms(1), requests)
+    short, long = (known.kind_of("chat", length) for length in (10, 100))
+    assert known.parts[short].solo.mean_ns < ms(20)
+    assert known.parts[long].solo.mean_ns > ms(80)
+    file = tmp_path / "mine.csv"
+    file.write_text("seconds,rows\n0.5,2\n0.25,\n")
+    assert [(request.at_ns, request.rows) for request in read_requests(file)] == [(s(0.25), 1), (s(0.5), 2)]

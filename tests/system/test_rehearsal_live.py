@@ -1,0 +1,102 @@
+"""`horologe up --scheduler auto` with real processes: rehearsals run, and changes under load lose nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from horologe import Client
+from horologe_cli.local.local_system import LocalSystem
+from horologe_cli.local.topology import SystemOptions
+from horologe_common.status import HorologeError
+from horologe_common.transport.sockets import LinkSettings
+from horologe_common.wire import UseScheduler
+from model_folders import an_emulated_model
+from reactors import Running, no_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+assert no_signals
+PATIENCE_S = 40.0
+X = np.zeros((1, 4), np.float32)
+CHANGES = ("orloj", "clockwork", "edf", "nexus", "horologe")
+
+
+def until(fulfilled: Callable[[], Any]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not fulfilled():
+        assert time.monotonic() < end, "condition not met in time"
+        time.sleep(0.1)
+
+
+def uses(client: Client, name: str) -> bool:
+    return client.describe().scheduler == f"auto: {name}"
+
+
+class Load:
+    """Requests from threads, until `stop`. Each has exactly one outcome."""
+
+    def __init__(self, endpoint: str, threads: int) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self._endpoint = endpoint
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        with Client(self._endpoint) as client:
+            while not self._stopping.is_set():
+                try:
+                    client.predict("pretend", X, slo_ms=5_000)
+                    outcome = "OK"
+                except HorologeError as error:
+                    outcome = error.status.name
+                with self._lock:
+                    self.outcomes[outcome] += 1
+
+    def stop(self) -> Counter[str]:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        return self.outcomes
+
+
+def test_rehearsals_run_and_changes_under_load_lose_nothing(tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    endpoint = f"ipc://{tmp_path}/clients"
+    sets = (f"worker.cache={tmp_path}/cache", f"tuner.state={tmp_path}/state", "tuner.rehearsal_interval_ns=500ms",
+            "worker.pages_bytes=64MiB", "worker.host_bytes=1MiB")  # fmt: skip
+    options = SystemOptions(
+        str(tmp_path / "models"), 1, False, "127.0.0.1:0", (endpoint,), "off", scheduler="auto", sets=sets
+    )
+    local = LocalSystem(options, lambda name, line: None)
+    with local:
+        local.wait_ready(60)
+        load = Load(endpoint, 4)
+        with Client(endpoint) as client:
+            until(lambda: client.describe().scheduler.startswith("auto: "))
+            until(lambda: (client.tune("status")["rehearsal"] or {}).get("served"))
+            assert "horologe" in client.tune("status")["rehearsal"]["served"]
+            (edge,) = local._folder.glob("edge")
+            settings = LinkSettings(connect=(f"unix://{edge}",), bind=(f"unix://{tmp_path}/tuner",))
+            tuner = Running("tuner", settings, (), False, "9")
+            try:
+                tuner.wait_until(lambda: any(sender.startswith("controller") for sender, _ in tuner.core.heard))
+                controller = next(sender for sender, _ in tuner.core.heard if sender.startswith("controller"))
+                for name in CHANGES * 2:
+                    tuner.say(controller, UseScheduler(name, {}, f"{name} is next"))
+                    until(partial(uses, client, name))
+            finally:
+                tuner.stop()
+        outcomes = load.stop()
+        assert set(outcomes) == {"OK"}

@@ -1,0 +1,225 @@
+"""The tuner compares schedulers by rehearsals: when it starts one, and when it changes the scheduler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import a_report, a_spec, sent
+from horologe_common.clock import ms, s
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.rehearsal import RehearsalCall, RehearsalScores
+from horologe_common.wire import (
+    DescribeScheduling,
+    Events,
+    ModelEvents,
+    RequestTrace,
+    ScheduledModel,
+    ScheduledShare,
+    SchedulingState,
+    TracedRequest,
+    UseScheduler,
+)
+from horologe_tuner.core.rehearsal.comparison import choose_candidate, gain_of
+from horologe_tuner.core.rehearsal.rehearsals import DEFAULT, LEAST_REQUESTS
+from horologe_tuner.core.rehearsal.traffic_window import TrafficWindow
+from horologe_tuner.core.tuner import Tuner
+from horologe_tuner.core.tuner_status import JournalEntry
+from horologe_tuner.settings import TunerSettings
+
+CONTROLLER = "controller/0#1"
+SENT = (100,) * 19
+STATE = SchedulingState({"scheduler": "horologe"}, (ScheduledModel(a_report(a_spec("m"))),), (ScheduledShare(64),))
+
+
+def scores_of(sent_each: tuple[int, ...] = SENT, cpu_s: float = 0.0, **in_time: Any) -> RehearsalScores:
+    """Return scores. An int stands for as many in each block."""
+    blocks = {
+        name: (value,) * len(sent_each) if isinstance(value, int) else tuple(value) for name, value in in_time.items()
+    }
+    return RehearsalScores(sent_each, blocks, cpu_s)
+
+
+def test_a_clear_gain_changes_the_scheduler() -> None:
+    assert choose_candidate(scores_of(horologe=90, edf=92, orloj=95), "horologe", "horologe") == "orloj"
+
+
+def test_a_small_gain_does_not() -> None:
+    assert choose_candidate(scores_of((1000,) * 19, horologe=900, orloj=909), "horologe", "horologe") == "horologe"
+
+
+def test_a_gain_that_one_block_explains_does_not() -> None:
+    lucky = [90] * 18 + [90 + 60]
+    scores = scores_of((200,) * 19, horologe=90, orloj=lucky)
+    gain = gain_of(scores, "orloj", "horologe")
+    assert gain.mean > 0.01
+    assert gain.error == pytest.approx(gain.mean)
+    assert choose_candidate(scores, "horologe", "horologe") == "horologe"
+
+
+def test_the_default_returns_when_another_scheduler_is_hardly_better() -> None:
+    keeps = scores_of((1000,) * 19, horologe=900, orloj=905)
+    assert choose_candidate(keeps, "orloj", "horologe") == "orloj"
+    hardly = scores_of((1000,) * 19, horologe=900, orloj=902)
+    assert choose_candidate(hardly, "orloj", "horologe") == "horologe"
+    third = scores_of((1000,) * 19, horologe=900, orloj=902, edf=950)
+    assert choose_candidate(third, "orloj", "horologe") == "edf"
+
+
+def test_the_window_is_bounded_by_time_and_number() -> None:
+    window = TrafficWindow(s(10), 100)
+    rows = tuple(TracedRequest(number % 2, ms(number), ms(50)) for number in range(200))
+    window.add(RequestTrace(("a/1", "b/1"), rows))
+    assert len(window) == 100
+    assert [request.arrival_ns for request in window.trace(("b/1",)).requests[:2]] == [ms(101), ms(103)]
+    window.add(RequestTrace(("c/1",), (TracedRequest(0, s(10) + ms(150), ms(50)),)))
+    assert len(window) == 51
+    assert window.models()[-1] == "c/1"
+    window.add(RequestTrace((), (), left_out=1))
+    assert len(window) == 0
+
+
+class Bench:
+    """A tuner with a controller that sends traces."""
+
+    def __init__(self, rehearses: bool = True, **settings: Any) -> None:
+        self.tuner = Tuner("tuner/0#1", TunerSettings(rehearsal_interval_ns=s(10), **settings), rehearses=rehearses)
+        self.now_ns = s(1000)
+        self.give(CONTROLLER, PeerConnected(CONTROLLER))
+
+    def give(self, sender: str, message: Any) -> None:
+        self.tuner.handle(self.now_ns, sender, message, ())
+        self.tuner.tick(self.now_ns)
+
+    def trace(self, count: int = LEAST_REQUESTS) -> None:
+        rows = tuple(TracedRequest(0, self.now_ns + number, ms(50)) for number in range(count))
+        self.give(CONTROLLER, RequestTrace(("m/1",), rows))
+
+    def wait(self, seconds: float) -> None:
+        self.now_ns += s(seconds)
+        self.tuner.tick(self.now_ns)
+
+    def started(self) -> list[RehearsalCall]:
+        """Answer the question for the state, and return the calls of the process."""
+        for _ in sent(self.tuner, DescribeScheduling, CONTROLLER):
+            self.give(CONTROLLER, STATE)
+        return sent(self.tuner, RehearsalCall, self.tuner.rehearsal)
+
+    def score(self, scores: RehearsalScores) -> list[UseScheduler]:
+        self.give(self.tuner.rehearsal, scores)
+        return sent(self.tuner, UseScheduler, CONTROLLER)
+
+    def rehearse(self, scores: RehearsalScores) -> list[UseScheduler]:
+        self.trace()
+        self.wait(10)
+        assert len(self.started()) == 1
+        return self.score(scores)
+
+
+def test_a_rehearsal_starts_after_an_interval_with_enough_requests() -> None:
+    bench = Bench()
+    bench.trace(LEAST_REQUESTS - 1)
+    bench.wait(11)
+    assert not bench.started()
+    bench.trace(1)
+    (call,) = bench.started()
+    assert len(call.trace.requests) == LEAST_REQUESTS
+    assert call.candidates[0] == DEFAULT
+    bench.wait(100)
+    assert not bench.started()  # the first one still runs
+
+
+def test_scores_change_the_scheduler_and_the_reason_is_logged() -> None:
+    bench = Bench()
+    (change,) = bench.rehearse(scores_of(horologe=90, orloj=95))
+    assert change.scheduler == "orloj"
+    assert change.reason == "orloj would have served 95.00% of the last 1,900 requests, horologe 90.00%"
+    (entry,) = sent(bench.tuner, JournalEntry)
+    assert (entry.event, entry.text) == ("scheduler changed", change.reason)
+    assert bench.rehearse(scores_of(horologe=90, orloj=95)) == []
+    (back,) = bench.rehearse(scores_of(horologe=95, orloj=95))
+    assert (back.scheduler, back.settings) == ("horologe", {})
+    status = bench.tuner.describe(bench.now_ns).rehearsal
+    assert status is not None
+    assert (status.scheduler, status.served) == ("horologe", {"horologe": 0.95, "orloj": 0.95})
+
+
+def test_a_gain_that_the_recent_requests_contradict_does_not_count() -> None:
+    before, after = [950] * 13, [890] * 6
+    scores = scores_of((1000,) * 19, horologe=900, orloj=before + after)
+    assert gain_of(scores, "orloj", "horologe").is_clear
+    assert choose_candidate(scores, "horologe", "horologe") == "horologe"
+    assert choose_candidate(scores, "orloj", "horologe") == "horologe"
+
+
+def test_the_default_returns_at_once_when_the_traffic_is_not_the_rehearsed_one() -> None:
+    bench = Bench()
+    bench.rehearse(scores_of(horologe=90, orloj=95))
+
+    def ended(number: int, finished: int, refused: int) -> list[UseScheduler]:
+        models = (ModelEvents("m/1", (), finished, refused),)
+        bench.give(CONTROLLER, Events(number, ms(100), ms(10), models))
+        return sent(bench.tuner, UseScheduler, CONTROLLER)
+
+    assert ended(1, 186, 14) == []
+    assert ended(2, 90, 50) == []
+    (change,) = ended(3, 30, 30)
+    assert (change.scheduler, change.settings) == ("horologe", {})
+    assert change.reason == "orloj runs 60.00% of the requests, in its rehearsal at least 95.00%"
+    assert ended(4, 0, 500) == []
+
+
+def test_the_current_scheduler_is_played_first() -> None:
+    bench = Bench()
+    bench.rehearse(scores_of(horologe=90, edf=95))
+    bench.trace()
+    bench.wait(10)
+    (call,) = bench.started()
+    assert [candidate.name for candidate in call.candidates[:2]] == ["horologe", "edf"]
+
+
+def test_rehearsals_have_a_part_of_a_core() -> None:
+    bench = Bench(rehearsal_share=0.25)
+    bench.rehearse(scores_of(cpu_s=5.0, horologe=90))
+    bench.trace()
+    bench.wait(19)
+    assert not bench.started()
+    bench.wait(1)
+    (call,) = bench.started()
+    assert call.cpu_s == 2.5
+
+
+def test_a_failed_rehearsal_changes_nothing_and_is_logged_once() -> None:
+    bench = Bench()
+    assert bench.rehearse(RehearsalScores(error="no memory")) == []
+    assert bench.rehearse(RehearsalScores(error="no memory")) == []
+    (entry,) = sent(bench.tuner, JournalEntry)
+    assert (entry.event, entry.text) == ("rehearsal failed", "no memory")
+
+
+def test_in_a_dry_run_changes_are_only_reported() -> None:
+    bench = Bench(dry_run=True)
+    assert bench.rehearse(scores_of(horologe=90, orloj=95)) == []
+    (entry,) = sent(bench.tuner, JournalEntry)
+    assert entry.dry_run
+
+
+def test_without_a_simulator_nothing_is_rehearsed() -> None:
+    bench = Bench(rehearses=False)
+    bench.trace()
+    bench.wait(100)
+    assert not bench.started()
+    assert bench.tuner.wakeup_ns() is None
+
+
+def test_scores_for_a_controller_that_has_left_are_discarded() -> None:
+    bench = Bench()
+    bench.trace()
+    bench.wait(10)
+    bench.started()
+    bench.give(CONTROLLER, PeerDisconnected(CONTROLLER))
+    assert bench.score(scores_of(horologe=90, orloj=95)) == []
+    bench.give(CONTROLLER, PeerConnected(CONTROLLER))
+    (change,) = bench.rehearse(scores_of(horologe=90, orloj=95))
+    assert change.scheduler == "orloj"

@@ -1,0 +1,191 @@
+"""`controller.scheduler` auto: who may change the scheduler, what operators see, and what a tuner is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from builders import a_report, a_spec, sent
+from horologe_common.clock import ms
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.distribution import Distribution
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Describe,
+    DescribeScheduling,
+    Description,
+    Load,
+    Plan,
+    Register,
+    RequestTrace,
+    Result,
+    SchedulingState,
+    Share,
+    Submit,
+    UseScheduler,
+)
+from horologe_controller.core.controller import Controller
+from horologe_controller.core.request_tracer import MAX_REQUESTS
+from horologe_controller.core.runtime_distributions import (
+    RuntimeDistributions,
+    SoloDistribution,
+    store_distributions,
+)
+from horologe_controller.settings import ControllerSettings
+
+FRONTEND, SELECTOR, WORKER, TUNER = "frontend/0#1", "selector/0#1", "worker/0#1", "tuner/0#1"
+SWITCHED = "horologe_scheduler_switches_total"
+
+
+def a_controller(scheduler: str = "auto", **settings: Any) -> Controller:
+    controller = Controller(
+        "controller/0#1", ControllerSettings(scheduler=scheduler, workers=1, margin_ns=ms(1), **settings), "host"
+    )
+    for address in (FRONTEND, SELECTOR, WORKER, TUNER):
+        controller.handle(0, address, PeerConnected(address, "host"), ())
+    controller.handle(0, WORKER, Register((Share(0, "cpu", 64),), (a_report(), a_report(a_spec("other")))), ())
+    controller.handle(0, TUNER, Plan(0), ())
+    controller.tick(0)
+    for _ in range(2):
+        for load in sent(controller, Load):
+            controller.handle(0, WORKER, Result(load.action_id, Status.OK, 0, ms(5)), ())
+            controller.tick(0)
+    return controller
+
+
+def use(controller: Controller, scheduler: str, sender: str = TUNER, **values: Any) -> None:
+    controller.handle(ms(1), sender, UseScheduler(scheduler, values, "it serves more"), ())
+    controller.tick(ms(1))
+    controller.check()
+
+
+def described(controller: Controller) -> Description:
+    controller.handle(ms(1), FRONTEND, Describe(1), ())
+    (description,) = sent(controller, Description, FRONTEND)
+    return description
+
+
+def test_a_tuner_changes_the_scheduler_and_operators_see_why() -> None:
+    controller = a_controller()
+    assert described(controller).scheduler == "auto: horologe"
+    use(controller, "orloj")
+    description = described(controller)
+    assert (description.scheduler, description.scheduler_reason) == ("auto: orloj", "it serves more")
+    controller.refresh_stats()
+    assert controller.stats.values[SWITCHED, "orloj"] == 1
+    assert controller.stats.values["horologe_scheduler_active", "orloj"] == 1
+    assert controller.stats.values["horologe_scheduler_active", "horologe"] == 0
+
+
+def test_without_its_tuner_the_controller_returns_to_the_default() -> None:
+    controller = a_controller()
+    use(controller, "edf")
+    controller.handle(ms(2), TUNER, PeerDisconnected(TUNER), ())
+    controller.tick(ms(2))
+    assert described(controller).scheduler == "auto: horologe"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "sender", "name", "values"),
+    [
+        ("horologe", TUNER, "edf", {}),
+        ("auto", SELECTOR, "edf", {}),
+        ("auto", TUNER, "nope", {}),
+        ("auto", TUNER, "auto", {}),
+        ("auto", TUNER, "edf", {"name": "1"}),
+        ("auto", TUNER, "edf", {"admission": 7}),
+    ],
+)
+def test_other_changes_are_ignored(scheduler: str, sender: str, name: str, values: dict[str, Any]) -> None:
+    controller = a_controller(scheduler)
+    use(controller, name, sender, **values)
+    assert described(controller).scheduler.endswith("horologe")
+    assert (SWITCHED, name) not in controller.stats.values
+
+
+def test_settings_change_with_the_scheduler_and_the_configured_ones_come_back() -> None:
+    controller = a_controller()
+    use(controller, "horologe", admission=False)
+    assert not controller.scheduler.settings.admission
+    use(controller, "horologe")
+    assert controller.scheduler.settings.admission
+
+
+def submit(controller: Controller, now_ns: int, count: int, **fields: Any) -> None:
+    for number in range(count):
+        message = Submit(now_ns + number, "sum/1", ms(50), 1, FRONTEND, number, **fields)
+        controller.handle(now_ns, SELECTOR, message, ())
+    controller.tick(now_ns)
+
+
+def traces(controller: Controller, now_ns: int) -> list[RequestTrace]:
+    controller.tick(now_ns)
+    return sent(controller, RequestTrace, TUNER)
+
+
+def test_a_tuner_gets_the_requests_with_the_budgets_of_their_clients() -> None:
+    controller = a_controller()
+    submit(controller, ms(10), 3)
+    submit(controller, ms(20), 1, best_effort=True, length=7, application="chat")
+    (trace,) = traces(controller, ms(150))
+    assert trace.models == ("sum/1",)
+    assert [request.budget_ns for request in trace.requests] == [ms(50)] * 4
+    assert [request.arrival_ns for request in trace.requests] == [ms(10)] * 3 + [ms(20)]
+    last = trace.requests[-1]
+    assert (last.best_effort, last.length, last.application) == (True, 7, "chat")
+    (trace,) = traces(controller, ms(300))
+    assert trace.requests == ()
+
+
+def test_traces_are_bounded_and_only_sent_with_auto() -> None:
+    controller = a_controller(max_queued=10)
+    submit(controller, ms(10), MAX_REQUESTS - 10)
+    submit(controller, ms(20), 20)
+    (trace,) = traces(controller, ms(150))
+    assert len(trace.requests) == MAX_REQUESTS - 10
+    assert trace.left_out == 20
+    fixed = a_controller("horologe")
+    submit(fixed, ms(10), 3)
+    assert traces(fixed, ms(150)) == []
+
+
+def test_a_tuner_gets_the_state_that_a_rehearsal_needs() -> None:
+    controller = a_controller()
+    parts = [SoloDistribution("chat", 16, Distribution.from_samples([ms(2), ms(3), ms(9)]))]
+    controller.cluster.distributions["other/1"] = RuntimeDistributions(ms(1), parts)
+    controller.handle(ms(1), TUNER, DescribeScheduling(("other/1", "sum/1", "unknown/1")), ())
+    (state,) = sent(controller, SchedulingState, TUNER)
+    assert [model.report.spec.key for model in state.models] == ["other/1", "sum/1"]
+    assert state.settings["scheduler"] == "horologe"
+    (share,) = state.shares
+    assert (share.pages, share.factor, share.models) == (64, 1.0, ())
+    dynamic, static = state.models
+    assert static.distributions is None
+    assert static.report.profile == a_report().profile
+    stored: dict[str, RuntimeDistributions] = {}
+    assert dynamic.distributions is not None
+    store_distributions(stored, dynamic.distributions)
+    assert stored["other/1"].mean_ns == pytest.approx(controller.cluster.distributions["other/1"].mean_ns, rel=0.01)
+
+
+def test_published_distributions_are_read_back() -> None:
+    rng = np.random.default_rng(1)
+    parts = [
+        SoloDistribution(name, length, Distribution.from_samples(rng.lognormal(15, 0.5, 500)))
+        for name in ("chat", "document")
+        for length in (16, 64)
+    ]
+    before = RuntimeDistributions(ms(1), parts, ((1, 1.0), (4, 3.0)))
+    stored: dict[str, RuntimeDistributions] = {}
+    store_distributions(stored, before.publish("m/1"))
+    after = stored["m/1"]
+    assert len(after) == len(before)
+    assert after.base_ns == before.base_ns
+    assert after.scale(4) == before.scale(4)
+    for kind, part in enumerate(before.parts):
+        solo = after.parts[kind].solo
+        assert solo.mean_ns == pytest.approx(part.solo.mean_ns, rel=1e-2)
+        for q in (0.1, 0.5, 0.9):
+            assert solo.quantile_ns(q) == pytest.approx(part.solo.quantile_ns(q), rel=1e-2)
