@@ -20,7 +20,7 @@ from horologe_common.status import HorologeError
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(900)]
 
 EDGE = ("controller", "selector", "frontend", "profiler", "tuner")
 EDGE_MB, WORKER_MB = 450, 350
