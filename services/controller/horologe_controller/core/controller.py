@@ -228,8 +228,10 @@ class Controller:
             self._activity.record_action(action, took_ns, end_ns, result.status)
         ok, estimate = result.status == Status.OK, action.share.find_estimate(action.model)
         if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
-            steady = action.model not in self.cluster.distributions
-            estimate.observe(now_ns, action.batch_size, took_ns, steady=steady)
+            dynamic = self.cluster.distributions.get(action.model)
+            estimate.observe(now_ns, action.batch_size, took_ns, steady=dynamic is None)
+            if dynamic is not None and (steady_ns := dynamic.steady_ns(action.requests, action.batch_size)):
+                action.share.pace.observe(now_ns, 1000 * took_ns // steady_ns)
         if action.kind == "load":
             action.share.finish_load(action.model, ok=ok)
             if result.status == Status.FAILED:
