@@ -195,16 +195,16 @@ def _without_refusal(submit: SubmitHistory) -> list[str]:
     if missing_ns <= 0:
         return remedies
     remedies.append(f"A deadline {format_ns(missing_ns)} later.")
-    works = [*submit.queued, *submit.running]
-    total_ns = sum(work.work_ns for work in works)
-    wait_ns = total_ns / max(1, submit.shares)
-    if wait_ns <= missing_ns:
+    slack_ns = submit.deadline_ns - submit.arrived_ns - submit.expected_ns
+    total_ns = sum(work.work_ns for work in (*submit.queued, *submit.running))
+    excess_ns = total_ns - slack_ns * submit.shares
+    if slack_ns <= 0 or excess_ns <= 0:
         return remedies
-    devices = math.ceil(total_ns / (wait_ns - missing_ns)) - submit.shares
+    devices = math.ceil(total_ns / slack_ns) - submit.shares
     remedies.append(f"{count(devices, 'share')} more that can run the models ahead.")
     largest = max(submit.queued, key=lambda work: work.work_ns, default=None)
-    if largest and largest.work_ns >= missing_ns * submit.shares:
-        fewer = math.ceil(missing_ns * submit.shares * largest.requests / largest.work_ns)
+    if largest and largest.work_ns >= excess_ns:
+        fewer = math.ceil(excess_ns * largest.requests / largest.work_ns)
         remedies.append(f"{fewer} fewer of the {count(largest.requests, 'request')} for {largest.model} ahead.")
     return remedies
 
