@@ -163,6 +163,7 @@ def test_a_late_answer_brings_what_came() -> None:
     ((request, buffers),) = talk.sent()
     talk.get(Answer(request.id, Status.LATE, request.inputs, "late"), buffers=buffers)
     assert isinstance(sink.end, Late)
+    assert sink.end.request_id == request.id
     assert np.array_equal(sink.end.reply.value, X)
 
 

@@ -26,16 +26,16 @@ class Handovers:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._until_ns: dict[WorkerMirror, int] = {}
+        self.until_ns: dict[WorkerMirror, int] = {}
         """Draining worker -> when it is released at the latest."""
         self._targets: dict[WorkerMirror, list[tuple[Share, str]]] = {}
         """Draining worker -> the LOADs that it waits for."""
 
     def begin(self, now_ns: int, worker: WorkerMirror, load: Callable[[Share, str], None]) -> None:
         """Hand over the models of a worker, the most recently used ones first. `load` sends a LOAD."""
-        if worker in self._until_ns:
+        if worker in self.until_ns:
             return
-        self._until_ns[worker] = now_ns + HANDOVER_NS
+        self.until_ns[worker] = now_ns + HANDOVER_NS
         targets = self._targets[worker] = []
         for share in worker.shares.values():
             for model in reversed(share.resident):
@@ -51,7 +51,7 @@ class Handovers:
 
     def release_finished(self, now_ns: int) -> Iterator[Out]:
         """Drain the workers whose models are loaded elsewhere, or whose time has passed. Yield the replies."""
-        for worker, until_ns in list(self._until_ns.items()):
+        for worker, until_ns in list(self.until_ns.items()):
             waits = any(model in share.loading for share, model in self._targets[worker])
             if not waits or now_ns >= until_ns:
                 self.remove_worker(worker)
@@ -60,16 +60,16 @@ class Handovers:
 
     def remove_worker(self, worker: WorkerMirror) -> None:
         """Remove a worker that is released or has disconnected."""
-        self._until_ns.pop(worker, None)
+        self.until_ns.pop(worker, None)
         self._targets.pop(worker, None)
 
     def next_ns(self) -> int | None:
         """Return when to call `release_finished` if no LOAD ends before; None without a draining worker."""
-        return min(self._until_ns.values(), default=None)
+        return min(self.until_ns.values(), default=None)
 
     def _stays(self, share: Share) -> bool:
         worker = self._cluster.workers.get(share.worker)
-        return worker is not None and worker.reachable and worker not in self._until_ns
+        return worker is not None and worker.reachable and worker not in self.until_ns
 
     def _find_target(self, model: str) -> Share | None:
         """Return the share with the most free pages that can load the model without an UNLOAD."""
