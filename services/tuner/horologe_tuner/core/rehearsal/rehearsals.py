@@ -32,7 +32,7 @@ CANDIDATES = (DEFAULT, PATIENT, *(Candidate(name, name) for name in ("orloj", "c
 LEAST_REQUESTS = 500
 """Requests without which nothing is compared: a share of 0.01 of them would be less than 5."""
 WATCHED_REQUESTS = 200
-WATCHED_PART = 0.02
+WATCHED_PART = 0.05
 """Another scheduler than the default is left at once if, of this many requests, it runs a part that is this much less
 than in any block of its rehearsal: the traffic is of another kind now."""
 ANSWER_NS = s(10)
