@@ -51,7 +51,7 @@ STATIC_CASES = (StaticCase(2, 4, 25, 0.9), StaticCase(15, 4, 50, 0.9), StaticCas
 DYNAMIC: tuple[tuple[ModuleType, str, tuple[object, ...]], ...] = (
     (batch_value, "PATIENCE", (2.0, 0.2, 1.0, 5.0, 20.0)),
     (runtime_distributions, "CANDIDATE_QUANTILES", ((0.5, 0.95), (0.5,), (0.95,), (0.25, 0.5, 0.75, 0.95))),
-    (horologe, "MAX_CANDIDATES", (256, 32, 1024)),
+    (batch_value, "MAX_CANDIDATES", (256, 32, 1024)),
 )
 STATIC: tuple[tuple[ModuleType, str, tuple[object, ...]], ...] = (
     (horologe, "IDLE", (0.6, 0.0, 0.3, 0.9)),

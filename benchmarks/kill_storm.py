@@ -18,27 +18,20 @@ import os
 import random
 import signal
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bench.emulated_model import write_echo_model
+from bench.outcomes import Outcomes
 from horologe import AsyncClient
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
 from horologe_common.status import HorologeError
-from horologe_common.wire import PEER_HEADER_LIMIT, Answer
-from horologe_common.wire.frames import unpack
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 RESUME_S = 2.0
-IN_A_ROW = 20
-"""Requests that must succeed one after the other before service counts as resumed."""
 SLO_MS, GRACE_MS = 300.0, 250.0
 SETTLE_S = 10.0
 CLIENTS = 4
@@ -58,34 +51,6 @@ class Fault(NamedTuple):
     kind: str
 
 
-class Outcomes:
-    """What became of each request, by its number."""
-
-    def __init__(self) -> None:
-        self.begin_s = time.monotonic()
-        self.sent = 0
-        self.statuses: dict[int, str] = {}
-        self.sent_s: dict[int, float] = {}
-        self.answers: Counter[tuple[int, int]] = Counter()
-        """Answers that have arrived, by client and id of the request."""
-        self.wrong: list[str] = []
-        self.reasons: Counter[str] = Counter()
-
-    def now_s(self) -> float:
-        return time.monotonic() - self.begin_s
-
-    def violations(self, core_faults: Sequence[str], resumed_s: float) -> dict[str, int]:
-        """Return the number of violations of each promise."""
-        return {
-            "wrong": len(self.wrong),
-            "twice": sum(count > 1 for count in self.answers.values()),
-            "unanswered": self.sent - len(self.statuses),
-            "core faults": len(core_faults),
-            "unknown model": sum(status == "UNKNOWN_MODEL" for status in self.statuses.values()),
-            "not resumed in time": int(resumed_s > RESUME_S),
-        }
-
-
 class Storm:
     """A local system, the faults of its processes, and the requests to it."""
 
@@ -101,7 +66,7 @@ class Storm:
         """Send requests and faults for `seconds`, then requests until service can have resumed."""
         clients = [AsyncClient(self.system.topology.clients[0], grace_ms=GRACE_MS) for _ in range(CLIENTS)]
         for number, client in enumerate(clients):
-            self._count_answers(number, client)
+            self.outcomes.count_answers(number, client)
         faults = asyncio.ensure_future(self._send_faults())
         progress = asyncio.ensure_future(self._show_progress())
         tasks: set[asyncio.Future[None]] = set()
@@ -128,21 +93,13 @@ class Storm:
         """
         faults = sorted(self.faults, key=lambda fault: fault.end_s)
         return [
-            (self._resume_time_s(fault.end_s), fault)
+            (self.outcomes.resume_time_s(fault.end_s), fault)
             for fault in faults
             if not any(
                 other is not fault and other.begin_s < fault.end_s + RESUME_S and other.end_s >= fault.end_s
                 for other in faults
             )
         ]
-
-    def _resume_time_s(self, end_s: float) -> float:
-        """Return the time from `end_s` until requests succeed in a row."""
-        later = [number for number in sorted(self.outcomes.sent_s) if self.outcomes.sent_s[number] >= end_s]
-        for at in range(len(later) - IN_A_ROW):
-            if all(self.outcomes.statuses.get(number) == "OK" for number in later[at : at + IN_A_ROW]):
-                return self.outcomes.sent_s[later[at]] - end_s
-        return self.outcomes.now_s() - end_s
 
     async def _ask(self, client: AsyncClient, number: int) -> None:
         """Send a request whose rows contain its number, and store its status."""
@@ -161,19 +118,6 @@ class Storm:
             if not np.array_equal(y, x):
                 outcomes.wrong.append(f"request {number}: got {y!r}")
         outcomes.statuses[number] = status
-
-    def _count_answers(self, number: int, client: AsyncClient) -> None:
-        """Count all answers that arrive at the client, before its session drops those that it does not wait for."""
-        session = client._session
-        receive = session.receive
-
-        def count_and_receive(now_ns: int, frames: Sequence[Any]) -> None:
-            for _, _, message, _ in unpack(frames, PEER_HEADER_LIMIT):
-                if isinstance(message, Answer):
-                    self.outcomes.answers[number, message.id] += 1
-            receive(now_ns, frames)
-
-        session.receive = count_and_receive  # type: ignore[method-assign]
 
     async def _send_faults(self) -> None:
         """Send a fault to a random process every two to three seconds."""
@@ -241,7 +185,12 @@ def measure(split: bool, rate: float, seconds: float, seed: int, log: Path | Non
         "statuses": dict(Counter(outcomes.statuses.values())),
         "resumed_s": resumes_s[-1][0],
         "slowest_resumes_s": [(time_s, fault._asdict()) for time_s, fault in sorted(resumes_s)[-3:]],
-        "violations": outcomes.violations(core_faults, resumes_s[-1][0]),
+        "violations": {
+            **outcomes.violations(),
+            "core faults": len(core_faults),
+            "unknown model": sum(status == "UNKNOWN_MODEL" for status in outcomes.statuses.values()),
+            "not resumed in time": int(resumes_s[-1][0] > RESUME_S),
+        },
         "faults": dict(Counter(f"{fault.kind} {fault.process}" for fault in storm.faults)),
         "examples": [*outcomes.wrong[:5], *core_faults[:5], *unknown[:5]],
         "reasons": dict(outcomes.reasons.most_common(20)),

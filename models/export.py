@@ -1,4 +1,4 @@
-"""Write the ONNX models of the demo and the benchmarks, from data and fixed seeds.
+"""Write the data set of the demo, and the ONNX models of the demo and the benchmarks, from data and fixed seeds.
 
     python models/export.py                     # models/ and benchmarks/models/, in place
     python models/export.py --out /tmp/elsewhere
@@ -22,6 +22,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
@@ -249,10 +250,18 @@ def export(out: Path, folder: str) -> Path:
     return path
 
 
+def export_digits(path: Path) -> None:
+    """Write the data set of the demo."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    bunch = load_digits()
+    np.savez_compressed(path, images=bunch.data.astype(np.uint8), digits=bunch.target.astype(np.uint8))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the demo's and the benchmarks' ONNX models.")
+    parser = argparse.ArgumentParser(description="Write the demo's data set, and its and the benchmarks' ONNX models.")
     parser.add_argument("--out", type=Path, default=ROOT, help="folder to write under (default: the repository)")
     out = parser.parse_args().out
+    export_digits(out / digits.DATA.relative_to(ROOT))
     for folder in EXPORTS:
         path = export(out, folder)
         print(f"{folder}: {path.stat().st_size:,} bytes")

@@ -13,18 +13,26 @@ from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import Status, UnknownModel
 from horologe_common.wire import (
     Acknowledged,
+    Activity,
     Answer,
     ApplicationInfo,
     Applications,
     ApplicationState,
     Declare,
+    Describe,
+    Description,
     Feedback,
     Models,
     ModelState,
     ModelStatistics,
+    ShareState,
     Tensor,
+    Tune,
+    Tuning,
+    Watch,
     Withdraw,
 )
+from horologe_frontend.console.traffic import Totals
 from horologe_frontend.core.stats import ModelStats, StatsByModel
 from horologe_frontend.gateway import Gateway
 from horologe_frontend.http.http_responses import HttpResponse
@@ -108,6 +116,9 @@ class FakeGateway(Gateway):
         self.ready = True
         self.slow_answers = asyncio.Event()
         self.stats_by_model = StatsByModel()
+        self.totals: list[Totals] = []
+        self.activity = Activity(0, 1)
+        self.watches: list[Watch] = []
 
     def send(self, message: Any, buffers: Sequence[Buffer], on_reply: Callable[[Any, Sequence[Buffer]], None]) -> int:
         if message.model == "broken":
@@ -169,6 +180,13 @@ class FakeGateway(Gateway):
                 return Acknowledged(0, self.statuses, "the store is away" if any(self.statuses) else "")
             case Declare():
                 return Applications(0, (ApplicationState(message.application, 1),))
+            case Watch():
+                self.watches.append(message)
+                return self.activity
+            case Describe():
+                return Description(0, (ShareState("worker/0#1", 0, "cpu", 8, 7, ("echo/10",), 0, 0),), "edf", 3)
+            case Tune():
+                return Tuning(0, b'{"journal":[]}')
             case ApplicationInfo(name=""):
                 return Applications(0, tuple(ApplicationState(application, 1) for application in APPLICATIONS.values()))
         if message.name not in APPLICATIONS:
@@ -177,6 +195,9 @@ class FakeGateway(Gateway):
             return Applications(0, ())
         standing = ModelStatistics("echo", 1.0, False, 5, 1, 4, 3, 1.0)
         return Applications(0, (ApplicationState(APPLICATIONS[message.name], 2, (standing,), 3),))
+
+    def traffic_totals(self, since_ns: int = 0) -> list[Totals]:
+        return self.totals
 
     def is_ready(self) -> bool:
         return self.ready

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 class HttpServerThread:
     """`with HttpServerThread(max_requests=2) as http:` serves a FakeGateway until the end of the block."""
 
-    def __init__(self, keys: BearerKeys | None = None, **settings: Any) -> None:
+    def __init__(
+        self, keys: BearerKeys | None = None, gateway: type[FakeGateway] = FakeGateway, **settings: Any
+    ) -> None:
+        self.create_gateway = gateway
         self.settings = HttpSettings(port=0, **settings)
         self.keys = keys
 
@@ -41,7 +44,7 @@ class HttpServerThread:
         self.loop.close()
 
     async def _start(self) -> None:
-        self.gateway = FakeGateway()
+        self.gateway = self.create_gateway()
         self.oip = OipHandler(self.gateway, self.settings, self.keys)
         self.server = HttpServer(self.settings, self.oip)
         await self.server.start()

@@ -4,51 +4,56 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
+import docker
+from docker.errors import DockerException
+from testcontainers.compose import DockerCompose
+
 from horologe_common.status import HorologeError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from bench.compose_project import ComposeProject  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 AIRGAP = ROOT / "deploy" / "airgap"
-DEFAULTS = {
-    "BASE_IMAGE": "python:3.11-slim",
-    "PROMETHEUS_IMAGE": "prom/prometheus:v2.55.1",
-    "REDIS_IMAGE": "redis:7-bookworm",
-}
+WORKERS = "gpu-worker"
+SERVICES = (
+    "controller", "selector", "frontend", "profiler", "tuner", WORKERS, "redis", "prometheus", "grafana",
+)  # fmt: skip
+IMAGES = ("PROMETHEUS_IMAGE", "REDIS_IMAGE", "GRAFANA_IMAGE", "BASE_IMAGE")
+VARIABLE = re.compile(r"^([A-Z_]+)=(.*)$", re.MULTILINE)
 
 
 class Unavailable(Exception):
     """Docker Engine, Compose or base images are missing on this machine."""
 
 
-def run(*command: str, timeout_s: float = 60, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command. The caller checks the exit code."""
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **(env or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+def example_variables() -> dict[str, str]:
+    """Return the variables of .env.example with their defaults."""
+    return dict(VARIABLE.findall((ROOT / ".env.example").read_text()))
 
 
 def compose_command() -> list[str]:
     """Return the command of Compose v2 or v1."""
-    if not shutil.which("docker") or run("docker", "version").returncode:
-        raise Unavailable("no Docker engine runs")
-    if run("docker", "compose", "version").returncode == 0:
+    try:
+        docker.from_env(timeout=20).ping()
+    except DockerException as error:
+        raise Unavailable(f"no Docker engine runs: {error}") from error
+    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode == 0:
         return ["docker", "compose"]
     if shutil.which("docker-compose"):
         return ["docker-compose"]
@@ -57,23 +62,28 @@ def compose_command() -> list[str]:
 
 def base_images() -> dict[str, str]:
     """Return the base images: existing local images, images from a registry, or images built now (as root)."""
-    local_images = dict(line.split("=", 1) for line in (AIRGAP / "images.env").read_text().splitlines() if "=" in line)
-    if not all(_present(image) for image in local_images.values()):
-        if all(
-            _present(image) or run("docker", "pull", "-q", image, timeout_s=120).returncode == 0
-            for image in DEFAULTS.values()
-        ):
+    engine = docker.from_env(timeout=300)
+    local_images = dict(VARIABLE.findall((AIRGAP / "images.env").read_text()))
+    if not all(_present(engine, image) for image in local_images.values()):
+        if all(_pull(engine, example_variables()[name]) for name in IMAGES):
             return {}
         if os.getuid() or not shutil.which("debootstrap"):
             raise Unavailable("base images cannot be pulled, and building them needs root and debootstrap")
-    built = run(str(AIRGAP / "build"), timeout_s=300)
+    built = subprocess.run([AIRGAP / "build"], capture_output=True, text=True, timeout=300, check=False)
     if built.returncode:
         raise RuntimeError(f"deploy/airgap/build: {built.stderr[-4000:]}")
     return local_images
 
 
-def _present(image: str) -> bool:
-    return run("docker", "image", "inspect", image).returncode == 0
+def _present(engine: Any, image: str) -> bool:
+    return bool(engine.images.list(name=image))
+
+
+def _pull(engine: Any, image: str) -> bool:
+    try:
+        return _present(engine, image) or bool(engine.images.pull(image))
+    except DockerException:
+        return False
 
 
 def free_port() -> int:
@@ -89,68 +99,80 @@ def wait_until(event: str, seconds: float, condition: Callable[[], Any]) -> Any:
         try:
             if value := condition():
                 return value
-        except (OSError, HorologeError) as error:
+        except (OSError, HorologeError, LookupError) as error:
             last = repr(error)
         time.sleep(0.25)
     raise AssertionError(f"{event}: not within {seconds} s; last: {last}")
 
 
-class Stack:
-    """`up()` builds images and starts containers. `down()` removes everything except the images."""
+class Compose(DockerCompose):
+    """testcontainers' Compose, also with the command of Compose v1, whose `up` cannot wait."""
 
-    def __init__(self, models: Path) -> None:
-        self.command = compose_command()
-        self.project = f"horologe-test-{os.getpid()}"
-        self.http, self.clients, self.prometheus = (free_port() for _ in range(3))
-        self.env = base_images() | {
+    @cached_property
+    def compose_command_property(self) -> list[str]:
+        _, _, *options = super().compose_command_property
+        return [*compose_command(), *options]
+
+
+class Stack(ComposeProject):
+    """`up()` builds images and starts containers. `down()` removes everything except the images.
+
+    `folder`: for the file of variables.
+    """
+
+    def __init__(self, folder: Path, models: Path) -> None:
+        compose_command()
+        super().__init__(f"horologe-test-{os.getpid()}")
+        self.http, self.clients, self.prometheus, self.grafana = (free_port() for _ in range(4))
+        changes = {
+            "COMPOSE_PROJECT_NAME": self.name,
             "MODELS_DIR": str(models),
-            "PUBLISH_ON": "127.0.0.1",
             "HTTP_PORT": str(self.http),
             "CLIENTS_PORT": str(self.clients),
             "PROMETHEUS_PORT": str(self.prometheus),
+            "GRAFANA_PORT": str(self.grafana),
             "IMAGE_TAG": "test",
         }
+        self.variables = example_variables() | base_images() | changes
+        env_file = folder / "test.env"
+        env_file.write_text("".join(f"{name}={value}\n" for name, value in self.variables.items()))
+        self.command = Compose(ROOT, env_file=str(env_file), build=True, wait=False)
 
-    def compose(self, *arguments: str, timeout_s: float = 120) -> str:
-        done = run(*self.command, "-p", self.project, *arguments, timeout_s=timeout_s, env=self.env)
-        assert done.returncode == 0, f"{arguments}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}\n{self.logs()}"
+    def compose(self, *arguments: str, code: int | None = 0) -> str:
+        """Run a command of Compose, and return its output. `code`: the wanted exit code; None: any."""
+        command = [*self.command.compose_command_property, *arguments]
+        done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        assert code in (None, done.returncode), (
+            f"{arguments}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}\n{self.logs()}"
+        )
         return done.stdout
 
     def up(self) -> None:
-        self.compose("build", timeout_s=400)
-        self.compose("up", "-d", timeout_s=120)
-        wait_until("every service healthy", 90, lambda: all(self.health(name) == "healthy" for name in SERVICES))
+        try:
+            self.command.start()
+        except subprocess.CalledProcessError as error:
+            raise AssertionError(error.stderr.decode()[-4000:]) from error
+        self.wait_healthy()
+
+    def wait_healthy(self) -> None:
+        wait_until("every service healthy", 90, lambda: all(map(self.is_healthy, SERVICES)))
+
+    def scale_workers(self, count: int) -> None:
+        self.compose("up", "-d", "--no-recreate", "--scale", f"{WORKERS}={count}")
 
     def down(self) -> None:
         self.compose("down", "-v", "--remove-orphans", "-t", "10")
 
     def logs(self) -> str:
-        return run(*self.command, "-p", self.project, "logs", "--no-color", "--tail=40", env=self.env).stdout
-
-    def container(self, service: str) -> str:
-        labels = {"project": self.project, "service": service}
-        filters = [f"--filter=label=com.docker.compose.{name}={value}" for name, value in labels.items()]
-        ids = run("docker", "ps", "-a", "-q", *filters).stdout.split()
-        assert len(ids) == 1, f"{service}: {ids}"
-        return ids[0]
-
-    def inspect(self, service: str) -> dict[str, Any]:
-        container: dict[str, Any] = json.loads(run("docker", "inspect", self.container(service)).stdout)[0]
-        return container
-
-    def health(self, service: str) -> str:
-        return str(self.inspect(service)["State"]["Health"]["Status"])
-
-    def copy(self, service: str, source: str, target: Path) -> None:
-        done = run("docker", "cp", f"{self.container(service)}:{source}", str(target))
-        assert done.returncode == 0, done.stderr
+        command = [*self.command.compose_command_property, "logs", "--no-color", "--tail=40"]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
 
     def execute(self, service: str, *command: str) -> str:
         """Run a command in the container, return its output. The exit code is ignored: it may kill the container."""
-        return run("docker", "exec", self.container(service), *command).stdout
+        return str(self.container(service).exec_run(list(command)).output.decode())
 
-
-SERVICES = ("controller", "selector", "frontend", "profiler", "tuner", "worker", "redis", "prometheus")
+    def restarts(self, service: str) -> int:
+        return int(self.container(service).attrs["RestartCount"])
 
 
 def get_json(url: str) -> Any:

@@ -3,94 +3,29 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
 
-from compose.stack import ROOT, Stack, Unavailable, get_json, wait_until
+from bench.compose_project import kill_processes
+from compose.stack import ROOT, SERVICES, WORKERS, Stack, get_json, wait_until
 from horologe import Application, Client
 from horologe_cli.demo.digits import held_out
 from horologe_common.status import HorologeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(600)]
 
-TWICE_CODE = """
-class Model:
-    def predict_batch(self, inputs):
-        return {"y": inputs["x"] * 2}
-"""
-TWICE_TOML = """
-runtime = "python"
-batch_sizes = [1, 2, 4]
-slo = "2s"
-
-[[inputs]]
-name = "x"
-datatype = "FP32"
-shape = [-1, 4]
-
-[[outputs]]
-name = "y"
-datatype = "FP32"
-shape = [-1, 4]
-"""
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a repository with the demo's models, and a model whose answers depend on the input."""
-    folder = tmp_path_factory.mktemp("models")
-    shutil.copytree(ROOT / "models", folder, dirs_exist_ok=True)
-    version = folder / "twice" / "1"
-    version.mkdir(parents=True)
-    (version / "model.py").write_text(TWICE_CODE)
-    (version / "model.toml").write_text(TWICE_TOML)
-    folder.chmod(0o755)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def stack(repository: Path) -> Iterator[Stack]:
-    try:
-        stack = Stack(repository)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    try:
-        stack.up()
-        yield stack
-    finally:
-        stack.down()
-
-
-@pytest.fixture(scope="module")
-def keys(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the service's public key and the keys of clients and operators."""
-    folder = tmp_path_factory.mktemp("keys")
-    (folder / "service").mkdir()
-    stack.copy("frontend", "/keys/service/service.key", folder / "service")
-    for group in ("clients", "management", "http"):
-        stack.copy("frontend", f"/keys/{group}", folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def client(stack: Stack, keys: Path) -> Iterator[Client]:
-    with Client(f"tcp://127.0.0.1:{stack.clients}", keys=keys) as client:
-        wait_until("the models to be ready", 60, lambda: _all_ready(client))
-        yield client
-
-
-def _all_ready(client: Client) -> bool:
-    models = client.models()
-    return bool(models) and all(model.state == "READY" for model in models)
+EDGE = ("controller", "selector", "frontend", "profiler", "tuner")
+EDGE_MB, WORKER_MB = 450, 350
+"""Bounds of the sizes of images. deploy/README.md states the sizes."""
+ML_RUNTIMES = ("onnxruntime", "torch", "sklearn", "scipy")
 
 
 def _rows(number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -146,7 +81,7 @@ def test_a_model_finds_neither_foreign_keys_nor_the_store(stack: Stack) -> None:
     script = (
         "ls /keys/*; python3 -c 'import socket; socket.create_connection((\"redis\", 6379), 3)' || echo unreachable"
     )
-    seen = stack.execute("worker", "sh", "-c", script)
+    seen = stack.execute(WORKERS, "sh", "-c", script)
     assert "worker.key_secret" in seen
     assert "service.key_secret" not in seen
     assert "unreachable" in seen
@@ -157,28 +92,86 @@ def test_a_client_without_keys_is_rejected(stack: Stack) -> None:
         stranger.predict("twice", _rows(1), slo_ms=1_000)
 
 
-def test_no_container_runs_as_root_or_writes_to_the_models(stack: Stack) -> None:
-    for service in ("controller", "selector", "frontend", "profiler", "tuner", "worker"):
-        assert stack.inspect(service)["Config"]["User"] == "1000:1000"
-    mounts = {mount["Destination"]: mount for mount in stack.inspect("worker")["Mounts"]}
+def test_no_container_runs_as_root_or_writes_to_its_root_or_the_models(stack: Stack) -> None:
+    for service in SERVICES:
+        attributes = stack.container(service).attrs
+        user, host = attributes["Config"]["User"], attributes["HostConfig"]
+        assert user.partition(":")[0] not in ("", "0", "root"), service
+        assert host["ReadonlyRootfs"], service
+        assert host["CapDrop"] == ["ALL"], service
+        assert host["Memory"] > 0, service
+        assert host["PidsLimit"] > 0, service
+        assert host["RestartPolicy"]["Name"] == "unless-stopped", service
+        assert not host["NanoCpus"], service
+    worker = stack.container(WORKERS).attrs
+    assert worker["HostConfig"]["CapAdd"] in (["SYS_NICE"], ["CAP_SYS_NICE"])
+    mounts = {mount["Destination"]: mount for mount in worker["Mounts"]}
     assert not mounts["/models"]["RW"]
 
 
-def test_prometheus_scrapes_every_service(stack: Stack) -> None:
-    url = f"http://127.0.0.1:{stack.prometheus}/api/v1/targets?state=active"
+def test_the_edge_has_no_ml_runtime(stack: Stack) -> None:
+    """`horologe-edge` also stays below a bound of its size. The base image is about half of it."""
+    script = f"from importlib.util import find_spec; print([name for name in {ML_RUNTIMES} if find_spec(name)])"
+    for service in EDGE:
+        assert stack.execute(service, "python3", "-c", script).strip() == "[]"
+    assert stack.execute(WORKERS, "python3", "-c", script).strip() == "['onnxruntime']"
+    sizes = {name: stack.engine.images.get(f"horologe-{name}:test").attrs["Size"] / 1e6 for name in ("edge", "worker")}
+    assert sizes["edge"] < EDGE_MB
+    assert sizes["worker"] < WORKER_MB
 
-    def healthy() -> bool:
-        targets = get_json(url)["data"]["activeTargets"]
-        return {t["labels"]["service"] for t in targets if t["health"] == "up"} == {
-            "frontend",
-            "selector",
-            "controller",
-            "profiler",
-            "tuner",
-            "worker",
-        }
 
-    wait_until("every target up", 60, healthy)
+@pytest.mark.parametrize("service", ["frontend", WORKERS])
+def test_doctor_runs_inside_containers(stack: Stack, service: str) -> None:
+    report = json.loads(stack.execute(service, "horologe", "doctor", "--json"))
+    findings = {finding["subject"]: finding for finding in report["findings"]}
+    assert report["level"] != "fail", report
+    assert findings["container"]["found"].startswith("Docker")
+    assert findings["CPU quota"]["level"] == "ok"
+    assert "limit of the container" in findings["memory"]["found"]
+    if service == WORKERS:
+        assert findings["real-time priority"]["level"] == "ok", "the limit rtprio is not in effect"
+        assert "8.0 GiB" in findings["memory"]["found"]
+
+
+def test_prometheus_scrapes_every_service(stack: Stack, client: Client) -> None:
+    url = f"http://127.0.0.1:{stack.prometheus}/api/v1"
+
+    def scraped() -> bool:
+        targets = get_json(f"{url}/targets?state=active")["data"]["activeTargets"]
+        return {t["labels"]["service"] for t in targets if t["health"] == "up"} == {*EDGE, WORKERS}
+
+    def count_requests() -> float:
+        query = "sum(nv_inference_request_success)"
+        found = get_json(f"{url}/query?query={quote(query)}")["data"]["result"]
+        return float(found[0]["value"][1]) if found else 0.0
+
+    wait_until("every target up", 60, scraped)
+    before = count_requests()
+    client.predict_many("twice", [_rows(number) for number in range(20)], slo_ms=5_000)
+    wait_until("the requests in Prometheus", 30, lambda: count_requests() >= before + 20)
+
+
+def test_grafana_or_its_stand_in_has_the_dashboards_and_reaches_prometheus(stack: Stack) -> None:
+    """Grafana itself runs only where its image can be pulled. `deploy/airgap` builds a stand-in for its health check
+    and search. It draws no dashboard.
+    """
+    found = get_json(f"http://127.0.0.1:{stack.grafana}/api/search?type=dash-db")
+    committed = [json.loads(path.read_text()) for path in (ROOT / "deploy/grafana/dashboards").glob("*.json")]
+    assert {entry["uid"] for entry in found} == {entry["uid"] for entry in committed}
+    assert committed
+    page = stack.execute("grafana", "wget", "-q", "-O", "-", "http://prometheus:9090/-/ready")
+    assert "Ready" in page, page
+
+
+def test_the_demo_measures_the_running_system(stack: Stack, client: Client) -> None:
+    options = ("--json", "--learn", "2", "--step", "0.3")
+    text = stack.compose("run", "--rm", "demo", *options, code=None)
+    result = json.loads(text[text.index("{") :])
+    assert {entry["via"] for entry in result["accuracies"]} == {"SDK", "HTTP"}
+    assert all(entry["correct"] >= 0.9 * entry["images"] for entry in result["accuracies"])
+    assert len(result["feedback_effects"]) == 2
+    assert result["ramp"], "no load was offered"
+    assert result["criteria"]
 
 
 def test_selection_states_survive_restarts_of_selector_and_store(stack: Stack, client: Client) -> None:
@@ -189,20 +182,12 @@ def test_selection_states_survive_restarts_of_selector_and_store(stack: Stack, c
     learned = _weights(client)
     assert learned["novice"] == min(learned.values())
     for service in ("selector", "redis"):
-        stack.execute(service, "sh", "-c", "kill -9 -1")
-        wait_until(f"{service} restarted", 30, lambda: stack.inspect(service)["RestartCount"] >= 1)  # noqa: B023
+        restarts = stack.restarts(service)
+        kill_processes(stack.container(service))
+        wait_until(f"{service} restarted", 30, lambda: stack.restarts(service) > restarts)  # noqa: B023
         wait_until("the same weights", 60, lambda: _weights(client) == pytest.approx(learned))
     wait_until("an answer", 30, lambda: client.ask("digits", images[:1]).models)
 
 
 def _weights(client: Client) -> dict[str, float]:
     return {statistics.model: statistics.weight for statistics in client.application("digits").statistics}
-
-
-def test_service_resumes_after_a_killed_worker_restarts(stack: Stack, client: Client, keys: Path) -> None:
-    # Docker restarts a container whose process exits by itself, but not one that was stopped with `docker kill`.
-    stack.execute("worker", "sh", "-c", "kill -9 -1")
-
-    wait_until("the worker restarted", 30, lambda: stack.inspect("worker")["RestartCount"] >= 1)
-    wait_until("an answer after the restart", 60, lambda: (client.predict("twice", _rows(4), slo_ms=1_000) == 8).all())
-    assert _infer(stack, keys, _rows(5)) == [10] * 4

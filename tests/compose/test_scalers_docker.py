@@ -71,14 +71,16 @@ def service(engine: Any) -> Iterator[str]:
 
     labels = {
         "com.docker.compose.project": PROJECT,
-        "com.docker.compose.service": "worker-v100",
+        "com.docker.compose.service": "gpu-worker-v100",
         "com.docker.compose.container-number": "1",
     }
     network = engine.networks.create(f"{PROJECT}_default")
-    container = DockerContainer(IMAGE).with_command(COMMAND).with_name(f"{PROJECT}-worker-v100-1").with_env("A", "1")
+    container = (
+        DockerContainer(IMAGE).with_command(COMMAND).with_name(f"{PROJECT}-gpu-worker-v100-1").with_env("A", "1")
+    )
     container.with_kwargs(labels=labels, network=network.name, restart_policy={"Name": "unless-stopped"})
     with container:
-        yield "worker-v100"
+        yield "gpu-worker-v100"
         for other in engine.containers.list(all=True, filters={"label": f"com.docker.compose.project={PROJECT}"}):
             if other.id != container.get_wrapped_container().id:
                 other.remove(force=True)
@@ -86,7 +88,7 @@ def service(engine: Any) -> Iterator[str]:
 
 
 def settings(scaler: Any, target: str, *names: str) -> TunerSettings:
-    return TunerSettings(scaler=scaler, scaler_target=target, scaler_names=names or ("*=worker-*",))
+    return TunerSettings(scaler=scaler, scaler_target=target, scaler_names=names or ("*=gpu-worker-*",))
 
 
 def test_containers_of_a_compose_service_start_and_drain(engine: Any, service: str) -> None:
@@ -112,7 +114,7 @@ def test_containers_of_a_compose_service_start_and_drain(engine: Any, service: s
     assert len(engine.containers.list(all=True, filters={"label": f"com.docker.compose.project={PROJECT}"})) == 1
     scaler.set_workers("v100", 0)
     assert scaler.count_workers(("v100",)) == {"v100": 1}  # one is left to copy
-    with pytest.raises(ScalingError, match="no container of the service worker-k80"):
+    with pytest.raises(ScalingError, match="no container of the service gpu-worker-k80"):
         scaler.set_workers("k80", 1)
 
 
@@ -146,7 +148,7 @@ def swarm(engine: Any) -> Iterator[Any]:
         pytest.skip("this engine is part of a swarm already")
     engine.swarm.init(advertise_addr="127.0.0.1", listen_addr="127.0.0.1:2377")
     try:
-        yield engine.services.create(IMAGE, COMMAND, name="stack_worker", stop_grace_period=10_000_000_000)
+        yield engine.services.create(IMAGE, COMMAND, name="stack_gpu-worker", stop_grace_period=10_000_000_000)
         for service in engine.services.list():
             service.remove()
     finally:
@@ -159,7 +161,7 @@ def test_the_replicas_of_a_swarm_service_follow(engine: Any, swarm: Any) -> None
     def running() -> int:
         return sum(task["Status"]["State"] == "running" for task in swarm.tasks({"desired-state": "running"}))
 
-    scaler = SwarmScaler(settings("swarm", "stack", "*=worker"))
+    scaler = SwarmScaler(settings("swarm", "stack", "*=gpu-worker"))
     until(lambda: running() == 1)
     scaler.set_workers("v100", 3)
     assert scaler.count_workers(("v100",)) == {"v100": 3}

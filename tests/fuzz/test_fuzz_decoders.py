@@ -21,8 +21,7 @@ from fake_gateway import FLOATS, FakeGateway, a_model
 from fuzzing import fuzz
 from horologe_common.models import TensorSpec
 from horologe_common.status import HorologeError
-from horologe_common.transport.streams import Stream
-from horologe_common.transport.zmtp import (
+from horologe_common.transport.clients.zmtp import (
     FRAME_OVERHEAD,
     GREETING,
     PARTS_MAX,
@@ -32,6 +31,7 @@ from horologe_common.transport.zmtp import (
     ProtocolError,
     pong,
 )
+from horologe_common.transport.streams import Stream
 from horologe_common.wire import HEADER_LIMIT
 from horologe_common.wire.frames import decode_array, tensors, unpack
 from horologe_frontend.http.compression import Inflation

@@ -94,6 +94,17 @@ def test_a_gamble_is_taken_where_it_pays() -> None:
     assert alone.least_ns == pytest.approx(ms(10), rel=0.05)
 
 
+def test_a_gamble_counts_only_the_requests_that_it_is_likely_to_serve() -> None:
+    known = RuntimeDistributions(
+        BASE_NS, [SoloDistribution("0", 0, Distribution.from_samples([ms(10)] * 3 + [ms(60)]))]
+    )
+    alone, early = best(known, ("0", 30)), best(known, ("0", 300))
+    assert alone is not None
+    assert early is not None
+    assert alone.in_time == pytest.approx(0.75)
+    assert early.in_time == 1
+
+
 LEFT = st.lists(st.tuples(st.sampled_from("012"), st.floats(1, 200)), max_size=30)
 
 

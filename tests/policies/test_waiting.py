@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from desk import NOW, Desk
 from horologe_common.clock import ms, us
+from horologe_controller.core.cluster.estimates import Estimate
 
 
 def started_at_once(batch_ns: int) -> bool:
@@ -14,7 +15,7 @@ def started_at_once(batch_ns: int) -> bool:
     desk = Desk("horologe", [("m", "busy")], ("m", "busy"))
     share = next(iter(desk.cluster.shares()))
     seed_ns = {size: batch_ns * (9 + size) // 10 for size in desk.specs["m"].batch_sizes}
-    share.estimates["m/1"].seed_ns = {0: ms(1), **seed_ns}
+    share.estimates["m/1"] = Estimate({0: ms(1), **seed_ns}, share.pace)
     now_ns = NOW
     for _ in range(300):
         desk.ask(now_ns, 200)

@@ -44,9 +44,15 @@ def solos(application: str, rng: np.random.Generator, count: int) -> list[int]:
 
 
 def played(
-    scheduler: str, rate: float, slo_ms: float, seed: int = 1, static: float = 0.0, seconds: float = 5
+    scheduler: str,
+    rate: float,
+    slo_ms: float,
+    seed: int = 1,
+    static: float = 0.0,
+    seconds: float = 5,
+    factors: tuple[float, ...] = (1.0,),
 ) -> FastWorld:
-    """Half the requests are chats, half are mails; `static` more ask for ResNet-50s on the same device."""
+    """Half the requests are chats, half are mails; `static` more ask for ResNet-50s on the same devices."""
     rng = np.random.default_rng(seed)
     count, others = int(rate * seconds), int(static * seconds)
     mails = rng.random(count) < 0.5
@@ -62,9 +68,12 @@ def played(
         [min(1, models[at]) for at in order],
         [requests[at] if at < count else STATIC for at in order],
     )
-    controller = ControllerSettings(scheduler=scheduler, admission=False, margin_ns=us(100))
-    setting = FastClusterSettings(noise=NOISES["none"], settle_ns=ms(500), controller=controller)
-    lean = FastWorld(setting, [TEXT, *RESNET.copies(3)], Ledger(["text", "static"], 4, s(1)), seed, [chunk])
+    controller = ControllerSettings(scheduler=scheduler, margin_ns=us(100))
+    setting = FastClusterSettings(
+        noise=NOISES["none"], settle_ns=ms(500), controller=controller, devices=len(factors), grace_ns=ms(500)
+    )
+    ledger = Ledger(["text", "static"], 4, s(1))
+    lean = FastWorld(setting, [TEXT, *RESNET.copies(3)], ledger, seed, [chunk], factors=factors)
     parts = [SoloDistribution(one, 0, Distribution.from_samples(solos(one, rng, 500))) for one in ROW_MS]
     lean.controller.cluster.distributions[SPEC.key] = RuntimeDistributions(BASE_NS, parts)
     lean.run(s(seconds))
@@ -90,6 +99,11 @@ def test_where_there_is_time_for_all_all_are_in_time() -> None:
     text, static = played("horologe", 40, 100, static=100).ledger.lines
     assert text.ok == text.sent
     assert static.ok == static.sent
+
+
+def test_batches_of_dynamic_models_show_that_a_device_is_slow() -> None:
+    text, _ = played("horologe", 150, 60, factors=(1.0, 3.0)).ledger.lines
+    assert text.late < 0.05 * text.sent
 
 
 @settings(max_examples=12, deadline=None)

@@ -80,4 +80,4 @@ def test_without_scikit_learn_the_error_names_the_package(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "sklearn", None)
     result = CliRunner().invoke(app, ["experiment", "batching"])
     assert result.exit_code == USAGE
-    assert "horologe[demo]" in result.stderr
+    assert "horologe[models]" in result.stderr

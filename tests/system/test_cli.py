@@ -27,6 +27,7 @@ COMMANDS = (
     "measure",
     "sim",
     "replay",
+    "explain",
     "doctor",
     "keys",
 )

@@ -12,16 +12,16 @@ import pytest
 from horologe_common.clock import s
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import Status
-from horologe_common.transport import client_connection
-from horologe_common.transport.client_connection import (
+from horologe_common.transport.clients import client_connection
+from horologe_common.transport.clients.client_connection import (
     PACKETS_WAITING,
     SILENT_SWEEPS,
     STALLED_S,
     ClientConnection,
 )
-from horologe_common.transport.client_server import TURN_MESSAGES, TURN_MESSAGES_MIN, ClientLimits, ClientServer
+from horologe_common.transport.clients.client_server import TURN_MESSAGES, TURN_MESSAGES_MIN, ClientLimits, ClientServer
+from horologe_common.transport.clients.zmtp import FRAMES_PER_FEED, GREETING, MORE, READY, MessageReader, encode_message
 from horologe_common.transport.peers import Peers, Route
-from horologe_common.transport.zmtp import FRAMES_PER_FEED, GREETING, MORE, READY, MessageReader, encode_message
 from horologe_common.wire import Answer, Describe, Envelope, Hello, Predict, Rejected, Tensor, encode
 from horologe_common.wire.frames import refuse_message, unpack
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from horologe_cli.demo.demo_run import DemoResult, check_criteria, overload_criteria
 from horologe_cli.demo.digits import Accuracy
 from horologe_cli.demo.profiler_cost import ProfilerCost
+from horologe_cli.demo.running_system import RunningSystem
 from horologe_load.samples import LoadSummary
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def peak() -> LoadSummary:
@@ -70,3 +76,11 @@ def test_a_profiler_that_slows_one_model_down_fails() -> None:
 def test_a_result_without_measurements_fails(result: DemoResult) -> None:
     result.criteria = check_criteria(result)
     assert not result.passed
+
+
+def test_a_running_system_gets_the_bearer_key_of_clients(tmp_path: Path) -> None:
+    assert RunningSystem("tcp://a:1", "http://a:2").headers() == {}
+    assert RunningSystem("tcp://a:1", "http://a:2", str(tmp_path)).headers() == {}
+    (tmp_path / "http").mkdir()
+    (tmp_path / "http" / "clients.txt").write_text("secret\nother\n")
+    assert RunningSystem("tcp://a:1", "http://a:2", str(tmp_path)).headers() == {"Authorization": "Bearer secret"}

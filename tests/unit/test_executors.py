@@ -21,7 +21,7 @@ from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
 from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors
 from horologe_gpu_worker.execution.executors import Executors
-from horologe_gpu_worker.execution.realtime import exec_cpu
+from horologe_gpu_worker.execution.realtime import CpuClaims
 from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.runtime import ProcessFailed
 from horologe_gpu_worker.settings import WorkerSettings
@@ -29,6 +29,7 @@ from worker_builders import an_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelReport
@@ -412,13 +413,12 @@ def test_what_a_model_passes_through_outlives_the_workspace() -> None:
     assert np.frombuffer(buffer, np.float32).reshape(3, 4).sum(1).tolist() == [1, 2, 3]
 
 
-def test_lanes_are_pinned_from_four_cores_up_and_never_two_to_one_core() -> None:
-    assert exec_cpu(WorkerSettings(), 0, {0, 1}) is None
-    assert exec_cpu(WorkerSettings(pin=False), 0, set(range(8))) is None
-    assert exec_cpu(WorkerSettings(name="left"), 0, set(range(8))) is None
-    places = [
-        exec_cpu(WorkerSettings(name=str(name), shares=2), share, set(range(8)))
-        for name in range(3)
-        for share in range(2)
-    ]
+def test_lanes_are_pinned_from_four_cores_up_and_never_two_to_one_core(tmp_path: Path) -> None:
+    assert CpuClaims(tmp_path).claim({0, 1}) is None
+    workers = [CpuClaims(tmp_path) for _ in range(3)]
+    places = [worker.claim(set(range(8))) for worker in workers for _ in range(2)]
     assert places == [7, 6, 5, 4, None, None]
+    workers[0].release()
+    assert workers[2].claim({2, 3, 6, 7}) == 7
+    for worker in workers[1:]:
+        worker.release()

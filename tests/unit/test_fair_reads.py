@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horologe_common.transport.acceptor import REFUSALS, Acceptor
-from horologe_common.transport.client_connection import ClientConnection
-from horologe_common.transport.client_server import ClientLimits, ClientServer
-from horologe_common.transport.fair_reads import READ_TURN, READERS
+from horologe_common.transport.clients.acceptor import REFUSALS, Acceptor
+from horologe_common.transport.clients.client_connection import ClientConnection
+from horologe_common.transport.clients.client_server import ClientLimits, ClientServer
+from horologe_common.transport.clients.fair_reads import READ_TURN, READERS
+from horologe_common.transport.clients.zmtp import GREETING, MORE, READY, encode_message
 from horologe_common.transport.peers import Peers
-from horologe_common.transport.zmtp import GREETING, MORE, READY, encode_message
 
 if TYPE_CHECKING:
     from pathlib import Path

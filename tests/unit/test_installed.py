@@ -9,10 +9,10 @@ import pytest
 
 from fake_nvml import FakeGpu, FakeNvml
 from horologe_cli.commands import machine
-from horologe_cli.doctor import checks
-from horologe_cli.doctor.checks import check_runtimes, check_stores
+from horologe_cli.doctor import checks, package_checks
 from horologe_cli.doctor.finding import Finding
 from horologe_cli.doctor.gpu_checks import check_gpus
+from horologe_cli.doctor.package_checks import PARTS, check_packages, check_runtimes, check_stores
 from horologe_gpu_worker.nvml import Nvml
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_pytorch_is_reported_with_version_and_device(
     only: Path, monkeypatch: pytest.MonkeyPatch, version: str, devices: int, found: str
 ) -> None:
     a_package(only, "torch", "2.13.0", version=version)
-    monkeypatch.setattr(checks, "cuda_devices", lambda: devices)
+    monkeypatch.setattr(package_checks, "cuda_devices", lambda: devices)
     assert finding_of(list(check_runtimes()), "runtime pytorch").found == found
 
 
@@ -72,11 +72,38 @@ def test_missing_optional_packages_have_an_install_hint(only: Path) -> None:
         finding = finding_of(found, subject)
         assert (finding.level, finding.found) == ("ok", f"not installed: {extra}")
         assert f"horologe[{extra}]" in finding.hint
-    assert finding_of(found, "runtime onnx").level == "warn"
+    assert finding_of(found, "runtime onnx").level == "ok"  # no worker can run here
+    write_metadata(only, "psutil", "6")
+    assert finding_of(list(check_runtimes()), "runtime onnx").level == "warn"
+
+
+@pytest.mark.parametrize(
+    ("installed", "levels"),
+    [
+        (("packages", "edge", "worker"), {"packages": "ok", "edge": "ok", "worker": "ok"}),
+        (("packages", "edge"), {"packages": "ok", "edge": "ok", "worker": "ok"}),
+        (("packages", "worker"), {"packages": "ok", "edge": "ok", "worker": "ok"}),
+        (("packages",), {"packages": "ok", "edge": "fail", "worker": "fail"}),
+        (("edge", "worker"), {"packages": "fail", "edge": "ok", "worker": "ok"}),
+    ],
+)
+def test_an_installation_has_the_edge_or_the_worker(only: Path, installed: tuple[str, ...], levels: object) -> None:
+    for part in installed:
+        for name in PARTS[part]:
+            write_metadata(only, name, "1.0")
+    findings = [finding for finding in check_packages() if finding.subject in PARTS]
+    assert {finding.subject: finding.level for finding in findings} == levels
+    assert all(finding.hint for finding in findings if finding.level == "fail")
+
+
+def test_a_part_with_some_of_its_packages_is_incomplete(only: Path) -> None:
+    for name in (*PARTS["packages"], *PARTS["worker"], "httptools"):
+        write_metadata(only, name, "1.0")
+    assert ("edge", "fail", "missing: blake3") in [finding[:3] for finding in check_packages()]
 
 
 def test_onnxruntime_comes_from_one_of_two_packages(only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "cuda_devices", lambda: 1)
+    monkeypatch.setattr(package_checks, "cuda_devices", lambda: 1)
     a_package(only, "onnxruntime", "1.20")
     assert finding_of(list(check_runtimes()), "runtime onnx").found == "onnxruntime 1.20, CPU"
     write_metadata(only, "onnxruntime-gpu", "1.21")
@@ -100,13 +127,14 @@ def test_gpus_are_reported_with_persistence_mode_and_mps(tmp_path: Path, monkeyp
     gpus = [FakeGpu(), FakeGpu(persistence=0), FakeGpu(lost=True)]
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     findings = list(check_gpus(lambda: Nvml(FakeNvml(gpus))))
+    assert findings.pop(0) == Finding("NVIDIA driver", "ok", "580.159")
     assert [finding.level for finding in findings] == ["ok", "warn", "warn", "ok"]
     assert findings[0].found == "NVIDIA H100 80GB HBM3, persistence mode on"
     assert findings[1].hint.startswith("nvidia-smi -pm 1")
     assert "GPU is lost" in findings[2].found
     assert findings[3].hint.endswith("nvidia-cuda-mps-control -d")
     (tmp_path / "control").touch()
-    assert list(check_gpus(lambda: Nvml(FakeNvml(gpus))))[3].found == f"control daemon in {tmp_path}"
+    assert list(check_gpus(lambda: Nvml(FakeNvml(gpus))))[4].found == f"control daemon in {tmp_path}"
 
 
 def test_a_machine_without_nvml_has_no_gpus() -> None:

@@ -44,6 +44,13 @@ def accuracy(path: Path) -> float:
     return float((probabilities(path).argmax(1) == digits.held_out()[1]).mean())
 
 
+def test_the_committed_data_set_is_that_of_scikit_learn(tmp_path: Path) -> None:
+    export_script().export_digits(tmp_path / "digits.npz")
+    with np.load(digits.DATA) as committed, np.load(tmp_path / "digits.npz") as rebuilt:
+        for name in ("images", "digits"):
+            np.testing.assert_array_equal(committed[name], rebuilt[name])
+
+
 def test_the_split_is_fixed_and_shares_no_image() -> None:
     images, labels = digits.held_out()
     assert (images.shape, images.dtype, labels.shape) == ((450, 64), np.dtype(np.float32), (450,))

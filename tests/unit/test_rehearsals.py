@@ -14,7 +14,6 @@ from horologe_common.wire import (
     DescribeScheduling,
     Events,
     ModelEvents,
-    PipelineArrivals,
     RequestTrace,
     ScheduledModel,
     ScheduledShare,
@@ -23,7 +22,7 @@ from horologe_common.wire import (
     UseScheduler,
 )
 from horologe_tuner.core.rehearsal.comparison import choose_candidate, gain_of
-from horologe_tuner.core.rehearsal.rehearsals import DEFAULT, LEAST_REQUESTS, PATIENT
+from horologe_tuner.core.rehearsal.rehearsals import DEFAULT, LEAST_REQUESTS
 from horologe_tuner.core.rehearsal.traffic_window import TrafficWindow
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.core.tuner_status import JournalEntry
@@ -189,15 +188,6 @@ def test_rehearsals_have_a_part_of_a_core() -> None:
     bench.wait(1)
     (call,) = bench.started()
     assert call.cpu_s == 2.5
-
-
-def test_pipelines_exclude_what_would_start_queries_in_vain() -> None:
-    bench = Bench()
-    bench.give(CONTROLLER, Events(1, ms(100), ms(10), (), (), 0, (PipelineArrivals("p", ((0, 1),)),)))
-    bench.trace()
-    bench.wait(10)
-    (call,) = bench.started()
-    assert PATIENT not in call.candidates
 
 
 def test_a_failed_rehearsal_changes_nothing_and_is_logged_once() -> None:

@@ -41,6 +41,16 @@ def test_kinds_are_ordered_by_their_mean() -> None:
     assert list(known.row_mean_ns) == sorted(known.row_mean_ns)
 
 
+def test_on_a_slow_device_all_times_grow() -> None:
+    known = RuntimeDistributions(BASE_NS, [SoloDistribution("", 0, LONG)], ((1, 1.0), (4, 2.0)))
+    slow = known.slowed(2.9)
+    assert slow is known.slowed(3.0)
+    assert slow.base_ns == pytest.approx(3 * BASE_NS, rel=0.12)
+    assert slow.parts[0].solo.mean_ns == pytest.approx(3 * LONG.mean_ns, rel=0.12)
+    assert slow.scale(4) == 2
+    assert known.slowed(1.05) is known
+
+
 def test_no_distributions_is_an_error() -> None:
     with pytest.raises(ValueError, match="parts: got none"):
         RuntimeDistributions(BASE_NS, [])

@@ -33,7 +33,7 @@ STRUCTURE = PipelineStructure("p", 1000, (PipelineStage("m", "m", (), 1.0, 2.0),
 GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
         wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",), "chat", "user-1", True),
-        "9b0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c300",
+        "9c0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c300a0",
     ),
     (
         wire.Answer(
@@ -197,6 +197,24 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
         wire.Tuning(18, b"{}", 2, "why"),
         "954112c4027b7d02a3776879",
+    ),
+    (wire.Watch(7, 3, 300), "94500703cd012c"),
+    (
+        wire.Activity(
+            7,
+            9,
+            5_000_000_000,
+            (wire.ActionRecord("infer", "worker/0", 0, "m/1", 4, 3, 10, 20, 11, 22, 0, 1),),
+            (wire.RefusalRecord(50, "m/1", "expired", 2, 7),),
+            (wire.ShareActivity("worker/0", 0, 2, 11),),
+            4,
+            7,
+            "why",
+        ),
+        (
+            "9a510709cf000000012a05f200919ca5696e666572a8776f726b65722f3000a36d2f3104030a140b160001919532a36d2f31a7657870"
+            "6972656402079194a8776f726b65722f3000020b0407a3776879"
+        ),
     ),
     (wire.StartDriver("p", "/p.py", 256, 8_000_000, 1024), "9646a170a52f702e7079cd0100ce007a1200cd0400"),
     (wire.DriverReady("why"), "9247a3776879"),

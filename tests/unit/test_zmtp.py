@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_common.transport.zmtp import (
+from horologe_common.transport.clients.zmtp import (
     COMMAND,
     FRAMES_PER_FEED,
     GREETING,

@@ -9,6 +9,7 @@ import typer
 from horologe_cli.commands import (
     applications,
     demo,
+    explain,
     machine,
     measure,
     models,
@@ -51,6 +52,7 @@ for command in (
     measure.measure,
     simulation.sim,
     simulation.replay,
+    explain.explain,
     machine.doctor,
     machine.keys,
 ):

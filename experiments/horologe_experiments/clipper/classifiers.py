@@ -34,7 +34,7 @@ def load_digits() -> tuple[Images, Labels]:
     try:
         import sklearn.datasets  # takes seconds
     except ImportError as error:
-        raise SettingsError("scikit-learn: not installed: pip install 'horologe[demo]'") from error
+        raise SettingsError("scikit-learn: not installed: pip install 'horologe[models]'") from error
     bunch = sklearn.datasets.load_digits()
     return np.asarray(bunch.data, np.float64) / 16, np.asarray(bunch.target, np.int64)
 

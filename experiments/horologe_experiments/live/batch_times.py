@@ -108,7 +108,7 @@ def write_models(folder: Path, onnx: Sequence[str], estimators: Sequence[str]) -
     try:
         import sklearn  # noqa: F401 - the processes of the models import it
     except ImportError:
-        raise SettingsError("batching: scikit-learn is not installed: pip install 'horologe[demo]'") from None
+        raise SettingsError("batching: scikit-learn is not installed: pip install 'horologe[models]'") from None
     models: dict[str, tuple[str, Path]] = {}
     for name in onnx:
         source = Path(default_repository()) / name / "1" / "model.onnx"

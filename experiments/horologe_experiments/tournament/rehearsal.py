@@ -18,7 +18,7 @@ from horologe_experiments.tournament.traits import Traits, draw_traits
 from horologe_experiments.tournament.workload import Workload, build_workload
 from horologe_sim.fast.rehearsed_tuner import RehearsedTuner
 from horologe_sim.fast.traffic import Chunk
-from horologe_tuner.core.rehearsal.rehearsals import CANDIDATES, PATIENT
+from horologe_tuner.core.rehearsal.rehearsals import CANDIDATES
 from horologe_tuner.settings import TunerSettings
 
 if TYPE_CHECKING:
@@ -148,7 +148,6 @@ def _play_workload(task: Task) -> tuple[dict[str, Any], int, float]:
     tuner = RehearsedTuner(settings, round(TAKES * interval_ns / window / len(CANDIDATES)))
     auto = play(workload, AUTO, {}, tuner=tuner)
     scores = {name: play(workload, name, {}).value for name in scene.schedulers}
-    scores[PATIENT.name] = play(workload, PATIENT.scheduler, PATIENT.settings).value
     best = max(scores, key=lambda name: scores[name])
     row = {
         "seed": task.seed,

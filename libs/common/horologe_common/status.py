@@ -50,6 +50,8 @@ class HorologeError(Exception):
     """An answer with a status other than OK. `retry_after_ns` is 0 if a retry does not help."""
 
     status = Status.FAILED
+    request_id = 0
+    """Number of the request at the server, for `horologe explain`; 0: the server did not answer."""
 
     def __init__(self, reason: str = "", retry_after_ns: int = 0) -> None:
         self.reason = encodable(reason)

@@ -24,7 +24,7 @@ from horologe_load.samples import Outcome, Samples
 from horologe_load.targets import ModelInput, SdkTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -88,18 +88,24 @@ def make_pool(spec: ModelSpec, rng: np.random.Generator) -> ModelPool:
 
 
 async def send_mixed_traffic(
-    client: AsyncClient, http: str, specs: Sequence[ModelSpec], seconds: float, on_phase: OnPhase
+    client: AsyncClient,
+    http: str,
+    specs: Sequence[ModelSpec],
+    seconds: float,
+    on_phase: OnPhase,
+    headers: Mapping[str, str] | None = None,
 ) -> Counter[str]:
     """Send mixed traffic for about `seconds` over `client` and to the URL `http`. Return requests by outcome.
 
-    Calls `on_phase(text, share)` before each phase with the share of the time that has passed.
+    Calls `on_phase(text, share)` before each phase with the share of the time that has passed. `headers`: of each HTTP
+    request.
     """
     rng = np.random.default_rng(1)
     pools = [make_pool(spec, rng) for spec in specs]
     stop = threading.Event()
     counts: list[Counter[str]] = [Counter(), Counter(), Counter()]
     senders = [
-        threading.Thread(target=_send_http, args=(http, pools, binary, stop, counts[1 + binary]))
+        threading.Thread(target=_send_http, args=(http, headers or {}, pools, binary, stop, counts[1 + binary]))
         for binary in (False, True)
     ]
     for sender in senders:
@@ -159,7 +165,12 @@ def _by_outcome(samples: Samples) -> Counter[str]:
 
 
 def _send_http(
-    url: str, pools: Sequence[ModelPool], binary: bool, stop: threading.Event, outcomes: Counter[str]
+    url: str,
+    headers: Mapping[str, str],
+    pools: Sequence[ModelPool],
+    binary: bool,
+    stop: threading.Event,
+    outcomes: Counter[str],
 ) -> None:
     """Send one request after the other to all models in turn until `stop` is set."""
     connection = HTTPConnection(url.removeprefix("http://"), timeout=10)
@@ -173,7 +184,7 @@ def _send_http(
             continue
         head, body = encode_oip(arrays, {tensor.name: tensor.datatype for tensor in spec.inputs}, binary)
         try:
-            connection.request("POST", f"/v2/models/{spec.name}/infer", body, head)
+            connection.request("POST", f"/v2/models/{spec.name}/infer", body, {**head, **headers})
             answer = connection.getresponse()
             answer.read()
             outcomes["OK" if answer.status == HTTP_OK else f"HTTP {answer.status}"] += 1

@@ -21,6 +21,10 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Scheduling policy. clockwork, orloj, clipper, nexus and deferred (Symphony) follow those systems. edf and fifo
     are baselines; fifo refuses nothing. auto: `horologe`, until the tuner finds that another one would have served
     clearly more of the recent requests (docs/scheduling.md)."""
+    fairness: Literal["goodput", "fair"] = "goodput"
+    """What `horologe` serves under overload. goodput: the most requests, so models that take long per request are
+    served last. fair: proportional fairness, the largest sum of ln(part served) over all requests' models. No model
+    starves, and fewer requests are served in all (docs/scheduling.md)."""
     lookahead_ns: int = ms(5)
     """Time for which each lane of each share is given work ahead (Clockwork appendix B)."""
     in_flight: int = 2
@@ -29,12 +33,11 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     window_ns: int = 0
     """Drop an INFER that has not begun this long after its predicted start, and plan its requests again while their
     deadlines allow. 0: it may begin as long as every deadline in it can be met."""
-    admission: bool = True
-    """Refuse a request on arrival if the queued work with earlier deadlines leaves it no time. Clients learn of an
-    overload at once, and a pipeline does not start what it cannot finish. Off: a request waits until not even a batch
-    of its own could finish in time, as in Clockwork's appendix B. That serves up to 0.05 more of the requests of the
-    tournament's fixed workloads: the work ahead is an estimate, and the last request is not always the one to give up
-    (docs/scheduling.md)."""
+    admission: bool = False
+    """Refuse a request on arrival if the queued work with earlier deadlines leaves it no time: clients learn of an
+    overload at once. Off: a request waits until not even a batch of its own could finish in time, as in Clockwork's
+    appendix B. That serves up to 0.05 more of the requests of the tournament's fixed workloads: the work ahead is an
+    estimate, and the last request is not always the one to give up (docs/scheduling.md)."""
     margin_ns: int = ms(1)
     """Reserved for the return to the client, in addition to the measured return latency."""
     return_latency_window: int = 200

@@ -9,6 +9,7 @@ import msgspec
 
 from horologe_common.service.log import logger
 from horologe_common.wire import Admit, Answer, Cancel, Models, Predict
+from horologe_frontend.console.traffic import Totals, read_totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -117,6 +118,10 @@ class Gateway:
     def is_ready(self) -> bool:
         """Return whether requests can be served: selector and controller are connected."""
         return self._core.is_ready()
+
+    def traffic_totals(self, since_ns: int = 0) -> list[Totals]:
+        """Return the requests so far, of models only those with an answer since `since_ns` (see `read_totals`)."""
+        return read_totals(self._core, since_ns)
 
     def model_stats(self, key: str) -> ModelStats:
         """Return the statistics of the model `name/version`."""

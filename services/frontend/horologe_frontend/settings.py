@@ -3,7 +3,7 @@
 import msgspec
 
 from horologe_common.clock import ms, s
-from horologe_common.transport.client_server import ClientLimits
+from horologe_common.transport.clients.client_server import ClientLimits
 
 PACKET_BYTES = 4 << 20
 """The SDK sends several requests in one packet of at most this size."""

@@ -70,7 +70,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     realtime: bool = True
     """Raise lanes to real-time priority while they wait, where the system permits it. Never while they compute."""
     pin: bool = True
-    """Pin each EXEC lane to a CPU of its own, on machines with at least four CPUs."""
+    """Pin each EXEC lane to a CPU of its own, on machines with at least four CPUs. Workers with the same `worker.cache`
+    never use the same CPU.
+    """
     spin_ns: int = us(60)
     """Spin instead of sleep for this last part of a wait for a window. Covers the wake-up time of the thread."""
     inline_exec_ns: int = us(200)

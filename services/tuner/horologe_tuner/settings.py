@@ -23,9 +23,9 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scaler_target: str = ""
     """process: the control socket of `horologe up`, which sets it. docker: the compose project. swarm: the stack, whose
     name prefixes services. kubernetes: the namespace."""
-    scaler_names: tuple[str, ...] = ("*=worker",)
-    """Compose service, Swarm service or Deployment of each hardware type, as `v100=worker-v100`. `*` stands for any
-    other type, and in the name for the type: `*=worker-*`."""
+    scaler_names: tuple[str, ...] = ("*=gpu-worker",)
+    """Compose service, Swarm service or Deployment of each hardware type, as `v100=gpu-worker-v100`. `*` stands for any
+    other type, and in the name for the type: `*=gpu-worker-*`."""
     max_workers: int = 64
     """Limit of workers of one hardware type. Decisions beyond it are cut to it."""
     demand: Literal["paper", "relative"] = "paper"

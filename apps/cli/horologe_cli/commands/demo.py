@@ -1,10 +1,11 @@
-"""`horologe demo`: start the system, measure it, and stop it."""
+"""`horologe demo`: start the system, measure it, and stop it; or measure a system that runs."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,28 +13,33 @@ import typer
 from horologe_cli.output import (
     ExitCode,
     Json,
+    Keys,
     Scheduler,
     Sets,
     Split,
     Workers,
     console,
     fail,
+    fail_with,
     is_silent,
     print_json,
     stderr_console,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from horologe_cli.demo.demo_run import DemoResult
+    from horologe_cli.demo.running_system import RunningSystem
     from horologe_cli.local.local_system import LocalSystem
     from horologe_cli.local.topology import SystemOptions, Topology
     from horologe_common.wire import ModelState
 
+    OnProgress = Callable[[str, float], None]
     Load = tuple[float, float, float, int]
     """Duration of the mixed traffic, deadline, duration of a step, seed."""
 
+DEFAULT_HTTP = "http://127.0.0.1:8000"
 READY_TIMEOUT_S = 120.0
 DRAIN_TIMEOUT_S = 5.0
 CACHES = ("worker.cache", "profiler.state", "selector.state")
@@ -51,28 +57,41 @@ def demo(
     learn: Annotated[float, typer.Option(min=0.0, help="Duration of the mixed traffic first.", metavar="S")] = 20.0,
     step: Annotated[float, typer.Option(min=0.2, help="Duration of each load step in seconds.", metavar="S")] = 1.5,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the arrival times.")] = 1,
+    endpoint: Annotated[
+        str, typer.Option(help="SDK endpoint of a running system. Measure it, and start none.", metavar="URL")
+    ] = "",
+    http: Annotated[str, typer.Option(help="HTTP address of the running system.", metavar="URL")] = DEFAULT_HTTP,
+    keys: Keys = "",
     set_: Sets = None,
     json: Json = False,
 ) -> None:
     """Serve the digits models for about 80 s. Sends mixed traffic, then measures accuracy, capacity and overload.
 
-    The throughput of each model is also compared with that of the same system without a profiler.
+    The throughput of each model is also compared with that of the same system without a profiler, except with
+    --endpoint.
 
     \b
     Examples:
       horologe demo
       horologe demo --split --scheduler edf
       horologe demo --json | jq .peak.rate
+      horologe demo --endpoint tcp://127.0.0.1:8003 --keys ./keys
     The exit code is 0 only if every criterion is met.
     """
     from horologe_cli.local.topology import SystemOptions, default_repository
 
+    load = learn, slo_ms, step, seed
+    if endpoint:
+        from horologe_cli.demo.running_system import RunningSystem
+
+        _measure_running(RunningSystem(endpoint, http, keys), load, json)
+        return
     addresses = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "127.0.0.1:0"
     with tempfile.TemporaryDirectory(prefix="horologe-demo-") as folder:
         sets = (*_cache_settings(folder, os.environ), *(set_ or ()))
         models = models or default_repository()
         options = SystemOptions(models, workers, split, *addresses, scheduler, sets=sets, profiler=True)
-        _run_demo(options, (learn, slo_ms, step, seed), json)
+        _run_demo(options, load, json)
 
 
 def _cache_settings(folder: str, env: Mapping[str, str]) -> list[str]:
@@ -104,20 +123,44 @@ def _run_demo(options: SystemOptions, load: Load, json: bool) -> None:
         raise SystemExit(int(ExitCode.FAILED))
 
 
-def _run(system: LocalSystem, options: SystemOptions, load: Load, quiet: bool) -> DemoResult:
-    """Run the demo, with a progress bar unless `quiet`."""
+def _measure_running(system: RunningSystem, load: Load, json: bool) -> None:
+    """Measure a running system, and print the result. Nothing is started."""
+    import uvloop
+
+    from horologe_cli.demo.running_system import measure_running
+    from horologe_common.status import HorologeError
+
+    start_s = time.monotonic()
+    try:
+        with _progress(is_silent(json)) as on_progress:
+            result = uvloop.run(measure_running(system, load, on_progress))
+    except HorologeError as error:
+        fail_with(error, system.endpoint)
+    except (OSError, ValueError) as error:
+        fail(str(error))
+    _report(result, load[1], time.monotonic() - start_s, json)
+    if not result.passed:
+        raise SystemExit(int(ExitCode.FAILED))
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[OnProgress]:
+    """Show a progress bar unless `quiet`. Yields a function of the phase and the share that is finished."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     texts = TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(), TextColumn("{task.description}")
-    with (
-        Progress(BarColumn(), *texts, console=stderr_console(), transient=True, disable=quiet) as progress,
-        system,
-    ):
+    with Progress(BarColumn(), *texts, console=stderr_console(), transient=True, disable=quiet) as progress:
         task = progress.add_task("starting the services", total=1.0)
 
         def on_progress(phase: str, done: float) -> None:
             progress.update(task, description=phase, completed=START_SHARE + (1 - START_SHARE) * done)
 
+        yield on_progress
+
+
+def _run(system: LocalSystem, options: SystemOptions, load: Load, quiet: bool) -> DemoResult:
+    """Run the demo, with a progress bar unless `quiet`."""
+    with _progress(quiet) as on_progress, system:
         ready = system.wait_ready(READY_TIMEOUT_S)
         assert ready is not None
         result = _measure(system, options, load, ready[1], on_progress)
@@ -131,7 +174,7 @@ def _measure(
     options: SystemOptions,
     load: Load,
     states: list[ModelState],
-    on_progress: Callable[[str, float], None],
+    on_progress: OnProgress,
 ) -> DemoResult:
     """Measure the system, then start a second one without a profiler and compare both."""
     import uvloop

@@ -24,7 +24,7 @@ from horologe_load.samples import LoadSummary
 from horologe_load.targets import ModelLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -93,7 +93,7 @@ class DemoRun:
     """One run of the demo. `on_progress(phase, share)` is called with the share of the demo that is finished.
 
     `learn_s`: duration of the mixed traffic before the measurements. `slo_ms`: deadline of the requests. `step_s`:
-    duration of a load step. `seed`: of the arrival times.
+    duration of a load step. `seed`: of the arrival times. `headers`: of each HTTP request.
     """
 
     def __init__(
@@ -104,8 +104,10 @@ class DemoRun:
         step_s: float,
         seed: int,
         on_progress: Callable[[str, float], None],
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._http = http
+        self._headers = headers or {}
         self._learn_s = learn_s
         self._slo_ms = slo_ms
         self._step_s = step_s
@@ -149,6 +151,7 @@ class DemoRun:
                 ready_specs(states),
                 self._learn_s,
                 lambda phase, share: self._on_progress(f"mixed traffic: {phase}", LEARN_SHARE * share),
+                self._headers,
             )
 
     async def _measure_accuracy(
@@ -160,7 +163,7 @@ class DemoRun:
             self.result.accuracies.append(await measure_over_sdk(client, spec, images, digits))
         if specs:
             self._on_progress(f"accuracy of {specs[-1].name} over HTTP", 0.38)
-            accuracy = await asyncio.to_thread(measure_over_http, self._http, specs[-1], images, digits)
+            accuracy = await asyncio.to_thread(measure_over_http, self._http, self._headers, specs[-1], images, digits)
             self.result.accuracies.append(accuracy)
 
     async def _measure_feedback(

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 def check_gpus(load: Callable[[], Nvml] = load_nvml) -> Iterator[Finding]:
     """Check every GPU. A machine without NVIDIA's driver has one finding, of level ok."""
     try:
-        gpus = list(load().gpus())
+        nvml = load()
+        driver, gpus = nvml.text("nvmlSystemGetDriverVersion"), list(nvml.gpus())
     except OSError as error:
         yield Finding("GPUs", "ok", f"none: {error}")
         return
+    yield Finding("NVIDIA driver", "ok", driver)
     for number, gpu in enumerate(gpus):
         try:
             name, persistent = gpu.name, gpu.persistence

@@ -62,6 +62,8 @@ class Reply(msgspec.Struct, frozen=True, eq=False):
     """Id of the prediction for feedback."""
     content_hashes: tuple[str, ...] = ()
     """With the option `content_hash`: hash of the files of the model that answered. For an application: of `models`."""
+    request_id: int = 0
+    """Number of the request at the server, for `horologe explain`."""
 
     @property
     def prediction(self) -> Any:
@@ -72,7 +74,7 @@ class Reply(msgspec.Struct, frozen=True, eq=False):
 def decode_answer(answer: wire.Answer, buffers: Sequence[Buffer], single: bool) -> Reply | HorologeError:
     """Return the Reply of an OK answer, else its exception. A `Late` has the late reply in `.reply`."""
     if answer.status != Status.OK and not answer.outputs:
-        return error_for(answer.status, answer.reason, answer.retry_after_ns)
+        return _failure(answer)
     try:
         outputs = {
             tensor.name: decode_array(tensor, buffer).copy()
@@ -86,14 +88,20 @@ def decode_answer(answer: wire.Answer, buffers: Sequence[Buffer], single: bool) 
     reply = Reply(
         outputs, value, answer.model, answer.version, answer.queue_ns, answer.exec_ns, answer.batch_size,
         answer.cached, answer.confidence, answer.models, answer.missing, answer.defaulted, answer.prediction,
-        answer.content_hashes,
+        answer.content_hashes, answer.id,
     )  # fmt: skip
     if answer.status == Status.OK:
         return reply
-    failure = error_for(answer.status, answer.reason, answer.retry_after_ns)
+    failure = _failure(answer)
     if isinstance(failure, Late):
         failure.reply = reply
     return failure
+
+
+def _failure(answer: wire.Answer) -> HorologeError:
+    error = error_for(answer.status, answer.reason, answer.retry_after_ns)
+    error.request_id = answer.id
+    return error
 
 
 def admin_result(message: AdminAnswer) -> Any:

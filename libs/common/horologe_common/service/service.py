@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from horologe_common.core.protocol import Core
-    from horologe_common.transport.client_server import ClientLimits
+    from horologe_common.transport.clients.client_server import ClientLimits
 
 
 @runtime_checkable

@@ -15,8 +15,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from horologe_common.service.log import logger
 from horologe_common.status import Status
-from horologe_common.transport.client_connection import ClientConnection
-from horologe_common.transport.client_server import ClientLimits, ClientServer
+from horologe_common.transport.clients.client_connection import ClientConnection
+from horologe_common.transport.clients.client_server import ClientLimits, ClientServer
 from horologe_common.transport.heartbeats import Heartbeats
 from horologe_common.transport.outgoing_links import OutgoingLinks
 from horologe_common.transport.peers import Peers, Route, stream_route

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from horologe_common.transport.client_connection import ClientConnection
+    from horologe_common.transport.clients.client_connection import ClientConnection
     from horologe_common.transport.streams import Stream
     from horologe_common.wire import AnyMessage
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.core.protocol import role
 from horologe_common.status import HorologeError, Status
-from horologe_common.transport.client_connection import ClientConnection
+from horologe_common.transport.clients.client_connection import ClientConnection
 from horologe_common.transport.peers import HANDSHAKES, client_address
 from horologe_common.wire import (
     HEADER_LIMIT,

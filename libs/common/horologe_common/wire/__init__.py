@@ -17,6 +17,7 @@ import msgspec
 from horologe_common.status import HorologeError, InvalidInput, TooLarge
 from horologe_common.wire.application_messages import *
 from horologe_common.wire.client_frontend import *
+from horologe_common.wire.console_messages import *
 from horologe_common.wire.controller_worker import *
 from horologe_common.wire.driver_messages import *
 from horologe_common.wire.holder_messages import *
@@ -36,6 +37,7 @@ AnyMessage: TypeAlias = (
     ApplicationMessage
     | ClientMessage
     | ConnectionMessage
+    | ConsoleMessage
     | DriverMessage
     | HolderMessage
     | PipelineMessage

@@ -32,6 +32,8 @@ class Predict(Message, frozen=True, tag=1):
     sent_ns: int = 0
     """The client's monotonic clock when it sent this. The differences between its requests show how long each waited
     in sockets. 0: unknown."""
+    name: str = ""
+    """The client's own name of the request, such as the `id` of an HTTP request. Only recordings use it."""
 
 
 class Answer(Message, frozen=True, tag=2):

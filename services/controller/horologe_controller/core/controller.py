@@ -15,6 +15,7 @@ from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
 from horologe_common.wire import (
+    Activity,
     Admit,
     Cancel,
     Describe,
@@ -31,8 +32,10 @@ from horologe_common.wire import (
     Settled,
     Submit,
     UseScheduler,
+    Watch,
 )
 from horologe_controller.core.actions import ActionMetrics, Actions
+from horologe_controller.core.activity_recorder import ActivityRecorder
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.cluster.description import describe_shares
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
@@ -48,10 +51,11 @@ from horologe_controller.core.scheduling_state import describe_scheduling
 from horologe_controller.schedulers import create_scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling import scheduler
     from horologe_controller.settings import ControllerSettings
 
@@ -73,9 +77,11 @@ class Controller:
         self._metrics = ActionMetrics(self.stats)
         tracer = RequestTracer(settings.margin_ns) if self._choice.automatic else None
         self._events = EventRecorder(settings.events_ns, tracer)
+        self._activity = ActivityRecorder()
         self._requests = RequestLifecycle(
-            settings, self.cluster, self.scheduler, self.catalogue, self._metrics.refusals, self._post, self._events
-        )
+            settings, self.cluster, self.scheduler, self.catalogue, self._metrics.refusals, self._post, self._events,
+            self._activity,
+        )  # fmt: skip
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
         self._load_backoff = LoadBackoff(settings.load_backoff_ns, settings.load_backoff_max_ns)
         self._peers: dict[str, str] = {}
@@ -103,15 +109,19 @@ class Controller:
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
             case Distributions() | Plan() | QueriesArrived() | DescribeScheduling() | UseScheduler():
                 self._on_published(now_ns, sender, message)
-            case Describe():
-                shares = describe_shares(now_ns, self.cluster, message.model)
-                choice = self._choice
-                description = Description(message.id, shares, choice.name, self.pending(), choice.reason)
-                self.out.append(Out(sender, description))
+            case Describe() | Watch():
+                self.out.append(Out(sender, self._describe(now_ns, message)))
             case PeerConnected():
                 self._on_peer_connected(now_ns, message)
             case PeerDisconnected():
                 self._on_peer_disconnected(now_ns, message.address)
+
+    def _describe(self, now_ns: int, message: Describe | Watch) -> Description | Activity:
+        """Return the state of the cluster, or what has happened in it."""
+        if isinstance(message, Watch):
+            return self._activity.answer(now_ns, message)
+        shares = describe_shares(now_ns, self.cluster, message.model)
+        return Description(message.id, shares, self._choice.name, self.pending(), self._choice.reason)
 
     def tick(self, now_ns: int) -> None:
         """Admit the buffered requests, plan, and send the planned actions."""
@@ -125,6 +135,7 @@ class Controller:
         self._requests.admit_buffered(now_ns, self._peers)
         if self.cluster.workers and now_ns >= self._ping_ns:
             self._ping_ns = now_ns + self.settings.ping_ns
+            self._activity.end_lease(now_ns)
             requests, cancels = self._actions.find_overdue(now_ns)
             self._requests.retry_requests(now_ns, requests, Status.LATE)
             self.out.extend(cancels)
@@ -165,7 +176,7 @@ class Controller:
         plan = self.scheduler.plan(now_ns, self.cluster)
         self.out.extend(self._actions.carry_out(now_ns, plan))
         if plan.refuse:
-            for_each(plan.refuse, self._requests.finish_refused)
+            for_each(plan.refuse, lambda refusal: self._requests.finish_refused(now_ns, refusal))
         return plan
 
     def wakeup_ns(self) -> int | None:
@@ -182,6 +193,10 @@ class Controller:
     def pending(self) -> int:
         """Return the number of open requests."""
         return len(self._requests.table) + len(self._requests.awaited.submits)
+
+    def open_requests(self) -> Iterator[Request]:
+        """Iterate over the open requests."""
+        return iter(self._requests.table)
 
     def refresh_stats(self) -> None:
         """Update derived metrics. Called before the metrics are read."""
@@ -209,10 +224,14 @@ class Controller:
     def _record_result(self, now_ns: int, action: Action, end_ns: int, result: Result) -> None:
         took_ns = result.end_ns - result.begin_ns
         self._metrics.record_result(action, result, took_ns, end_ns)
+        if self._activity.active:
+            self._activity.record_action(action, took_ns, end_ns, result.status)
         ok, estimate = result.status == Status.OK, action.share.find_estimate(action.model)
         if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
-            steady = action.model not in self.cluster.distributions
-            estimate.observe(now_ns, action.batch_size, took_ns, steady=steady)
+            dynamic = self.cluster.distributions.get(action.model)
+            estimate.observe(now_ns, action.batch_size, took_ns, steady=dynamic is None)
+            if dynamic is not None and (steady_ns := dynamic.steady_ns(action.requests, action.batch_size)):
+                action.share.pace.observe(now_ns, 1000 * took_ns // steady_ns)
         if action.kind == "load":
             action.share.finish_load(action.model, ok=ok)
             if result.status == Status.FAILED:

@@ -8,6 +8,7 @@ that would add 1, 1, 2 and 5 ms takes 2 + 3 * 5 = 17 ms, as every row is padded 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
 
     from numpy.typing import NDArray
+
+    from horologe_controller.core.requests.request import Request
 
     Floats = NDArray[np.float64]
 
@@ -35,6 +38,10 @@ ZERO_PROBABILITY = 1e-9
 """Replaces a probability of 0, which has no logarithm."""
 HOPELESS_QUANTILE = 0.01
 """A request is refused when fewer than 1% of its kind would still finish in time."""
+SLOW_STEP, MOST_STEPS = 1.25, 24
+"""Slowness of a device is distinguished in powers of 1.25, up to 200 times."""
+CERTAIN = 1.5
+"""A batch counts for the pace of its share if its 90th percentile is at most this multiple of its 10th."""
 MAX_CACHED_KINDS, MAX_CACHED_ROWS = 4096, 1024
 """Cached pairs of application and length, and longest rows. A cache is cleared when it is full."""
 
@@ -107,6 +114,7 @@ class RuntimeDistributions:
         self._needed_ns: dict[tuple[int, int], tuple[float, ...]] = {}
         self._most_per_ns: dict[tuple[int, int, int], float] = {}
         self._longest_rows: dict[tuple[int, ...], LongestRow] = {}
+        self._slowed: dict[int, RuntimeDistributions] = {}
         self._kind_of_part: dict[tuple[str, int], int] = {}
         self._lengths: dict[str, list[int]] = {}
         self._cached_kinds: dict[tuple[str, int], int] = {}
@@ -123,6 +131,27 @@ class RuntimeDistributions:
     def __len__(self) -> int:
         """Return the number of kinds."""
         return len(self.parts)
+
+    def slowed(self, slowness: float) -> RuntimeDistributions:
+        """Return the distributions on a device that takes `slowness` times as long, to the nearest `SLOW_STEP`."""
+        step = min(MOST_STEPS, round(math.log(slowness) / math.log(SLOW_STEP)))
+        if step <= 0:
+            return self
+        slowed = self._slowed.get(step)
+        if slowed is None:
+            factor = SLOW_STEP**step
+            parts = [SoloDistribution(one.application, one.length, one.solo.affine(0, factor)) for one in self.parts]
+            slowed = RuntimeDistributions(int(self.base_ns * factor), parts, self._batch_scales)
+            self._slowed[step] = slowed
+        return slowed
+
+    def steady_ns(self, requests: Sequence[Request], size: int) -> int:
+        """Return the usual duration of a batch of these requests; 0 if it is too uncertain to tell a slow device."""
+        if any(request.rows > 1 for request in requests):
+            return 0
+        row = self.longest_row(tuple(sorted([self.kind_of(one.application, one.length) for one in requests])))
+        low_ns, high_ns = (self.base_ns + self.scale(size) * row_ns for row_ns in (row.low_ns, row.high_ns))
+        return int(low_ns + high_ns) // 2 if high_ns <= CERTAIN * low_ns else 0
 
     def kind_of(self, application: str, length: int) -> int:
         """Return the most specific kind for a request: its own bucket of lengths, or the nearest above."""

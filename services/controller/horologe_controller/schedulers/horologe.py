@@ -8,13 +8,12 @@ first deadline, earlier the more requests it serves for its time. See docs/sched
 from __future__ import annotations
 
 import math
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
-from horologe_controller.core.scheduling.batch_value import QueuedRequests, choose_batch
+from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.queues import QueueWaits
-from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper, larger_size_pays
+from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
 
 if TYPE_CHECKING:
@@ -25,14 +24,10 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
-    from horologe_controller.core.scheduling.batch_value import BatchChoice
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.ranking import Rank
     from horologe_controller.settings import ControllerSettings
 
-MAX_CANDIDATES = 256
-"""Requests of a dynamic queue to choose from, those with the earliest deadlines. It bounds the time of a decision. The
-finish rates with 32 and 1,024 are the same (docs/experiments/orloj.md)."""
 IDLE, BUSY = 0.6, 1.2
 """Utilisation of a share (1: busy all the time; more: planned ahead). Below `IDLE`, never wait for a larger batch.
 Between `IDLE` and `BUSY`, scale the wait linearly up to the latest start that meets the deadline. Not tuned: at 0.9 of
@@ -57,6 +52,8 @@ may run other work at that moment. Measured as `IDLE`: 0 serves up to 0.008 more
 ADVANCE = 2.0
 """Time by which a batch goes earlier if it serves e times as many requests for its time, in mean batch durations. The
 fixed workloads of the tournament serve 0.0014 less on average with 1; with 4, `slo-50ms` serves 0.010 less."""
+FAIR_MEMORY = 1 - 1 / 256
+"""Decay of `ServedParts` with each request of the model. Not tuned."""
 MEMORY_NS = ms(200)
 """Time constant of a share's utilisation: work this long ago counts 1/e. Not tuned."""
 MEMORY_BATCHES = 8
@@ -115,6 +112,32 @@ class RecentLoad:
         return work_ns * math.exp(-max(0, now_ns - at_ns) / self._memory_ns)
 
 
+class ServedParts:
+    """Part of each model's recent requests that batches were formed of, for proportional fairness."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, tuple[float, float]] = {}
+        """Model -> (requests that arrived, requests in batches), decayed with each arrival."""
+
+    def record_arrivals(self, model: str, requests: int) -> None:
+        arrived, served = self._counts.get(model, (0.0, 0.0))
+        kept = FAIR_MEMORY**requests
+        self._counts[model] = kept * arrived + requests, kept * served
+
+    def record_batch(self, model: str, requests: int) -> None:
+        arrived, served = self._counts[model]
+        self._counts[model] = arrived, served + requests
+
+    def weight(self, model: str) -> float:
+        """Return what a request of the model counts: 1 / the part that is served.
+
+        The sum over models of rate * ln(part) is largest where each batch is chosen by its weight for its time (Kelly,
+        Maulloo and Tan, section 2). It goes to minus infinity as any part goes to 0.
+        """
+        arrived, served = self._counts.get(model, (0.0, 0.0))
+        return (arrived + 1) / (served + 1)
+
+
 class Horologe(SchedulingPolicy):
     """Batches of similar requests, ordered by expected goodput for the device's time."""
 
@@ -125,6 +148,7 @@ class Horologe(SchedulingPolicy):
         self.waits = self._waits = QueueWaits()
         self._distributions: Mapping[str, RuntimeDistributions] = {}
         self._load = RecentLoad()
+        self._served = ServedParts() if settings.fairness == "fair" else None
         self._advance_ns = self._load.batch_ns
         """`ADVANCE` times this, a batch goes earlier if it serves e times as many requests for its time."""
 
@@ -134,7 +158,7 @@ class Horologe(SchedulingPolicy):
             return None
         distributions = self._distributions.get(queue.model)
         if distributions is not None and queue.rows == len(queue):
-            return self._dynamic_strategy(start_ns, queue, distributions)
+            return self._dynamic_strategy(start_ns, queue, distributions.slowed(share.slowness(now_ns)))
         strategy = self._static_strategy(now_ns, start_ns, queue, estimate)
         if strategy is not None and (until_ns := self._wait_until_ns(now_ns, share, strategy)) > start_ns:
             self._waits.hold_queue(queue, until_ns)
@@ -149,26 +173,26 @@ class Horologe(SchedulingPolicy):
         one is fast enough. Sizes whose rows save no time are left out, unless requests have several rows. As in
         `largest_strategy`, a batch for which larger, cheaper sizes have come too late goes after all others.
         """
-        single, seed_ns, budget_ns = queue.rows == len(queue), estimate.seed_ns, queue.newest_budget_ns()
-        first = queue.first_in_time(
-            start_ns + estimate.predict(now_ns, queue.spec.batch_sizes[0]), queue.spec.max_batch
-        )
+        single, seed_ns = queue.rows == len(queue), estimate.seed_ns
         missed_row_ns: list[float] = []
-        best = None
+        best = first = None
         for size in queue.batch_sizes():
             if single and size not in estimate.efficient_sizes:
                 continue
             expected_ns = estimate.predict(now_ns, size)
             place = queue.first_in_time(start_ns + expected_ns, size)
             if count := queue.count_filling(place, size):
-                virtual_ns = self._virtual_ns(queue[place].deadline_ns - expected_ns, count / expected_ns)
+                virtual_ns = self._virtual_ns(queue, queue[place].deadline_ns - expected_ns, count / expected_ns)
                 if best is None or virtual_ns < best.rank[1]:
                     shrunk = count_cheaper(missed_row_ns, seed_ns[size] / size)
                     rank = shrunk, virtual_ns, queue[place].id
                     best = Strategy(rank, queue, size, range(place, place + count), expected_ns)
-                if place <= first:
+                if place and first is None:
+                    least_ns = estimate.predict(now_ns, queue.spec.batch_sizes[0])
+                    first = queue.first_in_time(start_ns + least_ns, queue.spec.max_batch)
+                if place <= (first or 0):
                     break  # a smaller batch would have the same first request, and serve fewer for its time
-            elif expected_ns <= budget_ns:
+            elif expected_ns <= queue.newest_budget_ns():
                 missed_row_ns.append(seed_ns[size] / size)
         return best
 
@@ -176,15 +200,12 @@ class Horologe(SchedulingPolicy):
         self, start_ns: int, queue: ModelQueue, distributions: RuntimeDistributions
     ) -> Strategy | None:
         """Return the batch of the highest value among the most urgent requests."""
-        derived = _derive(queue, distributions)
-        choice = derived.choice
-        if choice is None or start_ns > choice.until_ns:
-            choice = derived.choice = choose_batch(start_ns, derived.queued)
+        choice = dynamic_queue(queue, distributions).best_choice(start_ns)
         if choice is None:
             return None
         earliest = queue[choice.places[0]]
-        rate = len(choice.places) / choice.expected_ns
-        rank = 0, self._virtual_ns(earliest.deadline_ns, rate), earliest.id
+        rate = choice.in_time / choice.expected_ns
+        rank = 0, self._virtual_ns(queue, earliest.deadline_ns, rate), earliest.id
         latest_ns = max(start_ns, earliest.deadline_ns - choice.least_ns)
         return Strategy(rank, queue, choice.size, choice.places, choice.expected_ns, latest_ns)
 
@@ -193,18 +214,20 @@ class Horologe(SchedulingPolicy):
         distributions = self._distributions.get(queue.model)
         if distributions is None or queue.rows > len(queue):
             return None
-        derived = _derive(queue, distributions)
+        derived = dynamic_queue(queue, distributions)
         advance_ns, bound = derived.bound
         if advance_ns != self._advance_ns:
-            bound = 0, min([self._virtual_ns(first_ns, rate) for first_ns, rate in derived.fastest]), 0
+            bound = 0, min([self._virtual_ns(queue, first_ns, rate) for first_ns, rate in derived.fastest]), 0
             derived.bound = self._advance_ns, bound
         return bound
 
-    def _virtual_ns(self, due_ns: int, rate: float) -> int:
-        """Return the rank of a batch that serves `rate` requests per ns.
+    def _virtual_ns(self, queue: ModelQueue, due_ns: int, rate: float) -> int:
+        """Return the rank of a batch of the queue that serves `rate` requests per ns.
 
         `due_ns`: its last start if its time is known, or its first deadline if its time is a distribution.
         """
+        if self._served is not None:
+            rate *= self._served.weight(queue.model)
         return due_ns - int(ADVANCE * self._advance_ns * math.log(rate))
 
     def _wait_until_ns(self, now_ns: int, share: Share, strategy: Strategy) -> int:
@@ -213,12 +236,12 @@ class Horologe(SchedulingPolicy):
         The wait grows with the utilisation of the share: where there is time to spare, small batches cost nothing.
         """
         queue, estimate = strategy.queue, share.estimates[strategy.queue.model]
-        larger = next((size for size in queue.spec.batch_sizes if size > strategy.size), None)
-        if larger is None or not larger_size_pays(estimate.seed_ns, larger, strategy.size):
+        larger, saved_ns = estimate.growth.get(strategy.size, (0, 0.0))
+        gap_ns = self._load.inter_arrival_ns(queue.model)
+        if not larger or larger > queue.spec.max_batch or saved_ns < SAVING * gap_ns:
             return 0
         busy = min(1.0, (self._load.utilisation(now_ns, share) - IDLE) / (BUSY - IDLE))
-        gap_ns = self._load.inter_arrival_ns(queue.model)
-        if busy <= 0.0 or _saved_row_ns(estimate.seed_ns, strategy.size, larger) < SAVING * gap_ns:
+        if busy <= 0.0:
             return 0
         first = queue[strategy.places[0]]
         collision_ns = int(COLLISION * self._load.batch_ns) // max(1, share.residency.count_resident(queue.model))
@@ -250,11 +273,15 @@ class Horologe(SchedulingPolicy):
         """Record the arrivals of new requests."""
         self._distributions = cluster.distributions
         self._load.record_arrivals(requests)
+        if self._served is not None and not requests[0].best_effort:
+            self._served.record_arrivals(requests[0].model, len(requests))
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Record the batch. Update the advance, and so all ranks, if it is off the mean batch by a factor of two."""
         if not strategy.queue.best_effort:
             self._load.record_batch(start_ns, share, strategy.expected_ns)
+            if self._served is not None:
+                self._served.record_batch(strategy.queue.model, len(strategy.places))
         mean_ns = self._load.batch_ns
         if self._advance_ns / 2 < mean_ns < self._advance_ns * 2:
             return False
@@ -264,36 +291,3 @@ class Horologe(SchedulingPolicy):
     def on_share_lost(self, share: Share) -> None:
         """Discard the load of the share."""
         self._load.discard_share(share)
-
-
-def _saved_row_ns(seed_ns: Mapping[int, int], smaller: int, larger: int) -> float:
-    """Return how much less time a row takes in the larger batch, by the profile."""
-    return seed_ns[smaller] / smaller - seed_ns[larger] / larger
-
-
-class DynamicQueue:
-    """The first requests of a dynamic queue, the bound of its rank, and the last choice of a batch."""
-
-    __slots__ = ("bound", "choice", "fastest", "queued")
-
-    def __init__(self, queue: ModelQueue, distributions: RuntimeDistributions) -> None:
-        requests = list(islice(queue, MAX_CANDIDATES))
-        self.queued = QueuedRequests(
-            [request.deadline_ns for request in requests],
-            [distributions.kind_of(request.application, request.length) for request in requests],
-            queue.spec.batch_sizes,
-            distributions,
-        )
-        self.fastest = self.queued.fastest_batches()
-        self.bound: tuple[float, Rank] = 0.0, (0, 0, 0)
-        """(advance, lower bound of the rank with it)."""
-        self.choice: BatchChoice | None = None
-        """Holds for starts up to its `until_ns`."""
-
-
-def _derive(queue: ModelQueue, distributions: RuntimeDistributions) -> DynamicQueue:
-    """Return the queue's `DynamicQueue`. It is created anew if its requests or the distributions have changed."""
-    derived = queue.derived
-    if not isinstance(derived, DynamicQueue) or derived.queued.distributions is not distributions:
-        derived = queue.derived = DynamicQueue(queue, distributions)
-    return derived

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from horologe_frontend.settings import FrontendSettings
 
 SelectorCall: TypeAlias = wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo
-Call: TypeAlias = wire.Admit | wire.Describe | SelectorCall | wire.PipelineInfo | wire.Tune
+Call: TypeAlias = wire.Admit | wire.Describe | wire.Watch | SelectorCall | wire.PipelineInfo | wire.Tune
 CALLS_PER_CLIENT = 32
 """Pending calls of a client. A call may cost the controller time for each model."""
-CallReply: TypeAlias = wire.Models | wire.Description | wire.Applications | wire.PipelineState | wire.Tuning
-RECEIVERS: dict[type, str] = {wire.Admit: "controller", wire.Tune: "tuner"}
+CallReply: TypeAlias = (
+    wire.Models | wire.Description | wire.Activity | wire.Applications | wire.PipelineState | wire.Tuning
+)
+RECEIVERS: dict[type, str] = {wire.Admit: "controller", wire.Watch: "controller", wire.Tune: "tuner"}
 """Receivers of calls. All others are for a selector."""
 NO_MANAGEMENT = "this client may not manage: wanted a key of the folder `management`, or frontend.client_management"
 
@@ -125,6 +127,8 @@ def _failed_reply(client_id: int, message: Call, status: Status, reason: str) ->
             return wire.Models(client_id, (), int(status), reason)
         case wire.Describe():
             return wire.Description(client_id, (), "", 0)
+        case wire.Watch():
+            return wire.Activity(client_id, status=int(status), reason=reason)
         case wire.PipelineInfo():
             return wire.PipelineState(client_id, int(status), reason)
         case wire.Tune():
@@ -184,7 +188,7 @@ class CallForwarder:
                 return (Out(sender, _failed_reply(message.id, message, Status.FORBIDDEN, NO_MANAGEMENT)),)
             case wire.ModelInfo():
                 return (Out(sender, self._on_model_info(message)),)
-            case wire.Admit() | wire.Describe():
+            case wire.Admit() | wire.Describe() | wire.Watch():
                 return (self._calls.start_call(now_ns, sender, message, self.controller),)
             case wire.Declare() | wire.Withdraw() | wire.Rollback() | wire.ApplicationInfo():
                 return (self._on_selector_call(now_ns, sender, message),)
@@ -269,6 +273,4 @@ class CallForwarder:
                     self._metrics.replace_applications(
                         self._declared.replace_announcement(sender, message.applications)
                     )
-            case wire.Models() | wire.Applications() | wire.Description() | wire.PipelineState() | wire.Tuning():
-                return self._calls.finish_call(message)
-        return ()
+        return self._calls.finish_call(message) if isinstance(message, CallReply) else ()

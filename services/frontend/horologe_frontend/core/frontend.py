@@ -151,6 +151,10 @@ class Frontend:
     def pending(self) -> int:
         return len(self._requests)
 
+    def find_open(self, client: str, client_id: int) -> Request | None:
+        """Return the open request to which the client has given this id, or None."""
+        return self._requests.find_by_client_id(client, client_id)
+
     def check(self) -> None:
         """Assert that every staged input belongs to an open request, or is retained for a selector."""
         self.staging.check()

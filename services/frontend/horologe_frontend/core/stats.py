@@ -116,6 +116,10 @@ class StatsByModel:
             if model.slack.total:
                 stats.histograms["horologe_slack_seconds", *labels] = model.slack
 
+    def changed_since(self, since_ns: int) -> list[tuple[str, ModelStats]]:
+        """Return key and statistics of the models that have had an answer at `since_ns` or later."""
+        return [(key, model) for key, model in self._models.items() if model.last_ns >= since_ns]
+
     def find_stats(self, key: str) -> ModelStats:
         return self._models.get(key) or ModelStats()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
+from horologe_frontend.http.event_stream import EventStream
 from horologe_frontend.http.http_responses import CONTINUE, STATUS_LINES, HttpResponse, failure
 from horologe_frontend.http.request_limits import KNOWN_BYTES, MAX_PIPELINED, HttpRequest
 from horologe_frontend.http.request_reader import LINGER_BYTES, QueuedRequest, RequestReader, StopReading
@@ -202,6 +203,9 @@ class HttpConnection(asyncio.Protocol):
     def _on_response(self, response: HttpResponse) -> None:
         """Write the response to the request in flight, and start the next request."""
         if self._closing:
+            return
+        if isinstance(response, EventStream):  # the request stays in flight until the connection is lost
+            self._cancel_current = response.begin(self._transport, lambda: self._write_paused)
             return
         self._write(self._end_request(), response)
         if self._queue or self._read_paused:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
-from horologe_common.transport.acceptor import Acceptor
+from horologe_common.transport.clients.acceptor import Acceptor
 from horologe_frontend.auth import check_open, read_keys
 from horologe_frontend.gateway import Gateway
 from horologe_frontend.http.connection import HttpConnection, encode_head

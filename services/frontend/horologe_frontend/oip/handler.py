@@ -27,6 +27,8 @@ from horologe_common.status import (
     error_for,
 )
 from horologe_common.wire import ModelState
+from horologe_frontend.console.feed import ConsoleFeed
+from horologe_frontend.console.page import FILES, PATHS, console_file
 from horologe_frontend.http.accounts import HeldBytes
 from horologe_frontend.http.compression import choose_encoding, compress_body, decompress_body
 from horologe_frontend.http.http_responses import HttpError, HttpResponse, error_response, failure, json_response
@@ -61,6 +63,8 @@ UNSUPPORTED = {
     "shared_memory": "shared memory is not supported: send tensors as binary data",
     "unsupported": "trace and logging settings are not supported over HTTP",
 }
+OPEN_PATHS = PATHS | {LIVE, READY}
+REQUEST_HEADER = b"horologe-request"
 OPTIONAL_BYTES = 64 << 10
 """Maximum size of JSON without tensors."""
 T = TypeVar("T")
@@ -81,13 +85,14 @@ class OipHandler:
         self._settings = settings
         self._known_requests = KnownRequests(settings.json_limit_bytes)
         self._applications = ApplicationsHandler(gateway, settings)
+        self._console = ConsoleFeed(gateway, lambda: self.draining)
         self._keys = keys
         self._managers = managers
         self._version = version
 
     def refuse(self, head: HttpRequest) -> HttpResponse | None:
-        """Return a 401 unless the request carries an accepted key. Health checks need no key."""
-        if self._keys is None or head.path in (LIVE, READY):
+        """Return a 401 unless the request carries an accepted key, or is for a path of `OPEN_PATHS`."""
+        if self._keys is None or head.path in OPEN_PATHS:
             return None
         authorization = head.headers.get(b"authorization")
         if any(keys is not None and keys.is_accepted(authorization) for keys in (self._keys, self._managers)):
@@ -140,7 +145,7 @@ class OipHandler:
         try:
             response = write_answer(inference.predict, inference.form, answer, buffers)
         except Exception as error:
-            response = _failed(request, error)
+            response = _failed(request, error, answer.id)
         if self._compresses(request, response):
             _start_task(_compress(request, response), respond)
         else:
@@ -162,10 +167,17 @@ class OipHandler:
             body, account = await self._body(request, held), request.account
             inference = await account.turns.in_turn(account, self._read_inference, route, request, body)
             answer, buffers = await self._gateway.predict(inference.predict, inference.buffers)
-            return write_answer(inference.predict, inference.form, answer, buffers)
+            try:
+                return write_answer(inference.predict, inference.form, answer, buffers)
+            except Exception as error:
+                return _failed(request, error, answer.id)
         self._check_management(route, request)
         if route.name.startswith("application"):
             return await self._applications.handle_route(route, request, await self._body(request, held))
+        if route.name in FILES:
+            return console_file(route.name)
+        if route.name == "console_events":
+            return self._console.open_stream(request.headers)
         if route.name in ("live", "ready"):
             return _health(route.name, route.name == "live" or self._is_ready())
         body, account = await self._body(request, held), request.account
@@ -266,12 +278,19 @@ def _start_task(
     return task.cancel
 
 
-def _failed(request: HttpRequest, error: Exception) -> HttpResponse:
-    """Return the response for an exception. Log an exception that is no error of the request."""
+def _failed(request: HttpRequest, error: Exception, request_id: int = 0) -> HttpResponse:
+    """Return the response for an exception. Log an exception that is no error of the request.
+
+    `request_id` becomes a header, by which `horologe explain` finds the request in a recording.
+    """
     if isinstance(error, HorologeError | HttpError):
-        return error_response(error)
-    log.error("internal error while handling %s %s", request.method, request.path, exc_info=error)
-    return failure(500, "internal error")
+        response = error_response(error)
+    else:
+        log.error("internal error while handling %s %s", request.method, request.path, exc_info=error)
+        response = failure(500, "internal error")
+    if request_id:
+        response = msgspec.structs.replace(response, headers=(*response.headers, (REQUEST_HEADER, b"%d" % request_id)))
+    return response
 
 
 async def _compress(request: HttpRequest, response: HttpResponse) -> HttpResponse:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from horologe_common.applications import NAME_LIMIT
 from horologe_common.clock import NS_PER_MS, s, us
 from horologe_common.status import InvalidInput, TooLarge
 from horologe_common.wire import Predict, Tensor
@@ -71,7 +72,7 @@ def read_request(
         raise InvalidInput(f"outputs: got {len(request.outputs)}, wanted at most {len(spec.outputs)}")
     form = _response_format(parameters, request)
     _check_outputs(spec, form)
-    predict = _predict(spec, version, parameters, tuple(tensors), tuple(form.outputs))
+    predict = _predict(spec, version, parameters, tuple(tensors), tuple(form.outputs), form.id[:NAME_LIMIT])
     return InferenceRequest(predict, buffers, form)
 
 
@@ -82,8 +83,9 @@ def check_json_length(size: int, limit: int) -> None:
 
 
 def _predict(
-    spec: ModelSpec, version: str, parameters: Mapping[str, Any], tensors: tuple[Tensor, ...], outputs: tuple[str, ...]
-) -> Predict:
+    spec: ModelSpec, version: str, parameters: Mapping[str, Any], tensors: tuple[Tensor, ...], outputs: tuple[str, ...],
+    name: str = "",
+) -> Predict:  # fmt: skip
     """Return the Predict for a model, or for an application if `spec` is the signature of one."""
     if spec.runtime == APPLICATION_RUNTIME:
         model, application = "", spec.name
@@ -91,7 +93,9 @@ def _predict(
         model, application = spec.name, _text_parameter(parameters, "application")
     context = _text_parameter(parameters, "context")
     content_hash = _flag_parameter(parameters, "parameters", "content_hash", False)
-    return Predict(0, model, version, _budget_ns(parameters), tensors, outputs, application, context, content_hash)
+    return Predict(
+        0, model, version, _budget_ns(parameters), tensors, outputs, application, context, content_hash, name=name
+    )
 
 
 def _parameters(request: InferJson) -> Mapping[str, Any]:

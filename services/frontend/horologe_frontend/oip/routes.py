@@ -1,4 +1,4 @@
-"""Routes of the HTTP API: the Open Inference Protocol with its extensions, and applications."""
+"""Routes of the HTTP API: the Open Inference Protocol with its extensions, applications, and the console."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ class Route(NamedTuple):
 
 
 FIXED_ROUTES = {
+    ("console",): Route("console", GET),
+    ("console", "console.css"): Route("console_style", GET),
+    ("console", "console.js"): Route("console_script", GET),
+    ("console", "events"): Route("console_events", ("GET",)),
     ("v1", "applications"): Route("applications", GET),
     ("v2",): Route("server", GET),
     ("v2", "health", "live"): Route("live", GET),

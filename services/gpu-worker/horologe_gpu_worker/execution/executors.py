@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -20,9 +21,9 @@ from horologe_gpu_worker.core.worker import lanes_address
 from horologe_gpu_worker.execution.device import Device, ModelSource
 from horologe_gpu_worker.execution.device_health import end_if_lost
 from horologe_gpu_worker.execution.realtime import (
+    CpuClaims,
     RealtimePriority,
     disable_timer_slack,
-    exec_cpu,
     pin_thread,
     realtime_permitted,
 )
@@ -169,6 +170,7 @@ class Executors:
         self._threads: dict[tuple[int, str], LaneThread] = {}
         self._inline: dict[str, bool] = {}
         self._permitted = False
+        self._cpus = CpuClaims(Path(settings.cache, "cpus"))
 
     def start(self, post: Post, post_threadsafe: Post) -> None:
         """Start the LOAD and EXEC lanes. Other lanes start with their first operation.
@@ -210,6 +212,7 @@ class Executors:
     def stop(self, wait_s: float = 1.0) -> None:
         """Stop the threads after their running operations, and close the models."""
         stopped = [thread.stop(wait_s) for thread in self._threads.values()]
+        self._cpus.release()
         if all(stopped):
             for device in self._devices:
                 device.close()
@@ -225,7 +228,8 @@ class Executors:
     def _thread(self, share: int, lane: str) -> LaneThread:
         thread = self._threads.get((share, lane))
         if thread is None:
-            core = exec_cpu(self.settings, share, os.sched_getaffinity(0)) if lane == "exec" else None
+            pinned = self.settings.pin and lane == "exec"
+            core = self._cpus.claim(os.sched_getaffinity(0)) if pinned else None
             priority = RealtimePriority(self._permitted and lane in REALTIME_LANES)
             run = self._devices[share].run
             thread = LaneThread(f"{lane}-{share}", run, self._post_to_worker, self.settings.spin_ns, priority, core)

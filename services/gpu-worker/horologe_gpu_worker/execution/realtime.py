@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 from typing import TYPE_CHECKING
 
 from horologe_common.service.log import logger
 
 if TYPE_CHECKING:
-    from horologe_gpu_worker.settings import WorkerSettings
+    from pathlib import Path
 
 PR_SET_TIMERSLACK = 29
 PRIORITY = 10
@@ -66,16 +67,43 @@ def disable_timer_slack() -> None:
         log.warning("cannot set the timer slack: operations may start about 50 us late")
 
 
-def exec_cpu(settings: WorkerSettings, share: int, cpus: set[int]) -> int | None:
-    """Return the CPU for the EXEC lane of a share, from the last CPU down; None if the lane is not pinned.
+class CpuClaims:
+    """CPUs that the EXEC lanes of this process own. No two workers with the same `folder` own the same CPU.
 
-    The worker's instance number selects the CPU, so that no two workers of a machine share one. At least half of the
-    CPUs stay free for other threads.
+    Each claim is a lock on a file, which ends with the process. Replicas of a container need no other coordination.
     """
-    if not settings.pin or len(cpus) < PINNING_CPUS_MIN or not settings.name.isdecimal():
-        return None
-    index = int(settings.name) * settings.shares + share
-    return sorted(cpus)[-1 - index] if index < len(cpus) // 2 else None
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._locks: list[int] = []
+
+    def claim(self, cpus: set[int]) -> int | None:
+        """Return a free CPU, from the last one down; None if none is left. Half stay free for other threads."""
+        if len(cpus) < PINNING_CPUS_MIN:
+            return None
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            return next((cpu for cpu in sorted(cpus, reverse=True)[: len(cpus) // 2] if self._lock(cpu)), None)
+        except OSError as error:
+            log.warning("lane not pinned", error=str(error))
+            return None
+
+    def _lock(self, cpu: int) -> bool:
+        """Return True if the lock of the CPU was free, and is now held. Raises OSError if there can be no lock."""
+        lock = os.open(self._folder / str(cpu), os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            return False
+        self._locks.append(lock)
+        return True
+
+    def release(self) -> None:
+        """Release all claimed CPUs."""
+        for lock in self._locks:
+            os.close(lock)
+        self._locks.clear()
 
 
 def pin_thread(cpu: int | None) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from horologe_common.core.instruments import ModelCounters
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Result, Submit
+    from horologe_controller.core.activity_recorder import ActivityRecorder
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.event_recorder import EventRecorder
@@ -113,6 +114,7 @@ class RequestLifecycle:
         refusals: ModelCounters,
         post: Callable[[Out], None],
         events: EventRecorder,
+        activity: ActivityRecorder,
     ) -> None:
         self.table = RequestTable()
         self._settings = settings
@@ -122,6 +124,7 @@ class RequestLifecycle:
         self._refusals = refusals
         self._post = post
         self._events = events
+        self._activity = activity
         self.submitted: list[tuple[str, Submit, int]] = []
         """(sender, message, arrival) of Submits. `admit_buffered` queues or refuses them at the end of the turn."""
         self.awaited = AwaitedModels()
@@ -194,7 +197,9 @@ class RequestLifecycle:
         for request in queued:
             request.queued, request.check_ns = False, None
         self._scheduler = scheduler
-        for_each(list(scheduler.adopt(now_ns, queued, self._cluster)), self.finish_refused)
+        for_each(
+            list(scheduler.adopt(now_ns, queued, self._cluster)), lambda refusal: self.finish_refused(now_ns, refusal)
+        )
 
     def retry_requests(self, now_ns: int, requests: Iterable[Request], failure: Status) -> None:
         """Requeue the requests of a worker that died (LOST) or hangs (LATE).
@@ -239,16 +244,18 @@ class RequestLifecycle:
         """Queue or refuse requests for one queue, up to `controller.max_queued`."""
         while requests and (room := self._settings.max_queued - len(self._scheduler)) > 0:
             for refusal in self._scheduler.add(now_ns, requests[:room], self._cluster):
-                self.finish_refused(refusal)
+                self.finish_refused(now_ns, refusal)
             requests = requests[room:]
         for request in requests:
-            self.finish_refused(Refusal(request, Reason.QUEUE_FULL))
+            self.finish_refused(now_ns, Refusal(request, Reason.QUEUE_FULL))
 
-    def finish_refused(self, refusal: Refusal) -> None:
+    def finish_refused(self, now_ns: int, refusal: Refusal) -> None:
         """Finish the request as REFUSED and count the reason; as LOST or LATE if a worker may have run it."""
         request, sentence = refusal.request, refusal.describe()
         if self._events.active:
             self._events.record_results(request.model, refused=1)
+        if self._activity.active:
+            self._activity.record_refusal(now_ns, refusal)
         if request.failure == Status.REFUSED:
             self._refusals.count(request.spec.name, request.spec.version, refusal.reason)
         else:

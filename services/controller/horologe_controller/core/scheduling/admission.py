@@ -6,6 +6,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, s
+from horologe_controller.core.scheduling.queued_work import SharePools
 from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
+    from horologe_controller.core.scheduling.queued_work import SharePool
     from horologe_controller.core.scheduling.queues import ModelQueue
 
 HEADROOM, MAX_HEADROOM = 10, 4
@@ -28,8 +29,6 @@ BEST_EFFORT_PART = 1000
 """Best-effort work counts a thousandth: its models are loaded last."""
 WINDOW_NS = s(2)
 """Length of a window of `ShortestWait`. A request counts in its own window and in the next one."""
-SLOT_BITS, BLOCK_BITS = 20, 26
-"""Deadlines are distinguished to 2^20 ns (1 ms), in blocks of 2^26 ns (67 ms)."""
 
 
 def refuse_in_backoff(now_ns: int, request: Request, exec_ns: int, cluster: Cluster) -> Refusal | None:
@@ -61,129 +60,15 @@ class ShortestWait:
         return min(self._present_ns, self._before_ns)
 
 
-class WorkByDeadline:
-    """Queued execution time in ns by deadline. `due_before` sums what is due before another deadline."""
-
-    def __init__(self) -> None:
-        self.total_ns = 0
-        self._last_slot = 0
-        self._slots: dict[int, int] = {}
-        self._blocks: dict[int, int] = {}
-
-    def add(self, requests: Iterable[Request], sign: int = 1) -> None:
-        """Add the costs of requests, or subtract them if `sign` is -1. Equal deadlines in a row are added at once."""
-        slot = cost_ns = 0
-        for request in requests:
-            request_slot = request.deadline_ns >> SLOT_BITS
-            if request_slot != slot:
-                if cost_ns:
-                    self._add_cost(slot, sign * cost_ns)
-                slot, cost_ns = request_slot, 0
-            cost_ns += request.cost_ns
-        if cost_ns:
-            self._add_cost(slot, sign * cost_ns)
-
-    def _add_cost(self, slot: int, cost_ns: int) -> None:
-        slots, blocks, block = self._slots, self._blocks, slot >> BLOCK_BITS - SLOT_BITS
-        self.total_ns += cost_ns
-        if slot > self._last_slot:
-            self._last_slot = slot
-        slots[slot] = rest_ns = slots.get(slot, 0) + cost_ns
-        if not rest_ns:
-            del slots[slot]
-        blocks[block] = rest_ns = blocks.get(block, 0) + cost_ns
-        if not rest_ns:
-            del blocks[block]
-
-    def due_before(self, deadline_ns: int) -> int:
-        """Return the work with a deadline up to this one, accurate to a slot."""
-        last = deadline_ns >> SLOT_BITS
-        if last >= self._last_slot or not self.total_ns:
-            return self.total_ns
-        block = deadline_ns >> BLOCK_BITS
-        earlier_ns = sum(work_ns for index, work_ns in self._blocks.items() if index < block)
-        first = block << (BLOCK_BITS - SLOT_BITS)
-        slots = self._slots
-        return earlier_ns + sum(slots.get(index, 0) for index in range(first, last + 1))
-
-    def check(self) -> None:
-        assert self.total_ns == sum(self._slots.values()) == sum(self._blocks.values())
-
-
-class SharePool:
-    """Queued work of the models that exactly these shares could run."""
-
-    def __init__(self, shares: tuple[Share, ...]) -> None:
-        self.shares = shares
-        self.queued = WorkByDeadline()
-        """Work as counted when each request was queued."""
-        self.work_ns = 0
-        """Work of its queues with deadlines in batches of the sizes that they fill."""
-        self.neighbours: list[tuple[SharePool, int]] = []
-        """(pool, number of common shares) of the pools with common shares, itself included."""
-
-    def update_work(self, queue: ModelQueue, work_ns: int) -> None:
-        self.work_ns += work_ns - queue.work_ns
-        queue.work_ns = work_ns
-
-    def due_before_ns(self, deadline_ns: int) -> int:
-        """Return the part of `work_ns` that is due up to this deadline."""
-        total_ns = self.queued.total_ns
-        return self.work_ns * self.queued.due_before(deadline_ns) // total_ns if total_ns else 0
-
-    def work_ahead_ns(self, deadline_ns: int) -> int:
-        """Return the work of its shares before this deadline, if all work is spread evenly over the capable shares."""
-        total_ns = 0
-        for pool, common in self.neighbours:
-            total_ns += pool.due_before_ns(deadline_ns) * common // len(pool.shares)
-        return total_ns
-
-
-class SharePools:
-    """Pools by model. Where all workers have all models there is one pool."""
-
-    def __init__(self) -> None:
-        self._pools: dict[tuple[Share, ...], SharePool] = {}
-        self._of_model: dict[str, SharePool] = {}
-        self._capable_version = -1
-
-    def of_model(self, model: str, cluster: Cluster) -> SharePool:
-        if cluster.capable_version != self._capable_version:
-            self._capable_version = cluster.capable_version
-            self._of_model.clear()
-            self._discard_empty()
-        pool = self._of_model.get(model)
-        if pool is None:
-            shares = tuple(cluster.capable.get(model, ()))
-            pool = self._of_model[model] = self._pools.get(shares) or self._create(shares)
-        return pool
-
-    def _create(self, shares: tuple[Share, ...]) -> SharePool:
-        pool = self._pools[shares] = SharePool(shares)
-        own_shares = dict.fromkeys(shares)
-        for other in self._pools.values():
-            if common := sum([share in own_shares for share in other.shares]):
-                pool.neighbours.append((other, common))
-                if other is not pool:
-                    other.neighbours.append((pool, common))
-        return pool
-
-    def _discard_empty(self) -> None:
-        self._pools = {shares: pool for shares, pool in self._pools.items() if pool.queued.total_ns}
-        for pool in self._pools.values():
-            pool.neighbours = [(other, common) for other, common in pool.neighbours if other.queued.total_ns]
-
-    def check(self, work_ns: int) -> None:
-        for pool in self._pools.values():
-            pool.queued.check()
-        assert sum(pool.work_ns for pool in self._pools.values()) == work_ns
-
-
 class Admission:
-    """Sums up the queued work, and becomes more cautious about models whose requests were admitted in vain."""
+    """Sums up the queued work, and becomes more cautious about models whose requests were admitted in vain.
 
-    def __init__(self) -> None:
+    If it is off, it refuses only requests that would be late without any other, and sums up nothing.
+    """
+
+    def __init__(self, enabled: bool) -> None:
         self.shortest_wait = ShortestWait()
+        self._enabled = enabled
         self._pools = SharePools()
         self._pool_of: dict[ModelQueue, SharePool] = {}
         """Pool in which each non-empty queue is counted."""
@@ -203,7 +88,7 @@ class Admission:
         refusal = refuse_in_backoff(now_ns, first, exec_ns, cluster)
         if refusal is not None or expires:
             return refusal
-        if rows is not None:
+        if rows is not None and self._enabled:
             return self.refuse_crowded_out(now_ns, requests, exec_ns, cluster, rows)
         late_ns = now_ns + cluster.latency.dispatch_ns + exec_ns - first.deadline_ns
         return Refusal(first, Reason.EXECUTION_TOO_LONG, late_ns) if late_ns > 0 else None
@@ -230,18 +115,18 @@ class Admission:
         rows, part = queue.rows, BEST_EFFORT_PART if queue.best_effort else 1
         for request in requests:
             request.cost_ns = work_ns * request.rows // rows // part or 1
-        if not queue.best_effort:
+        if self._enabled and not queue.best_effort:
             pool, before = self._pools.of_model(queue.model, cluster), self._pool_of.get(queue)
             if pool is not before:
                 self._pool_of[queue] = pool
                 if before is not None:
-                    _move_queue(queue, before, pool, requests)
+                    before.move_queue(queue, pool, requests)
             pool.queued.add(requests)
             pool.update_work(queue, work_ns)
 
     def discount_requests(self, now_ns: int, requests: Sequence[Request], queue: ModelQueue, cluster: Cluster) -> None:
         """Stop counting requests that have left their queue."""
-        if not queue.best_effort:
+        if self._enabled and not queue.best_effort:
             pool = self._pool_of[queue]
             pool.queued.add(requests, -1)
             pool.update_work(queue, _work_ns(now_ns, queue.spec, queue.rows, cluster))
@@ -251,7 +136,8 @@ class Admission:
     def raise_caution(self, request: Request, exec_ns: int) -> None:
         """Reserve `exec_ns` more for the model's next requests: this one was admitted and did not run in time."""
         model = request.model
-        self._caution_ns[model] = min(self._caution_ns.get(model, 0) + exec_ns, CAUTION_LIMIT_NS)
+        if self._enabled:
+            self._caution_ns[model] = min(self._caution_ns.get(model, 0) + exec_ns, CAUTION_LIMIT_NS)
 
     def lower_caution(self, model: str, requests: int, exec_ns: int) -> None:
         """Reserve less for the model: a batch of its requests, of which one alone takes `exec_ns`, runs in time."""
@@ -280,16 +166,6 @@ class Admission:
         budget_ns = max(0, request.deadline_ns - now_ns)
         overrun_ns = min(cluster.latency.overruns.high_quantile(now_ns) or 0, budget_ns // MAX_HEADROOM)
         return max(budget_ns // HEADROOM, overrun_ns) + self._caution_ns.get(request.model, 0)
-
-
-def _move_queue(queue: ModelQueue, before: SharePool, pool: SharePool, added: Sequence[Request]) -> None:
-    """Count a queue in another pool, as other shares can run its model; all but the requests that are being added."""
-    new = dict.fromkeys(added)
-    moved = [request for request in queue if request not in new]
-    before.queued.add(moved, -1)
-    pool.queued.add(moved)
-    before.work_ns -= queue.work_ns
-    pool.work_ns += queue.work_ns
 
 
 def _work_ns(now_ns: int, spec: ModelSpec, rows: int, cluster: Cluster) -> int:

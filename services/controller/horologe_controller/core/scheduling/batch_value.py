@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_controller.core.runtime_distributions import LongestRow, RuntimeDistributions
+    from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.ranking import Rank
 
+MAX_CANDIDATES = 256
+"""Requests of a dynamic queue to choose from, those with the earliest deadlines. It bounds the time of a decision. The
+finish rates with 32 and 1,024 are the same (docs/experiments/orloj.md)."""
 PATIENCE = 2.0
 """Decay of urgency, in mean solo times: a kind with this much more slack than another counts 1/e of it. Measured by
 benchmarks/horologe_constants.py (docs/experiments/orloj.md): 1 to 5 differ by at most 0.003 in the finish rate, 0.2
@@ -32,6 +37,8 @@ class BatchChoice(NamedTuple):
     size: int
     expected_ns: int
     least_ns: int
+    in_time: float
+    """Number of its requests that are expected to be in time."""
     until_ns: int
     """For any start up to this time the choice is the same, as all candidates are certain to be in time. 0 if not."""
 
@@ -119,7 +126,8 @@ def choose_batch(start_ns: int, queued: QueuedRequests) -> BatchChoice | None:
     until_ns = int(deadlines_ns[0] - base_ns - distributions.scale(sizes[-1]) * distributions.most_ns[longest])
     if until_ns < start_ns:
         until_ns = 0
-    return BatchChoice(tuple(chosen.places), chosen.size, expected_ns, least_ns, until_ns)
+    in_time = sum(_chances(begin_ns, queued, chosen, row))
+    return BatchChoice(tuple(chosen.places), chosen.size, expected_ns, least_ns, in_time, until_ns)
 
 
 def _fillable(sizes: Sequence[int], count: int) -> Sequence[int]:
@@ -190,13 +198,53 @@ def _value(
     begin_ns: int, queued: QueuedRequests, candidate: Candidate, row: LongestRow, urgency: dict[int, float]
 ) -> float:
     """Return the expected value of a candidate per expected time, if its longest row adds `row`."""
-    distributions, deadlines_ns, places = queued.distributions, queued.deadlines_ns, candidate.places
-    scale = distributions.scale(candidate.size)
-    if deadlines_ns[places[0]] >= begin_ns + scale * distributions.most_ns[candidate.rows[-1]]:
-        value = sum([urgency[kind] for kind in candidate.rows])
-    else:
-        value = 0.0
-        for place in places:
-            slack_ns = deadlines_ns[place] - begin_ns
-            value += urgency[queued.kinds[place]] * row.part_within(slack_ns / scale)
-    return value / (distributions.base_ns + scale * row.mean_ns)
+    distributions, kinds = queued.distributions, queued.kinds
+    chances = _chances(begin_ns, queued, candidate, row)
+    value = sum([urgency[kinds[place]] * chance for place, chance in zip(candidate.places, chances, strict=True)])
+    return value / (distributions.base_ns + distributions.scale(candidate.size) * row.mean_ns)
+
+
+def _chances(begin_ns: int, queued: QueuedRequests, candidate: Candidate, row: LongestRow) -> list[float]:
+    """Return the probability of each request of a candidate to be in time."""
+    deadlines_ns, places = queued.deadlines_ns, candidate.places
+    scale = queued.distributions.scale(candidate.size)
+    if deadlines_ns[places[0]] >= begin_ns + scale * queued.distributions.most_ns[candidate.rows[-1]]:
+        return [1.0] * len(places)
+    return [row.part_within((deadlines_ns[place] - begin_ns) / scale) for place in places]
+
+
+class DynamicQueue:
+    """The first requests of a dynamic queue, the bound of its rank, and the last choice of a batch."""
+
+    __slots__ = ("bound", "choice", "fastest", "queued")
+
+    def __init__(self, queue: ModelQueue, distributions: RuntimeDistributions) -> None:
+        requests = list(islice(queue, MAX_CANDIDATES))
+        self.queued = QueuedRequests(
+            [request.deadline_ns for request in requests],
+            [distributions.kind_of(request.application, request.length) for request in requests],
+            queue.spec.batch_sizes,
+            distributions,
+        )
+        self.fastest = self.queued.fastest_batches()
+        self.bound: tuple[float, Rank] = 0.0, (0, 0, 0)
+        """(advance, lower bound of the rank with it)."""
+        self.choice: BatchChoice | None = None
+        """Holds for starts up to its `until_ns`."""
+
+    def best_choice(self, start_ns: int) -> BatchChoice | None:
+        """Return the best batch for a start. The last choice is kept while it holds."""
+        choice = self.choice
+        if choice is None or start_ns > choice.until_ns:
+            choice = self.choice = choose_batch(start_ns, self.queued)
+        return choice
+
+
+def dynamic_queue(queue: ModelQueue, distributions: RuntimeDistributions) -> DynamicQueue:
+    """Return the `DynamicQueue` of these distributions. It is created anew if the queue's requests have changed."""
+    if not isinstance(queue.derived, dict):
+        queue.derived = {}
+    derived = queue.derived.get(distributions)
+    if derived is None:
+        derived = queue.derived[distributions] = DynamicQueue(queue, distributions)
+    return derived

@@ -41,7 +41,7 @@ class Planner:
         self.policy = policy
         self.settings = settings
         self.queues = RequestQueues()
-        self.admission = Admission()
+        self.admission = Admission(settings.admission)
         self.loads = LoadPlanner(settings, self.queues)
         self.best_effort = BestEffortLimit(policy.best_effort_batch, self.admission.shortest_wait)
         bound = policy.overridden("rank_bound")
@@ -96,7 +96,7 @@ class Planner:
         if not (exec_ns := self.policy.shortest_exec_ns(now_ns, first, cluster)):
             return Refusal(first, Reason.NO_WORKER)
         if not first.best_effort and rule != "ignore":
-            rows = None if dynamic or not self.settings.admission else queue.rows if queue else 0
+            rows = None if dynamic else queue.rows if queue else 0
             refusal = self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, rows, rule == "expire")
             if refusal is not None:
                 return refusal
@@ -293,8 +293,9 @@ class Planner:
         if queue.best_effort:
             self.best_effort.charge(now_ns, share, expected_ns)
         else:
-            alone_ns = share.predict(now_ns, queue.model, queue.spec.batch_sizes[0])
-            self.admission.lower_caution(queue.model, len(requests), alone_ns)
+            if self.settings.admission:
+                alone_ns = share.predict(now_ns, queue.model, queue.spec.batch_sizes[0])
+                self.admission.lower_caution(queue.model, len(requests), alone_ns)
             if count_late is not None and (late_heads := count_late(queue, start_ns + expected_ns)):
                 refusals += self._drop_heads(now_ns, queue, late_heads, cluster)
         return Batch(share, queue.model, strategy.size, requests, start_ns, latest_ns, expected_ns)

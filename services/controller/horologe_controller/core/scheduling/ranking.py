@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
+from horologe_controller.core.cluster.estimates import PAYS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.queues import ModelQueue
@@ -26,9 +27,6 @@ SOLO_WINDOW_NS = ms(100)
 """Window of a solo request: a share must not wait longer for inputs that a lost or hung profiler does not ship."""
 UNLIMITED_WINDOW_NS = s(3600)
 """Window of a batch whose policy does not predict deadlines."""
-PAYS = 0.9
-"""A larger batch is better only if, by the profile, a row takes less than this part of its time in a smaller one. Not
-tuned: on a CPU, where larger batches save little, no batch then waits for more requests or counts as shrunken."""
 NO_RANKINGS: dict[Share, RankingPair] = {}
 
 
@@ -231,11 +229,6 @@ def largest_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue
 def count_cheaper(missed_row_ns: Sequence[float], row_ns: float) -> int:
     """Return how many of the missed sizes take at least a tenth less for a row."""
     return sum([larger_ns < PAYS * row_ns for larger_ns in missed_row_ns])
-
-
-def larger_size_pays(seed_ns: Mapping[int, int], larger: int, smaller: int) -> bool:
-    """Return whether, by the profile, a row takes at least a tenth less in the larger batch."""
-    return seed_ns[larger] / larger < PAYS * seed_ns[smaller] / smaller
 
 
 def oldest_strategy(

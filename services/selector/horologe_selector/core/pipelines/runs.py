@@ -210,7 +210,7 @@ class PipelineRuns:
         failed = run.pipeline.failed
         failed[status] = failed.get(status, 0) + 1
         if status in DROPS and run.exec_ns:
-            run.pipeline.limit.on_wasted(now_ns, run.begin_ns, run.pipeline.open_runs)
+            run.pipeline.limit.on_wasted(run.pipeline.open_runs)
         self._end(now_ns, run, ended)
         self._post(Out(self._address, Outcome(run.id, status, f"pipeline {run.pipeline.spec.name}: {reason}")))
 

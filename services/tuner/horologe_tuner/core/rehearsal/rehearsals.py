@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from horologe_tuner.settings import TunerSettings
 
 DEFAULT = Candidate("horologe", "horologe")
-PATIENT = Candidate("horologe without admission", "horologe", {"admission": False})
-"""Not used while pipelines have queries: they would start what they cannot finish."""
-CANDIDATES = (DEFAULT, PATIENT, *(Candidate(name, name) for name in ("orloj", "clockwork", "edf", "nexus", "deferred")))
+ADMITTING = Candidate("horologe with admission", "horologe", {"admission": True})
+OTHERS = ("orloj", "clockwork", "edf", "nexus", "deferred")
+CANDIDATES = (DEFAULT, ADMITTING, *(Candidate(name, name) for name in OTHERS))
 LEAST_REQUESTS = 500
 """Requests without which nothing is compared: a share of 0.01 of them would be less than 5."""
 WATCHED_REQUESTS = 200
@@ -63,8 +63,6 @@ class Rehearsals:
         self._controller = ""
         self._due_ns = 0
         self._running = False
-        self._pipelines_ns = -settings.rehearsal_window_ns
-        """When a pipeline had queries last."""
         self._number = 0
         self._current = DEFAULT
         self._scores = RehearsalScores()
@@ -78,9 +76,7 @@ class Rehearsals:
         self._due_ns = now_ns + self._settings.rehearsal_interval_ns
 
     def on_events(self, now_ns: int, events: Events) -> Iterator[Out]:
-        """Record whether pipelines have queries. Return to the default if the traffic is not the rehearsed one."""
-        if events.pipelines:
-            self._pipelines_ns = now_ns
+        """Return to the default if the traffic is not the rehearsed one."""
         if self._current == DEFAULT or self._current.name not in self._scores.in_time:
             return
         self._finished += sum(model.finished for model in events.models)
@@ -121,13 +117,9 @@ class Rehearsals:
         """Return the call. The default and the current candidate come first, if there is no time for all."""
         self._number += 1
         keys = tuple(model.report.spec.key for model in state.models)
-        candidates = [candidate for candidate in CANDIDATES if candidate != PATIENT or not self._has_pipelines(now_ns)]
-        ordered = tuple(sorted(candidates, key=lambda candidate: candidate not in (DEFAULT, self._current)))
+        ordered = tuple(sorted(CANDIDATES, key=lambda candidate: candidate not in (DEFAULT, self._current)))
         cpu_s = self._settings.rehearsal_interval_ns * self._settings.rehearsal_share / 1e9
         return RehearsalCall(self._window.trace(keys), state, ordered, cpu_s, self._number)
-
-    def _has_pipelines(self, now_ns: int) -> bool:
-        return now_ns < self._pipelines_ns + self._settings.rehearsal_window_ns
 
     def _on_scores(self, now_ns: int, scores: RehearsalScores) -> Iterator[Out]:
         settings = self._settings

@@ -7,9 +7,17 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from horologe_common.transport.fair_reads import LARGE_READ, READ_TURN
+from horologe_common.transport.clients.fair_reads import LARGE_READ, READ_TURN
+from horologe_common.transport.clients.zmtp import (
+    GREETING,
+    PING,
+    READY,
+    MessageReader,
+    ProtocolError,
+    encode_message,
+    pong,
+)
 from horologe_common.transport.peers import Route, client_address
-from horologe_common.transport.zmtp import GREETING, PING, READY, MessageReader, ProtocolError, encode_message, pong
 from horologe_common.wire import HEADER_LIMIT, Envelope, Predict
 from horologe_common.wire.frames import pack, refuse_message
 
@@ -17,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Arrival, Buffer
-    from horologe_common.transport.client_server import ClientServer
-    from horologe_common.transport.zmtp import Frame
+    from horologe_common.transport.clients.client_server import ClientServer
+    from horologe_common.transport.clients.zmtp import Frame
 
     Unpack = Callable[[Route, Sequence[Frame], list[Arrival]], None]
 

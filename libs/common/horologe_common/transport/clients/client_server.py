@@ -18,15 +18,15 @@ from horologe_common.clock import ms
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import describe_error
-from horologe_common.transport.acceptor import Acceptor
-from horologe_common.transport.client_connection import ClientConnection
-from horologe_common.transport.fair_reads import FairReads
+from horologe_common.transport.clients.acceptor import Acceptor
+from horologe_common.transport.clients.client_connection import ClientConnection
+from horologe_common.transport.clients.fair_reads import FairReads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from horologe_common.core.protocol import Arrival
-    from horologe_common.transport.client_connection import Unpack
+    from horologe_common.transport.clients.client_connection import Unpack
     from horologe_common.transport.peers import Peers
 
 TURN_MESSAGES, TURN_MESSAGES_MIN = 4096, 16

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Collection
 
-    from horologe_common.transport.client_connection import ClientConnection
+    from horologe_common.transport.clients.client_connection import ClientConnection
 
 LARGE_READ = 16 << 10
 """Shorter reads do not count: a client that waits for its answers never gets there. It is below a segment of the

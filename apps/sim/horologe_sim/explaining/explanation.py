@@ -1,0 +1,210 @@
+"""Why a request was refused, late or slow, and what would have saved it."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from horologe_sim.explaining.request_history import Attempt, RequestHistory, SubmitHistory, Work
+
+NAMED_MODELS = 5
+"""Models of the work ahead that the text names."""
+
+
+NO_SUBMIT = (
+    "No Submit of it was recorded: it was answered from the cache, joined an equal request, belongs to a pipeline, or "
+    "the recording of the controller begins later."
+)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A part of the request's time."""
+
+    name: str
+    took_ns: int
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """The explanation of one request."""
+
+    verdict: str
+    parts: list[Part]
+    ahead: list[str]
+    """The work that was ahead of the request, and what it waited for."""
+    remedies: list[str]
+    """Changes that each would have saved it, by the durations that were predicted then."""
+
+
+def explain(request: RequestHistory) -> Explanation:
+    """Return the explanation of a request in a recording."""
+    submit = max(request.submits, key=end_of, default=None)
+    attempt = submit.attempts[-1] if submit and submit.attempts else None
+    parts = split_time(request, submit, attempt)
+    ahead = describe_ahead(submit, attempt) if submit else []
+    if submit and len(request.submits) > 1:
+        ahead.insert(0, f"It called {len(request.submits)} models. The last to end was {submit.model}.")
+    if not submit and request.request_id:
+        ahead.append(NO_SUBMIT)
+    return Explanation(describe_end(request, submit, attempt), parts, ahead, find_remedies(request, submit, attempt))
+
+
+def end_of(submit: SubmitHistory) -> int:
+    """Return when the Submit ended, or its arrival if that was not recorded."""
+    ends = [attempt.end_ns for attempt in submit.attempts]
+    return max(submit.ended_ns, submit.arrived_ns, *ends)
+
+
+def describe_end(request: RequestHistory, submit: SubmitHistory | None, attempt: Attempt | None) -> str:
+    """Return one sentence on how the request ended."""
+    name = f"the request for {request.model}"
+    if not request.status:
+        return f"{name} was not answered before the end of the recording"
+    took = format_ns(request.answered_ns - request.arrived_ns)
+    reason = (submit.reason if submit and submit.status else "") or request.reason
+    if request.status == "OK":
+        if request.best_effort:
+            return f"{name} was answered after {took}; it had no deadline"
+        return f"{name} was answered after {took}, {format_ns(request.deadline_ns - request.answered_ns)} in time"
+    end = f"{name} ended as {request.status} after {took}"
+    if request.status == "LATE" and attempt and attempt.end_ns:
+        late = f", {format_ns(request.answered_ns - request.deadline_ns)} after its deadline"
+        return f"{end}{late}: {find_cause(request, submit, attempt)}"
+    return f"{end}: {reason}" if reason else end
+
+
+def find_cause(request: RequestHistory, submit: SubmitHistory | None, attempt: Attempt) -> str:
+    """Return the largest deviation from the plan of the action that ran the request."""
+    took_ns = attempt.end_ns - attempt.begin_ns
+    deviations = [
+        (attempt.begin_ns - attempt.planned_begin_ns, "its batch began {} later than planned"),
+        (took_ns - attempt.expected_ns, "its batch took {} longer than predicted"),
+    ]
+    if submit:
+        reserved_ns = request.deadline_ns - submit.deadline_ns
+        returned_ns = request.answered_ns - attempt.end_ns
+        deviations.append((returned_ns - reserved_ns, "its answer took {} longer to the client than reserved"))
+    largest_ns, text = max(deviations)
+    return text.format(format_ns(largest_ns)) if largest_ns > 0 else "it was planned to end then"
+
+
+def split_time(request: RequestHistory, submit: SubmitHistory | None, attempt: Attempt | None) -> list[Part]:
+    """Return the parts of the time between arrival and answer, in their order. Negative ones are left out.
+
+    They occur if frontend and controller have different clocks.
+    """
+    times = [("", request.arrived_ns)]
+    if submit:
+        times.append(("from the frontend to the controller", submit.arrived_ns))
+        if attempt is None and submit.ended_ns:
+            times.append(("in the controller's queue", submit.ended_ns))
+    if attempt:
+        failed = len(submit.attempts) - 1 if submit else 0
+        again = f" and in {failed} earlier actions" if failed else ""
+        times.append((f"in the controller's queue{again}", attempt.sent_ns))
+        if attempt.begin_ns:
+            times.append(("at the worker, behind other actions", attempt.begin_ns))
+            times.append(("executing", attempt.end_ns))
+    if request.answered_ns:
+        times.append(("back to the client", request.answered_ns))
+    pairs = pairwise(times)
+    return [Part(name, at_ns - before_ns) for (_, before_ns), (name, at_ns) in pairs if at_ns >= before_ns]
+
+
+def describe_ahead(submit: SubmitHistory, attempt: Attempt | None) -> list[str]:
+    """Return sentences on the work that was ahead of the request, and on what it waited for."""
+    lines = []
+    if submit.shares == 0:
+        return [f"No share could run {submit.model}."]
+    if submit.resident == 0:
+        where = count(submit.shares, "share")
+        lines.append(f"{submit.model} was resident on none of {where} when it arrived: it waited for a LOAD.")
+    if submit.queued:
+        lines.append(f"Queued with earlier deadlines: {list_work(submit.queued)}.")
+    if submit.running:
+        where = count(submit.shares, "share")
+        lines.append(f"Running or sent before, on {where}: {list_work(submit.running)} left to execute.")
+    if not submit.queued and not submit.running:
+        lines.append("Nothing was ahead of it when it arrived.")
+    if submit.executed and not submit.attempts:
+        lines.append(f"Executed while it waited: {list_work(submit.executed)}.")
+    for number, one in enumerate(submit.attempts, 1):
+        which = f"Action {number} of {len(submit.attempts)}" if len(submit.attempts) > 1 else "Its action"
+        ended = f", took {format_ns(one.end_ns - one.begin_ns)}" if one.end_ns else ", has no Result"
+        failed = f", ended as {one.status}" if one.status not in ("", "OK") else ""
+        lines.append(
+            f"{which} ran on {one.worker}, share {one.share}, with {count(one.requests, 'request')}: predicted "
+            f"{format_ns(one.expected_ns)}{ended}{failed}."
+        )
+    if attempt and attempt.before:
+        lines.append(f"Executed on that share while it waited: {list_work(attempt.before)}.")
+    if attempt and attempt.overrun_ns:
+        lines.append(f"Those batches took {format_ns(attempt.overrun_ns)} longer than predicted together.")
+    return lines
+
+
+def find_remedies(request: RequestHistory, submit: SubmitHistory | None, attempt: Attempt | None) -> list[str]:
+    """Return changes that each would have saved the request. Empty if it was in time."""
+    if submit is None or request.status in ("", "OK", "CANCELLED", "INVALID_INPUT"):
+        return []
+    if submit.status == "REFUSED" or not submit.attempts:
+        return [*_without_refusal(submit)]
+    if attempt is None or not attempt.end_ns or request.status != "LATE":
+        return []
+    late_ns = request.answered_ns - request.deadline_ns
+    remedies = [f"A deadline {format_ns(late_ns)} later."]
+    over_ns = attempt.end_ns - attempt.begin_ns - attempt.expected_ns
+    if over_ns >= late_ns:
+        remedies.append("A batch as fast as predicted: `horologe doctor` on the worker's machine, or a new profile.")
+    if attempt.overrun_ns >= late_ns:
+        remedies.append("Batches before it as fast as predicted.")
+    return remedies
+
+
+def _without_refusal(submit: SubmitHistory) -> list[str]:
+    remedies, missing_ns = [], submit.missing_ns
+    if submit.resident == 0 and submit.shares:
+        remedies.append(f"{submit.model} resident before it arrived.")
+    if missing_ns <= 0:
+        return remedies
+    remedies.append(f"A deadline {format_ns(missing_ns)} later.")
+    works = [*submit.queued, *submit.running]
+    total_ns = sum(work.work_ns for work in works)
+    wait_ns = total_ns / max(1, submit.shares)
+    if wait_ns <= missing_ns:
+        return remedies
+    devices = math.ceil(total_ns / (wait_ns - missing_ns)) - submit.shares
+    remedies.append(f"{count(devices, 'share')} more that can run the models ahead.")
+    largest = max(submit.queued, key=lambda work: work.work_ns, default=None)
+    if largest and largest.work_ns >= missing_ns * submit.shares:
+        fewer = math.ceil(missing_ns * submit.shares * largest.requests / largest.work_ns)
+        remedies.append(f"{fewer} fewer of the {count(largest.requests, 'request')} for {largest.model} ahead.")
+    return remedies
+
+
+def list_work(works: list[Work]) -> str:
+    """Return the works in words, the largest first."""
+    named = [
+        f"{count(work.requests, 'request')} for {work.model}"
+        + (f" in {count(work.batches, 'batch', 'batches')}" if work.batches else "")
+        + f" ({format_ns(work.work_ns)})"
+        for work in works[:NAMED_MODELS]
+    ]
+    rest = works[NAMED_MODELS:]
+    if rest:
+        rest_ns = format_ns(sum(work.work_ns for work in rest))
+        named.append(f"{sum(work.requests for work in rest)} requests for {len(rest)} other models ({rest_ns})")
+    return ", ".join(named)
+
+
+def count(number: int, singular: str, plural: str = "") -> str:
+    """Return the number with its noun."""
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
+def format_ns(duration_ns: int) -> str:
+    """Return a duration in milliseconds with three digits after the point."""
+    return f"{duration_ns / 1e6:.3f} ms"

@@ -1,0 +1,88 @@
+"""What a recording says about one request: its times, the work ahead of it, and the actions that ran it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Work(msgspec.Struct):
+    """Work for one model: batches that ran or were sent, or requests that waited."""
+
+    model: str
+    requests: int = 0
+    batches: int = 0
+    work_ns: int = 0
+
+
+class Attempt(msgspec.Struct):
+    """An INFER with the request. Times are on the controller's clock; 0: not recorded."""
+
+    action_id: int
+    worker: str
+    share: int
+    batch_size: int
+    requests: int
+    sent_ns: int
+    expected_ns: int
+    planned_begin_ns: int
+    planned_end_ns: int
+    begin_ns: int = 0
+    end_ns: int = 0
+    status: str = ""
+    """Empty: no Result was recorded."""
+    before: list[Work] = []
+    """Actions that ran on the share between the Submit and the begin of this one, most work first."""
+    overrun_ns: int = 0
+    """Sum of the times by which they took longer than predicted."""
+
+
+class SubmitHistory(msgspec.Struct):
+    """A Submit for the request: one for each model that was asked."""
+
+    submitter: str
+    submit_id: int
+    model: str
+    arrived_ns: int
+    deadline_ns: int
+    """Planned: earlier than the client's by margin and return latency. That of the Submit if it was not queued."""
+    expected_ns: int = 0
+    """Predicted duration of a batch of its own, on the fastest share; 0: no share can run the model."""
+    shares: int = 0
+    """Shares that can run the model."""
+    resident: int = 0
+    """Shares on which the model was resident when the request arrived."""
+    queued: list[Work] = []
+    """Requests with earlier deadlines that waited, most work first."""
+    running: list[Work] = []
+    """Batches that were sent before, with the work that was left of them."""
+    executed: list[Work] = []
+    """Without an action: batches that ended between its arrival and its end, on all shares."""
+    attempts: list[Attempt] = []
+    status: str = ""
+    """Of the Outcome. Empty: the outputs were the answer, or it was not recorded."""
+    reason: str = ""
+    missing_ns: int = 0
+    """How much later the deadline would have had to be; 0: not known, or it would not help."""
+    ended_ns: int = 0
+
+
+class RequestHistory(msgspec.Struct):
+    """A request as the frontend sees it. Times are on the frontend's clock."""
+
+    client: str
+    client_id: int
+    name: str
+    """The client's own name, such as the `id` of an HTTP request."""
+    model: str
+    """Model or application."""
+    arrived_ns: int
+    holder: str
+    request_id: int = 0
+    """Id of its inputs at the frontend; 0: it was rejected on arrival."""
+    deadline_ns: int = 0
+    best_effort: bool = False
+    answered_ns: int = 0
+    status: str = ""
+    """Empty: the recording ends before the answer."""
+    reason: str = ""
+    submits: list[SubmitHistory] = []

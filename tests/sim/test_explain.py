@@ -1,0 +1,118 @@
+"""`horologe explain`: a recording tells why a request was refused, late or slow."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+from horologe_cli.main import app
+from horologe_common.clock import ms
+from horologe_common.recording.recorder import Recorder, RecorderSettings, Ticked, read_segments
+from horologe_common.status import Status
+from horologe_common.wire import Answer
+from horologe_sim.explaining.explanation import explain
+from horologe_sim.explaining.recorded_requests import find_requests
+from horologe_sim.scenario.scenario import Fault, Scenario
+from horologe_sim.scenario.simulated_cluster import SimulatedCluster
+from sim_builders import a_scenario, an_entry, poisson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def recorded(folder: Path, scenario: Scenario) -> Path:
+    cluster = SimulatedCluster(scenario)
+    recorder = Recorder(RecorderSettings(str(folder)), "sim")
+    cluster.world.observer = recorder
+    cluster.run()
+    path = recorder.write("stop")
+    assert path is not None
+    return path
+
+
+def answers(path: Path, status: Status) -> Iterator[tuple[str, Answer]]:
+    """Yield the client and the answer of requests that ended with this status."""
+    for segment in read_segments(path):
+        for entry in segment.entries:
+            if segment.core.startswith("frontend") and isinstance(entry, Ticked):
+                for to, message, _ in entry.outs:
+                    if isinstance(message, Answer) and message.status == status:
+                        yield to, message
+
+
+@pytest.fixture(scope="module")
+def overloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    scenario = a_scenario(
+        an_entry("m", slo_ns=ms(30)), an_entry("other", slo_ns=ms(20)),
+        load=[poisson(700, models=("m",)), poisson(700, models=("other",))], duration_ns=ms(800),
+    )  # fmt: skip
+    return recorded(tmp_path_factory.mktemp("recordings"), scenario)
+
+
+def the_request(path: Path, client: str, number: int) -> Any:
+    (request,) = find_requests([path], f"{client}:{number}")
+    return request
+
+
+def test_a_refused_request_names_the_work_ahead(overloaded: Path) -> None:
+    refused = [(to, answer) for to, answer in answers(overloaded, Status.REFUSED) if "work ahead" in answer.reason]
+    client, answer = refused[len(refused) // 2]
+    request = the_request(overloaded, client, answer.id)
+    assert (request.status, request.submits[0].status) == ("REFUSED", "REFUSED")
+    explanation = explain(request)
+    assert "the work ahead of it takes past its deadline" in explanation.verdict
+    assert any("requests for" in line for line in explanation.ahead), explanation.ahead
+    missing = f"A deadline {answer.retry_after_ns / 1e6:.3f} ms later."
+    assert missing in explanation.remedies
+
+
+def test_an_answered_request_is_split_into_parts(overloaded: Path) -> None:
+    client, answer = list(answers(overloaded, Status.OK))[50]
+    request = the_request(overloaded, client, answer.id)
+    explanation = explain(request)
+    assert "in time" in explanation.verdict
+    assert [part.name for part in explanation.parts][-2:] == ["executing", "back to the client"]
+    assert sum(part.took_ns for part in explanation.parts) == request.answered_ns - request.arrived_ns
+    executing = next(part for part in explanation.parts if part.name == "executing")
+    assert executing.took_ns == pytest.approx(answer.exec_ns, abs=ms(0.1))
+    assert explanation.remedies == []
+
+
+def test_a_late_request_names_the_deviation_from_the_plan(tmp_path: Path) -> None:
+    scenario = a_scenario(
+        an_entry("m", slo_ns=ms(20)),
+        load=[poisson(400)],
+        duration_ns=ms(800),
+        faults=(Fault(ms(400), "worker/0", "slow", factor=3.0),),
+    )
+    path = recorded(tmp_path, scenario)
+    late = [(to, answer) for to, answer in answers(path, Status.LATE)]
+    explained = [explain(the_request(path, client, answer.id)) for client, answer in late]
+    assert explained
+    assert all("LATE" in explanation.verdict for explanation in explained)
+    assert any("its batch took 10.000 ms longer than predicted" in explanation.verdict for explanation in explained)
+    assert any("Batches before it as fast as predicted." in explanation.remedies for explanation in explained)
+
+
+def test_the_command_prints_json_and_text(overloaded: Path) -> None:
+    client, answer = next(answers(overloaded, Status.REFUSED))
+    arguments = ["explain", f"{client}:{answer.id}", "--recording", str(overloaded.parent)]
+    result = CliRunner().invoke(app, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    (entry,) = json.loads(result.output)
+    assert entry["request"]["status"] == "REFUSED"
+    assert entry["explanation"]["verdict"]
+    text = CliRunner().invoke(app, arguments)
+    assert text.exit_code == 0
+    assert entry["explanation"]["verdict"] in text.output
+
+
+def test_an_unknown_id_and_a_missing_recording_are_errors(overloaded: Path, tmp_path: Path) -> None:
+    unknown = CliRunner().invoke(app, ["explain", "no-such-id", "--recording", str(overloaded)])
+    assert unknown.exit_code == 1
+    missing = CliRunner().invoke(app, ["explain", "1", "--recording", str(tmp_path)])
+    assert missing.exit_code == 2

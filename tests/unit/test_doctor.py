@@ -1,0 +1,150 @@
+"""Checks of `horologe doctor` against files of /proc and /sys, those of containers too."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horologe_cli.doctor.checks import check_container, run_checks
+from horologe_cli.doctor.clock_checks import TIME_ERROR, check_clock, check_synchronization, read_clock_state
+from horologe_cli.doctor.cpu_checks import check_cores, check_governor, check_lanes, check_quota, check_steal
+from horologe_cli.doctor.memory_checks import check_huge_pages, check_memory, check_swap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from horologe_cli.doctor.finding import Finding
+
+MEMORY = "MemTotal: 16000000 kB\nMemAvailable: 12582912 kB\nSwapTotal: {total} kB\nSwapFree: {free} kB\n"
+
+
+def write(root: Path, **files: str) -> None:
+    """Write files of a fake root folder. `__` in a name is a slash."""
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+
+
+def write_group(root: Path, name: str, text: str) -> None:
+    path = root / "sys/fs/cgroup" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+def only(findings: Iterable[Finding]) -> Finding:
+    (finding,) = findings
+    return finding
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    ("workers", "core_level", "lanes"),
+    [
+        (1, "ok", "1 of 1 pinned to a core"),
+        (4, "ok", "4 of 4 pinned to a core"),
+        (8, "warn", "4 of 8 pinned to a core"),
+    ],
+)
+def test_cores_are_compared_with_workers_and_their_lanes(workers: int, core_level: str, lanes: str) -> None:
+    cores, lane = only(check_cores(workers)), only(check_lanes(workers))
+    assert cores.level == core_level
+    assert lane.found == lanes
+    assert lane.level == ("ok" if workers <= 4 else "warn")
+    assert "at most 7" in only(check_cores(8)).hint
+
+
+def test_a_quota_of_the_container_is_found_with_the_times_it_was_reached(tmp_path: Path) -> None:
+    write_group(tmp_path, "cpu.max", "max 100000")
+    assert only(check_quota(tmp_path)).level == "ok"
+    write_group(tmp_path, "cpu.max", "150000 100000")
+    write_group(tmp_path, "cpu.stat", "usage_usec 5\nnr_periods 40\nnr_throttled 7")
+    found = only(check_quota(tmp_path))
+    assert (found.level, found.found) == ("warn", "1.50 cores per 100 ms, reached 7 times")
+    assert "cpuset" in found.hint
+
+
+def test_a_quota_of_an_older_cgroup_is_found(tmp_path: Path) -> None:
+    write_group(tmp_path, "cpu/cpu.cfs_quota_us", "200000")
+    write_group(tmp_path, "cpu/cpu.cfs_period_us", "100000")
+    assert only(check_quota(tmp_path)).found.startswith("2.00 cores")
+
+
+@pytest.mark.parametrize(("governor", "level"), [("performance", "ok"), ("powersave", "warn")])
+def test_a_governor_that_lowers_the_frequency_is_found(tmp_path: Path, governor: str, level: str) -> None:
+    write(tmp_path, sys__devices__system__cpu__cpu0__cpufreq__scaling_governor=governor)
+    assert only(check_governor(tmp_path)).level == level
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "level", "found"),
+    [
+        ("0 0 0 9900 0 0 0 0", "0 0 0 19900 0 0 0 0", "ok", "0.0% now, 0.0% since the machine started"),
+        ("0 0 0 9900 0 0 0 0", "0 0 0 19700 0 0 0 200", "warn", "2.0% now, 1.0% since the machine started"),
+        ("0 0 0 9000 0 0 0 1000", "0 0 0 9900 0 0 0 1000", "warn", "0.0% now, 9.2% since the machine started"),
+    ],
+)
+def test_time_that_a_hypervisor_takes_is_found(tmp_path: Path, first: str, last: str, level: str, found: str) -> None:
+    write(tmp_path, proc__stat=f"cpu  {first} 0 0\ncpu0 {first} 0 0")
+    finding = only(check_steal(tmp_path, lambda seconds: write(tmp_path, proc__stat=f"cpu  {last} 0 0")))
+    assert (finding.level, finding.found) == (level, found)
+
+
+@pytest.mark.parametrize(
+    ("limit", "workers", "level"),
+    [("max", 2, "ok"), ("max", 3, "warn"), (str(4 << 30), 1, "warn"), (str(8 << 30), 1, "ok"), ("", 2, "ok")],
+)
+def test_memory_is_compared_with_the_caches_of_the_workers(
+    tmp_path: Path, limit: str, workers: int, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, proc__meminfo=MEMORY.format(total=0, free=0))
+    write_group(tmp_path, "memory.max", limit)
+    finding = only(check_memory(workers, tmp_path))
+    assert finding.level == level, finding
+    assert "12.0 GiB available" in finding.found
+    monkeypatch.setenv("HOROLOGE_WORKER_PAGES_BYTES", "64MiB")
+    assert only(check_memory(workers, tmp_path)).level == "ok"
+
+
+def test_swap_and_huge_pages(tmp_path: Path) -> None:
+    write(tmp_path, proc__meminfo=MEMORY.format(total=2048, free=1024))
+    write(tmp_path, sys__kernel__mm__transparent_hugepage__enabled="[always] madvise never")
+    assert only(check_swap(tmp_path)).found == "1 of 2 MiB in use"
+    assert only(check_huge_pages(tmp_path)).level == "warn"
+
+
+def test_clocks(tmp_path: Path) -> None:
+    write(tmp_path, sys__devices__system__clocksource__clocksource0__current_clocksource="hpet")
+    assert only(check_clock(tmp_path)).level == "warn"
+    levels = [only(check_synchronization(partial(int, state))).level for state in (0, TIME_ERROR, -1)]
+    assert levels == ["ok", "warn", "ok"]
+    assert -1 <= read_clock_state() <= TIME_ERROR
+
+
+def test_the_container_engine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert only(check_container(tmp_path)).found == "none"
+    (tmp_path / ".dockerenv").touch()
+    write_group(tmp_path, "cgroup.controllers", "cpu memory")
+    assert only(check_container(tmp_path)).found == "Docker, cgroup v2"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert only(check_container(tmp_path)).found == "Kubernetes, cgroup v2"
+
+
+def test_every_warning_says_what_to_do(tmp_path: Path) -> None:
+    findings = run_checks(64, tmp_path)
+    subjects = {finding.subject for finding in findings}
+    assert subjects >= {
+        "cores", "EXEC lanes", "CPU quota", "CPU governor", "steal", "real-time priority", "load", "memory", "swap",
+        "open files", "clock source", "time server", "port 8000", "GPUs", "packages", "system",
+    }  # fmt: skip
+    assert all(finding.hint for finding in findings if finding.level != "ok" and finding.subject != "check")
