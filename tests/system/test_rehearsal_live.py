@@ -39,9 +39,10 @@ def until(fulfilled: Callable[[], Any]) -> None:
 def last_rehearsal(client: Client) -> dict[str, float]:
     """Return what each scheduler would have served, or nothing before the first rehearsal."""
     try:
-        return (client.tune("status")["rehearsal"] or {}).get("served", {})
+        rehearsal = client.tune("status")["rehearsal"]
     except HorologeError:  # the tuner is not connected yet
         return {}
+    return dict(rehearsal["served"]) if rehearsal else {}
 
 
 def uses(client: Client, name: str) -> bool:
