@@ -138,7 +138,8 @@ class Controller:
         self._load_backoff.end_expired(now_ns, self.cluster)
         if self.catalogue.discovery.missing:
             self._discover_workers(now_ns)
-        self.out.extend(self._handovers.release_finished(now_ns))
+        if self._handovers.until_ns:
+            self.out.extend(self._handovers.release_finished(now_ns))
         self._adopt_model_changes(now_ns)
         if self._choice.wanted is not None:
             self._change_scheduler(now_ns)
@@ -192,14 +193,8 @@ class Controller:
     def wakeup_ns(self) -> int | None:
         ping_ns = self._ping_ns if self.cluster.workers else None
         events_ns = self._events.due_ns
-        wakes = (
-            self._wake_ns,
-            self._handovers.next_ns(),
-            self._load_backoff.next_retry_ns(),
-            ping_ns,
-            events_ns,
-            *self._discovery_times(),
-        )
+        times = (*self._discovery_times(), *self._handovers.until_ns.values())
+        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), ping_ns, events_ns, *times)
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def _discovery_times(self) -> tuple[int | None, ...]:

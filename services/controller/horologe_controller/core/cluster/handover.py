@@ -27,7 +27,7 @@ class Handovers:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.until_ns: dict[WorkerMirror, int] = {}
-        """Draining worker -> when it is released at the latest."""
+        """Draining worker -> its release at the latest. Call `release_finished` then, and in each turn before."""
         self._targets: dict[WorkerMirror, list[tuple[Share, str]]] = {}
         """Draining worker -> the LOADs that it waits for."""
 
@@ -62,10 +62,6 @@ class Handovers:
         """Remove a worker that is released or has disconnected."""
         self.until_ns.pop(worker, None)
         self._targets.pop(worker, None)
-
-    def next_ns(self) -> int | None:
-        """Return when to call `release_finished` if no LOAD ends before; None without a draining worker."""
-        return min(self.until_ns.values(), default=None)
 
     def _stays(self, share: Share) -> bool:
         worker = self._cluster.workers.get(share.worker)
