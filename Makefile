@@ -41,12 +41,14 @@ check: $(STAMPS)/dev ## check style, types, import contracts, generated pages
 	$(BIN)/mypy apps libs services tests experiments
 	$(BIN)/lint-imports --no-cache
 	@if [ -f docs/generate.py ]; then $(BIN)/python docs/generate.py --check; fi
+	$(BIN)/python deploy/grafana/generate.py --check
 
 bench: $(STAMPS)/dev ## run the benchmarks of benchmarks/README.md
 	@$(BIN)/python benchmarks/spine.py $(ARGS)
 
-docs: $(STAMPS)/dev ## write the generated pages
+docs: $(STAMPS)/dev ## write the generated pages and dashboards
 	$(BIN)/python docs/generate.py
+	$(BIN)/python deploy/grafana/generate.py
 
 site: $(STAMPS)/site ## build the site of the documentation in build/site, and check its links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict

@@ -20,6 +20,7 @@ from horologe_common.service.descriptors import raise_limit
 from horologe_common.service.log import LogSettings, configure, logger
 from horologe_common.service.malloc import return_large_blocks
 from horologe_common.service.metrics import MetricsSettings
+from horologe_common.service.process_stats import process_stats
 from horologe_common.service.settings import SettingsError, load_settings
 from horologe_common.transport.links import Links
 from horologe_common.transport.reactor import Reactor
@@ -96,7 +97,8 @@ class Service:
             prepare(reactor)
         try:
             links.open([core.address for core in cores], client_core, follows_directory)
-            exporter = metrics.serve(self.settings(MetricsSettings, "metrics"), lambda: _stats(reactor), links.is_ready)
+            settings = self.settings(MetricsSettings, "metrics")
+            exporter = metrics.serve(settings, lambda: _stats(reactor, self.name), links.is_ready)
         except SettingsError as error:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
         log.info("ready", cores=[core.address for core in cores])
@@ -112,11 +114,11 @@ class Service:
         log.info("stopped")
 
 
-def _stats(reactor: Reactor) -> list[Stats]:
+def _stats(reactor: Reactor, service: str) -> list[Stats]:
     """Return the metrics of all cores. A process that is stopped or busy for longer shows those of the last refresh."""
     with contextlib.suppress(TimeoutError):
         reactor.call_between_turns(lambda: _refresh_stats(reactor), REFRESH_S)
-    own = Stats()
+    own = process_stats(service)
     own.count("horologe_messages_dropped_total", by=reactor.links.dropped + reactor.core_host.dropped)
     own.count("horologe_core_faults_total", by=reactor.core_host.faults)
     own.count("horologe_clients_rejected_total", by=reactor.links.client_server.rejected)

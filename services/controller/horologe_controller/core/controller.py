@@ -41,6 +41,7 @@ from horologe_controller.core.cluster.description import describe_shares
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
 from horologe_controller.core.cluster.planned_models import apply_plan
 from horologe_controller.core.cluster.share import LoadBackoff
+from horologe_controller.core.cluster_metrics import publish_cluster, publish_requests
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
 from horologe_controller.core.request_tracer import RequestTracer
@@ -79,7 +80,7 @@ class Controller:
         self._events = EventRecorder(settings.events_ns, tracer)
         self._activity = ActivityRecorder()
         self._requests = RequestLifecycle(
-            settings, self.cluster, self.scheduler, self.catalogue, self._metrics.refusals, self._post, self._events,
+            settings, self.cluster, self.scheduler, self.catalogue, self._metrics, self._post, self._events,
             self._activity,
         )  # fmt: skip
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
@@ -200,7 +201,10 @@ class Controller:
 
     def refresh_stats(self) -> None:
         """Update derived metrics. Called before the metrics are read."""
-        self._metrics.refresh(self._now_ns, self.cluster, self._requests.table)
+        self._metrics.publish(self.cluster.specs.values())
+        publish_cluster(self._now_ns, self.stats, self.cluster)
+        publish_requests(self._now_ns, self.stats, self.cluster, self._requests.table)
+        self.stats.set("horologe_workers_expected", to=self.settings.workers)
         self._choice.refresh_stats()
 
     def check(self) -> None:

@@ -86,8 +86,12 @@ class Worker:
         self.out.extend(Out(controller, Drain()) for controller in self.controllers)
 
     def refresh_stats(self) -> None:
-        """Create the counters of failures of the models."""
+        """Create the counters of failures of the models, and count the pages."""
         self.lane_metrics.failures.announce(report.spec for report in list(self.models.reports.values()))
+        for share in self.shares:
+            labels = instance(self.address), str(share.share)
+            self.stats.set("horologe_pages_free", *labels, to=share.pages.free_pages)
+            self.stats.set("horologe_pages_capacity", *labels, to=share.pages.total)
 
     def drained(self) -> bool:
         """Return True if no action is pending."""
@@ -110,8 +114,6 @@ class Worker:
         for share in self.shares:
             if share.out:
                 self._forward_outputs(now_ns, share.out)
-                free = share.pages.free_pages
-                self.stats.set("horologe_pages_free", instance(self.address), str(share.share), to=free)
         if completed is not None:  # behind all Results, so that they belong to the content that was reported before
             for controller in self.controllers:
                 self._register(controller, scans_of(controller, completed))
