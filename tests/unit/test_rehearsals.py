@@ -187,7 +187,7 @@ def test_rehearsals_have_a_part_of_a_core() -> None:
     assert not bench.started()
     bench.wait(1)
     (call,) = bench.started()
-    assert call.cpu_s == 2.5
+    assert call.cpu_s == 15.0
 
 
 def test_a_failed_rehearsal_changes_nothing_and_is_logged_once() -> None:

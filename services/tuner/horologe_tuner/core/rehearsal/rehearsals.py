@@ -118,7 +118,7 @@ class Rehearsals:
         self._number += 1
         keys = tuple(model.report.spec.key for model in state.models)
         ordered = tuple(sorted(CANDIDATES, key=lambda candidate: candidate not in (DEFAULT, self._current)))
-        cpu_s = self._settings.rehearsal_interval_ns * self._settings.rehearsal_share / 1e9
+        cpu_s = self._settings.rehearsal_window_ns * self._settings.rehearsal_share / 1e9
         return RehearsalCall(self._window.trace(keys), state, ordered, cpu_s, self._number)
 
     def _on_scores(self, now_ns: int, scores: RehearsalScores) -> Iterator[Out]:
