@@ -15,7 +15,7 @@ export ORT_DISABLE_TELEMETRY := 1
 
 DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 
-.PHONY: help setup demo up test check bench docs clean
+.PHONY: help setup demo up test check bench docs site clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -41,15 +41,20 @@ check: $(STAMPS)/dev ## check style, types, import contracts, generated pages
 	$(BIN)/mypy apps libs services tests experiments
 	$(BIN)/lint-imports --no-cache
 	@if [ -f docs/generate.py ]; then $(BIN)/python docs/generate.py --check; fi
+	$(BIN)/python deploy/grafana/generate.py --check
 
 bench: $(STAMPS)/dev ## run the benchmarks of benchmarks/README.md
 	@$(BIN)/python benchmarks/spine.py $(ARGS)
 
-docs: $(STAMPS)/dev ## write the generated pages
+docs: $(STAMPS)/dev ## write the generated pages and dashboards
 	$(BIN)/python docs/generate.py
+	$(BIN)/python deploy/grafana/generate.py
+
+site: $(STAMPS)/site ## build the site of the documentation in build/site, and check its links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict
 
 clean: ## remove the environment and every cache
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .cache build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMPS)/venv:
@@ -71,3 +76,8 @@ $(STAMPS)/dev: $(STAMPS)/venv $(DISTRIBUTION)
 	@echo "installing the dependencies of development (once; a few minutes)"
 	@$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e ./experiments
 	@touch $@ $(STAMPS)/demo
+
+$(STAMPS)/site: $(STAMPS)/venv $(DISTRIBUTION)
+	@echo "installing the dependencies of the site (once; half a minute)"
+	@$(BIN)/pip install -q -c constraints.txt mkdocs-material
+	@touch $@

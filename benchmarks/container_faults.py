@@ -74,7 +74,7 @@ class FaultRun:
         self._rate = rate
         self._seconds = seconds
         self._every_s = every_s
-        self._random = random.Random(seed)
+        self._arrivals, self._choices = random.Random(seed), random.Random(seed + 1)
         self.http = HttpRequests(project.address("frontend", 8000), keys, references, SLO_MS)
 
     async def run(self) -> None:
@@ -89,7 +89,7 @@ class FaultRun:
         tasks: set[asyncio.Future[None]] = set()
         next_s = self.outcomes.now_s()
         while not faults.done() or self.outcomes.now_s() < self.faults[-1].end_s + SETTLE_S:
-            next_s += self._random.expovariate(self._rate)
+            next_s += self._arrivals.expovariate(self._rate)
             await asyncio.sleep(max(0.0, next_s - self.outcomes.now_s()))
             task = asyncio.ensure_future(self._ask(clients[self.outcomes.sent % CLIENTS], self.outcomes.sent))
             self.outcomes.sent += 1
@@ -118,13 +118,15 @@ class FaultRun:
             self.outcomes.wrong.append(f"request {number}: got {answer!r}")
 
     async def _send_faults(self) -> None:
-        """Send a random fault to a random container at equal distances."""
+        """Send a random fault to a random container at equal distances. Every kind comes once in as many faults."""
         next_s = BEFORE_S
+        kinds: list[str] = []
         while next_s < BEFORE_S + self._seconds:
             await asyncio.sleep(max(0.0, next_s - self.outcomes.now_s()))
             containers = {container.name: container for container in self._project.containers()
                           if container.status == "running" and container.labels[SERVICE] not in NOT_FAULTY}  # fmt: skip
-            name, kind = self._random.choice(sorted(containers)), self._random.choice(KINDS)
+            kinds = kinds or self._choices.sample(KINDS, len(KINDS))
+            name, kind = self._choices.choice(sorted(containers)), kinds.pop()
             begin_s = self.outcomes.now_s()
             await asyncio.to_thread(_inject, containers[name], kind)
             self.faults.append(Fault(begin_s, self.outcomes.now_s(), name, kind))

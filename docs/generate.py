@@ -24,7 +24,7 @@ import msgspec
 from horologe_cli.local.topology import settings_sections
 from horologe_common import models, wire
 from horologe_common.service import settings
-from horologe_common.service.metrics import METRICS, Metric
+from horologe_common.service.metric_definitions import METRICS, Metric
 from horologe_common.status import Status
 from horologe_common.wire import frames
 from horologe_sim.report.tables import Table
@@ -265,7 +265,8 @@ Every process serves its metrics at `/metrics` (`metrics.bind`, see [settings](s
 | tuner | decisions, replicas, workers |
 
 Histograms of durations are in seconds, counters that end in `_us` in microseconds. The names are those that Prometheus
-scrapes. A metric of kind `cumulative` is a counter with Triton's name, which lacks `_total`.
+scrapes. Kind `untyped`: Triton's name does not follow Prometheus' conventions. Names that end in `_us` have a page of
+their own, `/metrics/triton`. [Observing](observing.md) has the PromQL for each question.
 """
 
 WIRE_HEAD = f"""# Wire format

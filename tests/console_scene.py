@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from fake_gateway import FakeGateway
-from horologe_common.core.instruments import BUCKETS_NS
+from horologe_common.core.buckets import BUCKETS_NS
 from horologe_common.wire import (
     ActionRecord,
     Activity,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(300)]
 
-RATE, SECONDS, EVERY_S = 30.0, 60.0, 8.0
+RATE, SECONDS, EVERY_S = 30.0, 36.0, 6.0
 
 
 def test_three_workers_just_work_under_load(stack: Stack, client: Client) -> None:
@@ -32,6 +32,7 @@ def _workers(client: Client) -> set[str]:
 def test_faults_of_containers_lose_no_request(stack: Stack, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound of the goodput is left to the benchmark: it depends on the speed of the machine."""
     monkeypatch.setattr(container_faults, "BEFORE_S", 5.0)
+    monkeypatch.setattr(container_faults, "SETTLE_S", 8.0)
     result = measure(stack, "digits-mlp", RATE, 0.0, SECONDS, EVERY_S, seed=3)
     violations = {name: count for name, count in result["violations"].items() if name != "goodput"}
     assert not any(violations.values()), result

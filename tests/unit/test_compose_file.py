@@ -76,7 +76,7 @@ def test_services_wait_for_healthy_services_and_have_a_health_check(name: str) -
 def test_the_worker_may_use_real_time_priority() -> None:
     worker = SERVICES["gpu-worker"]
     assert worker["cap_add"] == ["SYS_NICE"]
-    assert worker["ulimits"]["rtprio"] >= 10
+    assert worker["ulimits"]["rtprio"] == "${WORKER_RTPRIO:-0}", "an engine that may not raise limits must start it"
     assert "ports" not in worker, "replicas cannot share a port of the host"
     assert "container_name" not in worker
 

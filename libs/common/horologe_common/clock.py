@@ -43,6 +43,11 @@ class ClockOffset:
         """Return whether there was a round trip. Before, `offset_ns` is 0 and meaningless."""
         return bool(self._samples)
 
+    @property
+    def error_ns(self) -> int:
+        """Return the largest possible error of `offset_ns`: half of the shortest round trip. 0 before there was one."""
+        return min(self._samples)[0] // 2 if self._samples else 0
+
     def observe(self, sent_ns: int, peer_ns: int, received_ns: int) -> None:
         """Add a round trip: `sent_ns` and `received_ns` on this clock, `peer_ns` on the peer's in between."""
         self._samples.append((received_ns - sent_ns, peer_ns - (sent_ns + received_ns) // 2))

@@ -55,6 +55,10 @@ def keys(
     worker: Annotated[
         Path | None, typer.Option(help="Also copy the keys of a worker, and no others, to this folder.", metavar="DIR")
     ] = None,
+    secrets: Annotated[
+        str,
+        typer.Option(help="Print Kubernetes Secrets with these keys, whose names begin with PREFIX.", metavar="PREFIX"),
+    ] = "",
     json: Json = False,
 ) -> None:
     """Create keys. They encrypt links over the network, and decide who may connect and what for.
@@ -64,8 +68,10 @@ def keys(
       horologe keys ./keys
       horologe keys ./keys --client alice --client bob --manager carol
       horologe keys ./keys --worker ./worker-keys
+      horologe keys ./keys --secrets horologe-keys | kubectl apply -f -
     Then start services with `--set links.keys=./keys`, and clients with `keys="./keys"` or a pair of ./keys/clients.
     """
+    from horologe_cli.key_secrets import secret_manifests
     from horologe_common.transport.keys import copy_worker_keys, make_keys
 
     clients, managers = tuple(client or ("client",)), tuple(manager or ("manager",))
@@ -75,6 +81,9 @@ def keys(
     try:
         paths = make_keys(folder, clients, managers)
         paths += copy_worker_keys(folder, worker) if worker else []
+        if secrets:
+            print_json(secret_manifests(folder, secrets))
+            return
     except OSError as error:
         fail(f"keys: {error.filename or folder}: {error.strerror or error}", ExitCode.USAGE)
     if json:

@@ -99,7 +99,7 @@ def _steal(ticks: list[int]) -> float:
 
 def check_realtime() -> Iterator[Finding]:
     """Check that a thread may raise its priority."""
-    hint = "allow it: ulimit -r 50, LimitRTPRIO=50 (systemd), --ulimit rtprio=50 (docker)"
+    hint = "allow it: ulimit -r 50, LimitRTPRIO=50 (systemd), --ulimit rtprio=50 (docker), WORKER_RTPRIO=50 (compose)"
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(_may_be_realtime()))  # only this thread gets the priority
     thread.start()

@@ -6,10 +6,11 @@ import bisect
 import math
 from collections import deque
 from functools import lru_cache
-from itertools import product
+from itertools import accumulate, product
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import NEVER_NS, s
+from horologe_common.core.buckets import BUCKETS_NS, bucket_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -119,29 +120,10 @@ class RollingQuantile:
             del ordered[bisect.bisect_left(ordered, samples.popleft()[1])]
 
 
-BUCKETS_NS = (
-    *(round(step * 10**exponent) for exponent in range(4, 10) for step in (1, 1.5, 2, 3, 5, 7)),
-    s(10),
-)
-"""10 us to 10 s, six buckets per decade."""
-ERROR_BUCKETS_NS = (
-    *(
-        round(step * 10**exponent)
-        for exponent in range(4, 8)
-        for step in (1, 1.25, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8.5)
-    ),
-    *(round(step * 10**exponent) for exponent in (8, 9) for step in (1, 3)),
-    s(10),
-)
-"""10 us to 100 ms, twelve buckets per decade, for errors of some hundred microseconds; two per decade to 10 s."""
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Bucket bounds of histograms of rows."""
-
-
 class Histogram:
     """A histogram: counts by bucket, their sum, and quantiles with the precision of a bucket."""
 
-    def __init__(self, bounds: Sequence[int] = BUCKETS_NS) -> None:
+    def __init__(self, bounds: tuple[int, ...] = BUCKETS_NS) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0
@@ -152,6 +134,20 @@ class Histogram:
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.total += 1
         self.sum += value
+
+    def merge(self, other: Histogram) -> None:
+        """Add the values of a histogram with the same bounds."""
+        self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+        self.sum += other.sum
+
+    def cumulative_counts(self, positions: Iterable[int]) -> list[int]:
+        """Return the number of values up to each of these bounds, and that of all values.
+
+        The exporter's thread calls this while the core adds values, so the total is not read from `total`.
+        """
+        cumulative = list(accumulate(self.counts))
+        return [*(cumulative[position] for position in positions), cumulative[-1]]
 
     def quantile(self, q: float) -> int:
         """Return the upper bound of the bucket that holds quantile `q`; 0 if the histogram is empty."""
@@ -189,11 +185,15 @@ class Stats:
 
     def observe(self, name: str, *labels: str, value: int) -> None:
         """Add a value to a histogram: nanoseconds, or rows if the name ends in `_rows`."""
-        key = (name, *labels)
-        histogram = self.histograms.get(key)
+        histogram = self.histograms.get((name, *labels))
         if histogram is None:
-            histogram = self.histograms[key] = Histogram(_bounds(name))
+            histogram = self.create_histogram(name, *labels)
         histogram.observe(value)
+
+    def create_histogram(self, name: str, *labels: str) -> Histogram:
+        """Create a histogram without values, and return it."""
+        histogram = self.histograms[name, *labels] = Histogram(bucket_bounds(name))
+        return histogram
 
     def remove_values(self, prefix: str, *labels: str) -> None:
         """Remove the values whose name starts with `prefix` and whose first label is one of `labels`, if any is given.
@@ -240,9 +240,3 @@ class ModelCounters:
         """Add 1 to a counter."""
         self.create(name, version)
         self._stats.count(self._name, name, version, status)
-
-
-def _bounds(name: str) -> Sequence[int]:
-    if name.endswith("_rows"):
-        return ROWS
-    return ERROR_BUCKETS_NS if name.endswith("_error_seconds") else BUCKETS_NS

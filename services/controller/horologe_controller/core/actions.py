@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.core.instruments import ModelCounters
-from horologe_common.core.protocol import Out, instance
+from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Infer, Load, Row, Unload
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
@@ -15,9 +15,10 @@ from horologe_controller.core.cluster.lane import Action
 from horologe_controller.core.scheduling.scheduler import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from horologe_common.core.instruments import Stats
+    from horologe_common.models import ModelSpec
     from horologe_common.wire import Register, Result
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.lane import ActionKind, Lane
@@ -57,7 +58,7 @@ class Actions:
         for share, model in plan.unload:
             yield self._unload(share, model)
         for share, model in plan.load:
-            yield self._load(now_ns, share, model)
+            yield self.load_model(now_ns, share, model)
         for batch in plan.start:
             yield from self._start_batch(now_ns, batch)
 
@@ -139,7 +140,7 @@ class Actions:
             outs.append(Out(address, Dispatch(action.id, share.worker, tuple(input_ids))))
         return outs
 
-    def _load(self, now_ns: int, share: Share, model: str) -> Out:
+    def load_model(self, now_ns: int, share: Share, model: str) -> Out:
         """Return a LOAD, and reserve the model's pages."""
         share.reserve_pages(model, self._cluster.specs[model].pages, loading=True)
         expected_ns = share.predict(now_ns, model, LOAD_SIZE)
@@ -197,16 +198,18 @@ class ModelTotals(msgspec.Struct):
     batches: int = 0
     rows: int = 0
     exec_ns: int = 0
+    expected_ns: int = 0
 
 
 class ActionMetrics:
-    """Counts of actions. Totals per model are plain numbers until `refresh` turns them into metrics."""
+    """Counts of actions and requests. Totals per model are plain numbers until `publish` turns them into metrics."""
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
         self._models: dict[tuple[str, str], ModelTotals] = {}
         self.refusals = ModelCounters(stats, "horologe_refused_total", tuple(Reason))
         stats.create_counters("horologe_actions_total", ("load", "infer"), FAILURES)
+        self.admission_slack = stats.create_histogram("horologe_admission_slack_seconds")
 
     def record_result(self, action: Action, result: Result, took_ns: int, end_ns: int) -> None:
         """Count an action that ended at `end_ns` in the controller's clock, and the errors of its predictions."""
@@ -230,36 +233,17 @@ class ActionMetrics:
             totals.batches += 1
             totals.rows += rows
             totals.exec_ns += took_ns
+            totals.expected_ns += action.expected_ns
             stats.observe("horologe_batch_rows", *labels, value=rows)
 
-    def refresh(self, now_ns: int, cluster: Cluster, requests: Iterable[Request]) -> None:
-        """Update the metrics that are derived from totals, shares and open requests."""
+    def publish(self, specs: Iterable[ModelSpec]) -> None:
+        """Set the metrics of executed work, and create the counters of refusals of the models."""
         stats = self._stats
-        self.refusals.announce(cluster.specs.values())
+        self.refusals.announce(specs)
         for labels, totals in list(self._models.items()):
             self.refusals.create(*labels)
             stats.set("nv_inference_exec_count", *labels, to=totals.batches)
             stats.set("nv_inference_count", *labels, to=totals.rows)
             stats.set("nv_inference_compute_infer_duration_us", *labels, to=totals.exec_ns // 1000)
-        slowness = {(instance(share.worker), str(share.number)): share.slowness(now_ns) for share in cluster.shares()}
-        self._replace_gauge("horologe_device_slowness", slowness)
-        devices = cluster.devices.by_id.values()
-        percents = {(device.info.id, device.info.type): device.percent for device in devices}
-        self._replace_gauge("horologe_device_share_percent", percents)
-        pending: dict[tuple[str, str], float] = {(spec.name, spec.version): 0 for spec in cluster.specs.values()}
-        for request in requests:
-            labels = request.spec.name, request.spec.version
-            pending[labels] = pending.get(labels, 0) + 1
-        self._replace_gauge("nv_inference_pending_request_count", pending)
-        dynamic = {
-            (spec.name, spec.version): float(key in cluster.distributions) for key, spec in cluster.specs.items()
-        }
-        self._replace_gauge("horologe_model_dynamic", dynamic)
-
-    def _replace_gauge(self, name: str, current: Mapping[tuple[str, str], float]) -> None:
-        """Set a gauge for all labels in `current`, and drop its other labels: their shares or models are gone."""
-        values = self._stats.values
-        for key in [key for key in list(values) if key[0] == name and key[1:] not in current]:
-            del values[key]
-        for labels, value in current.items():
-            self._stats.set(name, *labels, to=value)
+            stats.set("horologe_exec_seconds_total", *labels, to=totals.exec_ns / 1e9)
+            stats.set("horologe_expected_exec_seconds_total", *labels, to=totals.expected_ns / 1e9)

@@ -34,13 +34,16 @@ from horologe_common.wire import (
     UseScheduler,
     Watch,
 )
+from horologe_controller.core.action_tracer import ActionTracer
 from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.activity_recorder import ActivityRecorder
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.cluster.description import describe_shares
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
+from horologe_controller.core.cluster.handover import Handovers
 from horologe_controller.core.cluster.planned_models import apply_plan
 from horologe_controller.core.cluster.share import LoadBackoff
+from horologe_controller.core.cluster_metrics import publish_cluster, publish_requests
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
 from horologe_controller.core.request_tracer import RequestTracer
@@ -79,16 +82,22 @@ class Controller:
         self._events = EventRecorder(settings.events_ns, tracer)
         self._activity = ActivityRecorder()
         self._requests = RequestLifecycle(
-            settings, self.cluster, self.scheduler, self.catalogue, self._metrics.refusals, self._post, self._events,
+            settings, self.cluster, self.scheduler, self.catalogue, self._metrics, self._post, self._events,
             self._activity,
         )  # fmt: skip
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
+        self._handovers = Handovers(self.cluster)
         self._load_backoff = LoadBackoff(settings.load_backoff_ns, settings.load_backoff_max_ns)
+        self._tracer: ActionTracer | None = None
         self._peers: dict[str, str] = {}
         """Address -> host of every connected peer."""
         self._now_ns = 0
         self._ping_ns = 0
         self._wake_ns: int | None = None
+
+    def start_tracing(self, per_second: float, own_per_second: float) -> None:
+        """See `Traces`. The frontends choose the requests."""
+        self._tracer = ActionTracer(self._post)
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Handle a message of a submitter, a worker, a frontend (for a client) or the host."""
@@ -129,6 +138,8 @@ class Controller:
         self._load_backoff.end_expired(now_ns, self.cluster)
         if self.catalogue.discovery.missing:
             self._discover_workers(now_ns)
+        if self._handovers.until_ns:
+            self.out.extend(self._handovers.release_finished(now_ns))
         self._adopt_model_changes(now_ns)
         if self._choice.wanted is not None:
             self._change_scheduler(now_ns)
@@ -182,7 +193,8 @@ class Controller:
     def wakeup_ns(self) -> int | None:
         ping_ns = self._ping_ns if self.cluster.workers else None
         events_ns = self._events.due_ns
-        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), ping_ns, events_ns, *self._discovery_times())
+        times = (*self._discovery_times(), *self._handovers.until_ns.values())
+        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), ping_ns, events_ns, *times)
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def _discovery_times(self) -> tuple[int | None, ...]:
@@ -200,7 +212,10 @@ class Controller:
 
     def refresh_stats(self) -> None:
         """Update derived metrics. Called before the metrics are read."""
-        self._metrics.refresh(self._now_ns, self.cluster, self._requests.table)
+        self._metrics.publish(self.cluster.specs.values())
+        publish_cluster(self._now_ns, self.stats, self.cluster)
+        publish_requests(self._now_ns, self.stats, self.cluster, self._requests.table)
+        self.stats.set("horologe_workers_expected", to=self.settings.workers)
         self._choice.refresh_stats()
 
     def check(self) -> None:
@@ -215,6 +230,8 @@ class Controller:
         if (finished := self._actions.finish_action(now_ns, sender, result)) is None:
             return
         action, end_ns = finished
+        if self._tracer is not None:
+            self._tracer.record_action(now_ns, action, result, end_ns)
         try:
             self._record_result(now_ns, action, end_ns, result)
         finally:
@@ -308,13 +325,15 @@ class Controller:
             self.out.append(Out(sender, state))
 
     def _on_status(self, now_ns: int, sender: str, message: Pong | Drain | Ping) -> None:
-        """Update the clock of a worker, stop planning for a worker that drains, or answer a selector."""
+        """Update the clock of a worker, release a worker that drains, or answer a selector."""
         if isinstance(message, Ping):
             reserved_ns = self.cluster.latency.returns.high_quantile(now_ns) or 0
             self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
         elif worker := self.cluster.workers.get(sender):
             if isinstance(message, Drain):
-                self.cluster.drain_worker(worker)
+                self._handovers.begin(
+                    now_ns, worker, lambda share, model: self.out.append(self._actions.load_model(now_ns, share, model))
+                )
             else:
                 self.cluster.observe_clock(worker, message.sent_ns, message.peer_ns, now_ns)
 
@@ -333,6 +352,7 @@ class Controller:
         if self._events.remove_tuner(address):
             self._choice.request_default()
         if worker := self.cluster.workers.get(address):
+            self._handovers.remove_worker(worker)
             self.cluster.remove_worker(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)
             self.out.extend(self.catalogue.refresh_and_announce())

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.core.instruments import BUCKETS_NS
+from horologe_common.core.buckets import BUCKETS_NS, classic_positions
 from horologe_common.pipelines import PIPELINE_RUNTIME
-from horologe_frontend.core.stats import APPLICATION_PREFIX, FAILED_STATUSES, FAILURE
+from horologe_frontend.core.stats import APPLICATION_PREFIX, FAILED_STATUSES, FAILURE, LATENCY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from horologe_common.core.instruments import Histogram
     from horologe_frontend.core.frontend import Frontend
 
 REQUESTS, SECONDS = f"{APPLICATION_PREFIX}requests_total", f"{APPLICATION_PREFIX}request_seconds"
@@ -91,14 +93,20 @@ def read_totals(core: Frontend, since_ns: int) -> list[Totals]:
         counts = {status: values.get((FAILURE, name, version, status), 0) for status in FAILED_STATUSES}
         spec = core.catalogue.find_in_any_state(key)
         kind = "pipeline" if spec is not None and spec.runtime == PIPELINE_RUNTIME else "model"
-        totals.append(Totals(kind, key, model.success.count, _positive(counts), tuple(model.latency.counts)))
+        totals.append(Totals(kind, key, model.success.count, _positive(counts), _counts(model.latency)))
     for name in core.declared:
         counts = {status: values.get((REQUESTS, name, status), 0) for status in (*FAILED_STATUSES, "OK")}
         histogram = histograms.get((SECONDS, name))
-        latency = tuple(histogram.counts) if histogram else NO_LATENCIES
+        latency = _counts(histogram) if histogram else NO_LATENCIES
         in_time = int(counts.pop("OK"))
         totals.append(Totals("application", name, in_time, _positive(counts), latency))
     return totals
+
+
+def _counts(latency: Histogram) -> tuple[int, ...]:
+    """Return the number of values by bucket of `BUCKETS_NS`."""
+    cumulative = latency.cumulative_counts(classic_positions(LATENCY))
+    return tuple(after - before for before, after in pairwise([0, *cumulative]))
 
 
 def _positive(counts: dict[str, float]) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from horologe_common.core.buckets import bucket_bounds
 from horologe_common.core.instruments import Histogram, ModelCounters, Stats
 from horologe_common.status import Status
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 OK = int(Status.OK)
 APPLICATION_PREFIX = "horologe_application_"
 FAILURE = "nv_inference_request_failure"
+LATENCY, SLACK = "horologe_request_seconds", "horologe_slack_seconds"
 FAILED_STATUSES = tuple(
     status.name for status in Status if OK < status <= Status.FAILED and status != Status.UNAUTHENTICATED
 )
@@ -64,9 +66,9 @@ class ModelStats:
     last_ns: int = 0
     """Monotonic time of the last answer. 0: no answer yet."""
     batches: dict[int, BatchStats] = field(default_factory=dict)
-    latency: Histogram = field(default_factory=Histogram)
+    latency: Histogram = field(default_factory=lambda: Histogram(bucket_bounds(LATENCY)))
     """Arrival to answer."""
-    slack: Histogram = field(default_factory=Histogram)
+    slack: Histogram = field(default_factory=lambda: Histogram(bucket_bounds(SLACK)))
     """Answer to deadline."""
 
 
@@ -112,9 +114,10 @@ class StatsByModel:
             stats.set("nv_inference_request_success", *labels, to=model.success.count)
             stats.set("nv_inference_request_duration_us", *labels, to=model.success.ns // 1000)
             stats.set("nv_inference_queue_duration_us", *labels, to=model.queue.ns // 1000)
-            stats.histograms["horologe_request_seconds", *labels] = model.latency
+            stats.set("horologe_queue_seconds_total", *labels, to=model.queue.ns / 1e9)
+            stats.histograms[LATENCY, *labels] = model.latency
             if model.slack.total:
-                stats.histograms["horologe_slack_seconds", *labels] = model.slack
+                stats.histograms[SLACK, *labels] = model.slack
 
     def changed_since(self, since_ns: int) -> list[tuple[str, ModelStats]]:
         """Return key and statistics of the models that have had an answer at `since_ns` or later."""
@@ -175,3 +178,4 @@ class RequestMetrics:
         if names := tuple(withdrawn):
             self.stats.remove_values(APPLICATION_PREFIX, *names)
         self.stats.create_counters(f"{APPLICATION_PREFIX}requests_total", self._declared, FAILED_STATUSES)
+        self.stats.create_counters(f"{APPLICATION_PREFIX}defaulted_total", self._declared)

@@ -20,9 +20,9 @@ from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    from horologe_common.core.instruments import ModelCounters
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Result, Submit
+    from horologe_controller.core.actions import ActionMetrics
     from horologe_controller.core.activity_recorder import ActivityRecorder
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
@@ -67,7 +67,7 @@ class RequestTable:
         request = Request(
             self._last_id, sender, submit.id, spec, submit.model, submit.rows, submit.holder, submit.input_id,
             arrival_ns, deadline_ns, submit.best_effort, submit.shape_key, submit.length, submit.application,
-            submit.solo,
+            submit.solo, submit.traceparent,
         )  # fmt: skip
         if submit.solo:
             request.shape_key = -request.id  # unique, so that the request is never batched with others
@@ -111,7 +111,7 @@ class RequestLifecycle:
         cluster: Cluster,
         scheduler: Scheduler,
         catalogue: ModelCatalogue,
-        refusals: ModelCounters,
+        metrics: ActionMetrics,
         post: Callable[[Out], None],
         events: EventRecorder,
         activity: ActivityRecorder,
@@ -121,7 +121,8 @@ class RequestLifecycle:
         self._cluster = cluster
         self._scheduler = scheduler
         self._catalogue = catalogue
-        self._refusals = refusals
+        self._refusals = metrics.refusals
+        self._slack = metrics.admission_slack
         self._post = post
         self._events = events
         self._activity = activity
@@ -144,6 +145,8 @@ class RequestLifecycle:
             if (spec := specs.get(submit.model)) is None:
                 self._hold_or_reject(sender, submit, arrival_ns, deadline_ns)
                 continue
+            if not submit.best_effort:
+                self._slack.observe(deadline_ns - now_ns)
             request = open_requests[submit.id] = table.create_request(sender, submit, spec, arrival_ns, deadline_ns)
             key = request.model, request.shape_key, request.best_effort
             if (group := groups.get(key)) is None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from horologe_tuner.core.tuner_status import JournalEvent, Note
     from horologe_tuner.settings import TunerSettings
 
+DECISIONS = "horologe_tuner_decisions_total"
+
 
 class PipelineTuner:
     """The applied plans by pipeline. `note` writes a journal entry."""
@@ -94,7 +96,7 @@ class PipelineTuner:
     def _report_decision(self, now_ns: int, running: RunningPlan, decision: Decision) -> None:
         dry_run, pipeline = self._only_reports(running), running.plan.pipeline
         mode = "dry_run" if dry_run else "applied"
-        self._stats.count("horologe_tuner_decisions_total", pipeline, decision.direction, mode)
+        self._stats.count(DECISIONS, pipeline, decision.direction, mode)
         event: JournalEvent = "scaled up" if decision.direction == "up" else "scaled down"
         self._note(now_ns, event, pipeline, decision.describe(), dry_run)
 
@@ -123,6 +125,7 @@ class PipelineTuner:
         for gauge in ("horologe_tuner_replicas", "horologe_tuner_rate"):
             self._stats.remove_values(gauge)
         for status in self.describe():
+            self._stats.create_counters(DECISIONS, (status.pipeline,), ("up", "down"), ("applied",))
             for stage, count in status.replicas.items():
                 self._stats.set("horologe_tuner_replicas", status.pipeline, stage, to=count)
             for window_ns, rate in zip(status.windows_ns, status.rates, strict=True):

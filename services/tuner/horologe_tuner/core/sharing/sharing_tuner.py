@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from horologe_tuner.core.sharing.running_workload import AppliedWorkload, WorkloadStatus
     from horologe_tuner.core.tuner_status import JournalEvent, Note
     from horologe_tuner.settings import TunerSettings
+
+SWITCHES = "horologe_tuner_switches_total"
 SHARING = "sharing"
 """Name by which the sharing plan is withdrawn."""
 EVENT_OF: dict[Reason, JournalEvent] = {
@@ -167,10 +169,11 @@ class SharingTuner:
         for gauge in ("horologe_tuner_share_percent", "horologe_tuner_beyond_slo"):
             self._stats.remove_values(gauge)
         for status in self.describe(now_ns):
+            self._stats.create_counters(SWITCHES, (status.workload,), EVENT_OF, ("applied",))
             for share in status.shares:
                 self._stats.set("horologe_tuner_share_percent", status.workload, share.device, to=share.percent)
-            if status.requests:
-                self._stats.set("horologe_tuner_beyond_slo", status.workload, to=status.beyond / status.requests)
+            beyond = status.beyond / max(1, status.requests)
+            self._stats.set("horologe_tuner_beyond_slo", status.workload, to=beyond)
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
@@ -187,5 +190,5 @@ class SharingTuner:
     def _report(self, now_ns: int, decision: SharingDecision) -> None:
         dry_run = self._only_reports()
         mode = "dry_run" if dry_run else "applied"
-        self._stats.count("horologe_tuner_switches_total", decision.workload, decision.reason, mode)
+        self._stats.count(SWITCHES, decision.workload, decision.reason, mode)
         self._note(now_ns, EVENT_OF[decision.reason], decision.workload, decision.describe(), dry_run)

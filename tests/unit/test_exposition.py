@@ -1,0 +1,257 @@
+"""The pages of metrics: the text format, native histograms in protobuf, and the limit of models."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from exposition import read_samples, render_text
+from horologe_common.clock import ms, s, us
+from horologe_common.core.buckets import NATIVE_NS, classic_bounds
+from horologe_common.core.instruments import Histogram, Stats
+from horologe_common.service import protobuf_exposition
+from horologe_common.service.exposition import NAMED_MODELS, OTHER, ModelLimit, TextPage, group_series
+from horologe_common.service.metric_definitions import METRICS
+from horologe_common.service.metrics import MetricsSettings, serve
+from horologe_common.service.process_stats import process_stats
+from selector_harness import ApplicationHarness
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LATENCY = "horologe_request_seconds"
+PROMTOOL = shutil.which("promtool")
+
+
+def all_metrics() -> Stats:
+    """Return a series of every metric."""
+    stats = Stats()
+    for name, metric in METRICS.items():
+        if metric.kind == "histogram":
+            stats.observe(name, *metric.labels, value=ms(3) if name.endswith("_seconds") else 3)
+        else:
+            stats.set(name, *metric.labels, to=1)
+    return stats
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian package prometheus)")
+def test_promtool_has_nothing_to_say_about_any_metric() -> None:
+    assert PROMTOOL is not None
+    page = render_text([all_metrics()])
+    result = subprocess.run([PROMTOOL, "check", "metrics"], input=page, capture_output=True, text=True, timeout=30)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_label_values_are_escaped() -> None:
+    stats = Stats()
+    name = 'a "quoted" \\ name\n'
+    stats.set("nv_inference_request_success", name, "1", to=2)
+    (sample,) = read_samples([stats])
+    assert sample.labels == {"model": name, "version": "1"}
+
+
+def test_values_are_exact_and_bools_and_infinity_are_numbers() -> None:
+    stats = Stats()
+    stats.set("horologe_tuner_blind", to=True)
+    stats.set("horologe_staged_bytes", to=2**53 + 1)
+    stats.set("horologe_profiler_keys", to=float("inf"))
+    values = {sample.name: sample.value for sample in read_samples([stats])}
+    assert values == {
+        "horologe_tuner_blind": 1,
+        "horologe_staged_bytes": 2**53 + 1,
+        "horologe_profiler_keys": float("inf"),
+    }
+    assert f"horologe_staged_bytes {2**53 + 1}\n" in render_text([stats])
+
+
+def test_classic_buckets_count_exactly_what_is_below_their_bounds() -> None:
+    stats = Stats()
+    values = [0, us(10), us(10) + 1, ms(1), ms(1) + 1, s(10), s(100)]
+    for value in values:
+        stats.observe(LATENCY, "m", "1", value=value)
+    buckets = {sample.labels["le"]: sample.value for sample in read_samples([stats]) if sample.name.endswith("_bucket")}
+    assert list(buckets) == [*(repr(bound / 1e9) for bound in classic_bounds(LATENCY)), "+Inf"]
+    for bound in classic_bounds(LATENCY):
+        assert buckets[repr(bound / 1e9)] == sum(value <= bound for value in values)
+    assert buckets["+Inf"] == len(values)
+
+
+def test_lines_are_kept_between_pages_only_for_series_that_exist() -> None:
+    page, stats = TextPage(), Stats()
+    stats.set("horologe_pages_free", "w", "0", to=1)
+    first = page.render(group_series([stats]))
+    assert page.render(group_series([stats])) == first
+    stats.remove_values("horologe_pages_free")
+    assert page.render(group_series([stats])) == b""
+
+
+def test_triton_names_in_microseconds_have_a_page_of_their_own() -> None:
+    stats = all_metrics()
+    server = serve(MetricsSettings("127.0.0.1:0"), lambda: [stats], lambda: True)
+    names = []
+    for path in ("/metrics", "/metrics/triton"):
+        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+        connection.request("GET", path)
+        text = connection.getresponse().read().decode()
+        names.append({line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")})
+        connection.close()
+    server.shutdown()
+    server.server_close()
+    assert names[0] | names[1] == METRICS.keys()
+    assert not names[0] & names[1]
+    assert names[1] == {name for name in METRICS if name.endswith("_us")}
+
+
+def test_labels_hold_no_free_text_of_clients() -> None:
+    """Contexts, request ids and unknown names have no label: 10,000 contexts add no series."""
+    labels = {label for metric in METRICS.values() for label in metric.labels}
+    assert labels == {
+        "model", "version", "application", "pipeline", "stage", "workload",  # declared, or in the catalogue
+        "worker", "share", "incarnation", "device", "type", "hardware", "peer",  # connected
+        "status", "reason", "action", "side", "lane", "cause", "state", "fate", "result", "direction", "mode", "window",
+        "service", "python", "candidate", "scheduler",
+    }  # fmt: skip
+
+
+def test_contexts_add_no_series() -> None:
+    harness = ApplicationHarness(models=("a",))
+    sizes = []
+    for number in range(10_000):
+        harness.query(number, context=f"user-{number}", hashed=number.to_bytes(32, "big"))
+        harness.selector.out.clear()
+        if number in (10, 9_999):
+            harness.selector.refresh_stats()
+            stats = harness.selector.stats
+            sizes.append(len(stats.values) + len(stats.histograms))
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("models", [NAMED_MODELS, 10 * NAMED_MODELS])
+def test_the_number_of_series_is_bounded(models: int) -> None:
+    """The frontend has the most: two histograms, two counters and twelve failures for each model."""
+    stats, limit = Stats(), ModelLimit()
+    for number in range(models):
+        labels = f"m{number}", "1"
+        stats.observe(LATENCY, *labels, value=ms(number % 100))
+        stats.set("nv_inference_request_success", *labels, to=1)
+        stats.set("nv_inference_pending_request_count", *labels, to=0)
+    groups = group_series([stats])
+    limit.fold(groups)
+    for name, value in (
+        (LATENCY, None),
+        ("nv_inference_request_success", models),
+        ("nv_inference_pending_request_count", 0),
+    ):
+        assert len(groups[name]) <= NAMED_MODELS + 1
+        if value is not None:
+            assert sum(groups[name].values()) == value  # type: ignore[arg-type]
+    histograms = [value for value in groups[LATENCY].values() if isinstance(value, Histogram)]
+    assert sum(histogram.total for histogram in histograms) == models
+    assert ((OTHER, "") in groups[LATENCY]) == (models > NAMED_MODELS)
+
+
+def test_models_with_requests_keep_their_names_and_idle_ones_make_room() -> None:
+    stats, limit = Stats(), ModelLimit(2)
+    name = "nv_inference_request_success"
+    for model, count in (("idle", 0), ("one", 1), ("idler", 0)):
+        stats.set(name, model, "1", to=count)
+    groups = group_series([stats])
+    limit.fold(groups)
+    assert groups[name] == {("idle", "1"): 0, ("one", "1"): 1, (OTHER, ""): 0}
+    stats.set(name, "two", "1", to=5)
+    stats.set(name, "three", "1", to=7)
+    groups = group_series([stats])
+    limit.fold(groups)
+    assert groups[name] == {("one", "1"): 1, ("two", "1"): 5, (OTHER, ""): 7}
+
+
+def fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the fields of a protobuf message: an independent reader for the test."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(message):
+        tag = varint()
+        if tag & 7 == 0:
+            yield tag >> 3, varint()
+        elif tag & 7 == 1:
+            yield tag >> 3, struct.unpack("<d", message[at : at + 8])[0]
+            at += 8
+        else:
+            length = varint()
+            yield tag >> 3, message[at : at + length]
+            at += length
+
+
+def unpack_varints(packed: bytes) -> list[int]:
+    values, value, shift = [], 0, 0
+    for byte in packed:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            values.append(value)
+            value = shift = 0
+    return values
+
+
+def unzigzag(value: int) -> int:
+    return value >> 1 if value % 2 == 0 else -(value + 1 >> 1)
+
+
+def native_buckets(histogram: list[tuple[int, Any]]) -> dict[int, int]:
+    """Return the counts by index of a Histogram message."""
+    deltas = [unzigzag(value) for key, packed in histogram if key == 13 for value in unpack_varints(packed)]
+    buckets, index, count = {}, 0, 0
+    for span in (dict(fields(value)) for key, value in histogram if key == 12):
+        index += unzigzag(span[1])
+        for _ in range(span[2]):
+            count += deltas.pop(0)
+            buckets[index] = count
+            index += 1
+    assert not deltas
+    return buckets
+
+
+def test_native_buckets_hold_the_values_between_their_bounds() -> None:
+    stats = Stats()
+    values = [0, us(5), NATIVE_NS[0] + 1, us(100), us(101), ms(3), s(1), s(60), s(1000)]
+    for value in values:
+        stats.observe(LATENCY, "m", "1", value=value)
+    page = protobuf_exposition.render(group_series([stats]))
+    ((_, message),) = fields(b"\x0a" + page)  # as the first field of a message: each family follows its length
+    family = dict(fields(message))
+    assert (family[1].decode(), family[3]) == (LATENCY, 4)
+    histogram = list(fields(dict(fields(family[4]))[7]))
+    numbers = dict(histogram)
+    assert numbers[1] == len(values)
+    assert unzigzag(numbers[5]) == 3
+    assert numbers[7] == 2
+    assert numbers[6] * 1e9 == pytest.approx(NATIVE_NS[0], abs=1)
+    buckets = native_buckets(histogram)
+    assert sum(buckets.values()) + numbers[7] == len(values)
+    assert buckets.pop(49) == 1, "above 64 s"
+    for index, count in buckets.items():
+        low, high = (2 ** (at / 8) * 1e9 for at in (index - 1, index))
+        assert count == sum(low < value <= high for value in values)
+
+
+def test_process_metrics_are_those_of_this_process() -> None:
+    values = {sample.name: sample.value for sample in read_samples([process_stats("edge")])}
+    assert values["process_resident_memory_bytes"] > 1e6
+    assert values["process_open_fds"] <= values["process_max_fds"]
+    assert values["horologe_build_info"] == 1
