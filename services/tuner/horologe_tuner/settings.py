@@ -47,9 +47,9 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rehearsal_requests: int = 5_000
     """Limit of requests. 5,000 requests under seven schedulers take about 6 s of CPU time."""
     rehearsal_share: float = 0.25
-    """Part of a core that rehearsals may use, on average: after a long one, the next one waits. They run with the lowest
-    priority. A rehearsal that needs more than this part of `rehearsal_window_ns` stops, and compares the schedulers that
-    it has played."""
+    """Part of a core that rehearsals may use, on average: after a long one, the next one waits. They run with the
+    lowest priority. A rehearsal that needs more than this part of `rehearsal_window_ns` stops, and compares the
+    schedulers that it has played."""
     shadow_percent: float = 10.0
     """Percent of a device that the standby worker of a workload has more than the workload, if as much is left (iGniter
     section 4.2). 0: no standby workers."""
