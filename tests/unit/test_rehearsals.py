@@ -170,6 +170,15 @@ def test_the_default_returns_at_once_when_the_traffic_is_not_the_rehearsed_one()
     assert ended(4, 0, 500) == []
 
 
+def test_a_replay_that_differs_from_what_was_served_changes_nothing() -> None:
+    bench = Bench()
+    bench.give(CONTROLLER, Events(1, ms(100), ms(10), (ModelEvents("m/1", (), 150, 150),)))
+    assert bench.rehearse(scores_of(horologe=90, orloj=95)) == []
+    bench.give(CONTROLLER, Events(2, ms(100), ms(10), (ModelEvents("m/1", (), 270, 30),)))
+    (change,) = bench.rehearse(scores_of(horologe=90, orloj=95))
+    assert change.scheduler == "orloj"
+
+
 def test_the_current_scheduler_is_played_first() -> None:
     bench = Bench()
     bench.rehearse(scores_of(horologe=90, edf=95))
