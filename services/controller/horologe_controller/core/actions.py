@@ -56,7 +56,7 @@ class Actions:
         for share, model in plan.unload:
             yield self._unload(share, model)
         for share, model in plan.load:
-            yield self._load(now_ns, share, model)
+            yield self.load_model(now_ns, share, model)
         for batch in plan.start:
             yield from self._start_batch(now_ns, batch)
 
@@ -138,7 +138,7 @@ class Actions:
             outs.append(Out(address, Dispatch(action.id, share.worker, tuple(input_ids))))
         return outs
 
-    def _load(self, now_ns: int, share: Share, model: str) -> Out:
+    def load_model(self, now_ns: int, share: Share, model: str) -> Out:
         """Return a LOAD, and reserve the model's pages."""
         share.reserve_pages(model, self._cluster.specs[model].pages, loading=True)
         expected_ns = share.predict(now_ns, model, LOAD_SIZE)

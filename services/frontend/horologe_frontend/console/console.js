@@ -234,7 +234,7 @@ function draw(withNumbers = true) {
     if (abort) setState(state.frozenAt === null ? "live" : "paused", state.frozenAt === null ? "live" : "paused");
     if (state.cluster) {
       byId("facts").textContent =
-        `scheduler ${state.cluster.scheduler} · ${state.cluster.shares.length} shares · ${state.cluster.pending} requests open`;
+        `scheduler ${state.cluster.scheduler} · ${count(state.cluster.shares.length, "share")} · ${count(state.cluster.pending, "open request")}`;
     }
   });
 }
@@ -294,8 +294,9 @@ function drawGrid(view, x, colours, shown, left, width) {
   pen.fillStyle = colours.muted;
   pen.strokeStyle = colours.grid;
   pen.lineWidth = 1;
-  for (let at = Math.ceil((view.begin - state.now) / step) * step; at <= view.end - state.now + 1e-6; at += step) {
-    const place = Math.round(x(state.now + at)) + 0.5;
+  const newest = state.frozenAt ?? state.now;
+  for (let at = Math.ceil((view.begin - newest) / step) * step; at <= view.end - newest + 1e-6; at += step) {
+    const place = Math.round(x(newest + at)) + 0.5;
     pen.beginPath();
     pen.moveTo(place, AXIS);
     pen.lineTo(place, canvas.clientHeight);
@@ -366,7 +367,7 @@ function describe(action) {
   const difference = action.end - action.planEnd;
   const late = action.late ? `, past the deadline of ${action.late}` : "";
   const failed = action.status ? `, ${state.statuses[action.status] || action.status}` : "";
-  const what = action.kind === "load" ? `LOAD ${action.model}` : `${action.model}, ${action.requests} requests, batch ${action.size}`;
+  const what = action.kind === "load" ? `LOAD ${action.model}` : `${action.model}, ${count(action.requests, "request")}, batch ${action.size}`;
   return `${action.share.label}: ${what}: took ${milliseconds(took)}, predicted ${milliseconds(planned)}, ended `
     + `${milliseconds(Math.abs(difference))} ${difference > 0 ? "later" : "earlier"} than planned${late}${failed}`;
 }
@@ -535,6 +536,7 @@ function quantile(latency, part) {
   return null;
 }
 
+const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 const percent = (part) => (part === null ? "–" : part === 1 ? "100%" : `${Math.min(99.99, 100 * part).toFixed(part > 0.99 ? 2 : 1)}%`);
 const grade = (part) => (part === null ? "" : part >= 0.99 ? "good" : part >= 0.95 ? "warn" : "bad");
 const rate = (count, seconds) => (seconds ? (count / seconds >= 100 ? Math.round(count / seconds).toLocaleString("en") : (count / seconds).toFixed(1)) : "–");
@@ -669,11 +671,12 @@ function drawDevices(view) {
   }
   const cards = element("div", "", "cards");
   for (const [id, shares] of [...devices].slice(0, 60)) {
-    const card = element("div", "", "card"), title = element("h3", id.split("#")[0]);
+    const card = element("div", "", "card"), isOwn = shares.length === 1;
+    const title = element("h3", isOwn ? shares[0].worker.split("#")[0] : id.replace(/^[0-9a-f-]{36}\//, "").split("#")[0]);
     title.append(element("span", shares[0].type));
     card.append(title);
     if (shares.length > 1 || shares[0].percent < 100) card.append(shareBar(shares));
-    for (const share of shares) card.append(...describeShare(share, busy));
+    for (const share of shares) card.append(...describeShare({ ...share, isOnly: isOwn }, busy));
     cards.append(card);
   }
   if (devices.size > 60) cards.append(element("p", `and ${devices.size - 60} more`, "empty"));
@@ -695,7 +698,8 @@ function shareBar(shares) {
 
 function describeShare(share, busy) {
   const { label } = shareOf(share.worker, share.share), used = busy.get(state.shares.get(label)) || 0;
-  const text = element("p", `${label}: ${share.percent === 100 ? "whole device" : `${+share.percent.toFixed(1)}%`}, `
+  const name = share.isOnly ? "" : `${label}: `;
+  const text = element("p", `${name}${share.percent === 100 ? "whole device" : `${+share.percent.toFixed(1)}%`}, `
     + `${percent(Math.min(1, used))} busy, ${+share.pagesFree.toFixed(1)} of ${share.pagesTotal} pages free`);
   const list = element("ul", "", "models"), kept = new Set(share.kept);
   const models = share.resident.filter(isShown);
