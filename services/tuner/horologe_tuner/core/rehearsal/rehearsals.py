@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from horologe_tuner.settings import TunerSettings
 
 DEFAULT = Candidate("horologe", "horologe")
-CANDIDATES = (DEFAULT, *(Candidate(name, name) for name in ("orloj", "clockwork", "edf", "nexus", "deferred")))
+ADMITTING = Candidate("horologe with admission", "horologe", {"admission": True})
+OTHERS = ("orloj", "clockwork", "edf", "nexus", "deferred")
+CANDIDATES = (DEFAULT, ADMITTING, *(Candidate(name, name) for name in OTHERS))
 LEAST_REQUESTS = 500
 """Requests without which nothing is compared: a share of 0.01 of them would be less than 5."""
 WATCHED_REQUESTS = 200
-WATCHED_PART = 0.02
+WATCHED_PART = 0.05
 """Another scheduler than the default is left at once if, of this many requests, it runs a part that is this much less
 than in any block of its rehearsal: the traffic is of another kind now."""
 ANSWER_NS = s(10)
