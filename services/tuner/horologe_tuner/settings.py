@@ -31,7 +31,7 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     demand: Literal["paper", "relative"] = "paper"
     """Rate to scale up to. paper: the highest rate of any window that exceeds the sample's (InferLine). relative: the
     planned rate, times the largest ratio to the sample's rate in the same window."""
-    headroom: float = 1.15
+    headroom: float = 1.25
     """Plans with levels: multiple of the present traffic that the replicas carry, at least 1. With 1, a rise of the
     traffic finds no spare replicas in the seconds until new ones work."""
     settle_ns: int = s(15)
