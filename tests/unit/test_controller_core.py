@@ -231,6 +231,8 @@ def test_a_draining_worker_is_given_nothing_more(scheduler: str) -> None:
     for load in sent(controller, Load, "worker/1"):
         controller.handle(ms(1), "worker/1#1", Result(load.action_id, Status.OK, 0, ms(1)), ())
     controller.handle(ms(1), WORKER, Drain(), ())
+    controller.tick(ms(1))
+    assert sent(controller, Drain, WORKER), "the worker may end when its actions have"
     for number in range(1, 5):
         submit(controller, number, now_ns=ms(number))
     assert sent(controller, Infer, "worker/1")
@@ -486,8 +488,8 @@ def test_a_request_of_several_rows_does_not_change_how_the_others_of_a_dynamic_m
     controller = a_controller("horologe")
     solo = Distribution.from_samples([ms(8), ms(9), ms(10)])
     controller.cluster.distributions["sum/1"] = RuntimeDistributions(ms(1), [SoloDistribution("", 0, solo)])
-    for number, rows in ((1, 2), (2, 1)):
-        controller.handle(0, SELECTOR, Submit(number, "sum/1", ms(100), rows, FRONTEND, number), ())
+    for number, rows, budget_ms in ((1, 2, 100), (2, 1, 50)):
+        controller.handle(0, SELECTOR, Submit(number, "sum/1", ms(budget_ms), rows, FRONTEND, number), ())
     infers = []
     for now_ms in range(50):
         controller.tick(ms(now_ms))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 from helm_chart import (
     CHART,
     EXAMPLES,
     NAMESPACE,
+    ROOT,
     component,
     environment,
     key_files,
@@ -225,7 +228,15 @@ def test_prometheus_finds_every_service_and_its_label() -> None:
         and any(port["name"] == monitor["endpoints"][0]["port"] for port in service["spec"]["ports"])
     }
     assert scraped == {*EDGE, "gpu-worker"}
-    assert monitor["endpoints"][0]["relabelings"][0]["targetLabel"] == "service"
+    assert {entry["targetLabel"] for entry in monitor["endpoints"][0]["relabelings"]} == {"job", "service"}
+
+
+def test_the_alerts_are_those_of_the_compose_file() -> None:
+    rules = of_kind(render(BY_NAME["gpu"]), "PrometheusRule")["horologe"]["spec"]
+    alerts = yaml.safe_load((ROOT / "deploy" / "prometheus" / "rules" / "horologe.yml").read_text())
+    assert rules == alerts
+    jobs = set(re.findall(r'job=~?"([^"]*)"', json.dumps(rules).replace("\\", "")))
+    assert all(re.fullmatch(job, "horologe") for job in jobs)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fake_gateway import FakeGateway, respond
+from fake_gateway import ENDS, FakeGateway, respond
 from horologe_frontend.http.http_responses import HttpResponse
 from horologe_frontend.http.request_limits import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
@@ -70,6 +70,20 @@ def test_json_in_json_out(data: Any) -> None:
         "id": "x7",
         "outputs": [{"name": "out", "datatype": "FP32", "shape": [1, 4], "data": [1.0, 2.0, 3.0, 4.0]}],
     }
+
+
+def test_an_error_names_the_request_and_recordings_its_own_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENDS, "late", msgspec.structs.replace(ENDS["late"], id=4711))
+    gateway = FakeGateway()
+    zipped = gzip.compress(json.dumps({"id": "order-17", **GOOD}).encode())
+    for body, headers in (({"id": "order-17", **GOOD}, {}), (zipped, {"Content-Encoding": "gzip"})):
+        response = post(body, headers, "late", gateway)
+        assert response.status == 504
+        assert dict(response.headers)[b"horologe-request"] == b"4711"
+        assert gateway.predicts.pop().name == "order-17"
+    post({"id": "x" * 1000, **GOOD}, gateway=gateway)
+    assert gateway.predicts.pop().name == "x" * 128
+    assert b"horologe-request" not in dict(post(GOOD).headers)
 
 
 def test_json_round_trip_of_every_datatype() -> None:

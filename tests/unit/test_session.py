@@ -81,6 +81,8 @@ def test_another_msgpack_reads_what_is_sent() -> None:
         "",
         False,
         talk.now_ns,
+        "",
+        "",
     ]
     assert msgpack.unpackb(talk.headers[0]) == [["", "", [[10, 1, [], "", "", []]]]]
 
@@ -161,6 +163,7 @@ def test_a_late_answer_brings_what_came() -> None:
     ((request, buffers),) = talk.sent()
     talk.get(Answer(request.id, Status.LATE, request.inputs, "late"), buffers=buffers)
     assert isinstance(sink.end, Late)
+    assert sink.end.request_id == request.id
     assert np.array_equal(sink.end.reply.value, X)
 
 

@@ -37,7 +37,7 @@ def test_every_row_is_complete() -> None:
 
 def test_metrics_and_their_labels_exist() -> None:
     for row in rows():
-        for name, labels in re.findall(r"`((?:horologe|nv)_\w+)(\{[^}]*\})?`", " ".join(row)):
+        for name, labels in re.findall(r"`((?:horologe|nv|process)_\w+)(\{[^}]*\})?`", " ".join(row)):
             assert name in METRICS, name
             assert set(re.findall(r"(\w+)=", labels)) <= set(METRICS[name].labels), (name, labels)
         if row[0] != NONE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -70,25 +70,43 @@ def describe_end(request: RequestHistory, submit: SubmitHistory | None, attempt:
             return f"{name} was answered after {took}; it had no deadline"
         return f"{name} was answered after {took}, {format_ns(request.deadline_ns - request.answered_ns)} in time"
     end = f"{name} ended as {request.status} after {took}"
-    if request.status == "LATE" and attempt and attempt.end_ns:
+    if request.status == "LATE" and submit and attempt and attempt.end_ns:
         late = f", {format_ns(request.answered_ns - request.deadline_ns)} after its deadline"
-        return f"{end}{late}: {find_cause(request, submit, attempt)}"
+        largest = find_deviations(request, submit, attempt)[0]
+        cause = largest.sentence.format(format_ns(largest.deviation_ns)) if largest.deviation_ns > 0 else "as planned"
+        return f"{end}{late}: {cause}"
     return f"{end}: {reason}" if reason else end
 
 
-def find_cause(request: RequestHistory, submit: SubmitHistory | None, attempt: Attempt) -> str:
-    """Return the largest deviation from the plan of the action that ran the request."""
+class Deviation(NamedTuple):
+    """A difference to the plan of the action that ran the request. Positive: later or longer than planned."""
+
+    deviation_ns: int
+    sentence: str
+    remedy: str
+
+
+def find_deviations(request: RequestHistory, submit: SubmitHistory, attempt: Attempt) -> list[Deviation]:
+    """Return the deviations of an executed action from its plan, the largest first."""
     took_ns = attempt.end_ns - attempt.begin_ns
-    deviations = [
-        (attempt.begin_ns - attempt.planned_begin_ns, "its batch began {} later than planned"),
-        (took_ns - attempt.expected_ns, "its batch took {} longer than predicted"),
-    ]
-    if submit:
-        reserved_ns = request.deadline_ns - submit.deadline_ns
-        returned_ns = request.answered_ns - attempt.end_ns
-        deviations.append((returned_ns - reserved_ns, "its answer took {} longer to the client than reserved"))
-    largest_ns, text = max(deviations)
-    return text.format(format_ns(largest_ns)) if largest_ns > 0 else "it was planned to end then"
+    is_one_clock = request.arrived_ns <= submit.arrived_ns and attempt.end_ns <= request.answered_ns
+    reserved_ns = request.deadline_ns - submit.deadline_ns
+    returned_ns = request.answered_ns - attempt.end_ns
+    deviations = (
+        Deviation(
+            attempt.begin_ns - attempt.planned_begin_ns, "its batch began {} later than planned",
+            "A batch that begins when it is planned: no other program on the worker's cores (`horologe doctor`).",
+        ),
+        Deviation(
+            took_ns - attempt.expected_ns, "its batch took {} longer than predicted",
+            "A batch as fast as predicted: `horologe doctor` on the worker's machine, or a new profile.",
+        ),
+        Deviation(
+            returned_ns - reserved_ns if is_one_clock else 0, "its answer took {} longer to the client than reserved",
+            "An answer as fast as usual: no stall of worker, selector or frontend (`horologe doctor`).",
+        ),
+    )  # fmt: skip
+    return sorted(deviations, reverse=True)
 
 
 def split_time(request: RequestHistory, submit: SubmitHistory | None, attempt: Attempt | None) -> list[Part]:
@@ -105,7 +123,9 @@ def split_time(request: RequestHistory, submit: SubmitHistory | None, attempt: A
         failed = len(submit.attempts) - 1 if submit else 0
         again = f" and in {failed} earlier actions" if failed else ""
         times.append((f"in the controller's queue{again}", attempt.sent_ns))
-        if attempt.begin_ns:
+        if attempt.status == "TOO_LATE":
+            times.append(("at the worker, until its window had passed", attempt.end_ns))
+        elif attempt.begin_ns:
             times.append(("at the worker, behind other actions", attempt.begin_ns))
             times.append(("executing", attempt.end_ns))
     if request.answered_ns:
@@ -133,11 +153,14 @@ def describe_ahead(submit: SubmitHistory, attempt: Attempt | None) -> list[str]:
         lines.append(f"Executed while it waited: {list_work(submit.executed)}.")
     for number, one in enumerate(submit.attempts, 1):
         which = f"Action {number} of {len(submit.attempts)}" if len(submit.attempts) > 1 else "Its action"
-        ended = f", took {format_ns(one.end_ns - one.begin_ns)}" if one.end_ns else ", has no Result"
-        failed = f", ended as {one.status}" if one.status not in ("", "OK") else ""
+        if one.status == "TOO_LATE":
+            ended = "not run, because its window had passed"
+        else:
+            took = f"took {format_ns(one.end_ns - one.begin_ns)}" if one.end_ns else "has no Result"
+            ended = took if one.status in ("", "OK") else f"{took}, ended as {one.status}"
         lines.append(
-            f"{which} ran on {one.worker}, share {one.share}, with {count(one.requests, 'request')}: predicted "
-            f"{format_ns(one.expected_ns)}{ended}{failed}."
+            f"{which} was sent to {one.worker}, share {one.share}, with {count(one.requests, 'request')}: predicted "
+            f"{format_ns(one.expected_ns)}, {ended}."
         )
     if attempt and attempt.before:
         lines.append(f"Executed on that share while it waited: {list_work(attempt.before)}.")
@@ -156,9 +179,8 @@ def find_remedies(request: RequestHistory, submit: SubmitHistory | None, attempt
         return []
     late_ns = request.answered_ns - request.deadline_ns
     remedies = [f"A deadline {format_ns(late_ns)} later."]
-    over_ns = attempt.end_ns - attempt.begin_ns - attempt.expected_ns
-    if over_ns >= late_ns:
-        remedies.append("A batch as fast as predicted: `horologe doctor` on the worker's machine, or a new profile.")
+    deviations = find_deviations(request, submit, attempt)
+    remedies += [deviation.remedy for deviation in deviations if deviation.deviation_ns >= late_ns]
     if attempt.overrun_ns >= late_ns:
         remedies.append("Batches before it as fast as predicted.")
     return remedies
@@ -166,21 +188,23 @@ def find_remedies(request: RequestHistory, submit: SubmitHistory | None, attempt
 
 def _without_refusal(submit: SubmitHistory) -> list[str]:
     remedies, missing_ns = [], submit.missing_ns
+    if any(attempt.status == "TOO_LATE" for attempt in submit.attempts):
+        remedies.append("A worker that begins the batch in its window (`horologe doctor`).")
     if submit.resident == 0 and submit.shares:
         remedies.append(f"{submit.model} resident before it arrived.")
     if missing_ns <= 0:
         return remedies
     remedies.append(f"A deadline {format_ns(missing_ns)} later.")
-    works = [*submit.queued, *submit.running]
-    total_ns = sum(work.work_ns for work in works)
-    wait_ns = total_ns / max(1, submit.shares)
-    if wait_ns <= missing_ns:
+    slack_ns = submit.deadline_ns - submit.arrived_ns - submit.expected_ns
+    total_ns = sum(work.work_ns for work in (*submit.queued, *submit.running))
+    excess_ns = total_ns - slack_ns * submit.shares
+    if slack_ns <= 0 or excess_ns <= 0:
         return remedies
-    devices = math.ceil(total_ns / (wait_ns - missing_ns)) - submit.shares
+    devices = math.ceil(total_ns / slack_ns) - submit.shares
     remedies.append(f"{count(devices, 'share')} more that can run the models ahead.")
     largest = max(submit.queued, key=lambda work: work.work_ns, default=None)
-    if largest and largest.work_ns >= missing_ns * submit.shares:
-        fewer = math.ceil(missing_ns * submit.shares * largest.requests / largest.work_ns)
+    if largest and largest.work_ns >= excess_ns:
+        fewer = math.ceil(excess_ns * largest.requests / largest.work_ns)
         remedies.append(f"{fewer} fewer of the {count(largest.requests, 'request')} for {largest.model} ahead.")
     return remedies
 

@@ -135,6 +135,8 @@ class ControllerObserver:
             elif isinstance(message, Outcome) and (ended := self._open.pop((out.to, message.id), None)):
                 ended.status, ended.reason = Status(message.status).name, message.reason
                 ended.missing_ns, ended.ended_ns = message.retry_after_ns, now_ns
+                if message.retry_after_ns and now_ns > ended.arrived_ns:
+                    ended.missing_ns = max(ended.missing_ns, find_missing_time(now_ns, core, ended))
                 self._add_work_executed(ended)
 
     def observe_fault(self, now_ns: int, core: Core) -> None:
@@ -213,6 +215,17 @@ def describe_queue(now_ns: int, core: Controller, submit: SubmitHistory) -> None
                 rest_ns = min(action.expected_ns, max(0, action.end_ns - now_ns))
                 add_work(running, action.model, len(action.requests), rest_ns, batches=1)
     submit.queued, submit.running = most_work_first(queued), most_work_first(running)
+
+
+def find_missing_time(now_ns: int, core: Controller, submit: SubmitHistory) -> int:
+    """Return how much later the deadline of a request that has just been refused would have had to be.
+
+    It is refused when it could not be in time even if it began now, although its turn has not come.
+    """
+    shares = [share for share in core.cluster.shares() if share.find_estimate(submit.model) is not None]
+    free_ns = min([share.exec.free_at(now_ns) for share in shares], default=now_ns)
+    ahead = [r.cost_ns for r in core.open_requests() if r.queued and r.deadline_ns <= submit.deadline_ns]
+    return free_ns + sum(ahead) // max(1, len(shares)) + submit.expected_ns - submit.deadline_ns
 
 
 def add_work(works: dict[str, Work], model: str, requests: int, work_ns: int, batches: int = 0) -> None:

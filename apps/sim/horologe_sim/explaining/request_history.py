@@ -62,7 +62,8 @@ class SubmitHistory(msgspec.Struct):
     """Of the Outcome. Empty: the outputs were the answer, or it was not recorded."""
     reason: str = ""
     missing_ns: int = 0
-    """How much later the deadline would have had to be; 0: not known, or it would not help."""
+    """How much later the deadline would have had to be: as the controller answered, or for a request that waited, until
+    the work ahead of it at its end is done. 0: not known, or it would not help."""
     ended_ns: int = 0
 
 

@@ -20,17 +20,19 @@ if TYPE_CHECKING:
     from horologe_sim.fast.fast_world import FastWorld
     from horologe_tuner.settings import TunerSettings
 
-REQUEST_NS = us(100)
+REQUEST_NS = us(40)
 """CPU time of a request under one candidate."""
 
 
 class RehearsedTuner:
     """The tuner's core. Give `core` to the world as a neighbour of the controller, then `attach` it."""
 
-    def __init__(self, settings: TunerSettings) -> None:
+    def __init__(self, settings: TunerSettings, request_ns: int = REQUEST_NS) -> None:
+        """`request_ns`: CPU time of a request under one candidate."""
         self.core = Tuner("tuner/0#00000001", settings, rehearses=True)
         self.journal: list[JournalEntry] = []
         self.calls = 0
+        self._request_ns = request_ns
 
     def attach(self, world: FastWorld) -> None:
         """Connect the tuner's process, state file and log."""
@@ -51,7 +53,7 @@ class RehearsedTuner:
         scores = RehearsalScores(error="no candidates")
         for scores in rehearse(call, lambda: 0.0):  # noqa: B007 - the last scores have all candidates
             pass
-        cost_ns = len(call.trace.requests) * len(scores.in_time) * REQUEST_NS
+        cost_ns = len(call.trace.requests) * len(scores.in_time) * self._request_ns
         scores = msgspec.structs.replace(scores, cpu_s=cost_ns / 1e9)
         self._world.schedule(self._world.now_ns + cost_ns, self._post, scores)
 
