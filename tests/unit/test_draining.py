@@ -91,6 +91,17 @@ def test_clients_that_do_not_move_are_refused_after_a_time() -> None:
     assert (refusal.status, refusal.reason, refusal.retry_after_ns) == (Status.REFUSED, "draining", ms(1000))
 
 
+def test_clients_without_open_requests_move_too() -> None:
+    """Their next request may be on its way."""
+    frontend = connected_frontend()
+    frontend.drain()
+    frontend.handle(NOW, CLIENT, PeerConnected(CLIENT), ())
+    assert drained_clients(frontend) == [CLIENT]
+    assert not frontend.drained()
+    frontend.handle(NOW, CLIENT, Drain(), ())
+    assert frontend.drained()
+
+
 def test_http_requests_are_served_until_their_connections_end() -> None:
     """The HTTP server ends each connection with a response: a client of HTTP cannot move by itself."""
     frontend = connected_frontend()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from horologe_common.core.protocol import PeerConnected
 from horologe_common.service.log import logger
 from horologe_common.status import Status
 from horologe_common.transport.clients.client_connection import ClientConnection
@@ -110,6 +111,11 @@ class Links:
     async def keep_alive(self) -> None:
         """Send heartbeats and connect lost links again, until cancelled."""
         await self._heartbeats.run(self.settings.silence_ns)
+
+    def connected_clients(self) -> list[Arrival]:
+        """Return a PeerConnected of each client for the core that serves them."""
+        clients = [address for address in self.peers.routes if address.startswith(("client/", "user/"))]
+        return [(self._packets.client_core, client, PeerConnected(client), ()) for client in clients]
 
     def stop_listening(self) -> None:
         """Accept no more clients. Peers may still connect: requests in flight need them."""

@@ -216,6 +216,7 @@ class Reactor:
         for core in self.core_host:
             if isinstance(core, Drains):
                 core.drain()
+                self._posted.extend(arrival for arrival in self.links.connected_clients() if arrival[0] == core.address)
                 self.core_host.wake_all()
                 self._schedule()
                 finished &= await self._wait_until(core.drained, until_ns)

@@ -86,6 +86,7 @@ class Frontend:
             Predict: self._on_predict,
             Cancel: self._on_cancel,
             Drain: self._on_drain,
+            PeerConnected: self._on_peer_connected,
             PeerDisconnected: self._on_peer_disconnected,
         }
         self._from_peers: dict[type, MessageHandler] = {
@@ -94,7 +95,6 @@ class Frontend:
             Dispatch: self._on_dispatch,
             Release: self._retained_inputs.on_release,
             Settle: self._settling.on_settle,
-            PeerConnected: self._on_peer_connected,
         }
 
     @property
@@ -319,6 +319,8 @@ class Frontend:
                 self._sampler.profiler = address
             case "tuner":
                 self._calls.tuner = address
+            case "client" | "user" if self._limit.drain:
+                self._limit.drain.notify_client(address)
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, message: PeerDisconnected, _: Sequence[Buffer]) -> None:
         address = message.address
