@@ -1,7 +1,8 @@
-"""CPU time of the edge for a request, with an open console and without, in turns of the same server.
+"""CPU time of the edge for a request, with an open console or a Prometheus and without, in turns of the same server.
 
     python benchmarks/console.py --rate 5000 --seconds 10 --rounds 6
     python benchmarks/console.py --sdk --json console.json
+    python benchmarks/console.py --scrape
 
 Each round measures both, in alternating order. The ratio of a round compares its two halves, so slow changes of the
 machine cancel out.
@@ -13,7 +14,8 @@ import argparse
 import json
 import statistics
 import threading
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,13 +27,18 @@ from bench.targets import make_target
 from bench.workload import ROOT, load_scenario
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Watched = Callable[[list[int]], AbstractContextManager[None]]
+
+SCRAPE_S = 5.0
+"""Interval of deploy/prometheus/prometheus.yml."""
 
 
 class Half(NamedTuple):
-    """A measurement with or without a console."""
+    """A measurement, watched by a console or a Prometheus or not."""
 
-    console: bool
+    watched: bool
     answered: int
     in_time: int
     edge_us: float
@@ -64,8 +71,31 @@ def open_console(url: str, counts: list[int]) -> Iterator[None]:
         thread.join()
 
 
-def measure_half(running: RunningHorologe, runs: ScenarioRuns, rate: float, seconds: float, console: bool) -> Half:
-    """Offer `rate` requests per second, with a console or without."""
+@contextmanager
+def scrape(url: str, counts: list[int]) -> Iterator[None]:
+    """Read the metrics every `SCRAPE_S` in a thread until the context ends. `counts`: number of pages and of bytes."""
+    stopped = threading.Event()
+
+    def read() -> None:
+        while True:
+            counts[0] += 1
+            counts[1] += len(httpx.get(url, timeout=10).content)
+            if stopped.wait(SCRAPE_S):
+                return
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def measure_half(
+    running: RunningHorologe, runs: ScenarioRuns, rate: float, seconds: float, watched: Watched | None
+) -> Half:
+    """Offer `rate` requests per second, watched or not."""
     counts = [0, 0]
 
     def run() -> Half:
@@ -73,32 +103,32 @@ def measure_half(running: RunningHorologe, runs: ScenarioRuns, rate: float, seco
         load = runs.open(rate, seconds, seed=1)
         used_s = running.cpu_times()["edge"].total_s - before
         answered = load.ok + load.refused
-        return Half(console, answered, load.in_time, 1e6 * used_s / max(1, answered), *counts)
+        return Half(watched is not None, answered, load.in_time, 1e6 * used_s / max(1, answered), *counts)
 
-    if not console:
+    if watched is None:
         return run()
-    with open_console(running.http, counts):
+    with watched(counts):
         half = run()
     return half._replace(events=counts[0], event_bytes=counts[1])
 
 
-def measure(rate: float, seconds: float, rounds: int, sdk: bool) -> list[tuple[Half, Half]]:
+def measure(rate: float, seconds: float, rounds: int, sdk: bool, scraped: bool) -> list[tuple[Half, Half]]:
     """Return (without, with) of each round."""
     scenario = load_scenario("noop")
     with start_horologe(Launch(ROOT / "models", profiler=False), "noop") as running:
         url = running.ipc if sdk else running.http
         runs = ScenarioRuns(scenario, lambda inputs: make_target(url, "oip-binary-slo", scenario, inputs))
         runs.open(rate, seconds, seed=2)  # warm-up
+        watched = partial(scrape, running.metrics["edge"]) if scraped else partial(open_console, running.http)
         pairs = []
         for number in range(rounds):
-            order = (False, True) if number % 2 == 0 else (True, False)
-            halves = {console: measure_half(running, runs, rate, seconds, console) for console in order}
-            pairs.append((halves[False], halves[True]))
-            plain, watched = pairs[-1]
+            order = (None, watched) if number % 2 == 0 else (watched, None)
+            plain, other = sorted(measure_half(running, runs, rate, seconds, each) for each in order)
+            pairs.append((plain, other))
             print(
-                f"round {number + 1}: {plain.edge_us:.1f} us/request without, {watched.edge_us:.1f} us with a console "
-                f"({watched.edge_us / plain.edge_us - 1:+.1%}), {plain.answered} and {watched.answered} answers, "
-                f"{watched.events} events of {watched.event_bytes / max(1, watched.events) / 1000:.1f} kB",
+                f"round {number + 1}: {plain.edge_us:.1f} us/request without, {other.edge_us:.1f} us watched "
+                f"({other.edge_us / plain.edge_us - 1:+.1%}), {plain.answered} and {other.answered} answers, "
+                f"{other.events} events or pages of {other.event_bytes / max(1, other.events) / 1000:.1f} kB",
                 flush=True,
             )
         return pairs
@@ -110,9 +140,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="length of each half of a round")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--sdk", action="store_true", help="SDK over a Unix socket instead of HTTP")
+    parser.add_argument("--scrape", action="store_true", help="read the metrics instead of the console")
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
-    pairs = measure(options.rate, options.seconds, options.rounds, options.sdk)
+    pairs = measure(options.rate, options.seconds, options.rounds, options.sdk, options.scrape)
     ratios = sorted(watched.edge_us / plain.edge_us for plain, watched in pairs)
     print(f"median {statistics.median(ratios) - 1:+.2%}, rounds from {ratios[0] - 1:+.2%} to {ratios[-1] - 1:+.2%}")
     if options.json:

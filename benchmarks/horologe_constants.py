@@ -56,7 +56,7 @@ DYNAMIC: tuple[tuple[ModuleType, str, tuple[object, ...]], ...] = (
 STATIC: tuple[tuple[ModuleType, str, tuple[object, ...]], ...] = (
     (horologe, "IDLE", (0.6, 0.0, 0.3, 0.9)),
     (horologe, "BUSY", (1.2, 0.9, 2.0)),
-    (horologe, "LIKELY", (0.4, 0.0, 1.0)),
+    (horologe, "LIKELY", (1.0, 0.0, 0.4)),
     (horologe, "SILENCE", (3, 1, 10)),
     (horologe, "COLLISION", (4.0, 0.0, 2.0, 8.0)),
     (horologe, "MESSAGE_TRIPS", (3, 1, 10)),

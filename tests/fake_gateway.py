@@ -120,6 +120,10 @@ class FakeGateway(Gateway):
         self.activity = Activity(0, 1)
         self.watches: list[Watch] = []
 
+    @property
+    def is_tracing(self) -> bool:
+        return False
+
     def send(self, message: Any, buffers: Sequence[Buffer], on_reply: Callable[[Any, Sequence[Buffer]], None]) -> int:
         if message.model == "broken":
             raise RuntimeError("a fault of ours")

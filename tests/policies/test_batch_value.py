@@ -91,7 +91,6 @@ def test_a_gamble_is_taken_where_it_pays() -> None:
     alone = best(known, ("0", 30))
     assert alone is not None
     assert alone.size == 1
-    assert alone.least_ns == pytest.approx(ms(10), rel=0.05)
 
 
 def test_a_gamble_counts_only_the_requests_that_it_is_likely_to_serve() -> None:
@@ -102,6 +101,7 @@ def test_a_gamble_counts_only_the_requests_that_it_is_likely_to_serve() -> None:
     assert alone is not None
     assert early is not None
     assert alone.in_time == pytest.approx(0.75)
+    assert alone.least_ns == pytest.approx(ms(10), rel=0.05)
     assert early.in_time == 1
 
 

@@ -101,7 +101,7 @@ def test_where_there_is_time_for_all_all_are_in_time() -> None:
     assert static.ok == static.sent
 
 
-def test_batches_of_dynamic_models_show_that_a_device_is_slow() -> None:
+def test_batches_of_dynamic_models_leave_more_time_on_a_slow_device() -> None:
     text, _ = played("horologe", 150, 60, factors=(1.0, 3.0)).ledger.lines
     assert text.late < 0.05 * text.sent
 

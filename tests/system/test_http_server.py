@@ -372,6 +372,20 @@ def test_stop_finishes_requests_in_flight(http: HttpServerThread) -> None:
         stopping.join()
 
 
+def test_a_request_on_its_way_at_a_stop_is_served(http: HttpServerThread) -> None:
+    with http.connect() as sock:
+        sock.sendall(request("echo"))
+        assert read_response(sock)[0] == 200
+        stopping = threading.Thread(target=http.stop)
+        stopping.start()
+        http.wait(lambda: http.server.closing)
+        sock.sendall(request("echo"))
+        status, headers, _ = read_response(sock)
+        assert (status, headers["connection"]) == (200, "close")
+        assert is_closed(sock)
+        stopping.join()
+
+
 def test_stop_cancels_requests_after_the_drain_timeout() -> None:
     with HttpServerThread(drain_ns=300 * MS) as http, http.connect() as sock:
         sock.sendall(request("slow"))

@@ -231,6 +231,8 @@ def test_a_draining_worker_is_given_nothing_more(scheduler: str) -> None:
     for load in sent(controller, Load, "worker/1"):
         controller.handle(ms(1), "worker/1#1", Result(load.action_id, Status.OK, 0, ms(1)), ())
     controller.handle(ms(1), WORKER, Drain(), ())
+    controller.tick(ms(1))
+    assert sent(controller, Drain, WORKER), "the worker may end when its actions have"
     for number in range(1, 5):
         submit(controller, number, now_ns=ms(number))
     assert sent(controller, Infer, "worker/1")

@@ -285,19 +285,6 @@ def test_messages_of_services_are_ignored_from_clients() -> None:
     assert query.id in frontend.staging
 
 
-def test_draining_refuses_and_finishes() -> None:
-    frontend = a_frontend()
-    send_predict(frontend, a_predict(1))
-    (query,) = sent(frontend, Query)
-    frontend.drain()
-    assert not frontend.is_ready()
-    assert not frontend.drained()
-    send_predict(frontend, a_predict(2))
-    assert sent(frontend, Answer)[0].status == Status.REFUSED
-    frontend.handle(1, SELECTOR, Answer(query.id, 0), ())
-    assert frontend.drained()
-
-
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["predict", "answer", "cancel", "tick", "gone", "joined", "release", "dispatch"]),

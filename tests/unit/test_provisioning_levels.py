@@ -33,7 +33,7 @@ PLAN = TuningPlan(
     (StageTarget("front", "classify", "cpu", 1, 2, 100.0), StageTarget("back", "identify", "gpu", 8, 1, 1000.0)),
     levels=LEVELS,
 )
-RULES = ScalingRules()
+RULES = ScalingRules(headroom=1.15)
 PLANNED = {"front": 2, "back": 1}
 
 

@@ -82,6 +82,7 @@ def test_another_msgpack_reads_what_is_sent() -> None:
         False,
         talk.now_ns,
         "",
+        "",
     ]
     assert msgpack.unpackb(talk.headers[0]) == [["", "", [[10, 1, [], "", "", []]]]]
 

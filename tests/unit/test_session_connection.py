@@ -43,11 +43,13 @@ def test_when_the_frontend_goes_what_was_sent_is_lost_and_what_was_not_waits() -
     sent = talk.predict(timeout=5)
     talk.sent()
     waiting = talk.predict(timeout=5)
-    talk.session.on_disconnected(talk.now_ns)
+    talk.session.on_disconnected(talk.now_ns, 1)
     assert isinstance(sent.end, Lost)
     assert talk.sent() == []
     talk.welcomed()
     assert not waiting.done()
+    ((question, _),) = talk.sent()
+    talk.get(Models(question.id, (ModelState(ECHO),)))
     assert [type(message) for message, _ in talk.sent()] == [Predict]
 
 
@@ -170,7 +172,7 @@ class AnyWeather(RuleBasedStateMachine):
 
     @rule()
     def disconnect(self) -> None:
-        self.talk.session.on_disconnected(self.talk.now_ns)
+        self.talk.session.on_disconnected(self.talk.now_ns, self.talk.session.connection)
 
     @rule()
     def refuse(self) -> None:

@@ -33,7 +33,7 @@ STRUCTURE = PipelineStructure("p", 1000, (PipelineStage("m", "m", (), 1.0, 2.0),
 GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
         wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",), "chat", "user-1", True),
-        "9c0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c300a0",
+        "9d0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c300a0a0",
     ),
     (
         wire.Answer(
@@ -67,13 +67,13 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Directory(("ipc://e",)), "920c91a76970633a2f2f65"),
     (wire.Rejected(12, "protocol"), "930d0ca870726f746f636f6c"),
     (
-        wire.Query(6, "m", 1000, 1, b"\x01\x02", True, 7, 96, "chat", "user-1", True),
-        "9c1406a16dcd03e801c4020102c30760a463686174a6757365722d31c3",
+        wire.Query(6, "m", 1000, 1, b"\x01\x02", True, 7, 96, "chat", "user-1", True, "00-1"),
+        "9d1406a16dcd03e801c4020102c30760a463686174a6757365722d31c3a430302d31",
     ),
     (wire.Release((6, 7)), "9215920607"),
     (
-        wire.Submit(8, "m/1", 1000, 1, "frontend/0#c", 6, False, 7, 96, "chat", True),
-        "9c1e08a36d2f31cd03e801ac66726f6e74656e642f30236306c20760a463686174c3",
+        wire.Submit(8, "m/1", 1000, 1, "frontend/0#c", 6, False, 7, 96, "chat", True, "00-1"),
+        "9d1e08a36d2f31cd03e801ac66726f6e74656e642f30236306c20760a463686174c3a430302d31",
     ),
     (wire.Outcome(8, 5, "late", 9), "951f0805a46c61746509"),
     (wire.Dispatch(10, "worker/0#a", (6,)), "94280aaa776f726b65722f3023619106"),
@@ -91,7 +91,10 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     ),
     (wire.Load(11, 0, "m/1", 100, 200, 50, 3), "98330b00a36d2f3164ccc83203"),
     (wire.Unload(12, 0, "m/1", 3), "95340c00a36d2f3103"),
-    (wire.Result(10, 0, 100, 200, 90, 95, (ROW_STATUS,), ""), "99350a0064ccc85a5f9194070100a0a0"),
+    (
+        wire.Result(10, 0, 100, 200, 90, 95, (ROW_STATUS,), "", (97, 201)),
+        "9a350a0064ccc85a5f9194070100a0a09261ccc9",
+    ),
     (wire.Ping(100), "923664"),
     (wire.Pong(100, 101, 102), "9437646566"),
     (
@@ -148,7 +151,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
             "digits",
             (wire.Observation((3.0,), b"\x01\x02", "user-1", (TENSOR,), wire.Query(6, "", 1000, 1, b"\x01")),),
         ),
-        "941c11a6646967697473919591cb4008000000000000c4020102a6757365722d319194a178a446503332920104109c1406a0cd03e801c40101c20000a0a0c2",
+        "941c11a6646967697473919591cb4008000000000000c4020102a6757365722d319194a178a446503332920104109d1406a0cd03e801c40101c20000a0a0c2a0",
     ),
     (
         wire.Acknowledged(17, (0, 5), "full", 9),

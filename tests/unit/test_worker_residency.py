@@ -34,6 +34,7 @@ from worker_builders import (
     operations,
     responses_by_row,
     run_operation,
+    tick_worker,
 )
 
 
@@ -149,16 +150,32 @@ def test_ping_is_answered_at_once() -> None:
     assert worker.out == [Out(CONTROLLER, Pong(40, 44))]
 
 
-def test_draining_finishes_what_is_in_flight_and_takes_nothing_new() -> None:
+def test_a_draining_worker_runs_what_its_controllers_have_sent_and_refuses_the_rest() -> None:
     worker = a_worker()
-    deliver(worker, 0, CONTROLLER, an_infer(1))
     deliver(worker, 0, CONTROLLER, PeerConnected(CONTROLLER, "host"))
-    outs = deliver(worker, 0, CONTROLLER, Drain())
-    assert [(out.to, out.message) for out in outs] == [(CONTROLLER, Drain())], "which plans nothing more for it"
+    deliver(worker, 0, CONTROLLER, an_infer(1))
+    worker.drain()
+    assert [(out.to, out.message) for out in tick_worker(worker, 0)] == [(CONTROLLER, Drain())]
+    assert not deliver(worker, 0, CONTROLLER, an_infer(2)), "it was sent before the Drain arrived there"
+    deliver(worker, 0, CONTROLLER, Drain())
+    assert only_result(deliver(worker, 0, CONTROLLER, an_infer(3))).status == Status.REFUSED
+    for action_id, value in ((1, 7.0), (2, 8.0)):
+        assert not worker.drained()
+        [operation] = operations(deliver(worker, 2, HOLDER, *a_ship({100: [value]}, action_id)))
+        deliver(worker, 3, worker.lanes, run_operation(operation))
+    assert worker.drained()
+
+
+def test_a_draining_worker_waits_for_each_controller() -> None:
+    worker = a_worker()
+    deliver(worker, 0, CONTROLLER, PeerConnected(CONTROLLER, "host"))
+    worker.drain()
     assert not worker.drained()
-    assert only_result(deliver(worker, 0, CONTROLLER, an_infer(2))).status == Status.REFUSED
-    [operation] = operations(deliver(worker, 2, HOLDER, *a_ship({100: [7.0]})))
-    deliver(worker, 3, worker.lanes, run_operation(operation))
+    deliver(worker, 0, CONTROLLER, PeerDisconnected(CONTROLLER))
+    outs = deliver(worker, 0, "controller/0#b", PeerConnected("controller/0#b", "host"))
+    assert [type(out.message) for out in outs] == [Register, Drain], "the next controller plans nothing for it"
+    assert not worker.drained()
+    deliver(worker, 0, "controller/0#b", Drain())
     assert worker.drained()
 
 

@@ -11,7 +11,7 @@ from horologe.core.encoding import Signature
 from horologe.core.feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.pending_requests import GRACE_MS
 from horologe.core.session import Session
-from horologe.transport.dealer import Dealer, curve_keys
+from horologe.transport.dealer import Dealer, curve_keys, parse_endpoints
 from horologe.transport.loop_link import LoopLink
 from horologe_common.clock import ms
 from horologe_common.wire import (
@@ -65,8 +65,9 @@ class AsyncClient:
     packet. Every request ends exactly once, with its answer or a `HorologeError`: with `Lost` once its deadline and
     `grace_ms` have passed.
 
-    `endpoint`: the frontend's endpoint for clients, `tcp://host:8003` or `ipc://path`. `keys`: a folder written by
-    `horologe keys`, or `server_key` (the server's public key, Z85) and `client_key` (a secret key, Z85).
+    `endpoint`: the frontend's endpoint for clients, `tcp://host:8003` or `ipc://path`. Of several endpoints, separated
+    by commas, the client uses one at a time, and the next one when the frontend stops or is lost. `keys`: a folder
+    written by `horologe keys`, or `server_key` (the server's public key, Z85) and `client_key` (a secret key, Z85).
     At most `max_open` requests with `max_bytes` of inputs are pending at a time; others are `Refused`.
     """
 
@@ -82,7 +83,8 @@ class AsyncClient:
         max_bytes: int = 512 << 20,
     ) -> None:
         self._session = Session({}, ms(grace_ms), max_open, max_bytes)
-        self._link = LoopLink(self._session, Dealer(endpoint, curve_keys(server_key, client_key, keys)))
+        dealer = Dealer(parse_endpoints(endpoint), curve_keys(server_key, client_key, keys))
+        self._link = LoopLink(self._session, dealer)
 
     async def __aenter__(self) -> AsyncClient:
         return self

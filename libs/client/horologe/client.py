@@ -16,7 +16,7 @@ from horologe.core.feedback import feedback_messages, find_application, raise_fi
 from horologe.core.pending_requests import GRACE_MS
 from horologe.core.session import Session
 from horologe.transport.blocking_link import BlockingLink, Handle
-from horologe.transport.dealer import Dealer, curve_keys
+from horologe.transport.dealer import Dealer, curve_keys, parse_endpoints
 from horologe_common.clock import ms
 from horologe_common.status import Cancelled, HorologeError
 from horologe_common.wire import (
@@ -53,8 +53,9 @@ class Client:
     restored when the frontend returns. Every request ends exactly once, with its answer or a `HorologeError`: with
     `Lost` once its deadline and `grace_ms` have passed.
 
-    `endpoint`: the frontend's endpoint for clients, `tcp://host:8003` or `ipc://path`. `keys`: a folder written by
-    `horologe keys`, or `server_key` (the server's public key, Z85) and `client_key` (a secret key, Z85).
+    `endpoint`: the frontend's endpoint for clients, `tcp://host:8003` or `ipc://path`. Of several endpoints, separated
+    by commas, the client uses one at a time, and the next one when the frontend stops or is lost. `keys`: a folder
+    written by `horologe keys`, or `server_key` (the server's public key, Z85) and `client_key` (a secret key, Z85).
     At most `max_open` requests with `max_bytes` of inputs are pending per thread; others are `Refused`.
     """
 
@@ -281,7 +282,9 @@ class Client:
             if self._context is None:
                 self._context = zmq.Context()
             link = BlockingLink(
-                Session(self._signatures, *self._limits), Dealer(self._endpoint, self._keys), self._context
+                Session(self._signatures, *self._limits),
+                Dealer(parse_endpoints(self._endpoint), self._keys),
+                self._context,
             )
             link.open()
             self._links.add(link)

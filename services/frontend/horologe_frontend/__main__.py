@@ -14,7 +14,7 @@ def main() -> None:
     links = service.links(settings.name, settings.clients, client_limits(settings))
     core = Frontend(links.address("frontend", settings.name), settings, digest)
     endpoint = http_endpoint(core, service.settings(HttpSettings, "http"))
-    service.run([core], links, client_core=core.address, start=[endpoint])
+    service.run([core], links, client_core=core.address, endpoints=[endpoint])
 
 
 if __name__ == "__main__":

@@ -115,9 +115,14 @@ class Gateway:
                 self.callbacks.pop(key, None)
             raise
 
+    @property
+    def is_tracing(self) -> bool:
+        """Return whether requests are traced."""
+        return self._core.is_tracing
+
     def is_ready(self) -> bool:
-        """Return whether requests can be served: selector and controller are connected."""
-        return self._core.is_ready()
+        """Return whether requests can be served: selector and controller are connected, and it is not stopping."""
+        return self._core.is_ready() and not self._reactor.is_stopping
 
     def traffic_totals(self, since_ns: int = 0) -> list[Totals]:
         """Return the requests so far, of models only those with an answer since `since_ns` (see `read_totals`)."""

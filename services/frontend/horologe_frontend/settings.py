@@ -16,6 +16,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Name of this frontend. Each of several frontends needs a different name."""
     clients: tuple[str, ...] = ("tcp://127.0.0.1:8003",)
     """ZeroMQ endpoints for clients."""
+    reuse_port: bool = False
+    """Share the ports of `clients` with other frontends of this machine that set it too (SO_REUSEPORT): the kernel
+    spreads connections over them. They need the same user."""
     client_connections: int = 1000
     """Maximum number of client connections without keys. Further ones are closed."""
     client_receive_bytes: int = 256 << 20
@@ -71,4 +74,5 @@ def client_limits(settings: FrontendSettings) -> ClientLimits:
         max(PACKET_BYTES, settings.max_request_bytes),
         settings.client_receive_bytes,
         settings.client_unsent_bytes,
+        settings.reuse_port,
     )

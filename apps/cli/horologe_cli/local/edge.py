@@ -27,8 +27,10 @@ def main() -> None:
     controller = Controller(links.address("controller", controller_settings.name), controller_settings, links.host)
     endpoint = http_endpoint(frontend, service.settings(HttpSettings, "http"))
     cores: list[Core] = [frontend, selector.core, controller]
-    start = [endpoint, selector.run_drivers]
-    service.run(cores, links, client_core=frontend.address, start=start, prepare=selector.attach)
+    service.run(
+        cores, links, client_core=frontend.address, start=[selector.run_drivers], endpoints=[endpoint],
+        prepare=selector.attach,
+    )  # fmt: skip
     selector.close()
 
 

@@ -79,6 +79,7 @@ def settings_sections() -> dict[str, type[msgspec.Struct]]:
     from horologe_common.recording.recorder import RecorderSettings
     from horologe_common.service.log import LogSettings
     from horologe_common.service.metrics import MetricsSettings
+    from horologe_common.service.trace_export import TracingSettings
     from horologe_common.transport.sockets import LinkSettings
     from horologe_controller.settings import ControllerSettings
     from horologe_frontend.http.settings import HttpSettings
@@ -93,7 +94,7 @@ def settings_sections() -> dict[str, type[msgspec.Struct]]:
         "links": LinkSettings, "frontend": FrontendSettings, "http": HttpSettings, "selector": SelectorSettings,
         "controller": ControllerSettings, "worker": WorkerSettings, "profiler": ProfilerSettings,
         "tuner": TunerSettings, "hardware": HardwareSettings,
-        "metrics": MetricsSettings, "log": LogSettings, "recorder": RecorderSettings,
+        "metrics": MetricsSettings, "tracing": TracingSettings, "log": LogSettings, "recorder": RecorderSettings,
     }  # fmt: skip
 
 

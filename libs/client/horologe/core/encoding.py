@@ -215,6 +215,12 @@ class Encoder:
         if self._cache.park_request(call, _copied(inputs)):
             self._request_signature(ModelInfo(0, call.model, "" if call.model else call.application))
 
+    def park_encoded(self) -> None:
+        """Park the encoded requests that are not sent yet: a new frontend may not know their models."""
+        for call in self._outbox.pop_predictions():
+            if call in self._pending and self._cache.park_request(call, None):
+                self._request_signature(ModelInfo(0, call.model, "" if call.model else call.application))
+
     def _encode(self, call: Call, inputs: Any, signature: Signature) -> None:
         try:
             call.inputs, call.buffers = encode_inputs(signature, inputs)
@@ -256,6 +262,9 @@ class Encoder:
                 self._encode_parked(call, inputs, signature)
 
     def _encode_parked(self, call: Call, inputs: Any, signature: Signature) -> None:
+        if call.inputs:
+            self._outbox.add(call)
+            return
         try:
             self._encode(call, inputs, signature)
         except HorologeError as error:

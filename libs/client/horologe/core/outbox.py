@@ -23,6 +23,8 @@ class Outbox:
     """Requests and cancellations that are not sent yet."""
 
     def __init__(self, pending: PendingRequests) -> None:
+        self.connection = 0
+        """Number of the connection that gets the packets."""
         self._pending = pending
         self._calls: list[Call] = []
         self._cancels: list[int] = []
@@ -31,9 +33,15 @@ class Outbox:
     def __bool__(self) -> bool:
         return bool(self._calls or self._cancels)
 
+    def pop_predictions(self) -> list[Call]:
+        """Remove and return the requests that are not sent yet, without other messages."""
+        predictions = [call for call in self._calls if call.question is None]
+        self._calls[:] = [call for call in self._calls if call.question is not None]
+        return predictions
+
     def cancel(self, call: Call) -> None:
-        """Cancel a request at the server, if it was sent."""
-        if call.sent:
+        """Cancel a request at the server, if it was sent over this connection."""
+        if call.sent and call.sent == self.connection:
             self._cancels.append(call.id)
 
     def clear_cancels(self) -> None:
@@ -76,7 +84,7 @@ class Outbox:
             self._pending.finish(calls[0], wrong)
             return []
         for call in calls:
-            call.sent = True
+            call.sent = self.connection
             call.buffers = ()
         return [packet]
 

@@ -37,6 +37,8 @@ class AskOptions(TypedDict, total=False):
     """Context of a request to an application: the user or session for which it learns separately."""
     content_hash: bool
     """Name the content of the model that answered in `Reply.content_hashes`."""
+    traceparent: str
+    """Trace of the caller, as in the header of W3C Trace Context."""
 
 
 class Options(AskOptions, total=False):
@@ -71,13 +73,15 @@ class Call(msgspec.Struct, eq=False):
     application: str = ""
     context: str = ""
     content_hash: bool = False
+    traceparent: str = ""
     single: bool = True
     """The input was one array, so a single output is returned as an array."""
     inputs: tuple[Tensor, ...] = ()
     buffers: Sequence[Buffer] = ()
     size: int = 0
     """Bytes of the inputs."""
-    sent: bool = False
+    sent: int = 0
+    """Number of the connection on which it was sent. 0: not sent yet."""
     refusal: str = ""
     """Why the server could not give the signature yet."""
 
@@ -93,7 +97,7 @@ class Call(msgspec.Struct, eq=False):
         budget_ns = max(1, self.begun_ns + self.budget_ns - now_ns) if self.budget_ns else 0
         return Predict(
             self.id, self.model, self.version, budget_ns, self.inputs, self.outputs, self.application, self.context,
-            self.content_hash, now_ns,
+            self.content_hash, now_ns, traceparent=self.traceparent,
         )  # fmt: skip
 
 
@@ -196,4 +200,6 @@ def check_texts(*texts: object) -> None:
     """Raise `InvalidInput` for a name that is not a string."""
     for text in texts:
         if type(text) is not str:
-            raise InvalidInput(f"model, version, application, context, outputs: got {text!r}, wanted strings")
+            raise InvalidInput(
+                f"model, version, application, context, traceparent, outputs: got {text!r}, wanted strings"
+            )

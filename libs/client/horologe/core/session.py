@@ -86,6 +86,8 @@ class Session:
     ) -> None:
         self.pending = PendingRequests(grace_ns, max_open, max_bytes)
         self.handshake = Handshake()
+        self.is_moving = False
+        """The frontend drains: connect to another one, and call `leave`."""
         self.ignored = 0
         """Invalid messages, and answers to no pending request."""
         self._catalogue = SignatureCache(signatures)
@@ -107,6 +109,7 @@ class Session:
         application: str = "",
         context: str = "",
         content_hash: bool = False,
+        traceparent: str = "",
     ) -> int:
         """Start a request whose result is a `Reply`, and return its id. All errors go to its sink.
 
@@ -115,12 +118,12 @@ class Session:
         self._encoder.now_ns = now_ns
         call = Call(next(self._ids), sink, now_ns)
         call.model, call.version, call.outputs, call.application = model, version, tuple(outputs), application
-        call.context, call.content_hash = context, content_hash
+        call.context, call.content_hash, call.traceparent = context, content_hash, traceparent
         call.single = not isinstance(inputs, Mapping)
         try:
             self._check_open()
             call.budget_ns = parse_budget_ns(slo_ms, timeout)
-            check_texts(model, version, application, context, *outputs)
+            check_texts(model, version, application, context, traceparent, *outputs)
             self._encoder.open_request(call, inputs)
         except HorologeError as error:
             self.pending.finish(call, error)
@@ -168,17 +171,31 @@ class Session:
             raise type(refusal)(refusal.reason)
         self.pending.check_room()
 
-    def on_connected(self, now_ns: int) -> None:
-        """Start the handshake."""
-        self.handshake.on_connected(now_ns)
-
-    def on_disconnected(self, now_ns: int) -> None:
-        """End the requests that were sent with `Lost`. The others wait for the next Welcome."""
-        self._encoder.now_ns = now_ns
-        self.handshake.on_disconnected()
+    def on_connected(self, now_ns: int) -> int:
+        """Start the handshake. Return the number of the connection."""
         self._outbox.clear_cancels()
+        self._outbox.connection += 1
+        self.handshake.on_connected(now_ns)
+        return self._outbox.connection
+
+    @property
+    def connection(self) -> int:
+        """Return the number of the current connection, 0 before the first."""
+        return self._outbox.connection
+
+    def leave(self) -> Packet:
+        """Return the last packet for a frontend that drains. Its answers still arrive."""
+        self.is_moving = False
+        return message_packet(wire.Drain())
+
+    def on_disconnected(self, now_ns: int, connection: int) -> None:
+        """End the requests that were sent over this connection with `Lost`. The others wait for the next Welcome."""
+        self._encoder.now_ns = now_ns
+        if connection == self._outbox.connection:
+            self.handshake.on_disconnected()
+            self._outbox.clear_cancels()
         for call in self.pending:
-            if call.sent:
+            if call.sent and call.sent == connection:
                 self.pending.finish(call, Lost("the frontend has disconnected"))
 
     def refuse(self, error: HorologeError) -> None:
@@ -220,6 +237,8 @@ class Session:
                 self._on_answer(message, buffers)
             elif isinstance(message, AdminAnswer):
                 self._on_admin_answer(message)
+            elif isinstance(message, wire.Drain):
+                self._on_drain()
             elif isinstance(message, wire.Welcome):
                 self._on_welcome(message)
             elif isinstance(message, wire.Rejected):
@@ -247,11 +266,17 @@ class Session:
             self._catalogue.incomplete = message.incomplete
         self.pending.finish(call, admin_result(message))
 
+    def _on_drain(self) -> None:
+        """Send nothing more over this connection."""
+        self.is_moving = True
+        self.handshake.on_disconnected()
+
     def _on_welcome(self, welcome: wire.Welcome) -> None:
         if welcome.protocol != wire.PROTOCOL:
             self.refuse(ProtocolMismatch(f"protocol: got version {welcome.protocol}, wanted {wire.PROTOCOL}"))
         elif self.handshake.accept_welcome():
             self._catalogue.signatures.clear()
+            self._encoder.park_encoded()
 
     def _on_rejected(self, error: HorologeError) -> None:
         """Handle the rejection of the handshake, or of a packet: if a single request was sent, end it."""

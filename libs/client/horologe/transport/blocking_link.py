@@ -31,6 +31,8 @@ class BlockingLink:
         self.dealer = dealer
         self.lock = threading.RLock()
         self._context = context
+        self._left: list[Dealer] = []
+        """Connections to frontends that drain. Their last answers still arrive."""
         self._unsent: list[Packet] = []
         self._seen_ns = 0
         self._posts = 0
@@ -46,11 +48,15 @@ class BlockingLink:
         with self.lock:
             self._closed = True
             self.session.close()
-            self.dealer.close()
+            self._close_dealers()
 
     def __del__(self) -> None:  # called when the thread has ended
-        if hasattr(self.dealer, "socket"):
-            self.dealer.close()
+        self._close_dealers()
+
+    def _close_dealers(self) -> None:
+        for dealer in (self.dealer, *self._left):
+            if hasattr(dealer, "socket"):
+                dealer.close()
 
     def post(self, now_ns: int) -> None:
         """Send the packets of the session that can be sent now. Read answers every `DRAIN_EVERY` calls."""
@@ -66,7 +72,7 @@ class BlockingLink:
     def wait(self, handle: Handle) -> None:
         """Read until this request has ended, at most until its deadline and grace."""
         while not handle.done():
-            if self._unsent or not self.session.handshake.is_ready:
+            if self._unsent or self._left or not self.session.handshake.is_ready:
                 self._turn()
             else:
                 self._receive()
@@ -76,6 +82,10 @@ class BlockingLink:
             self._unsent = self.session.packets(now_ns)
         while self._unsent and self.dealer.send(self._unsent[0]):
             del self._unsent[0]
+        if self.session.is_moving and not self._unsent:
+            self._left.append(self.dealer)
+            self.dealer = self.dealer.leave(self.session.leave())
+            self._slice_ms = -1
 
     def _receive(self) -> None:
         """Wait for a packet with one blocking read, without a poll."""
@@ -98,7 +108,8 @@ class BlockingLink:
         """Wait for the connection, the Welcome, or until the socket can send."""
         poller = zmq.Poller()
         poller.register(self.dealer.socket, zmq.POLLIN | (zmq.POLLOUT if self._unsent else 0))
-        poller.register(self.dealer.monitor, zmq.POLLIN)
+        for sock in (self.dealer.monitor, *(sock for left in self._left for sock in (left.socket, left.monitor))):
+            poller.register(sock, zmq.POLLIN)
         poller.poll(self._wait_ms(time.monotonic_ns()))
         now_ns = time.monotonic_ns()
         self._drain(now_ns)
@@ -113,13 +124,21 @@ class BlockingLink:
         return max(1, -(-(at_ns - now_ns) // ms(1)))
 
     def _drain(self, now_ns: int) -> None:
-        while self.dealer.event_mask() & zmq.POLLIN:
-            self._seen_ns = now_ns
-            self.session.receive(now_ns, self.dealer.receive())
+        for dealer in (self.dealer, *self._left):
+            while dealer.event_mask() & zmq.POLLIN:
+                self._seen_ns = now_ns
+                self.session.receive(now_ns, dealer.receive())
 
     def _check_connection(self, now_ns: int) -> None:
         """Handle a new or lost connection. Read the answers first that arrived before the loss."""
+        for left in list(self._left):
+            if left.has_ended(self.session, now_ns):
+                self._left.remove(left)
+                left.close()
+        self._check_current(now_ns)
         self.dealer.reconnect(now_ns)
+
+    def _check_current(self, now_ns: int) -> None:
         if not self.dealer.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             return
         self._drain(now_ns)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import struct
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,11 +14,13 @@ import zmq.auth
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from horologe_common.clock import s
+from horologe_common.clock import ms, s
 from horologe_common.status import HorologeError, InvalidInput, ProtocolMismatch, Unauthenticated
 from horologe_common.transport.keys import load_keys
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from horologe.core.outbox import Packet
     from horologe.core.session import Session
 
@@ -28,7 +32,8 @@ COPY_BELOW = 64 << 10
 HANDSHAKES = 3
 """After this many failed handshakes without a reason in a row, the server does not accept the key. Without keys, a
 proxy has closed the connection because the server is not running: a server that wants keys gives a reason."""
-RETRY_NS = s(1)
+RETRY_NS, NEXT_NS = s(1), ms(500)
+"""Interval of attempts to connect again, and to connect to the next of several endpoints."""
 UNKNOWN_KEYS = (zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH, zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
@@ -90,20 +95,30 @@ def _server_key(file: Path) -> bytes:
 
 
 class Dealer:
-    """Connects, and passes the events of the connection to a session.
+    """Connects to one of `endpoints`, and passes the events of the connection to a session.
 
-    libzmq reconnects by itself, but not after a protocol error. While `is_lost`, call `reconnect` every `RETRY_NS`.
+    libzmq reconnects by itself, but not after a protocol error. While `is_lost`, call `reconnect` every `retry_ns`. It
+    connects to the next endpoint, if there are several.
     """
 
-    def __init__(self, endpoint: str, keys: Keys | None) -> None:
-        self.endpoint = endpoint
+    def __init__(self, endpoints: Sequence[str], keys: Keys | None) -> None:
+        self.endpoints = tuple(endpoints)
         self.keys = keys
         self._silent_failures = 0
-        self.is_lost = False
+        self.is_lost = len(endpoints) > 1
+        self.retry_ns = NEXT_NS if len(endpoints) > 1 else RETRY_NS
         self._retried_ns = 0
+        self._connection = 0
+        """Number of the connection in the session."""
+
+    @property
+    def endpoint(self) -> str:
+        """Return the endpoint in use."""
+        return self.endpoints[0]
 
     def open(self, context: zmq.Context[Any]) -> None:
         """Start to connect. Raises `zmq.ZMQError` for an invalid endpoint or key."""
+        self._context, self._retried_ns = context, time.monotonic_ns()
         sock = self.socket = context.socket(zmq.DEALER)
         self.monitor = sock.get_monitor_socket(EVENTS)
         for option, value in (
@@ -112,7 +127,7 @@ class Dealer:
             (zmq.SNDHWM, HIGH_WATER),
             (zmq.RCVHWM, HIGH_WATER),
             (zmq.RECONNECT_IVL, 20),
-            (zmq.RECONNECT_IVL_MAX, 500),
+            (zmq.RECONNECT_IVL_MAX, 200),
             (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),
             (zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS),
         ):
@@ -124,6 +139,16 @@ class Dealer:
         except BaseException:
             self.close()
             raise
+
+    def leave(self, packet: Packet) -> Dealer:
+        """Send a last packet. Return an open dealer that connects to the next endpoint."""
+        successor = Dealer(self._next_endpoints(), self.keys)
+        successor.open(self._context)
+        self.send(packet)
+        return successor
+
+    def _next_endpoints(self) -> tuple[str, ...]:
+        return (*self.endpoints[1:], self.endpoints[0])
 
     def close(self) -> None:
         if not self.socket.closed:
@@ -162,13 +187,23 @@ class Dealer:
             match event["event"]:
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._silent_failures, self.is_lost = 0, False
-                    session.on_connected(now_ns)
+                    self._connection = session.on_connected(now_ns)
                 case zmq.EVENT_DISCONNECTED:
                     self._lose(now_ns)
-                    session.on_disconnected(now_ns)
+                    session.on_disconnected(now_ns, self._connection)
+                    if len(self.endpoints) > 1:
+                        self._connect_next()
                 case failure:
                     if error := self._failed(failure, event["value"], now_ns):
                         session.refuse(error)
+
+    def has_ended(self, session: Session, now_ns: int) -> bool:
+        """Return whether the connection that the session has left is lost. Call it after reading what has arrived."""
+        while self.monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            if recv_monitor_message(self.monitor, zmq.NOBLOCK)["event"] == zmq.EVENT_DISCONNECTED:
+                session.on_disconnected(now_ns, self._connection)
+                return True
+        return False
 
     def _failed(self, failure: int, code: int, now_ns: int) -> HorologeError | None:
         if failure == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
@@ -185,9 +220,20 @@ class Dealer:
         self.is_lost, self._retried_ns = True, now_ns
 
     def reconnect(self, now_ns: int) -> None:
-        """Reconnect at most once per `RETRY_NS` if libzmq has not: the server may accept the key later."""
-        if self.is_lost and now_ns - self._retried_ns >= RETRY_NS:
+        """Reconnect at most once per `retry_ns` if libzmq has not: the server may accept the key later."""
+        if self.is_lost and now_ns - self._retried_ns >= self.retry_ns:
             self._retried_ns = now_ns
-            with contextlib.suppress(zmq.ZMQError):  # libzmq may have dropped the endpoint
-                self.socket.disconnect(self.endpoint)
-            self.socket.connect(self.endpoint)
+            self._connect_next()
+
+    def _connect_next(self) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # libzmq may have dropped the endpoint
+            self.socket.disconnect(self.endpoint)
+        self.endpoints = self._next_endpoints()
+        self.socket.connect(self.endpoint)
+
+
+def parse_endpoints(endpoint: str) -> list[str]:
+    """Return the endpoints of a list with commas, from a random one on: clients spread over the frontends."""
+    endpoints = [text.strip() for text in endpoint.split(",")]
+    first = secrets.randbelow(len(endpoints))
+    return endpoints[first:] + endpoints[:first]

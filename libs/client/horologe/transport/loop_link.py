@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from horologe.transport.dealer import RETRY_NS
-
 if TYPE_CHECKING:
     from horologe.core.outbox import Packet
     from horologe.core.session import Session
@@ -33,6 +31,8 @@ class LoopLink:
         self.dealer = dealer
         self.loop: asyncio.AbstractEventLoop | None = None
         self._context: zmq.Context[Any] | None = None
+        self._left: list[Dealer] = []
+        """Connections to frontends that drain. Their last answers still arrive."""
         self._unsent: list[Packet] = []
         self._flushing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -50,9 +50,7 @@ class LoopLink:
                 self._context.term()
                 raise
             self.loop = loop
-            loop.add_reader(self.dealer.socket.fd, self._on_readable)
-            loop.add_reader(self.dealer.monitor.fd, self._on_monitor_readable)
-            loop.call_soon(self._on_monitor_readable)
+            self._watch(loop)
         elif loop is not self.loop:
             raise RuntimeError("this AsyncClient belongs to another event loop; make one per loop")
         return loop
@@ -63,11 +61,21 @@ class LoopLink:
         for timer in (self._timer, self._retry):
             if timer:
                 timer.cancel()
-        self.loop.remove_reader(self.dealer.socket.fd)
-        self.loop.remove_reader(self.dealer.monitor.fd)
-        self.dealer.close()
+        for dealer in (self.dealer, *self._left):
+            self._close_dealer(self.loop, dealer)
         self._context.term()
         self._context = None
+
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.add_reader(self.dealer.socket.fd, self._on_readable)
+        loop.add_reader(self.dealer.monitor.fd, self._on_monitor_readable)
+        loop.call_soon(self._on_monitor_readable)
+
+    @staticmethod
+    def _close_dealer(loop: asyncio.AbstractEventLoop, dealer: Dealer) -> None:
+        loop.remove_reader(dealer.socket.fd)
+        loop.remove_reader(dealer.monitor.fd)
+        dealer.close()
 
     def post(self) -> None:
         """Send the packets of the session at the end of this turn of the loop."""
@@ -84,6 +92,12 @@ class LoopLink:
             self._unsent = self.session.packets(now_ns)
         while self._unsent and self.dealer.send(self._unsent[0]):
             del self._unsent[0]
+        if self.session.is_moving and not self._unsent and self.loop is not None:
+            self._left.append(self.dealer)
+            self.dealer = self.dealer.leave(self.session.leave())
+            self._watch(self.loop)
+            self._schedule_retry()
+            self.loop.call_soon(self._on_readable)  # the last packet was sent, and answers may have arrived meanwhile
         self._arm(now_ns)
         if self.dealer.event_mask() & zmq.POLLIN:
             self._on_readable()
@@ -99,8 +113,19 @@ class LoopLink:
             session.receive(now_ns, dealer.receive())
         else:
             asyncio.get_running_loop().call_soon(self._on_readable)
-        if self._unsent or session.has_packets(now_ns):
+        if self._left:
+            self._read_left(now_ns)
+        if self._unsent or session.is_moving or session.has_packets(now_ns):
             self.post()
+
+    def _read_left(self, now_ns: int) -> None:
+        """Read the last answers of frontends that drain, and close the connections that these have ended."""
+        for dealer in list(self._left):
+            while dealer.event_mask() & zmq.POLLIN:
+                self.session.receive(now_ns, dealer.receive())
+            if dealer.has_ended(self.session, now_ns) and self.loop is not None:
+                self._left.remove(dealer)
+                self._close_dealer(self.loop, dealer)
 
     def _on_monitor_readable(self) -> None:
         if self._context is None:
@@ -117,10 +142,11 @@ class LoopLink:
     def _schedule_retry(self) -> None:
         """Reconnect later, if libzmq has not reconnected by then."""
         if self.dealer.is_lost and self._retry is None and self.loop is not None:
-            self._retry = self.loop.call_later(RETRY_NS / 1e9 + EARLY_S, self._reconnect)
+            self._retry = self.loop.call_later(self.dealer.retry_ns / 1e9 + EARLY_S, self._reconnect)
 
     def _reconnect(self) -> None:
         self._retry = None
+        self._on_monitor_readable()  # it may have connected
         self.dealer.reconnect(time.monotonic_ns())
         self._schedule_retry()
 

@@ -126,25 +126,27 @@ class Histogram:
     def __init__(self, bounds: tuple[int, ...] = BUCKETS_NS) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        self.total = 0
         self.sum = 0
+
+    @property
+    def total(self) -> int:
+        """Number of values."""
+        return sum(self.counts)
 
     def observe(self, value: int) -> None:
         """Add a value."""
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
-        self.total += 1
         self.sum += value
 
     def merge(self, other: Histogram) -> None:
         """Add the values of a histogram with the same bounds."""
         self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
-        self.total += other.total
         self.sum += other.sum
 
     def cumulative_counts(self, positions: Iterable[int]) -> list[int]:
         """Return the number of values up to each of these bounds, and that of all values.
 
-        The exporter's thread calls this while the core adds values, so the total is not read from `total`.
+        The exporter's thread calls this while the core adds values: all numbers are of one moment.
         """
         cumulative = list(accumulate(self.counts))
         return [*(cumulative[position] for position in positions), cumulative[-1]]

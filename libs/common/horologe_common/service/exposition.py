@@ -1,6 +1,6 @@
 """Metrics of a process in Prometheus' text format.
 
-prometheus-client writes the same format at 20 times the CPU time, while it holds the interpreter lock that the event
+prometheus-client writes the same format at 15 times the CPU time, while it holds the interpreter lock that the event
 loop needs (docs/observing.md#cost-of-metrics).
 """
 

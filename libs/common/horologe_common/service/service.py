@@ -22,6 +22,7 @@ from horologe_common.service.malloc import return_large_blocks
 from horologe_common.service.metrics import MetricsSettings
 from horologe_common.service.process_stats import process_stats
 from horologe_common.service.settings import SettingsError, load_settings
+from horologe_common.service.trace_export import TracingSettings, start_tracing
 from horologe_common.transport.links import Links
 from horologe_common.transport.reactor import Reactor
 from horologe_common.transport.sockets import LinkSettings
@@ -87,18 +88,25 @@ class Service:
         client_core: str = "",
         follows_directory: bool = False,
         start: Sequence[Callable[[Reactor], Coroutine[Any, Any, None]]] = (),
+        endpoints: Sequence[Callable[[Reactor], Coroutine[Any, Any, None]]] = (),
         prepare: Callable[[Reactor], None] | None = None,
     ) -> None:
-        """Run until SIGTERM. `prepare` gets the reactor before it runs. `start` are coroutines beside it."""
+        """Run until SIGTERM. `prepare` gets the reactor before it runs. `start` and `endpoints`: see `Reactor`."""
         protect_memory()
         reactor = Reactor(cores, links)
         reactor.start = [lambda begin=begin: begin(reactor) for begin in start]  # type: ignore[misc]
+        reactor.endpoints = [lambda begin=begin: begin(reactor) for begin in endpoints]  # type: ignore[misc]
         if prepare:
             prepare(reactor)
+
+        def is_ready() -> bool:
+            return links.is_ready() and not reactor.is_stopping
+
         try:
             links.open([core.address for core in cores], client_core, follows_directory)
+            end_tracing = start_tracing(reactor, cores, self.settings(TracingSettings, "tracing"), self.name)
             settings = self.settings(MetricsSettings, "metrics")
-            exporter = metrics.serve(settings, lambda: _stats(reactor, self.name), links.is_ready)
+            exporter = metrics.serve(settings, lambda: _stats(reactor, self.name), is_ready)
         except SettingsError as error:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
         log.info("ready", cores=[core.address for core in cores])
@@ -106,6 +114,8 @@ class Service:
             reactor.core_host, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address)
         )
         reactor.run()
+        if end_tracing:
+            end_tracing()
         if recorder:
             recorder.write("stop")
         if exporter:

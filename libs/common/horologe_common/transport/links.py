@@ -16,7 +16,7 @@ from zmq.utils.monitor import recv_monitor_message
 from horologe_common.service.log import logger
 from horologe_common.status import Status
 from horologe_common.transport.clients.client_connection import ClientConnection
-from horologe_common.transport.clients.client_server import ClientLimits, ClientServer
+from horologe_common.transport.clients.client_server import BACKLOG, ClientLimits, ClientServer, listen
 from horologe_common.transport.heartbeats import Heartbeats
 from horologe_common.transport.outgoing_links import OutgoingLinks
 from horologe_common.transport.peers import Peers, Route, stream_route
@@ -102,7 +102,7 @@ class Links:
         for endpoint in streams:
             self.streams.bind(endpoint)
         if self.clients and settings.keys:
-            self._public = self._packets.public = self._sockets.bind_router("clients", self.clients)
+            self._public = self._packets.public = self._bind_clients()
         elif self.clients:
             self.client_server.bind(self.clients)
         self.outgoing.open()
@@ -110,6 +110,12 @@ class Links:
     async def keep_alive(self) -> None:
         """Send heartbeats and connect lost links again, until cancelled."""
         await self._heartbeats.run(self.settings.silence_ns)
+
+    def stop_listening(self) -> None:
+        """Accept no more clients. Peers may still connect: requests in flight need them."""
+        self.client_server.stop_listening()
+        if self._public:
+            self._sockets.stop_listening(self._public)
 
     def close(self) -> None:
         self.client_server.close()
@@ -166,6 +172,14 @@ class Links:
         """Send one packet. Never wait: drop and count it if the peer is lost or does not read."""
         if not self._send(route, envelopes, buffers):
             self.dropped += sum(len(envelope.messages) for envelope in envelopes)
+
+    def _bind_clients(self) -> zmq.Socket[bytes]:
+        """Return the socket of clients with keys. libzmq cannot share a port, but takes a socket that does."""
+        shared = self.clients if self.client_server.limits.reuse_port else ()
+        listeners = {endpoint: listen(endpoint, True) for endpoint in shared if endpoint.startswith("tcp://")}
+        for listener in listeners.values():
+            listener.listen(BACKLOG)
+        return self._sockets.bind_router("clients", self.clients, listeners)
 
     def _drain(self, sock: zmq.Socket[bytes], inbox: list[Arrival]) -> bool:
         routed, unpack = self._is_router(sock), self._packets.unpack

@@ -65,7 +65,10 @@ def log_fault(core: Core | None, message: Any, error: Exception) -> None:
 
 
 class Reactor:
-    """Runs the cores of one process. `start` are coroutines beside the cores (an HTTP server), cancelled at the end."""
+    """Runs the cores of one process. `start` are coroutines beside the cores, cancelled at the end.
+
+    `endpoints` are coroutines that serve clients (an HTTP server). They end by themselves once `draining` is set.
+    """
 
     def __init__(
         self, cores: Sequence[Core], links: Links, start: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
@@ -73,7 +76,10 @@ class Reactor:
         self.core_host = CoreHost(cores, monotonic_ns, links, log_fault)
         self.links = links
         self.start = start
+        self.endpoints: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
         self.drain_ns = links.settings.drain_ns
+        self.is_stopping = False
+        """Set by the first signal: the process reports not ready."""
         self._posted: deque[Arrival] = deque()
         self._watched: dict[zmq.Socket[bytes], tuple[int, int]] = {}
         """Descriptors of each socket and of its monitor."""
@@ -132,7 +138,7 @@ class Reactor:
     async def serve(self) -> None:
         """Run in the current asyncio loop until SIGTERM or SIGINT."""
         self.loop = asyncio.get_running_loop()
-        self._stopped = asyncio.Event()
+        self._stopped, self.draining = asyncio.Event(), asyncio.Event()
         self.alarm = Alarm(self.loop, self._on_alarm)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -144,7 +150,8 @@ class Reactor:
         await self.links.streams.start()
         await self.links.client_server.start(self._schedule)
         self.core_host.introduce_cores(self.links.host)
-        tasks = [asyncio.ensure_future(begin()) for begin in (self.links.keep_alive, *self.start)]
+        self._serving = [asyncio.ensure_future(begin()) for begin in self.endpoints]
+        tasks = [asyncio.ensure_future(begin()) for begin in (self.links.keep_alive, *self.start)] + self._serving
         for task in tasks:
             task.add_done_callback(self._on_task_done)
         gc.collect()
@@ -193,18 +200,34 @@ class Reactor:
                 gc.collect(1)
 
     async def _drain(self) -> None:
-        """Accept nothing new and finish what is in flight, for at most `drain_ns` or until a second signal."""
+        """Report not ready, then accept no more clients, then finish what is in flight.
+
+        This takes at most `drain_ns`, or until a second signal. The cores drain one after the other: the selector of an
+        edge serves its frontend until the clients have moved.
+        """
         self._stopped.clear()
-        cores = [core for core in self.core_host if isinstance(core, Drains)]
-        for core in cores:
-            core.drain()
-        self.core_host.wake_all()
-        self._schedule()
-        until_ns = monotonic_ns() + self.drain_ns
-        while not all(core.drained() for core in cores) and monotonic_ns() < until_ns and not self._stopped.is_set():
+        self.is_stopping = True
+        begin_ns = monotonic_ns()
+        until_ns = begin_ns + self.drain_ns
+        await self._wait_until(lambda: False, min(until_ns, begin_ns + self.links.settings.notice_ns))
+        self.links.stop_listening()
+        self.draining.set()
+        finished = True
+        for core in self.core_host:
+            if isinstance(core, Drains):
+                core.drain()
+                self.core_host.wake_all()
+                self._schedule()
+                finished &= await self._wait_until(core.drained, until_ns)
+            finished &= await self._wait_until(lambda: all(task.done() for task in self._serving), until_ns)
+        log.info("drained" if finished else "aborted")
+
+    async def _wait_until(self, condition: Callable[[], bool], until_ns: int) -> bool:
+        """Wait for a condition until this time or a signal. Return whether it holds."""
+        while not condition() and monotonic_ns() < until_ns and not self._stopped.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopped.wait(), DRAIN_POLL_S)
-        log.info("drained" if all(core.drained() for core in cores) else "aborted")
+        return condition()
 
     def _on_task_done(self, task: asyncio.Future[None]) -> None:
         """End the process with the error of a task that has failed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,10 @@ from horologe_common.transport.accept_limit import AcceptLimit
 from horologe_common.transport.keys import KeyHolders, is_local, is_private, load_keys, service_keys, service_public_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 HIGH_WATER = 10_000
+NO_LISTENERS: Mapping[str, socket.socket] = {}
 HEARTBEAT_MS = 1_000
 """ZMTP heartbeats detect clients that are stopped or unreachable. The socket itself detects a peer that dies. Links
 between services have heartbeats of their own (heartbeats.py)."""
@@ -49,7 +51,10 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Allow TCP between services, and TCP for clients on other than loopback addresses, without keys. A program that
     can connect to an open endpoint between services can pose as a worker and give wrong answers."""
     drain_ns: int = s(10)
-    """Timeout for requests in flight when the process stops."""
+    """Maximum time from SIGTERM to the end of the process. Requests that are then in flight are lost."""
+    notice_ns: int = 0
+    """Time from SIGTERM, within `drain_ns`, in which the process reports not ready, but accepts connections and works
+    as before. Set it to the time that a load balancer needs to notice."""
     silence_ns: int = s(1)
     """The link to a peer that sends nothing for this time is lost, and connected again. Heartbeats are sent four
     times as often. Over ZeroMQ, raise it if the largest frame takes longer to transfer."""
@@ -71,6 +76,8 @@ class Sockets:
         self.settings = settings
         self.monitors: dict[zmq.Socket[bytes], zmq.Socket[bytes]] = {}
         """Every socket, with the monitor that reports its new and lost connections."""
+        self._bound: dict[zmq.Socket[bytes], list[str]] = {}
+        """Bound socket -> its endpoints, with the ports that the system has chosen."""
         self._accept_limits: dict[zmq.Socket[bytes], AcceptLimit] = {}
 
     def open(self) -> None:
@@ -113,8 +120,13 @@ class Sockets:
                 "links.keys, or use unix://PATH on one machine, or set links.allow_open = true to run without keys"
             )
 
-    def bind_router(self, domain: str, endpoints: Sequence[str]) -> zmq.Socket[bytes]:
-        """Return a bound ROUTER. `domain` selects the accepted keys: those of `internal` peers or of `clients`."""
+    def bind_router(
+        self, domain: str, endpoints: Sequence[str], listeners: Mapping[str, socket.socket] = NO_LISTENERS
+    ) -> zmq.Socket[bytes]:
+        """Return a bound ROUTER. `domain` selects the accepted keys: those of `internal` peers or of `clients`.
+
+        `listeners`: the sockets of endpoints that are bound already.
+        """
         sock = self._socket(zmq.ROUTER)
         sock.setsockopt(zmq.ROUTER_MANDATORY, 1)
         if domain == "internal":
@@ -127,10 +139,17 @@ class Sockets:
             sock.zap_domain = domain.encode()
         self._accept_limits[sock] = AcceptLimit(at_most(self.settings.max_connections, 1))
         for endpoint in endpoints:
+            sock.setsockopt(zmq.USE_FD, listeners[endpoint].detach() if endpoint in listeners else -1)
             sock.bind(endpoint)
+            self._bound.setdefault(sock, []).append(sock.getsockopt_string(zmq.LAST_ENDPOINT))
             if domain == "internal" and endpoint.startswith("ipc://") and is_private(endpoint):
                 os.chmod(endpoint.removeprefix("ipc://"), 0o600)
         return sock
+
+    def stop_listening(self, sock: zmq.Socket[bytes]) -> None:
+        """Accept no more connections on a bound socket. Those that are open go on."""
+        for endpoint in self._bound.pop(sock, ()):
+            sock.unbind(endpoint)
 
     def count_connection(self, sock: zmq.Socket[bytes], event: Any) -> bool:
         """Count the connections of a bound socket. Return True if this is all that the event of its monitor is for."""

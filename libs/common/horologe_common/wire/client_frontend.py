@@ -34,6 +34,8 @@ class Predict(Message, frozen=True, tag=1):
     in sockets. 0: unknown."""
     name: str = ""
     """The client's own name of the request, such as the `id` of an HTTP request. Only recordings use it."""
+    traceparent: str = ""
+    """Trace of the sender, as in the header of W3C Trace Context. Empty: the sender does not trace the request."""
 
 
 class Answer(Message, frozen=True, tag=2):

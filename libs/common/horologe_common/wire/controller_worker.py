@@ -76,6 +76,8 @@ class Result(Message, frozen=True, tag=53):
     ready_ns: int = 0
     rows: tuple[RowStatus, ...] = ()
     reason: str = ""
+    lanes_end_ns: tuple[int, ...] = ()
+    """Ends of INPUT and OUTPUT. Empty if the model does them in EXEC, or did not run."""
 
 
 class Ping(Message, frozen=True, tag=54):
@@ -161,7 +163,11 @@ class Scan(Message, frozen=True, tag=57):
 
 
 class Drain(Message, frozen=True, tag=58):
-    """Finish what is in flight and accept nothing new. A worker sends it to say that it is draining."""
+    """The sender stops: send it no further work. The receiver replies with Drain behind the last work that it has sent.
+
+    It goes from worker to controller, from selector to frontend, and from frontend to client. What arrives before the
+    reply is still done. A controller that sends it first makes the worker stop its work.
+    """
 
 
 WorkerMessage: TypeAlias = Infer | Load | Unload | Result | Ping | Pong | Register | Scan | Drain

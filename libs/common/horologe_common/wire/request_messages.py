@@ -29,6 +29,8 @@ class Query(Message, frozen=True, tag=20):
     context: str = ""
     content_hash: bool = False
     """Whether the answer must name the contents of the models."""
+    traceparent: str = ""
+    """Trace and span of the request, if it is traced."""
 
 
 class Release(Message, frozen=True, tag=21):
@@ -55,6 +57,8 @@ class Submit(Message, frozen=True, tag=30):
     length: int = 0
     application: str = ""
     solo: bool = False
+    traceparent: str = ""
+    """As in Query."""
 
 
 class Outcome(Message, frozen=True, tag=31):

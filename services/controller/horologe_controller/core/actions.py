@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from horologe_common.core.instruments import ModelCounters
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
@@ -17,7 +15,7 @@ from horologe_controller.core.scheduling.scheduler import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from horologe_common.core.instruments import Stats
+    from horologe_common.core.instruments import Histogram, Stats
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Register, Result
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
@@ -58,7 +56,7 @@ class Actions:
         for share, model in plan.unload:
             yield self._unload(share, model)
         for share, model in plan.load:
-            yield self._load(now_ns, share, model)
+            yield self.load_model(now_ns, share, model)
         for batch in plan.start:
             yield from self._start_batch(now_ns, batch)
 
@@ -140,7 +138,7 @@ class Actions:
             outs.append(Out(address, Dispatch(action.id, share.worker, tuple(input_ids))))
         return outs
 
-    def _load(self, now_ns: int, share: Share, model: str) -> Out:
+    def load_model(self, now_ns: int, share: Share, model: str) -> Out:
         """Return a LOAD, and reserve the model's pages."""
         share.reserve_pages(model, self._cluster.specs[model].pages, loading=True)
         expected_ns = share.predict(now_ns, model, LOAD_SIZE)
@@ -192,13 +190,13 @@ def _lane(action: Action) -> Lane:
     return action.share.exec if action.kind == "infer" else action.share.load
 
 
-class ModelTotals(msgspec.Struct):
-    """Executed work of a model since the start."""
+class ModelTotals:
+    """Executed work of a model since the start. `batch_rows` counts the batches by their rows."""
 
-    batches: int = 0
-    rows: int = 0
-    exec_ns: int = 0
-    expected_ns: int = 0
+    def __init__(self, batch_rows: Histogram) -> None:
+        self.batch_rows = batch_rows
+        self.exec_ns = 0
+        self.expected_ns = 0
 
 
 class ActionMetrics:
@@ -229,12 +227,11 @@ class ActionMetrics:
                 rows -= sum([action.requests[row.id].rows for row in result.rows])
             totals = self._models.get(labels)
             if totals is None:
-                totals = self._models[labels] = ModelTotals()
-            totals.batches += 1
-            totals.rows += rows
+                batch_rows = stats.create_histogram("horologe_batch_rows", *labels)
+                totals = self._models[labels] = ModelTotals(batch_rows)
+            totals.batch_rows.observe(rows)
             totals.exec_ns += took_ns
             totals.expected_ns += action.expected_ns
-            stats.observe("horologe_batch_rows", *labels, value=rows)
 
     def publish(self, specs: Iterable[ModelSpec]) -> None:
         """Set the metrics of executed work, and create the counters of refusals of the models."""
@@ -242,8 +239,8 @@ class ActionMetrics:
         self.refusals.announce(specs)
         for labels, totals in list(self._models.items()):
             self.refusals.create(*labels)
-            stats.set("nv_inference_exec_count", *labels, to=totals.batches)
-            stats.set("nv_inference_count", *labels, to=totals.rows)
+            stats.set("nv_inference_exec_count", *labels, to=totals.batch_rows.total)
+            stats.set("nv_inference_count", *labels, to=totals.batch_rows.sum)
             stats.set("nv_inference_compute_infer_duration_us", *labels, to=totals.exec_ns // 1000)
             stats.set("horologe_exec_seconds_total", *labels, to=totals.exec_ns / 1e9)
             stats.set("horologe_expected_exec_seconds_total", *labels, to=totals.expected_ns / 1e9)

@@ -34,11 +34,13 @@ from horologe_common.wire import (
     UseScheduler,
     Watch,
 )
+from horologe_controller.core.action_tracer import ActionTracer
 from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.activity_recorder import ActivityRecorder
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.cluster.description import describe_shares
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
+from horologe_controller.core.cluster.handover import Handovers
 from horologe_controller.core.cluster.planned_models import apply_plan
 from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.cluster_metrics import publish_cluster, publish_requests
@@ -84,12 +86,18 @@ class Controller:
             self._activity,
         )  # fmt: skip
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
+        self._handovers = Handovers(self.cluster)
         self._load_backoff = LoadBackoff(settings.load_backoff_ns, settings.load_backoff_max_ns)
+        self._tracer: ActionTracer | None = None
         self._peers: dict[str, str] = {}
         """Address -> host of every connected peer."""
         self._now_ns = 0
         self._ping_ns = 0
         self._wake_ns: int | None = None
+
+    def start_tracing(self, per_second: float, own_per_second: float) -> None:
+        """See `Traces`. The frontends choose the requests."""
+        self._tracer = ActionTracer(self._post)
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Handle a message of a submitter, a worker, a frontend (for a client) or the host."""
@@ -130,6 +138,8 @@ class Controller:
         self._load_backoff.end_expired(now_ns, self.cluster)
         if self.catalogue.discovery.missing:
             self._discover_workers(now_ns)
+        if self._handovers.until_ns:
+            self.out.extend(self._handovers.release_finished(now_ns))
         self._adopt_model_changes(now_ns)
         if self._choice.wanted is not None:
             self._change_scheduler(now_ns)
@@ -183,7 +193,8 @@ class Controller:
     def wakeup_ns(self) -> int | None:
         ping_ns = self._ping_ns if self.cluster.workers else None
         events_ns = self._events.due_ns
-        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), ping_ns, events_ns, *self._discovery_times())
+        times = (*self._discovery_times(), *self._handovers.until_ns.values())
+        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), ping_ns, events_ns, *times)
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def _discovery_times(self) -> tuple[int | None, ...]:
@@ -219,6 +230,8 @@ class Controller:
         if (finished := self._actions.finish_action(now_ns, sender, result)) is None:
             return
         action, end_ns = finished
+        if self._tracer is not None:
+            self._tracer.record_action(now_ns, action, result, end_ns)
         try:
             self._record_result(now_ns, action, end_ns, result)
         finally:
@@ -234,8 +247,8 @@ class Controller:
         if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
             dynamic = self.cluster.distributions.get(action.model)
             estimate.observe(now_ns, action.batch_size, took_ns, steady=dynamic is None)
-            if dynamic is not None and (steady_ns := dynamic.steady_ns(action.requests, action.batch_size)):
-                action.share.pace.observe(now_ns, 1000 * took_ns // steady_ns)
+            if dynamic is not None and (mean_ns := dynamic.mean_batch_ns(action.requests, action.batch_size)):
+                action.share.dynamic_pace.observe(now_ns, took_ns, mean_ns)
         if action.kind == "load":
             action.share.finish_load(action.model, ok=ok)
             if result.status == Status.FAILED:
@@ -312,13 +325,15 @@ class Controller:
             self.out.append(Out(sender, state))
 
     def _on_status(self, now_ns: int, sender: str, message: Pong | Drain | Ping) -> None:
-        """Update the clock of a worker, stop planning for a worker that drains, or answer a selector."""
+        """Update the clock of a worker, release a worker that drains, or answer a selector."""
         if isinstance(message, Ping):
             reserved_ns = self.cluster.latency.returns.high_quantile(now_ns) or 0
             self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
         elif worker := self.cluster.workers.get(sender):
             if isinstance(message, Drain):
-                self.cluster.drain_worker(worker)
+                self._handovers.begin(
+                    now_ns, worker, lambda share, model: self.out.append(self._actions.load_model(now_ns, share, model))
+                )
             else:
                 self.cluster.observe_clock(worker, message.sent_ns, message.peer_ns, now_ns)
 
@@ -337,6 +352,7 @@ class Controller:
         if self._events.remove_tuner(address):
             self._choice.request_default()
         if worker := self.cluster.workers.get(address):
+            self._handovers.remove_worker(worker)
             self.cluster.remove_worker(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)
             self.out.extend(self.catalogue.refresh_and_announce())

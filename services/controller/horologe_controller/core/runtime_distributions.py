@@ -40,8 +40,6 @@ HOPELESS_QUANTILE = 0.01
 """A request is refused when fewer than 1% of its kind would still finish in time."""
 SLOW_STEP, MOST_STEPS = 1.25, 24
 """Slowness of a device is distinguished in powers of 1.25, up to 200 times."""
-CERTAIN = 1.5
-"""A batch counts for the pace of its share if its 90th percentile is at most this multiple of its 10th."""
 MAX_CACHED_KINDS, MAX_CACHED_ROWS = 4096, 1024
 """Cached pairs of application and length, and longest rows. A cache is cleared when it is full."""
 
@@ -145,13 +143,12 @@ class RuntimeDistributions:
             self._slowed[step] = slowed
         return slowed
 
-    def steady_ns(self, requests: Sequence[Request], size: int) -> int:
-        """Return the usual duration of a batch of these requests; 0 if it is too uncertain to tell a slow device."""
+    def mean_batch_ns(self, requests: Sequence[Request], size: int) -> float:
+        """Return the mean duration of a batch of these requests; 0 if one of them has several rows."""
         if any(request.rows > 1 for request in requests):
-            return 0
+            return 0.0
         row = self.longest_row(tuple(sorted([self.kind_of(one.application, one.length) for one in requests])))
-        low_ns, high_ns = (self.base_ns + self.scale(size) * row_ns for row_ns in (row.low_ns, row.high_ns))
-        return int(low_ns + high_ns) // 2 if high_ns <= CERTAIN * low_ns else 0
+        return self.base_ns + self.scale(size) * row.mean_ns
 
     def kind_of(self, application: str, length: int) -> int:
         """Return the most specific kind for a request: its own bucket of lengths, or the nearest above."""

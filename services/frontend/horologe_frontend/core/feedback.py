@@ -82,7 +82,8 @@ class FeedbackForwarder:
         self._builder = builder
         self._retained_inputs = retained_inputs
         self._forwarded: dict[int, ForwardedFeedback] = {}
-        self._open = 0
+        self.open = 0
+        """Feedback without a reply."""
         self._last_id = 0
 
     def forward_feedback(self, now_ns: int, client: str, message: Feedback, buffers: Sequence[Buffer]) -> Iterator[Out]:
@@ -104,7 +105,7 @@ class FeedbackForwarder:
                 by_selector.setdefault(selector, []).append((index, prepared))
             except HorologeError as error:
                 pending.record_statuses((index,), (int(error.status),), error.reason, error.retry_after_ns)
-        self._open += 1
+        self.open += 1
         for selector, items in by_selector.items():
             yield self._forward_items(now_ns, pending, application.name, selector, items)
         if not pending.unacknowledged:
@@ -143,7 +144,7 @@ class FeedbackForwarder:
 
     def check(self) -> None:
         assert len(self.timers) == len(self._forwarded)
-        assert len({id(part.pending) for part in self._forwarded.values()}) == self._open <= self._settings.max_pending
+        assert len({id(part.pending) for part in self._forwarded.values()}) == self.open <= self._settings.max_pending
 
     def _fail_part(self, key: int, reason: str) -> Iterator[Out]:
         """Finish the items as LOST: the selector may or may not have learned from them."""
@@ -157,7 +158,7 @@ class FeedbackForwarder:
             yield self._acknowledge(part.pending)
 
     def _acknowledge(self, pending: PendingFeedback) -> Out:
-        self._open -= 1
+        self.open -= 1
         statuses, reason = tuple(pending.statuses), pending.reason
         return Out(pending.client, Acknowledged(pending.client_id, statuses, reason, pending.retry_after_ns))
 
@@ -170,7 +171,7 @@ class FeedbackForwarder:
         self._builder.check_size(buffers)
         if not self._declared.has_selectors():
             raise Refused("no selector is connected", RETRY_NS)
-        if self._open >= self._settings.max_pending:
+        if self.open >= self._settings.max_pending:
             raise Refused(f"{self._settings.max_pending} lists of feedback are open already", RETRY_NS)
         application = self._declared.find_application(message.application)
         if not self._declared.serving_selectors(application.name):

@@ -60,6 +60,9 @@ class PendingCalls:
         self._by_client: dict[str, dict[int, bool]] = {}
         self._last_id = 0
 
+    def __len__(self) -> int:
+        return len(self._pending)
+
     def start_call(self, now_ns: int, client: str, message: Call, receiver: str) -> Out:
         """Return the forwarded call; or the reply LOST without a receiver, REFUSED if a limit is reached."""
         if not receiver:
@@ -219,6 +222,10 @@ class CallForwarder:
         """Drop the calls of a disconnected client."""
         self._calls.drop_client(client)
 
+    def pending(self) -> int:
+        """Return the number of calls and of feedback without a reply."""
+        return len(self._calls) + self._feedback.open
+
     def check(self) -> None:
         self._calls.check()
         self._feedback.check()
@@ -269,7 +276,7 @@ class CallForwarder:
                     self._declared.discard_signatures()
                     self._metrics.create_model_counters()
             case wire.Applications(id=0):
-                if sender in self._selectors and self.order.accept(sender, message.number):
+                if sender in self._selectors.connected and self.order.accept(sender, message.number):
                     self._metrics.replace_applications(
                         self._declared.replace_announcement(sender, message.applications)
                     )

@@ -18,13 +18,15 @@ from horologe_common.core.faults import for_each
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, Status
-from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Predict, Release, Settle
+from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, Predict, Release, Settle
 from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
 from horologe_frontend.core.catalogue import ModelCatalogue
+from horologe_frontend.core.draining import ClientDrain
 from horologe_frontend.core.fair_shares import FairShares
 from horologe_frontend.core.feedback import FeedbackForwarder
 from horologe_frontend.core.forwarding import CallForwarder
 from horologe_frontend.core.overload import PendingLimit
+from horologe_frontend.core.request_tracer import RequestTracer
 from horologe_frontend.core.requests import (
     REPLACED_BY_DEFAULT,
     OpenRequests,
@@ -77,11 +79,13 @@ class Frontend:
         feedback = FeedbackForwarder(settings, declared, selectors, builder, self._retained_inputs)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
         self._settling = Settling(self._requests)
-        self._timers = (self._requests, self._retained_inputs.timers, *self._calls.timers)
+        self._tracer: RequestTracer | None = None
+        self._timers: tuple[Any, ...] = (self._requests, self._retained_inputs.timers, *self._calls.timers)
         self._workers: dict[str, bool] = {}
         self._from_clients: dict[type, MessageHandler] = {
             Predict: self._on_predict,
             Cancel: self._on_cancel,
+            Drain: self._on_drain,
             PeerDisconnected: self._on_peer_disconnected,
         }
         self._from_peers: dict[type, MessageHandler] = {
@@ -93,12 +97,25 @@ class Frontend:
             PeerConnected: self._on_peer_connected,
         }
 
+    @property
+    def is_tracing(self) -> bool:
+        return self._tracer is not None
+
+    def start_tracing(self, per_second: float, own_per_second: float) -> None:
+        """See `Traces`."""
+        self._tracer = RequestTracer(self.address, per_second, own_per_second, lambda out: self.out.append(out))
+
     def drain(self) -> None:
-        """Refuse new requests."""
-        self._limit.draining = True
+        """Report not ready, and move the clients to another frontend."""
+        self._limit.drain = drain = ClientDrain(lambda out: self.out.append(out))
+        self._timers = (*self._timers, drain)
+        for request in self._requests:
+            drain.notify_client(request.client)
 
     def drained(self) -> bool:
-        return not self._requests
+        """Return True if nothing is open, and the clients send nothing more."""
+        drain = self._limit.drain
+        return not self._requests and not self._calls.pending() and (drain is None or drain.is_complete())
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Handle a message of a client or a peer. Messages that only peers may send are ignored from clients."""
@@ -123,6 +140,8 @@ class Frontend:
         self._default_lead.measure_delay(now_ns)
         self.out.extend(self._calls.fail_expired(now_ns))
         self._retained_inputs.release_expired(now_ns)
+        if self._limit.drain:
+            self._limit.drain.expire(now_ns)
         if expired := self._requests.pop_expired(now_ns):
             for_each(expired, lambda request: self._expire(now_ns, request))
         if self._shares.windows:
@@ -146,7 +165,7 @@ class Frontend:
     def is_ready(self) -> bool:
         """Return whether requests can be served: selector and controller are connected, and it is not draining."""
         connected = bool(self._selectors and self._calls.controller)
-        return connected and self.catalogue.is_announced and not self._limit.draining
+        return connected and self.catalogue.is_announced and self._limit.drain is None
 
     def pending(self) -> int:
         return len(self._requests)
@@ -179,6 +198,8 @@ class Frontend:
             self.out.append(Out(client, Answer(message.id, int(error.status), (), error.reason, error.retry_after_ns)))
             return
         self._requests.add(request)
+        if self._tracer is not None:
+            self._tracer.start_request(now_ns, request, message)
         if wait_ns is not None:
             self._shares.hold(request)
             return
@@ -226,6 +247,8 @@ class Frontend:
             answer = msgspec.structs.replace(answer, id=request.client_id, inputs_retained=False)
             self.out.append(Out(request.client, answer, buffers))
         self._metrics.count_finished(now_ns, request, answer)
+        if self._tracer is not None:
+            self._tracer.finish_request(now_ns, request, answer)
         if self._shares.windows:
             for released in self._shares.on_finished(now_ns, request, answer):
                 self._send_query(now_ns, released)
@@ -255,6 +278,14 @@ class Frontend:
             if request := self._requests.find_by_client_id(client, client_id):
                 answer = Answer(request.id, int(Status.CANCELLED), (), "cancelled by the client")
                 self._give_up(now_ns, request, answer)
+
+    def _on_drain(self, now_ns: int, sender: str, message: Drain, buffers: Sequence[Buffer]) -> None:
+        """Handle the Drain of a selector, which wants no further queries, or the reply of a client."""
+        if role(sender) == "selector":
+            self._selectors.drain_selector(sender)
+            self.out.append(Out(sender, Drain()))
+        elif self._limit.drain:
+            self._limit.drain.on_client_moved(sender)
 
     def _on_dispatch(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         for input_id in dispatch.input_ids:
@@ -314,3 +345,5 @@ class Frontend:
                 self._builder.send_delays.drop_client(address)
                 self._on_cancel(now_ns, address, Cancel(tuple(self._requests.ids_of_client(address))), ())
                 self._calls.drop_client(address)
+                if self._limit.drain:
+                    self._limit.drain.remove_client(address)

@@ -14,6 +14,7 @@ from horologe_common.status import InvalidInput, Refused
 from horologe_frontend.core.fair_shares import FREE_REQUESTS
 
 if TYPE_CHECKING:
+    from horologe_frontend.core.draining import ClientDrain
     from horologe_frontend.core.fair_shares import FairShares
     from horologe_frontend.core.requests import OpenRequests
 
@@ -40,8 +41,8 @@ class PendingLimit:
     """Limits the open requests to `max_pending`. One client gets at most as many as are then left for the others."""
 
     def __init__(self, requests: OpenRequests, shares: FairShares, max_pending: int) -> None:
-        self.draining = False
-        """No request is accepted any more."""
+        self.drain: ClientDrain | None = None
+        """Set while the frontend drains."""
         self._requests = requests
         self._shares = shares
         self._max_pending = max_pending
@@ -55,8 +56,8 @@ class PendingLimit:
         own = requests.ids_of_client(client)
         if client_id in own:
             raise InvalidInput(f"id: got {client_id}, which is still open")
-        if self.draining:
-            raise Refused("draining", retry_after_ns=ms(1000))
+        if self.drain is not None:
+            self.drain.admit_request(now_ns, client)
         left, count = self._max_pending - len(requests), len(own)
         if left <= 0 or count > left:
             raise Refused(f"{len(requests)} requests are open already", retry_after_ns=ms(100))

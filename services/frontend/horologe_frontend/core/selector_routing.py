@@ -25,6 +25,8 @@ class SelectorRouter:
 
     def __init__(self, declared: DeclaredApplications) -> None:
         self.connected: list[str] = []
+        """The selectors that accept queries."""
+        self._draining: dict[str, bool] = {}
         self._declared = declared
         self._marks: dict[bytes, str] = {}
         self._turn = 0
@@ -33,7 +35,8 @@ class SelectorRouter:
         return bool(self.connected)
 
     def __contains__(self, address: str) -> bool:
-        return address in self.connected
+        """Return whether the selector can still answer."""
+        return address in self.connected or address in self._draining
 
     def add_selector(self, address: str) -> None:
         if address not in self.connected:
@@ -41,9 +44,16 @@ class SelectorRouter:
         self._marks[selector_mark(address)] = address
 
     def remove_selector(self, address: str) -> None:
+        if address in self:
+            del self._marks[selector_mark(address)]
+        self.drain_selector(address)
+        self._draining.pop(address, None)
+
+    def drain_selector(self, address: str) -> None:
+        """Send no further query to a selector. It still answers those that it has."""
         if address in self.connected:
             self.connected.remove(address)
-            del self._marks[selector_mark(address)]
+            self._draining[address] = True
         self._declared.remove_selector(address)
 
     def route_query(self, query: Query) -> str:

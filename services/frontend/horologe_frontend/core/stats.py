@@ -47,29 +47,54 @@ class DurationTotal:
 class BatchStats:
     """Batches of one size. A request counts as its share of the batch: an answer has the batch size, not an id."""
 
-    executions: float = 0.0
-    """Sum of rows / batch size."""
-    exec_ns: float = 0.0
+    size: int
+    rows: int = 0
+    rows_exec_ns: int = 0
+    """Sum of rows x execution time."""
+
+    @property
+    def executions(self) -> float:
+        """Sum of rows / batch size."""
+        return self.rows / self.size
+
+    @property
+    def exec_ns(self) -> float:
+        """Execution time of these batches."""
+        return self.rows_exec_ns / self.size
 
 
 @dataclass(slots=True)
 class ModelStats:
-    """Answers of one model."""
+    """Answers of one model. Totals that follow from others are computed when they are read."""
 
-    success: DurationTotal = field(default_factory=DurationTotal)
     fail: DurationTotal = field(default_factory=DurationTotal)
-    queue: DurationTotal = field(default_factory=DurationTotal)
-    compute_infer: DurationTotal = field(default_factory=DurationTotal)
     cache_hit: DurationTotal = field(default_factory=DurationTotal)
     cache_miss: DurationTotal = field(default_factory=DurationTotal)
     rows: int = 0
+    queue_ns: int = 0
+    exec_ns: int = 0
     last_ns: int = 0
     """Monotonic time of the last answer. 0: no answer yet."""
     batches: dict[int, BatchStats] = field(default_factory=dict)
     latency: Histogram = field(default_factory=lambda: Histogram(bucket_bounds(LATENCY)))
     """Arrival to answer."""
     slack: Histogram = field(default_factory=lambda: Histogram(bucket_bounds(SLACK)))
-    """Answer to deadline."""
+    """Answer to deadline, for requests answered OK."""
+
+    @property
+    def success(self) -> DurationTotal:
+        """Requests answered OK."""
+        return DurationTotal(self.slack.total, self.latency.sum - self.fail.ns)
+
+    @property
+    def queue(self) -> DurationTotal:
+        """Queueing delay of the requests answered OK by a model, not by the cache."""
+        return DurationTotal(self.slack.total - self.cache_hit.count, self.queue_ns)
+
+    @property
+    def compute_infer(self) -> DurationTotal:
+        """Execution time of the same requests."""
+        return DurationTotal(self.slack.total - self.cache_hit.count, self.exec_ns)
 
 
 class StatsByModel:
@@ -89,21 +114,20 @@ class StatsByModel:
             stats.fail.add(total_ns)
             return
         stats.slack.observe(slack_ns)
-        stats.success.add(total_ns)
         stats.rows += rows
         if answer.cached:
             stats.cache_hit.add(total_ns)
             return
         if spec.cache:
             stats.cache_miss.add(total_ns)
-        stats.queue.add(answer.queue_ns)
-        stats.compute_infer.add(answer.exec_ns)
-        if answer.batch_size > 0:
-            share = rows / answer.batch_size
-            if (batch := stats.batches.get(answer.batch_size)) is None:
-                batch = stats.batches[answer.batch_size] = BatchStats()
-            batch.executions += share
-            batch.exec_ns += share * answer.exec_ns
+        exec_ns, size = answer.exec_ns, answer.batch_size
+        stats.queue_ns += answer.queue_ns
+        stats.exec_ns += exec_ns
+        if size > 0:
+            if (batch := stats.batches.get(size)) is None:
+                batch = stats.batches[size] = BatchStats(size)
+            batch.rows += rows
+            batch.rows_exec_ns += rows * exec_ns
 
     def publish(self, stats: Stats, failures: ModelCounters) -> None:
         """Set the metrics that are computed from these statistics. Called on the exporter's thread."""
@@ -111,12 +135,13 @@ class StatsByModel:
             name, _, version = key.partition("/")
             labels = name, version
             failures.create(*labels)
-            stats.set("nv_inference_request_success", *labels, to=model.success.count)
-            stats.set("nv_inference_request_duration_us", *labels, to=model.success.ns // 1000)
-            stats.set("nv_inference_queue_duration_us", *labels, to=model.queue.ns // 1000)
-            stats.set("horologe_queue_seconds_total", *labels, to=model.queue.ns / 1e9)
+            success = model.success
+            stats.set("nv_inference_request_success", *labels, to=success.count)
+            stats.set("nv_inference_request_duration_us", *labels, to=success.ns // 1000)
+            stats.set("nv_inference_queue_duration_us", *labels, to=model.queue_ns // 1000)
+            stats.set("horologe_queue_seconds_total", *labels, to=model.queue_ns / 1e9)
             stats.histograms[LATENCY, *labels] = model.latency
-            if model.slack.total:
+            if success.count:
                 stats.histograms[SLACK, *labels] = model.slack
 
     def changed_since(self, since_ns: int) -> list[tuple[str, ModelStats]]:

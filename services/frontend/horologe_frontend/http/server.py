@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from horologe_frontend.http.settings import HttpSettings
 
 BACKLOG = 2048
+IDLE_S = 0.5
+"""A request may be on its way on an idle connection. If the connection closes at once, its client gets no answer."""
 FLUSH_S = 1.0
 """At the end of a drain, connections get this many seconds to send their last responses."""
 
@@ -57,7 +59,7 @@ class HttpServer:
         host, port = self._settings.host, self._settings.port
         self.loop = asyncio.get_running_loop()
         try:
-            self._listener = await _listen(host, port)
+            self._listener = await _listen(host, port, self._settings.reuse_port)
         except OSError as error:
             raise SettingsError(f"settings http.host, http.port: {host}:{port}: {error}") from error
         self._port = self._listener.getsockname()[1]
@@ -93,12 +95,18 @@ class HttpServer:
             self._empty.set()
 
     async def stop(self) -> None:
-        """Report not ready, stop listening, finish requests in flight within `http.drain_ns`, cancel the others."""
+        """Report not ready, stop listening, finish requests in flight within `http.drain_ns`, cancel the others.
+
+        A connection closes behind its next response, which says so. One without a request for `IDLE_S` closes too.
+        """
         self._handler.draining = self.closing = True
         if self._listener is None:
             return
         if self._acceptor is not None:
             self._acceptor.stop()
+        if self._connections:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), IDLE_S)
         for connection in list(self._connections):
             connection.drain()
         await self.limits.wait_until_idle(self._settings.drain_ns)
@@ -116,7 +124,7 @@ class HttpServer:
 
 
 def http_endpoint(core: Frontend, settings: HttpSettings) -> Callable[[Reactor], Coroutine[Any, Any, None]]:
-    """Return a coroutine function for `Service.run`: serve HTTP until cancelled, then drain."""
+    """Return a coroutine function for `Service.run`: serve HTTP until the reactor drains or this is cancelled."""
 
     async def serve(reactor: Reactor) -> None:
         gateway = Gateway(reactor, core.address.replace("frontend/", "http/"), core)
@@ -128,7 +136,7 @@ def http_endpoint(core: Frontend, settings: HttpSettings) -> Callable[[Reactor],
         await server.start()
         log.info("http", url=server.url)
         try:
-            await asyncio.Event().wait()
+            await reactor.draining.wait()
         finally:
             await server.stop()
 
@@ -142,7 +150,7 @@ def _refuse(sock: socket.socket) -> None:
         sock.send(encode_head(response, b"close") + response.body)
 
 
-async def _listen(host: str, port: int) -> socket.socket:
+async def _listen(host: str, port: int, reuse_port: bool) -> socket.socket:
     addresses = await asyncio.get_running_loop().getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -150,6 +158,8 @@ async def _listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
         listener.setblocking(False)
     except OSError:

@@ -14,6 +14,8 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Address to listen on."""
     port: int = 8000
     """Port to listen on. 0: any free port."""
+    reuse_port: bool = False
+    """Share the port with other frontends of this machine that set this too: see `frontend.reuse_port`."""
     keys_file: str = ""
     """File of bearer keys, one per line, plain or as `sha256:<hex>`. Empty: requests need no key."""
     management_keys_file: str = ""
@@ -48,6 +50,7 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_timeout_ns: int = s(75)
     """Timeout between two requests on a connection."""
     drain_ns: int = s(30)
-    """At shutdown, requests in flight get this long to finish. Then they are cancelled."""
+    """At shutdown, requests in flight get this long to finish, but at most `links.drain_ns`. Then they are
+    cancelled."""
     compress_from_bytes: int = 1024
     """Minimum size of a response body that is compressed, if the client accepts compression."""

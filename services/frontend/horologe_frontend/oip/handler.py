@@ -128,6 +128,8 @@ class OipHandler:
             if route.name != "infer" or b"content-encoding" in request.headers:
                 return _start_task(self._handle(route, request), respond)
             inference = self._read_inference(route, request, request.body)
+            if self._gateway.is_tracing:
+                inference = _with_trace(request, inference)
             on_answer = partial(self._on_answer, request, inference, respond)
             return partial(self._gateway.cancel, self._gateway.send(inference.predict, inference.buffers, on_answer))
         except Exception as error:
@@ -166,6 +168,8 @@ class OipHandler:
         if route.name == "infer":
             body, account = await self._body(request, held), request.account
             inference = await account.turns.in_turn(account, self._read_inference, route, request, body)
+            if self._gateway.is_tracing:
+                inference = _with_trace(request, inference)
             answer, buffers = await self._gateway.predict(inference.predict, inference.buffers)
             try:
                 return write_answer(inference.predict, inference.form, answer, buffers)
@@ -267,6 +271,14 @@ class LoadJson(msgspec.Struct):
     """Body of a request to load or unload a model."""
 
     parameters: dict[str, Any] | None = None
+
+
+def _with_trace(request: HttpRequest, inference: InferenceRequest) -> InferenceRequest:
+    """Return the request with its header `traceparent`."""
+    if (header := request.headers.get(b"traceparent")) is None:
+        return inference
+    predict = msgspec.structs.replace(inference.predict, traceparent=header.decode("latin-1"))
+    return msgspec.structs.replace(inference, predict=predict)
 
 
 def _start_task(

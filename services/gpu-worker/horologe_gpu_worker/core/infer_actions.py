@@ -31,7 +31,7 @@ class InferAction:
 
     __slots__ = (
         "_rows_by_input", "awaited", "batch_size", "cancelled", "controller", "failed", "infer", "inline_io", "inputs",
-        "lane", "ready_ns", "rows", "spec", "start_partial", "timing",
+        "lane", "lanes_end_ns", "ready_ns", "rows", "spec", "start_partial", "timing",
     )  # fmt: skip
 
     def __init__(self, infer: Infer, spec: ModelSpec, controller: str) -> None:
@@ -55,6 +55,8 @@ class InferAction:
         """Rows of the batch without padding."""
         self.timing = (0, 0, 0)
         """`begin_ns, end_ns, device_ns` of the EXEC operation."""
+        self.lanes_end_ns: tuple[int, ...] = ()
+        """Ends of INPUT and OUTPUT, if the model has these lanes."""
         self._rows_by_input: dict[tuple[str, int], list[int]] | None = None
 
     def match_ship(self, ship: Ship) -> list[tuple[int, int]]:

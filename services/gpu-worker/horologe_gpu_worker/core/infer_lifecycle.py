@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from horologe_common.wire import Tensor
     from horologe_gpu_worker.settings import WorkerSettings
 
+LANES = 2
+"""INPUT and OUTPUT."""
+
 
 class InferLifecycle:
     """Every accepted INFER action until its single Result. Only `_finish_action` removes an action."""
@@ -141,6 +144,8 @@ class InferLifecycle:
             return
         if action.lane == "exec":
             self._record_exec(action, finished)
+        else:
+            action.lanes_end_ns += (finished.end_ns,)
         if finished.status != Status.OK:
             self._finish_action(action, Status(finished.status), finished.begin_ns, reason=finished.reason)
         elif action.lane == "input" and action.cancelled:
@@ -230,8 +235,9 @@ class InferLifecycle:
             self._timers.cancel(action_id)
         begin_ns, end_ns, device_ns = action.timing if action.timing[1] else (now_ns, now_ns, 0)
         result = Result(
-            action_id, int(status), begin_ns, end_ns, device_ns, action.ready_ns, action.failed_rows(), reason
-        )
+            action_id, int(status), begin_ns, end_ns, device_ns, action.ready_ns, action.failed_rows(), reason,
+            action.lanes_end_ns if len(action.lanes_end_ns) == LANES else (),
+        )  # fmt: skip
         self.out.append(Out(action.controller, result))
         self.out.extend(messages)
         if fault is not None:

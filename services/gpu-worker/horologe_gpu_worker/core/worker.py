@@ -60,6 +60,8 @@ class Worker:
         self.controllers: dict[str, int] = {}
         """Connected controller -> id of its last INFER or UNLOAD. A controller sends growing ids."""
         self.draining = False
+        self._released: dict[str, bool] = {}
+        """Controllers that have replied to Drain: they send no further actions."""
         self.infers = InferLifecycle(settings, self.lanes, inline_io)
         self.stats = self.infers.stats
         self.lane_metrics = LaneMetrics(self.stats)
@@ -81,7 +83,7 @@ class Worker:
         }  # fmt: skip
 
     def drain(self) -> None:
-        """Finish pending actions and refuse new ones. Send Drain to the controllers."""
+        """Send Drain to the controllers. Run the actions that arrive before their replies, and refuse later ones."""
         self.draining = True
         self.out.extend(Out(controller, Drain()) for controller in self.controllers)
 
@@ -94,8 +96,9 @@ class Worker:
             self.stats.set("horologe_pages_capacity", *labels, to=share.pages.total)
 
     def drained(self) -> bool:
-        """Return True if no action is pending."""
-        return not self.infers and not any(share.loads for share in self.shares)
+        """Return True if no action is pending, and none can arrive."""
+        pending = self.infers or any(share.loads for share in self.shares)
+        return not pending and self._released.keys() >= self.controllers.keys()
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Handle one message; see `Core`. Messages that are not for a worker are ignored."""
@@ -156,6 +159,7 @@ class Worker:
     ) -> None:
         """Remove a lost controller. Its actions still finish as planned."""
         self._registered.pop(peer.address, None)
+        self._released.pop(peer.address, None)
         if self.controllers.pop(peer.address, None) is not None:
             for share in self.shares:
                 share.remove_controller(peer.address)
@@ -174,7 +178,10 @@ class Worker:
         self.out.append(Out(sender, Pong(ping.sent_ns, now_ns)))
 
     def _on_drain(self, now_ns: int, sender: str, drain: Drain, buffers: Sequence[Buffer]) -> None:
-        self.drain()
+        """Record the reply of a controller, or drain because it asks for it."""
+        if not self.draining:
+            self.drain()
+        self._released[sender] = True
 
     def _on_scan(self, now_ns: int, sender: str, scan: Scan, buffers: Sequence[Buffer]) -> None:
         self.models.request_scan(sender, scan.model.partition("/")[0], scan.id)
@@ -194,7 +201,7 @@ class Worker:
                 )
             return
         self._record_action(sender, infer.action_id)
-        if busy := self._busy_reason():
+        if busy := self._busy_reason(sender):
             self._refuse_action(now_ns, sender, infer.action_id, Status.REFUSED, busy)
         elif infer.action_id in self.infers:
             self._refuse_action(now_ns, sender, infer.action_id, Status.REFUSED, "an action with this id is pending")
@@ -223,7 +230,7 @@ class Worker:
             if last_id != load.action_id:
                 reason = f"action {last_id} for {load.model} has arrived before"
                 self._refuse_action(now_ns, sender, load.action_id, Status.REFUSED, reason)
-        elif busy := self._busy_reason():
+        elif busy := self._busy_reason(sender):
             self._refuse_action(now_ns, sender, load.action_id, Status.REFUSED, busy)
         elif report is None or report.profile is None or report.reason:
             reason = f"model {load.model}: {report.reason if report else 'not served by this worker'}"
@@ -265,8 +272,8 @@ class Worker:
         if action_id > self.controllers.get(sender, action_id):
             self.controllers[sender] = action_id
 
-    def _busy_reason(self) -> str:
-        if self.draining:
+    def _busy_reason(self, sender: str) -> str:
+        if sender in self._released:
             return "worker is draining"
         if len(self.infers) + sum(len(share.loads) for share in self.shares) >= self.settings.actions_max:
             return f"worker has {self.settings.actions_max} actions pending"

@@ -22,6 +22,7 @@ from horologe_common.wire import (
     ApplicationInfo,
     Cancel,
     Declare,
+    Drain,
     Feedback,
     Models,
     Outcome,
@@ -106,6 +107,9 @@ class Selector:
         self.pipelines = PipelineProcessor(
             address, settings, self.inflight, self.models, self.return_latency, self._post
         )
+        self._frontends: dict[str, bool] = {}
+        """Connected frontends, and whether each has replied to Drain: it sends no further queries."""
+        self._draining = False
         self._waiters: dict[tuple[str, int], Waiter] = {}
         """Open queries for one model, by holder and id."""
         self._tick_needed = True
@@ -119,7 +123,7 @@ class Selector:
             Rollback: self.registry.on_rollback, ApplicationInfo: self.model_status.on_application_info,
             Feedback: self.feedback.on_feedback, RecordsRead: self._applications.on_store_reply,
             RecordsWritten: self._applications.on_store_reply, FamilyListed: self.registry.on_listed,
-            Settle: self._on_settle, **self.pipelines.handlers,
+            Settle: self._on_settle, Drain: self._on_drain, **self.pipelines.handlers,
         }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -157,11 +161,16 @@ class Selector:
         return None if self._wakeup_ns == NEVER_NS else self._wakeup_ns
 
     def drain(self) -> None:
-        """Continue to answer queries: the frontends decide when to stop."""
+        """Move the frontends to another selector. Queries that arrive before their replies are answered."""
+        self._draining = True
+        self.out.extend(Out(frontend, Drain()) for frontend in self._frontends)
 
     def drained(self) -> bool:
-        """Return True if all observations are saved and acknowledged."""
-        return not self.contexts.unsaved and not len(self.feedback)
+        """Return True if no query is open, none can arrive, and all observations are saved and acknowledged."""
+        if self._draining and not all(self._frontends.values()):
+            return False
+        queries = len(self._waiters) + len(self.application_queries)
+        return not queries and not self.contexts.unsaved and not len(self.feedback)
 
     def check(self) -> None:
         self.inflight.check()
@@ -259,6 +268,9 @@ class Selector:
         else:
             self.return_latency.on_pong(now_ns, peer, pong)
 
+    def _on_drain(self, now_ns: int, frontend: str, message: Drain, buffers: Sequence[Buffer]) -> None:
+        self._frontends[frontend] = True
+
     def _on_settle(self, now_ns: int, controller: str, message: Settle, buffers: Sequence[Buffer]) -> None:
         """Answer at once: the announcement before it has set the contents that cached predictions must have."""
         self.out.append(Out(controller, Settled(message.id)))
@@ -271,6 +283,9 @@ class Selector:
                 self.models.order.connect(message.address)
                 self.inflight.on_controller_connected(now_ns, message.address)
             case "frontend":
+                self._frontends[message.address] = False
+                if self._draining:
+                    self.out.append(Out(message.address, Drain()))
                 if self.registry.loaded:
                     self.out.append(Out(message.address, self.registry.announcement()))
                 self.pipelines.announce_to(message.address)
@@ -288,6 +303,7 @@ class Selector:
         elif role(address) == "profiler":
             self.pipelines.set_profiler("")
         elif role(address) == "frontend":
+            self._frontends.pop(address, None)
             self.application_queries.cancel_holder(now_ns, address)
             # The newest first: see `ApplicationQueries.cancel_holder`.
             for holder, query_id in [key for key in reversed(self._waiters) if key[0] == address]:

@@ -22,6 +22,8 @@ iterations take, in which they are opened and their first bytes are read."""
 PAUSE_S = 0.1
 """Pause without descriptors. The listening socket stays readable."""
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+LAST_ACCEPTS = 256
+"""Calls of `_accept_some` at the end: `ACCEPTS` times as many are more connections than a backlog holds."""
 P = TypeVar("P", bound=asyncio.Protocol)
 log = logger("acceptor")
 
@@ -56,7 +58,12 @@ class Acceptor(Generic[P]):
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def stop(self) -> None:
-        """Accept no more connections, and close the listening socket."""
+        """Accept the connections that wait already, then close the listening socket."""
+        if self._listener.fileno() < 0:
+            return
+        for _ in range(LAST_ACCEPTS):  # the kernel resets those that are not accepted
+            if not self._accept_some():
+                break
         if self._resume is not None:
             self._resume.cancel()
         self._loop.remove_reader(self._listener.fileno())

@@ -58,6 +58,8 @@ class ClientLimits(msgspec.Struct, frozen=True):
     """Bytes of messages that have not arrived completely, or that no turn has handled."""
     unsent_bytes: int = 256 << 20
     """Bytes of answers that clients have not read."""
+    reuse_port: bool = False
+    """Other processes may listen on the same ports."""
 
 
 class ClientServer:
@@ -94,7 +96,7 @@ class ClientServer:
         """
         for endpoint in endpoints:
             try:
-                listener = _listen(endpoint)
+                listener = listen(endpoint, self.limits.reuse_port)
             except (OSError, ValueError) as error:
                 raise SettingsError(f"frontend.clients: {endpoint}: {describe_error(error)}") from error
             self._listeners.append(listener)
@@ -112,10 +114,14 @@ class ClientServer:
             acceptor.start()
         self._timer = loop.call_later(SWEEP_S, self._sweep)
 
-    async def stop(self) -> None:
-        """Close all connections once their answers are sent, or at once if a client does not read."""
+    def stop_listening(self) -> None:
+        """Accept no more connections. Those that are open go on."""
         for acceptor in self._acceptors:
             acceptor.stop()
+
+    async def stop(self) -> None:
+        """Close all connections once their answers are sent, or at once if a client does not read."""
+        self.stop_listening()
         if self._timer:
             self._timer.cancel()
         for connection in list(self.connections):
@@ -226,7 +232,8 @@ class ClientServer:
         self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
 
-def _listen(endpoint: str) -> socket.socket:
+def listen(endpoint: str, reuse_port: bool) -> socket.socket:
+    """Return a bound socket for an endpoint, for one with TCP shared if `reuse_port`. Raises OSError, ValueError."""
     scheme, _, place = endpoint.partition("://")
     if scheme == "ipc":
         listener = socket.socket(socket.AF_UNIX)
@@ -240,6 +247,8 @@ def _listen(endpoint: str) -> socket.socket:
         host, port = _split_tcp(place)
         listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, port))
     else:
         raise ValueError("wanted tcp://HOST:PORT or ipc://PATH")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import NEVER_NS, s
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.instruments import RollingQuantile
-from horologe_controller.core.cluster.estimates import LOAD_SIZE
+from horologe_controller.core.cluster.estimates import LOAD_SIZE, DynamicPace
 from horologe_controller.core.cluster.lane import Lane
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ class Share:
         """Loaded standby models -> pages. Schedulers do not see them."""
         self.pace = RollingQuantile(window=PACE_ACTIONS, age_ns=s(10), quantile=0.5)
         """Durations of EXECs in thousandths of their profiles: a share that has become slow shows here."""
+        self.dynamic_pace = DynamicPace()
         self.load_refusals: dict[str, int] = {}
         """Model key -> refused LOADs since the last successful LOAD or registration."""
         self.load_retry_ns: dict[str, int] = {}

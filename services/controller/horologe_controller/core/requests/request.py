@@ -37,6 +37,8 @@ class Request(msgspec.Struct, eq=False):
     length: int = 0
     application: str = ""
     solo: bool = False
+    traceparent: str = ""
+    """Trace and span of the request at the frontend, if it is traced."""
     action_id: int = UNPLACED
     attempts: int = 0
     """Number of failed attempts."""

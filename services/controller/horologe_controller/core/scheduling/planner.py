@@ -124,7 +124,7 @@ class Planner:
     def _on_dequeued(self, now_ns: int, requests: list[Request], queue: ModelQueue, cluster: Cluster) -> None:
         """Update what depends on requests that have left their queue."""
         waits = self.policy.waits
-        if waits:
+        if waits is not None and waits.held:
             waits.release_requests(requests)
         if self._on_requests_removed is not None:
             self._on_requests_removed(requests, queue)
@@ -142,7 +142,7 @@ class Planner:
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         """See `Scheduler.plan`."""
         plan, queues, waits = Plan([], [], [], [], None), self.queues, self.policy.waits
-        if waits is not None:
+        if waits is not None and waits.held:
             for queue in waits.pop_expired(now_ns):
                 self._on_queue_changed(queue)
         overdue_ns = self._next_overdue_ns()
@@ -168,7 +168,8 @@ class Planner:
                 at_ns = wake_ns
         if at_ns is not None and at_ns <= now_ns:
             at_ns = now_ns + 1
-        wait_ns = None if self.policy.waits is None else self.policy.waits.next_ns()
+        waits = self.policy.waits
+        wait_ns = waits.next_ns() if waits is not None and waits.held else None
         return wait_ns if at_ns is None or (wait_ns is not None and wait_ns < at_ns) else at_ns
 
     def _adopt_changes(self, now_ns: int, cluster: Cluster) -> dict[Share, bool]:

@@ -264,28 +264,26 @@ class QueueWaits:
 
     def __init__(self) -> None:
         self._timers = Timers()
-        self._queues: dict[int, ModelQueue] = {}
-
-    def __len__(self) -> int:
-        return len(self._queues)
+        self.held: dict[int, ModelQueue] = {}
+        """Waiting queues by the id of their first request."""
 
     def hold_queue(self, queue: ModelQueue, until_ns: int) -> None:
         """Have the queue examined again at `until_ns`, or when it changes. The earliest of several times counts."""
         key = queue[0].id
         held_ns = self._timers.priority(key)
         if held_ns is None or until_ns < held_ns:
-            self._queues[key] = queue
+            self.held[key] = queue
             self._timers.arm(key, until_ns)
 
     def release_requests(self, requests: list[Request]) -> None:
         """End the waits of queues whose first request is among those that have left."""
         for request in requests:
-            if self._queues.pop(request.id, None) is not None:
+            if self.held.pop(request.id, None) is not None:
                 self._timers.cancel(request.id)
 
     def pop_expired(self, now_ns: int) -> list[ModelQueue]:
         """Remove and return the queues that have waited long enough."""
-        return [self._queues.pop(key) for key in self._timers.pop_expired(now_ns)]
+        return [self.held.pop(key) for key in self._timers.pop_expired(now_ns)]
 
     def next_ns(self) -> int | None:
         """Return when the next wait ends."""
@@ -293,4 +291,4 @@ class QueueWaits:
 
     def check(self) -> None:
         self._timers.check()
-        assert set(self._timers) == set(self._queues)
+        assert set(self._timers) == set(self.held)

@@ -95,8 +95,9 @@ class Ranking:
         fresh: dict[ModelQueue, Strategy | None] = {}
         if self.changed:
             changed, self.changed = self.changed, {}
+            rank_bound = self._rank_bound
             for queue in changed:
-                bound = self._bound_of(queue)
+                bound = None if rank_bound is None or not queue.rows else rank_bound(queue)
                 if bound is None and queue.model in share.resident:
                     self._recompute(now_ns, start_ns, share, queue, fresh)
                 else:
@@ -105,15 +106,12 @@ class Ranking:
             rank, queue = lowest
             if queue not in fresh:
                 self._recompute(now_ns, start_ns, share, queue, fresh)
-                if fresh[queue] is not None and self._bound_of(queue) is not None:
+                if self._rank_bound is not None and fresh[queue] is not None and self._rank_bound(queue) is not None:
                     self.changed[queue] = True
             strategy = fresh[queue]
             if strategy is not None and strategy.rank == rank:
                 return strategy
         return None
-
-    def _bound_of(self, queue: ModelQueue) -> Rank | None:
-        return None if self._rank_bound is None or not queue else self._rank_bound(queue)
 
     def _recompute(
         self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue, fresh: dict[ModelQueue, Strategy | None]
@@ -124,14 +122,14 @@ class Ranking:
 
     def _store_rank(self, queue: ModelQueue, share: Share, rank: Rank | None) -> None:
         old_rank = self._examined.get(queue)
-        if rank is not None and queue and queue.model in share.resident:
+        if rank is not None and queue.rows and queue.model in share.resident:
             if old_rank != rank:
                 self._ranks.push(queue, rank)
                 self._examined[queue] = rank
             return
         if old_rank is not None:
             self._ranks.remove(queue)
-        if queue and queue.model in share.resident:
+        if queue.rows and queue.model in share.resident:
             self._examined[queue] = None
         else:
             self._examined.pop(queue, None)
@@ -161,7 +159,7 @@ class ShareRankings:
 
     def mark_queue(self, queue: ModelQueue) -> Iterable[Share]:
         """Recompute the strategies of a queue whose requests have changed. Return the shares that hold its model."""
-        waiting, kind, holding = bool(queue), queue.best_effort, self.with_model(queue.model)
+        waiting, kind, holding = bool(queue.rows), queue.best_effort, self.with_model(queue.model)
         for rankings in holding.values():
             if waiting:
                 rankings[kind].changed[queue] = True
@@ -207,7 +205,7 @@ def largest_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue
 
     Its rank counts the larger, cheaper sizes that the queue could have filled and is too late for.
     """
-    if not queue or (estimate := share.estimates.get(queue.model)) is None:
+    if not queue.rows or (estimate := share.estimates.get(queue.model)) is None:
         return None
     budget_ns, seed_ns = queue.newest_budget_ns(), estimate.seed_ns
     missed_row_ns: list[float] = []

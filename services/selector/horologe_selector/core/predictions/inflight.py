@@ -192,7 +192,10 @@ class InflightPredictions:
             return
         number, budget_ns, holder = inflight.submit_id, leader.deadline_ns - now_ns, leader.holder
         rows, best_effort, shape, length = query.rows, leader.best_effort, query.shape_key, query.length
-        submit = Submit(number, key, budget_ns, rows, holder, query.id, best_effort, shape, length, query.application)
+        submit = Submit(
+            number, key, budget_ns, rows, holder, query.id, best_effort, shape, length, query.application,
+            traceparent=query.traceparent,
+        )  # fmt: skip
         self._post(Out(receiver, submit))
 
     def on_controller_connected(self, now_ns: int, controller: str) -> None:

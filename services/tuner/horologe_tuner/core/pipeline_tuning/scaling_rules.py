@@ -34,7 +34,7 @@ class ScalingRules(msgspec.Struct, frozen=True):
     adds a tenth of the replicas, not the burst's rate divided by the mean rate."""
     settle_ns: int = s(15)
     """Time after any change before the next scaling down: three times the activation time of a replica."""
-    headroom: float = 1.15
+    headroom: float = 1.25
     """Plans with levels: multiple of the present traffic that the replicas carry. A replica works seconds after it was
     ordered, and nearly all misses after a rise of the rate are in these seconds. On the step from 150 to 250 queries
     per second of docs/experiments/inferline.md, with the seeds 2 and 3, 1.0% and 0.2% of all queries miss with 1.15,

@@ -1,0 +1,64 @@
+"""Traces of requests at the frontend: which requests are traced, and the span from arrival to answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_common.core.protocol import Out
+from horologe_common.core.tracing import TRACER, RateLimit, Span, TraceContext, derive_context, parse_traceparent
+from horologe_common.status import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from horologe_common.wire import Answer, Predict
+    from horologe_frontend.core.requests import Request
+
+
+class RequestTracer:
+    """Traced open requests, by id. At most `per_second` requests are traced, and `own_per_second` without a context.
+
+    Invariant: each traced request ends with one span.
+    """
+
+    def __init__(self, address: str, per_second: float, own_per_second: float, post: Callable[[Out], None]) -> None:
+        self._address = address
+        self._all, self._own = RateLimit(per_second), RateLimit(own_per_second)
+        self._post = post
+        self._open: dict[int, tuple[TraceContext, str]] = {}
+        """Context of the request's span, and the id of its parent."""
+
+    def start_request(self, now_ns: int, request: Request, message: Predict) -> None:
+        """Trace the request if its sender does, or as one of the own samples."""
+        parent = parse_traceparent(message.traceparent) if message.traceparent else None
+        if not (self._all if parent else self._own).permit(now_ns) or (not parent and not self._all.permit(now_ns)):
+            return
+        own = derive_context(self._address, request.id)
+        context = TraceContext(parent.trace_id, own.span_id) if parent else own
+        self._open[request.id] = context, parent.span_id if parent else ""
+        request.query = msgspec.structs.replace(request.query, traceparent=context.traceparent)
+
+    def finish_request(self, now_ns: int, request: Request, answer: Answer) -> str:
+        """Send the span of a request that has ended. Return its trace id; empty if it was not traced."""
+        traced = self._open.pop(request.id, None)
+        if traced is None:
+            return ""
+        context, parent_id = traced
+        status = Status(answer.status).name
+        attributes: dict[str, str | int | float | bool] = {
+            "horologe.model": request.spec.key, "horologe.status": status,
+            "horologe.budget_ms": (request.deadline_ns - request.arrival_ns) / 1e6,
+            "horologe.slack_ms": (request.deadline_ns - now_ns) / 1e6, "horologe.cached": answer.cached,
+            "horologe.batch_size": answer.batch_size, "horologe.selector": request.selector,
+            "horologe.worker": request.worker,
+        }  # fmt: skip
+        error = "" if answer.status == Status.OK else f"{status}: {answer.reason}"
+        ids = context.trace_id, parent_id
+        span = Span("predict", *ids, request.arrival_ns, now_ns, attributes, context.span_id, error)
+        self._post(Out(TRACER, span))
+        return context.trace_id
+
+    def check(self, open_ids: set[int]) -> None:
+        assert self._open.keys() <= open_ids

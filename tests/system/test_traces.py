@@ -1,0 +1,74 @@
+"""Traces of a running system arrive at an OpenTelemetry collector."""
+
+from __future__ import annotations
+
+import json
+import signal
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING
+
+import pytest
+
+from horologe import Client
+from model_folders import an_emulated_model
+from running_up import Up
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs horologe[tracing]")
+
+from otlp_collector import Collector, attributes
+
+PARENT = "00f067aa0ba902b7"
+NAMES = ["EXEC", "INPUT", "OUTPUT", "predict", "queue"]
+
+
+def traceparent(number: int) -> str:
+    return f"00-{number:032x}-{PARENT}-01"
+
+
+@pytest.mark.parametrize("mode", ["--fused", "--split"])
+def test_spans_of_a_request_reach_the_collector(mode: str, tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    with Collector() as collector:
+        options = [mode] if mode == "--split" else []
+        sets = ("tracing.own_per_second=0", f"tracing.endpoint={collector.endpoint}", f"worker.cache={tmp_path}/cache")
+        up = Up(tmp_path, "--models", "models", *options, *(f"--set={text}" for text in sets))
+        try:
+            with Client(up.ready["clients"][0]) as client:
+                client.predict("pretend", [[1.0] * 4], timeout=20)
+                client.predict("pretend", [[1.0] * 4], timeout=20, traceparent=traceparent(1))
+            post(up.ready["http"], traceparent(2))
+            for trace_id in (f"{1:032x}", f"{2:032x}"):
+                check_trace(collector, trace_id)
+            assert {span.trace_id.hex() for _, span in collector.spans} == {f"{1:032x}", f"{2:032x}"}
+        finally:
+            up.stop(signal.SIGTERM)
+
+
+def post(url: str, context: str) -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+    connection = HTTPConnection(url.removeprefix("http://"), timeout=20)
+    headers = {"traceparent": context}
+    connection.request("POST", "/v2/models/pretend/infer", json.dumps({"inputs": [tensor]}), headers)
+    response = connection.getresponse()
+    assert response.status == 200, response.read()
+    connection.close()
+
+
+def check_trace(collector: Collector, trace_id: str) -> None:
+    """Assert that the trace has each span, within that of the request, with the predicted time of the EXEC."""
+    spans = collector.wait_for(trace_id, len(NAMES))
+    resource, request = spans["predict"]
+    assert sorted(spans) == NAMES
+    assert resource["service.namespace"] == "horologe"
+    assert request.parent_span_id.hex() == PARENT
+    assert attributes(request)["horologe.status"] == "OK"
+    for name, (_, span) in spans.items():
+        assert request.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano
+        if name != "predict":
+            assert span.parent_span_id == request.span_id
+    queue, execution = spans["queue"][1], spans["EXEC"][1]
+    assert queue.start_time_unix_nano <= execution.start_time_unix_nano
+    assert 0.5 < attributes(execution)["horologe.predicted_ms"] < 1000
