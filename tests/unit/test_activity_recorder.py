@@ -78,7 +78,7 @@ def test_refusals_are_counted_by_model_and_reason() -> None:
         bench.controller.handle(bench.now_ns, SELECTOR, Submit(number, "sum/1", ms(1), 1, FRONTEND, number), ())
     bench.controller.tick(bench.now_ns)
     (refusal,) = watch(bench).refusals
-    assert (refusal.at_ns, refusal.model, refusal.reason, refusal.count) == (ms(100), "sum/1", "work_ahead", 4)
+    assert (refusal.at_ns, refusal.model, refusal.reason, refusal.count) == (ms(100), "sum/1", "execution_too_long", 4)
     assert refusal.missing_ns > 0
 
 

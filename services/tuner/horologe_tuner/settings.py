@@ -40,15 +40,16 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Without events of the controller for this time, the tuner changes nothing."""
     reconcile_ns: int = s(5)
     """Interval at which a scaling that has not succeeded is tried again."""
-    rehearsal_interval_ns: int = s(10)
+    rehearsal_interval_ns: int = s(20)
     """Interval at which recent requests are played under other schedulers, if `controller.scheduler` is auto."""
     rehearsal_window_ns: int = s(60)
     """Requests of this time are played, at most the last `rehearsal_requests`."""
-    rehearsal_requests: int = 10_000
-    """Limit of requests. 10,000 requests under seven schedulers take about 3 s of CPU time."""
+    rehearsal_requests: int = 5_000
+    """Limit of requests. 5,000 requests under seven schedulers take about 6 s of CPU time."""
     rehearsal_share: float = 0.25
-    """Part of a core that rehearsals may use, on average. They run with the lowest priority. A rehearsal that needs
-    more than its part of the interval stops, and compares the schedulers that it has played."""
+    """Part of a core that rehearsals may use, on average: after a long one, the next one waits. They run with the
+    lowest priority. A rehearsal that needs more than this part of `rehearsal_window_ns` stops, and compares the
+    schedulers that it has played."""
     shadow_percent: float = 10.0
     """Percent of a device that the standby worker of a workload has more than the workload, if as much is left (iGniter
     section 4.2). 0: no standby workers."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.scheduler import Refusal
 
     EndedAction = tuple[Action, int, int, int]
@@ -87,7 +88,9 @@ def _choose(actions: list[EndedAction], limit: int) -> list[EndedAction]:
 
 def _is_unusual(entry: EndedAction) -> bool:
     action, _, end_ns, status = entry
-    return bool(status) or action.kind == "load" or any(end_ns > request.deadline_ns for request in action.requests)
+    if status or action.kind == "load":
+        return True
+    return True in [end_ns > request.deadline_ns for request in action.requests]
 
 
 def _describe_action(entry: EndedAction) -> ActionRecord:
@@ -112,9 +115,12 @@ def _group_refusals(refusals: Iterable[tuple[Refusal, int]]) -> tuple[RefusalRec
 
 
 def _sum_shares(actions: Iterable[EndedAction]) -> tuple[ShareActivity, ...]:
-    sums: dict[tuple[str, int], list[int]] = {}
+    sums: dict[Share, list[int]] = {}
     for action, took_ns, _, _ in actions:
-        counts = sums.setdefault((action.share.worker, action.share.number), [0, 0])
+        counts = sums.get(action.share)
+        if counts is None:
+            counts = sums[action.share] = [0, 0]
         counts[0] += 1
-        counts[1] += took_ns if action.kind == "infer" else 0
-    return tuple(ShareActivity(*share, *counts) for share, counts in sums.items())
+        if action.kind == "infer":
+            counts[1] += took_ns
+    return tuple(ShareActivity(share.worker, share.number, *counts) for share, counts in sums.items())

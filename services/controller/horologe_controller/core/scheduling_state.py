@@ -30,8 +30,7 @@ def describe_scheduling(
     """Return the state of the scheduling, with those of the models that are served."""
     keys = [key for key in dict.fromkeys(models) if key in cluster.specs and key in cluster.capable]
     described = tuple(_describe_model(now_ns, cluster, key, place < MEASURED_MODELS) for place, key in enumerate(keys))
-    static = [key for key in keys if key not in cluster.distributions][:COMPARED_MODELS]
-    shares = tuple(_describe_share(now_ns, cluster, share, keys, static) for share in cluster.shares())
+    shares = tuple(_describe_share(now_ns, cluster, share, keys) for share in cluster.shares())
     latency = cluster.latency
     return SchedulingState(msgspec.to_builtins(settings), described, shares, latency.dispatch_ns, latency.return_ns)
 
@@ -48,15 +47,19 @@ def _describe_model(now_ns: int, cluster: Cluster, key: str, measured: bool) -> 
     return ScheduledModel(report, None if distributions is None else distributions.publish(key))
 
 
-def _describe_share(
-    now_ns: int, cluster: Cluster, share: Share, keys: Sequence[str], static: Sequence[str]
-) -> ScheduledShare:
-    """Return the share. Its factor is the median over some models of its time over that of the fastest share."""
+def _describe_share(now_ns: int, cluster: Cluster, share: Share, keys: Sequence[str]) -> ScheduledShare:
+    """Return the share. Its factor is the median over some models of its time over that of the fastest share.
+
+    The measured times of dynamic models depend on their inputs, so their profiles are compared.
+    """
+    able = tuple(place for place, key in enumerate(keys) if key in share.estimates)
     ratios = []
-    for key in static:
-        if estimate := share.estimates.get(key):
-            size = cluster.specs[key].batch_sizes[0]
+    for place in able[:COMPARED_MODELS]:
+        key = keys[place]
+        estimate, size = share.estimates[key], cluster.specs[key].batch_sizes[0]
+        if key in cluster.distributions:
+            ratios.append(share.slowness(now_ns) * estimate.seed_ns[size] / cluster.profiled_ns(key, size))
+        else:
             ratios.append(estimate.typical(now_ns, size) / cluster.cached_exec_ns(now_ns, key, size)[1])
     factor = median(ratios) if ratios else share.slowness(now_ns)
-    able = tuple(place for place, key in enumerate(keys) if key in share.estimates)
     return ScheduledShare(share.pages_total, round(factor, 4), () if len(able) == len(keys) else able)

@@ -1,4 +1,4 @@
-// The console: reads the event stream of /console/events and draws it. Times are milliseconds on the controller's clock.
+// The console: reads the events of /console/events and draws them. Times are milliseconds on the controller's clock.
 "use strict";
 
 const KEEP_MS = 120_000; // history in the page
@@ -146,14 +146,18 @@ function addFrame(frame) {
 function readActivity([, , number, now, actions, refusals, shares, missing]) {
   return {
     now: now / 1e6, missing,
-    actions: actions.map(([kind, worker, share, model, size, requests, planBegin, planEnd, begin, end, status, late]) => ({
-      kind, model, size, requests, status, late, share: shareOf(worker, share), planBegin: planBegin / 1e6,
-      planEnd: planEnd / 1e6, begin: begin / 1e6, end: end / 1e6,
-    })).sort((one, other) => one.end - other.end),
+    actions: actions.map(readAction).sort((one, other) => one.end - other.end),
     refusals: refusals.map(([at, model, reason, count, missingNs]) => ({
       at: at / 1e6, model, reason, count, missing: missingNs / 1e6,
     })),
     busy: shares.map(([worker, share, count, ns]) => ({ share: shareOf(worker, share), count, ms: ns / 1e6 })),
+  };
+}
+
+function readAction([kind, worker, number, model, size, requests, planBegin, planEnd, begin, end, status, late]) {
+  return {
+    kind, model, size, requests, status, late, share: shareOf(worker, number), planBegin: planBegin / 1e6,
+    planEnd: planEnd / 1e6, begin: begin / 1e6, end: end / 1e6,
   };
 }
 
@@ -233,8 +237,9 @@ function draw(withNumbers = true) {
     byId("pause").setAttribute("aria-pressed", String(state.frozenAt !== null));
     if (abort) setState(state.frozenAt === null ? "live" : "paused", state.frozenAt === null ? "live" : "paused");
     if (state.cluster) {
-      byId("facts").textContent =
-        `scheduler ${state.cluster.scheduler} · ${count(state.cluster.shares.length, "share")} · ${count(state.cluster.pending, "open request")}`;
+      const { scheduler, shares, pending } = state.cluster;
+      const facts = [`scheduler ${scheduler}`, plural(shares.length, "share"), plural(pending, "open request")];
+      byId("facts").textContent = facts.join(" · ");
     }
   });
 }
@@ -277,7 +282,8 @@ function drawTimeline(view) {
   pen.fillStyle = colours.bad;
   for (const refusal of view.refusals) {
     const height = 3 + (REFUSAL_LANE - 7) * Math.sqrt(refusal.count / most);
-    pen.fillRect(x(refusal.at), AXIS + REFUSAL_LANE - 2 - height, Math.max(2, x(refusal.at + 50) - x(refusal.at) - 1), height);
+    const barX = x(refusal.at);
+    pen.fillRect(barX, AXIS + REFUSAL_LANE - 2 - height, Math.max(2, x(refusal.at + 50) - barX - 1), height);
   }
   const place = new Map(shown.map((share, number) => [share, AXIS + REFUSAL_LANE + ROW * number]));
   for (const action of view.actions) {
@@ -337,7 +343,9 @@ function drawAction(action, top, x, colour, colours) {
   const barX = x(action.begin), barWidth = Math.max(1.5, x(action.end) - barX);
   pen.fillStyle = colour;
   if (isLoad) {
-    for (let stripe = 0; stripe < barWidth; stripe += 6) pen.fillRect(barX + stripe, barTop, Math.min(3, barWidth - stripe), barHeight);
+    for (let stripe = 0; stripe < barWidth; stripe += 6) {
+      pen.fillRect(barX + stripe, barTop, Math.min(3, barWidth - stripe), barHeight);
+    }
   } else {
     pen.fillRect(barX, barTop, barWidth, barHeight);
   }
@@ -360,14 +368,15 @@ function drawAction(action, top, x, colour, colours) {
   }
 }
 
-const milliseconds = (value) => `${value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)} ms`;
+const milliseconds = (value) => `${value.toFixed(value >= 100 ? 0 : value >= 10 ? 1 : 2)} ms`;
 
 function describe(action) {
   const took = action.end - action.begin, planned = action.planEnd - action.planBegin;
   const difference = action.end - action.planEnd;
   const late = action.late ? `, past the deadline of ${action.late}` : "";
   const failed = action.status ? `, ${state.statuses[action.status] || action.status}` : "";
-  const what = action.kind === "load" ? `LOAD ${action.model}` : `${action.model}, ${count(action.requests, "request")}, batch ${action.size}`;
+  const batch = `${action.model}, ${plural(action.requests, "request")}, batch ${action.size}`;
+  const what = action.kind === "load" ? `LOAD ${action.model}` : batch;
   return `${action.share.label}: ${what}: took ${milliseconds(took)}, predicted ${milliseconds(planned)}, ended `
     + `${milliseconds(Math.abs(difference))} ${difference > 0 ? "later" : "earlier"} than planned${late}${failed}`;
 }
@@ -431,7 +440,8 @@ function selectNext(step) {
   if (!actions.length) return;
   if (state.frozenAt === null) pause(true);
   const place = actions.indexOf(state.selected);
-  select(actions[Math.min(actions.length - 1, Math.max(0, place < 0 ? (step > 0 ? 0 : actions.length - 1) : place + step))]);
+  const last = actions.length - 1, next = place >= 0 ? place + step : step > 0 ? 0 : last;
+  select(actions[Math.min(last, Math.max(0, next))]);
 }
 
 const KEYS = {
@@ -486,7 +496,8 @@ for (const name of ["pointerup", "pointercancel"]) {
 canvas.addEventListener("wheel", (event) => {
   if (!event.ctrlKey && !event.shiftKey && Math.abs(event.deltaY) > Math.abs(event.deltaX)) return; // the page scrolls
   event.preventDefault();
-  const view = visible(), part = (event.clientX - canvas.getBoundingClientRect().left - labelWidth()) / (canvas.clientWidth - labelWidth());
+  const view = visible(), left = canvas.getBoundingClientRect().left + labelWidth();
+  const part = (event.clientX - left) / (canvas.clientWidth - labelWidth());
   if (event.ctrlKey) zoom(Math.sign(event.deltaY), view.begin + Math.max(0, part) * (view.end - view.begin));
   else moveTo(view.end + ((event.deltaX || event.deltaY) / canvas.clientWidth) * spanMs());
 }, { passive: false });
@@ -508,12 +519,16 @@ function sumTraffic(frames) {
       if (!sums.has(id)) sums.set(id, { kind: row.kind, name: row.name, inTime: 0, failed: {}, latency: [] });
       const sum = sums.get(id);
       sum.inTime += row.in_time;
-      for (const [status, count] of Object.entries(row.failed)) sum.failed[status] = (sum.failed[status] || 0) + count;
+      addCounts(sum.failed, row.failed);
       for (const [bucket, count] of row.latency) sum.latency[bucket] = (sum.latency[bucket] || 0) + count;
     }
   }
   for (const sum of sums.values()) Object.assign(sum, rates(sum));
   return [...sums.values()].sort((one, other) => other.due - one.due || (one.name < other.name ? -1 : 1));
+}
+
+function addCounts(sums, counts) {
+  for (const [name, count] of Object.entries(counts)) sums[name] = (sums[name] || 0) + count;
 }
 
 function rates({ inTime, failed }) {
@@ -536,10 +551,12 @@ function quantile(latency, part) {
   return null;
 }
 
-const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
-const percent = (part) => (part === null ? "–" : part === 1 ? "100%" : `${Math.min(99.99, 100 * part).toFixed(part > 0.99 ? 2 : 1)}%`);
+const plural = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+const inexact = (part) => `${Math.min(99.99, 100 * part).toFixed(part > 0.99 ? 2 : 1)}%`; // 100% is said of all only
+const percent = (part) => (part === null ? "–" : part === 1 ? "100%" : inexact(part));
 const grade = (part) => (part === null ? "" : part >= 0.99 ? "good" : part >= 0.95 ? "warn" : "bad");
-const rate = (count, seconds) => (seconds ? (count / seconds >= 100 ? Math.round(count / seconds).toLocaleString("en") : (count / seconds).toFixed(1)) : "–");
+const perSecond = (value) => (value >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(1));
+const rate = (count, seconds) => (seconds ? perSecond(count / seconds) : "–");
 const latencyText = (value) => (value === null ? "–" : milliseconds(value));
 
 function element(tag, text = "", className = "") {
@@ -584,7 +601,7 @@ function drawSummary(view) {
   const total = { inTime: 0, failed: {}, latency: [] };
   for (const sum of sums) {
     total.inTime += sum.inTime;
-    for (const [status, count] of Object.entries(sum.failed)) total.failed[status] = (total.failed[status] || 0) + count;
+    addCounts(total.failed, sum.failed);
     sum.latency.forEach((count, bucket) => { total.latency[bucket] = (total.latency[bucket] || 0) + count; });
   }
   const { due, attainment } = rates(total);
@@ -605,13 +622,15 @@ function drawSummary(view) {
     return group;
   }));
   const missing = view.frames.reduce((sum, frame) => sum + (frame.activity ? frame.activity.missing : 0), 0);
-  byId("sampled").textContent = missing ? `${missing.toLocaleString("en")} further actions are counted but not drawn` : "";
+  byId("sampled").textContent = missing ? `${plural(missing, "further action")} counted but not drawn` : "";
 }
 
 function busyShares(frames, seconds) {
   const busy = new Map();
   for (const frame of frames) {
-    for (const one of frame.activity ? frame.activity.busy : []) busy.set(one.share, (busy.get(one.share) || 0) + one.ms / 1000 / seconds);
+    for (const one of frame.activity ? frame.activity.busy : []) {
+      busy.set(one.share, (busy.get(one.share) || 0) + one.ms / 1000 / seconds);
+    }
   }
   return busy;
 }
@@ -629,20 +648,23 @@ function nameCell(name, colour) {
 
 function drawTraffic(view) {
   const seconds = secondsOf(view.frames);
-  const columns = [["name", "left"], ["kind", "left wide"], ["requests/s"], ["goodput/s", "wide"], ["in time"], ["median", "wide"],
-    ["P99"], ["refused"], ["late", "wide"], ["failed", "wide"]];
+  const columns = [["name", "left"], ["kind", "left wide"], ["requests/s"], ["goodput/s", "wide"], ["in time"],
+    ["median", "wide"], ["P99"], ["refused"], ["late", "wide"], ["failed", "wide"]];
   const lines = sumTraffic(view.frames).slice(0, 100).map((sum) => {
     const { REFUSED = 0, LATE = 0 } = sum.failed;
     const others = Object.entries(sum.failed).filter(([status]) => !["REFUSED", "LATE"].includes(status));
-    const failed = element("td", others.length ? others.map(([status, count]) => `${count} ${status}`).join(", ") : "0", others.length ? "bad" : "");
+    const failures = others.map(([status, count]) => `${count} ${status}`).join(", ");
     return [
       nameCell(sum.name, sum.kind === "model" ? colourOf(sum.name) : undefined), element("td", sum.kind, "kind"),
       rate(sum.due, seconds), rate(sum.inTime, seconds), element("td", percent(sum.attainment), grade(sum.attainment)),
       latencyText(quantile(sum.latency, 0.5)), latencyText(quantile(sum.latency, 0.99)),
-      element("td", REFUSED.toLocaleString("en"), REFUSED ? "warn" : ""), element("td", LATE.toLocaleString("en"), LATE ? "bad" : ""), failed,
+      element("td", REFUSED.toLocaleString("en"), REFUSED ? "warn" : ""),
+      element("td", LATE.toLocaleString("en"), LATE ? "bad" : ""),
+      element("td", failures || "0", failures ? "bad" : ""),
     ];
   });
-  fillTable("traffic", "Traffic of models, applications and pipelines in the visible time", columns, lines, "No requests in the visible time.");
+  const caption = "Traffic of models, applications and pipelines in the visible time";
+  fillTable("traffic", caption, columns, lines, "No requests in the visible time.");
 }
 
 function drawRefusals(view) {
@@ -658,8 +680,8 @@ function drawRefusals(view) {
     nameCell(group.model, colourOf(group.model)), element("td", group.reason.replaceAll("_", " ")),
     group.count.toLocaleString("en"), group.missing > 0 ? milliseconds(group.missing) : "–",
   ]);
-  fillTable("refusals", "Refusals of the controller in the visible time",
-    [["model", "left"], ["reason", "left"], ["requests"], ["too early by up to"]], lines, "No refusals in the visible time.");
+  const columns = [["model", "left"], ["reason", "left"], ["requests"], ["too early by up to"]];
+  fillTable("refusals", "Refusals in the visible time", columns, lines, "No refusals in the visible time.");
 }
 
 function drawDevices(view) {
@@ -672,7 +694,8 @@ function drawDevices(view) {
   const cards = element("div", "", "cards");
   for (const [id, shares] of [...devices].slice(0, 60)) {
     const card = element("div", "", "card"), isOwn = shares.length === 1;
-    const title = element("h3", isOwn ? shares[0].worker.split("#")[0] : id.replace(/^[0-9a-f-]{36}\//, "").split("#")[0]);
+    const name = isOwn ? shares[0].worker : id.replace(/^[0-9a-f-]{36}\//, ""); // without the boot id of the host
+    const title = element("h3", name.split("#")[0]);
     title.append(element("span", shares[0].type));
     card.append(title);
     if (shares.length > 1 || shares[0].percent < 100) card.append(shareBar(shares));
@@ -728,12 +751,15 @@ function drawTuner() {
   if (tuner.blind) line(`Blind: ${tuner.blind}. Nothing is scaled.`, "warn");
   if (tuner.scaler_error) line(`Scaler ${tuner.scaler}: ${tuner.scaler_error}`, "bad");
   for (const plan of tuner.pipelines) {
-    const stages = Object.entries(plan.replicas).map(([stage, count]) => `${stage} ${count} (planned ${plan.planned_replicas[stage]})`);
+    const planned = plan.planned_replicas;
+    const stages = Object.entries(plan.replicas).map(([stage, now]) => `${stage} ${now} (planned ${planned[stage]})`);
     line(`Pipeline ${plan.pipeline}: ${stages.join(", ")}`);
   }
   for (const load of tuner.workloads) {
-    const shares = load.shares.map((share) => `${share.device} ${share.percent}%${share.shadow_percent ? `, shadow ${share.shadow_percent}%` : ""}`);
-    line(`Workload ${load.workload}: ${shares.join("; ")}; P99 ${load.p99_ns === null ? "–" : milliseconds(load.p99_ns / 1e6)} of ${milliseconds(load.slo_ns / 1e6)}; ${load.state}`);
+    const shadow = (share) => (share.shadow_percent ? `, shadow ${share.shadow_percent}%` : "");
+    const shares = load.shares.map((share) => `${share.device} ${share.percent}%${shadow(share)}`).join("; ");
+    const p99 = load.p99_ns === null ? "–" : milliseconds(load.p99_ns / 1e6);
+    line(`Workload ${load.workload}: ${shares}; P99 ${p99} of ${milliseconds(load.slo_ns / 1e6)}; ${load.state}`);
   }
   if (!tuner.pipelines.length && !tuner.workloads.length) line("No plan is applied.", "empty");
   if (tuner.journal.length) {
@@ -742,15 +768,19 @@ function drawTuner() {
     scroll.append(table);
     parts.push(scroll);
     byId("tuner").replaceChildren(...parts);
-    fillTable("journal", "Decisions of the tuner, newest first", [["ago", "left"], ["decision", "left"], ["plan", "left"], ["reason", "left"]],
-      tuner.journal.map((entry) => [`${Math.round(entry.age_ns / 1e9)} s`, entry.event + (entry.dry_run ? " (dry run)" : ""),
-        entry.pipeline || "–", element("td", entry.text, "text")]), "");
+    const columns = [["ago", "left"], ["decision", "left"], ["plan", "left"], ["reason", "left"]];
+    fillTable("journal", "Decisions of the tuner, newest first", columns, tuner.journal.map((entry) => [
+      `${Math.round(entry.age_ns / 1e9)} s`, entry.event + (entry.dry_run ? " (dry run)" : ""), entry.pipeline || "–",
+      element("td", entry.text, "text"),
+    ]), "");
     return;
   }
   byId("tuner").replaceChildren(...parts);
 }
 
 // ---- Export
+
+const LANES = ["EXEC", "EXEC predicted", "LOAD", "LOAD predicted"];
 
 function traceEvents() {
   const view = visible(), processes = new Map(), events = [];
@@ -761,12 +791,14 @@ function traceEvents() {
       const pid = processes.size + 1;
       processes.set(action.share, pid);
       meta("process_name", pid, 0, action.share.label);
-      ["EXEC", "EXEC predicted", "LOAD", "LOAD predicted"].forEach((name, number) => meta("thread_name", pid, number + 1, name));
+      LANES.forEach((name, number) => meta("thread_name", pid, number + 1, name));
     }
-    const tid = action.kind === "load" ? 3 : 1, name = `${action.model.split("/")[0]}${action.kind === "load" ? "" : ` x${action.requests}`}`;
+    const tid = action.kind === "load" ? 3 : 1;
+    const name = action.model.split("/")[0] + (tid === 3 ? "" : ` x${action.requests}`);
     const args = {
-      model: action.model, status: state.statuses[action.status] || action.status, requests: action.requests, batch_size: action.size,
-      late_requests: action.late, predicted_ms: action.planEnd - action.planBegin, actual_ms: action.end - action.begin,
+      model: action.model, status: state.statuses[action.status] || action.status, requests: action.requests,
+      batch_size: action.size, late_requests: action.late,
+      predicted_ms: action.planEnd - action.planBegin, actual_ms: action.end - action.begin,
       late_ms: action.end - action.planEnd,
     };
     const event = { ph: "X", cat: action.kind, pid: processes.get(action.share), name, args };
@@ -775,8 +807,8 @@ function traceEvents() {
   }
   meta("process_name", 0, 0, "refusals");
   for (const one of view.refusals) {
-    events.push({ ph: "i", s: "p", pid: 0, tid: 0, cat: "refusal", name: `${one.model}: ${one.reason}`, ts: time(one.at),
-      args: { count: one.count, missing_ms: one.missing } });
+    const args = { count: one.count, missing_ms: one.missing }, name = `${one.model}: ${one.reason}`;
+    events.push({ ph: "i", s: "p", pid: 0, tid: 0, cat: "refusal", name, ts: time(one.at), args });
   }
   return { traceEvents: events, displayTimeUnit: "ms" };
 }

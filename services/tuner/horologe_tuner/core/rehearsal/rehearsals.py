@@ -35,6 +35,9 @@ WATCHED_REQUESTS = 200
 WATCHED_PART = 0.05
 """Another scheduler than the default is left at once if, of this many requests, it runs a part that is this much less
 than in any block of its rehearsal: the traffic is of another kind now."""
+MISMATCH = 0.1
+"""Without confidence in the replay there is no change to another scheduler: if the controller has run a part of the
+requests since the last rehearsal that differs by more than this from what the scheduler in use serves in the replay."""
 ANSWER_NS = s(10)
 """Time after which a controller that has not described its scheduling is asked again."""
 
@@ -68,6 +71,8 @@ class Rehearsals:
         self._scores = RehearsalScores()
         self._finished = self._refused = 0
         """Requests that have ended since the last check of the scheduler in use."""
+        self._live = [0, 0]
+        """Requests that have run and that were refused, since the last rehearsal or change."""
 
     def connect(self, now_ns: int, controller: str) -> None:
         """Start again with another controller, which uses the default. No address: the controller is lost."""
@@ -77,10 +82,12 @@ class Rehearsals:
 
     def on_events(self, now_ns: int, events: Events) -> Iterator[Out]:
         """Return to the default if the traffic is not the rehearsed one."""
+        finished, refused = (sum(getattr(model, name) for model in events.models) for name in ("finished", "refused"))
+        self._live = [self._live[0] + finished, self._live[1] + refused]
         if self._current == DEFAULT or self._current.name not in self._scores.in_time:
             return
-        self._finished += sum(model.finished for model in events.models)
-        self._refused += sum(model.refused for model in events.models)
+        self._finished += finished
+        self._refused += refused
         ended = self._finished + self._refused
         if ended < WATCHED_REQUESTS:
             return
@@ -118,7 +125,7 @@ class Rehearsals:
         self._number += 1
         keys = tuple(model.report.spec.key for model in state.models)
         ordered = tuple(sorted(CANDIDATES, key=lambda candidate: candidate not in (DEFAULT, self._current)))
-        cpu_s = self._settings.rehearsal_interval_ns * self._settings.rehearsal_share / 1e9
+        cpu_s = self._settings.rehearsal_window_ns * self._settings.rehearsal_share / 1e9
         return RehearsalCall(self._window.trace(keys), state, ordered, cpu_s, self._number)
 
     def _on_scores(self, now_ns: int, scores: RehearsalScores) -> Iterator[Out]:
@@ -136,17 +143,26 @@ class Rehearsals:
             return
         self._scores = scores
         chosen = choose_candidate(scores, self._current.name, DEFAULT.name)
+        if not self._is_confirmed(scores):
+            chosen = DEFAULT.name
+        self._live = [0, 0]
         if chosen == self._current.name or not self._controller:
             self._count("kept")
             return
         candidate = next(candidate for candidate in CANDIDATES if candidate.name == chosen)
         yield from self._change(now_ns, candidate, self._explain(scores, candidate))
 
+    def _is_confirmed(self, scores: RehearsalScores) -> bool:
+        """Return whether the replay serves about what the controller has served, if enough requests have ended."""
+        ended = sum(self._live)
+        share = share_served(scores, self._current.name)
+        return ended < WATCHED_REQUESTS or abs(self._live[0] / ended - share) <= MISMATCH
+
     def _change(self, now_ns: int, candidate: Candidate, reason: str) -> Iterator[Out]:
         self._count("changed")
         self._note(now_ns, "scheduler changed", "", reason, self._settings.dry_run)
         if not self._settings.dry_run:
-            self._current, self._finished, self._refused = candidate, 0, 0
+            self._current, self._finished, self._refused, self._live = candidate, 0, 0, [0, 0]
             yield Out(self._controller, UseScheduler(candidate.scheduler, candidate.settings, reason))
 
     def _explain(self, scores: RehearsalScores, candidate: Candidate) -> str:
