@@ -1,6 +1,6 @@
 """1, 2 and 4 frontends at one controller, on two hosts with 1 ms between them: latencies, CPU time per request.
 
-The hosts are network namespaces of this machine, so this needs root, `ip` and `tc`. Controller, selectors, workers and
+The hosts are network namespaces of this machine, so this needs root and `ip`. Controller, selectors, workers and
 the frontends with even numbers are on one host, the others and the clients on the other. Each case also kills one of
 its frontends halfway: the clients go on with the others.
 
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
+from bench import slow_link
 from bench.emulated_model import write_echo_model
 from bench.service_processes import Process, ServiceProcesses
 from horologe import AsyncClient
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 HOSTS = {"hzone": "10.77.0.1", "hztwo": "10.77.0.2"}
-DELAY = "1ms"
+DELAY_S = 0.001
 SLO_MS, CLIENTS, START_S, WORKERS = 200.0, 8, 60.0, 2
 MODEL = "echo"
 
@@ -43,23 +44,20 @@ def on_host(host: str, *command: str) -> list[str]:
     return ["ip", "netns", "exec", host, *command]
 
 
-def create_hosts() -> None:
-    """Create the namespaces and the link between them, with a delay in each direction."""
+def create_hosts() -> subprocess.Popen[str]:
+    """Create the namespaces, and start the link between them."""
     remove_hosts()
     for host in HOSTS:
         subprocess.run(["ip", "netns", "add", host], check=True)
-    one, two = HOSTS
-    subprocess.run(
-        ["ip", "link", "add", "eth0", "netns", one, "type", "veth", "peer", "name", "eth0", "netns", two], check=True
+        subprocess.run(on_host(host, "ip", "link", "set", "lo", "up"), check=True)
+    ends = [text for pair in HOSTS.items() for text in pair]
+    link = subprocess.Popen(
+        [sys.executable, str(Path(slow_link.__file__)), *ends, str(DELAY_S)], stdout=subprocess.PIPE, text=True
     )
-    for host, address in HOSTS.items():
-        for command in (
-            ("ip", "addr", "add", f"{address}/24", "dev", "eth0"),
-            ("ip", "link", "set", "eth0", "up"),
-            ("ip", "link", "set", "lo", "up"),
-            ("tc", "qdisc", "add", "dev", "eth0", "root", "netem", "delay", DELAY, "limit", "100000"),
-        ):
-            subprocess.run(on_host(host, *command), check=True)
+    assert link.stdout is not None
+    if link.stdout.readline() != "ready\n":
+        raise RuntimeError("the link between the hosts did not start")
+    return link
 
 
 def remove_hosts() -> None:
@@ -195,10 +193,11 @@ def main() -> None:
     if options.load:
         asyncio.run(generate_load(*json.loads(options.load)))
         return
-    create_hosts()
+    link = create_hosts()
     try:
         rows = [measure(count, min(count, 2), options.rate, options.seconds) for count in (1, 2, 4)]
     finally:
+        link.kill()
         remove_hosts()
     for row in rows:
         print(json.dumps(row))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from builders import a_predict, some_bytes
 from frontend_builders import CONTROLLER, SELECTOR, WORKER, connected_frontend
@@ -11,7 +14,7 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Dispatch, Query
-from horologe_frontend.core.fair_shares import CONTENTION_NS, FREE_REQUESTS, TARGET_NS
+from horologe_frontend.core.fair_shares import CONTENTION_NS, FREE_REQUESTS, TARGET_NS, ClientWindow
 
 FLOOD, OTHER = "client/aa", "client/bb"
 
@@ -192,3 +195,16 @@ def test_a_request_that_expires_before_its_turn_is_refused() -> None:
     expired = [answer for at_ns, answer in backend.answers[FLOOD] if at_ns > begin_ns]
     assert len(expired) > 100
     assert {(answer.status, answer.reason) for answer in expired} == {(Status.REFUSED, "not started by the deadline")}
+
+
+@pytest.mark.parametrize("before", [0, 20], ids=["held in the outage", "held before it"])
+def test_an_outage_is_no_interval_between_finished_requests(before: int) -> None:
+    """The requests that an outage delays finish soon after it: a further one is not expected to wait for long."""
+    window, begin_ns = ClientWindow(s(100)), s(100)
+    for number in range(40):
+        request: Any = SimpleNamespace(id=number, arrival_ns=begin_ns, deadline_ns=begin_ns + s(15))
+        window.hold(request)
+    for number in range(before):
+        window.record_finished(begin_ns + ms(10 * number), Answer(number, int(Status.OK), queue_ns=ms(1)))
+    window.record_finished(begin_ns + s(3), Answer(99, int(Status.OK), queue_ns=s(2)))
+    assert window.wait_ns() < s(2)

@@ -39,6 +39,9 @@ RELEASED = 64
 """Requests that are sent when one has finished, after the other clients have left."""
 SMOOTHING = 16
 """Finished requests over which their mean interval is smoothed."""
+OUTLIER = 32
+"""An interval counts as at most as many times the mean: a batch finishes as many requests at once. After an outage of
+2 s, a client with 35 requests was refused, because they were expected to take 2 s each."""
 
 
 class ClientWindow:
@@ -50,7 +53,7 @@ class ClientWindow:
         self.size = float(FREE_REQUESTS)
         self.waiting: IndexedHeap[int, int] = IndexedHeap()
         """Ids of the requests that wait, by deadline."""
-        self._cut_ns = self._last_ns = now_ns
+        self._cut_ns, self._last_ns = now_ns, 0
         self._gap_ns = 0.0
 
     def wait_ns(self) -> int:
@@ -60,7 +63,7 @@ class ClientWindow:
     def hold(self, request: Request) -> None:
         """Keep a request. Intervals between finished requests count while requests wait."""
         if not self.waiting:
-            self._last_ns = request.arrival_ns
+            self._last_ns = 0
         self.waiting.push(request.id, request.deadline_ns)
 
     def record_finished(self, now_ns: int, answer: Answer) -> None:
@@ -68,8 +71,11 @@ class ClientWindow:
         if answer.status != Status.OK and not answer.queue_ns:  # it was not executed
             return
         if self.waiting:
-            gap_ns = now_ns - self._last_ns
-            self._gap_ns += (gap_ns - self._gap_ns) / SMOOTHING if self._gap_ns else gap_ns
+            gap_ns, mean_ns = now_ns - self._last_ns, self._gap_ns
+            if self._last_ns and mean_ns:
+                self._gap_ns += (min(gap_ns, OUTLIER * mean_ns) - mean_ns) / SMOOTHING
+            elif self._last_ns:
+                self._gap_ns = gap_ns
             self._last_ns = now_ns
         if answer.queue_ns <= max(TARGET_NS, answer.exec_ns):
             self.size += GROWTH
