@@ -74,6 +74,9 @@ def convert_service(name: str, service: dict[str, Any], keys: Path) -> dict[str,
         # The routing mesh hides the addresses of clients: all of them are one client.
         environment["HOROLOGE_HTTP_CLIENT_SHARE"] = "1.0"
         converted["ports"] = PORTS
+    if name == "controller":
+        # Its name leads to it once it is healthy: until then, requests wait.
+        converted["healthcheck"] = {"interval": "1s"}
     if name == "tuner":
         environment["HOROLOGE_TUNER_SCALER_TARGET"] = "${STACK:-horologe}"
     if name == "prometheus":

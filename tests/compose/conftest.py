@@ -1,4 +1,4 @@
-"""One composed system for all tests of this folder: images are built once."""
+"""A composed system. It ends with its module: an engine that leaves a swarm takes the networks of all containers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ shape = [-1, 4]
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a repository with the demo's models, and a model whose answers depend on the input."""
     folder = tmp_path_factory.mktemp("models")
@@ -52,7 +52,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stack(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Start the system, and check at the end that `down -v` leaves nothing."""
     try:
@@ -67,7 +67,7 @@ def stack(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         assert stack.leftovers() == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def keys(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the service's public key and the keys of clients and operators."""
     folder = tmp_path_factory.mktemp("keys")
@@ -75,7 +75,7 @@ def keys(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def client(stack: Stack, keys: Path) -> Iterator[Client]:
     with Client(f"tcp://127.0.0.1:{stack.clients}", keys=keys) as client:
         wait_until("the models to be ready", 60, lambda: _all_ready(client))

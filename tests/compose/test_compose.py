@@ -11,8 +11,10 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 
+import container_faults
 from bench.compose_project import kill_processes
 from compose.stack import ROOT, SERVICES, WORKERS, Stack, get_json, wait_until
+from container_faults import measure
 from horologe import Application, Client
 from horologe_cli.demo.digits import held_out
 from horologe_common.status import HorologeError
@@ -25,6 +27,7 @@ pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(900)]
 EDGE = ("controller", "selector", "frontend", "profiler", "tuner")
 EDGE_MB, WORKER_MB = 450, 350
 """Bounds of the sizes of images. deploy/README.md states the sizes."""
+FAULT_RATE, FAULTS_S, EVERY_S = 30.0, 36.0, 6.0
 ML_RUNTIMES = ("onnxruntime", "torch", "sklearn", "scipy")
 
 
@@ -191,3 +194,28 @@ def test_selection_states_survive_restarts_of_selector_and_store(stack: Stack, c
 
 def _weights(client: Client) -> dict[str, float]:
     return {statistics.model: statistics.weight for statistics in client.application("digits").statistics}
+
+
+def test_three_workers_just_work_under_load(stack: Stack, client: Client) -> None:
+    stack.scale_workers(3)
+    wait_until("three healthy workers", 60, lambda: len(stack.containers(WORKERS)) == 3 and stack.is_healthy(WORKERS))
+    wait_until("three workers at the controller", 60, lambda: len(_workers(client)) == 3)
+
+
+def _workers(client: Client) -> set[str]:
+    return {share.worker for share in client.describe().shares}
+
+
+def test_faults_of_containers_lose_no_request(stack: Stack, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound of the goodput is left to the benchmark: it depends on the speed of the machine."""
+    monkeypatch.setattr(container_faults, "BEFORE_S", 5.0)
+    monkeypatch.setattr(container_faults, "SETTLE_S", 8.0)
+    result = measure(stack, "digits-mlp", FAULT_RATE, 0.0, FAULTS_S, EVERY_S, seed=3)
+    violations = {name: count for name, count in result["violations"].items() if name != "goodput"}
+    assert not any(violations.values()), result
+    assert sum(result["faults"].values()) >= 3
+    assert len({fault.partition(" ")[0] for fault in result["faults"]}) == 3, "all kinds of faults"
+    assert result["statuses"]["OK"] > 0.5 * result["requests"], result
+    assert result["http"]["200"] > 0
+    stack.wait_healthy()
+    stack.scale_workers(1)

@@ -70,9 +70,10 @@ class Traffic:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            document = json.loads(line)
-            self.outcomes, self.reasons = document["outcomes"], document["reasons"]
+        with self._process.stdout as lines:
+            for line in lines:
+                document = json.loads(line)
+                self.outcomes, self.reasons = document["outcomes"], document["reasons"]
 
 
 class Swarm:
@@ -97,6 +98,9 @@ class Swarm:
     def service(self, name: str) -> dict[str, Any]:
         inspected: dict[str, Any] = json.loads(docker("service", "inspect", f"{NAME}_{name}"))[0]
         return inspected
+
+    def tasks(self, name: str) -> set[str]:
+        return set(docker("service", "ps", "-q", "--filter", "desired-state=running", f"{NAME}_{name}").split())
 
     def wait_for_update(self, service: str, state: str) -> None:
         wait_until(state, CHANGE_S, lambda: self.service(service)["UpdateStatus"]["State"] == state)
@@ -146,11 +150,13 @@ def test_workers_are_scaled_under_load(swarm: Swarm) -> None:
 
 @pytest.mark.parametrize("service", ["gpu-worker", "selector", "frontend", "controller"])
 def test_a_service_is_replaced_under_load(swarm: Swarm, service: str) -> None:
+    before = swarm.tasks(service)
     with swarm.traffic() as traffic:
         docker("service", "update", "--force", "-q", "-d", f"{NAME}_{service}")
         time.sleep(1)
         swarm.wait_for_update(service, "completed")
         traffic.wait_for(40)
+    assert not before & swarm.tasks(service)
     nothing_is_lost(traffic)
 
 

@@ -22,7 +22,7 @@ from horologe import Client
 from horologe_common.status import HorologeError, Status
 
 PAUSE_S = 0.05
-SLO_MS = 8_000
+SLO_MS = 15_000
 REASONS = 20
 
 outcomes: Counter[str] = Counter()
