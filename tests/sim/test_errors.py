@@ -55,8 +55,9 @@ def test_values_agree_with_counts_and_sums_of_the_metrics() -> None:
     counted = {
         (action, error, side): (histogram.total, histogram.sum)
         for error in METRICS
-        for (name, action, side), histogram in controller.stats.histograms.items()
+        for (name, *labels), histogram in controller.stats.histograms.items()
         if name == f"horologe_{error}_error_seconds"
+        for action, side in [labels]
     }
     assert counted == {key: (len(values), sum(values)) for key, values in errors.values.items() if key[1] in METRICS}
     assert {key[:2] for key in counted} == {(action, error) for action in ("infer", "load") for error in METRICS}

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from horologe_cli.main import app
+from horologe_sim.scenario import pooled_plan
 from horologe_tuner.core.example_pipelines import CASCADE
 from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
 from horologe_tuner.core.provisioning.workloads import parse_sharing_plan
@@ -169,6 +170,11 @@ def test_a_pooled_plan_needs_fewer_devices_than_the_dedicated_one() -> None:
     rows = {(row["hardware"], row["replicas"]) for row in document["tuning_plan"]["stages"]}
     assert rows == set(document["pooled"]["devices"].items())
     assert "pooled, every device serves all stages" in run("plan", "social-media", *options).stdout
+
+
+def test_it_is_said_if_the_devices_of_the_plan_do_not_suffice_as_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pooled_plan, "plan_pooled", lambda *_: None)
+    options = ("--rate", "50", "--duration", "20s", "--search", "any-order", "--pooled")
     assert "pooled: the devices of the plan do not suffice" in run("plan", "cascade", *options).stdout
 
 
