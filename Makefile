@@ -32,8 +32,8 @@ up: $(STAMPS)/demo ## serve the models in models/ until ^C
 
 test: $(STAMPS)/dev ## run all tests that need neither a GPU nor root
 	@$(if $(strip $(ARGS)),$(BIN)/pytest -q $(ARGS),\
-	  $(BIN)/pytest -q -n 2 --dist loadfile tests/unit tests/policies tests/sim && \
-	  $(BIN)/pytest -q tests/compose tests/fuzz tests/system)
+	  $(BIN)/pytest -q -n 2 --dist loadfile tests/unit tests/policies tests/sim tests/fuzz && \
+	  $(BIN)/pytest -q tests/compose tests/system)
 
 check: $(STAMPS)/dev ## check style, types, import contracts, generated pages
 	$(BIN)/ruff check .

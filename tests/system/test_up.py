@@ -98,10 +98,10 @@ def test_a_crash_of_a_model_is_logged_and_counted(tmp_path: Path) -> None:
     try:
         url = up.ready["metrics"]["worker-0"]
         metric = 'horologe_model_failures_total{cause="crash",model="crashing",version="1"}'
-        assert f"{metric} 0.0" in up.get(url)[1].decode()
+        assert f"{metric} 0\n" in up.get(url)[1].decode()
         failure = up.ask("predict", "crashing", "--input", INPUT, "--slo-ms", "20000", code=1)
         assert "FAILED: model crashing/1: process ended (exit code 7)" in failure
-        assert f"{metric} 1.0" in up.get(url)[1].decode()
+        assert f"{metric} 1\n" in up.get(url)[1].decode()
         (line,) = [line for line in up.read_log().splitlines() if "model process restarts" in line]
         assert all(word in line for word in ("crashing/1", "cause=crash", "exit code 7"))
     finally:
