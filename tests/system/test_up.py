@@ -97,7 +97,7 @@ def test_a_crash_of_a_model_is_logged_and_counted(tmp_path: Path) -> None:
     up = Up(tmp_path, "--no-profiler")
     try:
         url = up.ready["metrics"]["worker-0"]
-        metric = 'horologe_model_failures_total{cause="crash",model="crashing",version="1"}'
+        metric = 'horologe_model_failures_total{model="crashing",version="1",cause="crash"}'
         assert f"{metric} 0\n" in up.get(url)[1].decode()
         failure = up.ask("predict", "crashing", "--input", INPUT, "--slo-ms", "20000", code=1)
         assert "FAILED: model crashing/1: process ended (exit code 7)" in failure
