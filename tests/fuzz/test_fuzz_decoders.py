@@ -132,7 +132,8 @@ async def _serve(reads: list[bytes]) -> None:
     account = server.limits.clients.add_connection("10.0.0.1")
     assert account is not None
     connection, written = HttpConnection(server, account), bytearray()
-    nothing = dict.fromkeys(("close", "abort", "pause_reading", "resume_reading", "is_closing", "write_eof"), lambda: None)
+    methods = ("close", "abort", "pause_reading", "resume_reading", "is_closing", "write_eof")
+    nothing = dict.fromkeys(methods, lambda: None)
     transport: Any = SimpleNamespace(
         write=written.extend, writelines=lambda parts: written.extend(b"".join(parts)), can_write_eof=lambda: True,
         **nothing,
