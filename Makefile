@@ -28,7 +28,7 @@ demo: $(STAMPS)/demo ## serve the models in models/ and measure them, about 80 s
 	@$(BIN)/horologe demo $(ARGS)
 
 up: $(STAMPS)/demo ## serve the models in models/ until ^C
-	@$(BIN)/horologe up --models models --set controller.admission=true $(ARGS)
+	@$(BIN)/horologe up --models models $(ARGS)
 
 test: $(STAMPS)/dev ## run all tests that need neither a GPU nor root
 	@$(if $(strip $(ARGS)),$(BIN)/pytest -q $(ARGS),\

@@ -1,4 +1,4 @@
-"""Work queued for other shares does not keep a request out."""
+"""A request is refused on arrival only behind more work of its own queue than all shares could do in time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NOW = s(1000)
 class Desk:
     """A scheduler, and workers of one share that hold the named models."""
 
-    def __init__(self, *workers: tuple[str, ...]) -> None:
-        self.scheduler = create_scheduler(ControllerSettings(admission=True))
+    def __init__(self, *workers: tuple[str, ...], admission: bool = True) -> None:
+        self.scheduler = create_scheduler(ControllerSettings(admission=admission))
         self.cluster = Cluster(10)
         self.specs = {name: a_spec(name) for names in workers for name in names}
         self.cluster.specs = {spec.key: spec for spec in self.specs.values()}
@@ -64,36 +64,32 @@ class Desk:
             self.ask(name, budget_ms)
 
 
-def test_work_for_one_share_does_not_refuse_requests_for_another() -> None:
-    desk = Desk(("a",), ("b",))
+def test_work_for_other_models_refuses_nothing() -> None:
+    desk = Desk(("a", "b"))
     desk.fill("a", 8)
     assert desk.ask("a", 8) is not None
     assert desk.ask("b", 8) is None
 
 
-def test_an_ensemble_whose_models_have_a_share_each_is_admitted_whole() -> None:
-    names = tuple(f"m{number}" for number in range(16))
-    desk = Desk(*((name,) for name in names))
-    assert [desk.ask(name, 10) for name in names] == [None] * 16
+def test_the_work_ahead_counts_in_full_batches_on_all_shares() -> None:
+    """16 requests take 9.5 ms in a batch: two shares are done with 32 of them after as long."""
+    one, two = Desk(("a",)), Desk(("a",), ("a",))
+    admitted = [sum(desk.ask("a", 40) is None for _ in range(200)) for desk in (one, two)]
+    assert 48 <= admitted[0] <= 64
+    assert 1.9 * admitted[0] <= admitted[1] <= 2.1 * admitted[0]
 
 
-def test_work_that_two_shares_could_run_counts_half() -> None:
-    desk = Desk(("a", "b"), ("a",))
-    desk.fill("a", 6)
-    assert desk.ask("b", 6) is not None
-    assert desk.ask("b", 7) is None
+def test_requests_with_later_deadlines_are_not_ahead() -> None:
+    desk = Desk(("a",))
+    while desk.ask("a", 50) is None:
+        pass
+    assert desk.ask("a", 10) is None
 
 
-def test_queued_work_counts_for_the_shares_that_can_run_it_now() -> None:
-    desk = Desk(("a", "b"), ("b",))
-    desk.fill("a")
-    desk.fill("b")
-    desk.register(1, "a", "b")
-    desk.fill("a")
-    desk.fill("b")
-    desk.register(0)
-    desk.fill("a")
-    desk.scheduler.check()
+def test_without_admission_only_the_request_itself_counts() -> None:
+    desk = Desk(("a",), admission=False)
+    assert [desk.ask("a", 20) for _ in range(200)] == [None] * 200
+    assert desk.ask("a", 0.1) is not None
 
 
 def test_requests_of_a_turn_are_admitted_together_if_the_last_of_them_fits() -> None:

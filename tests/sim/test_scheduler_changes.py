@@ -120,7 +120,7 @@ def test_requests_of_dynamic_models_are_handed_over(name: str) -> None:
     traits = Traits("d", 3, (1.0,), models=2, catalogue="dynamic", slo=Slo("times", 5, 5), arrivals="poisson", load=0.9)
     workload = build_workload(traits, 300)
     chunk = workload.chunk._replace(groups=[0] * len(workload.chunk.groups))
-    changes = [(0.2, name, False), (0.6, "horologe", True)]
+    changes = [(0.2, name, True), (0.6, "horologe", False)]
     world = run_changing(changes, chunk, workload.models, known=workload.distributions)
     assert world.controller.stats.values["horologe_scheduler_switches_total", "horologe"] == 1
 

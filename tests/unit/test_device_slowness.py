@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
-from horologe_controller.core.cluster.lane import OutstandingWork
+from horologe_controller.core.cluster.lane import MessageLatency
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 from horologe_controller.core.scheduling.demand import DeviceSlowness
 
@@ -28,8 +28,8 @@ steps = st.lists(
 @given(steps)
 def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, int]]) -> None:
     """An INFER is sent without marking the share; a LOAD and the end of an action mark it."""
-    holders, outstanding, slowness = ModelResidency(ClusterChanges()), OutstandingWork(), DeviceSlowness(GRACE_NS)
-    shares = [Share("w", number, number, "d", "d", 10, holders, outstanding) for number in range(3)]
+    holders, latency, slowness = ModelResidency(ClusterChanges()), MessageLatency(), DeviceSlowness(GRACE_NS)
+    shares = [Share("w", number, number, "d", "d", 10, holders, latency) for number in range(3)]
     now_ns = s(100)
     for share in shares:
         slowness.changed[share] = True
@@ -55,6 +55,4 @@ def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, i
 
 
 def _action(number: int, start_ns: int, takes_ns: int) -> Any:
-    return SimpleNamespace(
-        id=number, sent_ns=0, start_ns=start_ns, end_ns=start_ns + takes_ns, expected_ns=takes_ns, typical_ns=takes_ns
-    )
+    return SimpleNamespace(id=number, sent_ns=0, start_ns=start_ns, end_ns=start_ns + takes_ns, expected_ns=takes_ns)

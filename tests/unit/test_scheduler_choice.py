@@ -107,10 +107,10 @@ def test_other_changes_are_ignored(scheduler: str, sender: str, name: str, value
 
 def test_settings_change_with_the_scheduler_and_the_configured_ones_come_back() -> None:
     controller = a_controller()
-    use(controller, "horologe", admission=True)
-    assert controller.scheduler.settings.admission
-    use(controller, "horologe")
+    use(controller, "horologe", admission=False)
     assert not controller.scheduler.settings.admission
+    use(controller, "horologe")
+    assert controller.scheduler.settings.admission
 
 
 def submit(controller: Controller, now_ns: int, count: int, **fields: Any) -> None:

@@ -33,11 +33,10 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     window_ns: int = 0
     """Drop an INFER that has not begun this long after its predicted start, and plan its requests again while their
     deadlines allow. 0: it may begin as long as every deadline in it can be met."""
-    admission: bool = False
-    """Refuse a request on arrival if the queued work with earlier deadlines leaves it no time: clients learn of an
-    overload at once. Off: a request waits until not even a batch of its own could finish in time, as in Clockwork's
-    appendix B. That serves up to 0.05 more of the requests of the tournament's fixed workloads: the work ahead is an
-    estimate, and the last request is not always the one to give up (docs/scheduling.md)."""
+    admission: bool = True
+    """Refuse a request on arrival if it would be late even with all shares running nothing but its model: clients learn
+    of an overload at once, and fewer answers are a little late. Off: a request waits until not even a batch of its own
+    could finish in time, as in Clockwork's appendix B (docs/scheduling.md)."""
     margin_ns: int = ms(1)
     """Reserved for the return to the client, in addition to the measured return latency."""
     return_latency_window: int = 200

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 DEFAULT_HTTP = "http://127.0.0.1:8000"
 READY_TIMEOUT_S = 120.0
 DRAIN_TIMEOUT_S = 5.0
-ADMISSION = "controller.admission=true"
-"""The clients of the demo run on the same cores as the system, and are told at once what cannot be served."""
 CACHES = ("worker.cache", "profiler.state", "selector.state")
 """Settings of folders in which the services keep what they have measured and learned."""
 START_SHARE = 0.1
@@ -90,7 +88,7 @@ def demo(
         return
     addresses = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "127.0.0.1:0"
     with tempfile.TemporaryDirectory(prefix="horologe-demo-") as folder:
-        sets = (*_cache_settings(folder, os.environ), ADMISSION, *(set_ or ()))
+        sets = (*_cache_settings(folder, os.environ), *(set_ or ()))
         models = models or default_repository()
         options = SystemOptions(models, workers, split, *addresses, scheduler, sets=sets, profiler=True)
         _run_demo(options, load, json)

@@ -197,10 +197,10 @@ def _without_refusal(submit: SubmitHistory) -> list[str]:
     remedies.append(f"A deadline {format_ns(missing_ns)} later.")
     slack_ns = submit.deadline_ns - submit.arrived_ns - submit.expected_ns
     total_ns = sum(work.work_ns for work in (*submit.queued, *submit.running))
-    excess_ns = total_ns - slack_ns * submit.shares
-    if slack_ns <= 0 or excess_ns <= 0:
+    excess_ns = max(missing_ns * submit.shares, total_ns - slack_ns * submit.shares)
+    if slack_ns <= 0 or total_ns <= 0:
         return remedies
-    devices = math.ceil(total_ns / slack_ns) - submit.shares
+    devices = math.ceil(excess_ns / slack_ns)
     remedies.append(f"{count(devices, 'share')} more that can run the models ahead.")
     largest = max(submit.queued, key=lambda work: work.work_ns, default=None)
     if largest and largest.work_ns >= excess_ns:

@@ -171,11 +171,7 @@ class Actions:
         if not action_id:
             action_id = self._last_id = self._last_id + 1
         end_ns = start_ns + expected_ns
-        estimate = share.estimates.get(model)
-        action = Action(
-            action_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns,
-            estimate.typical(now_ns, size) if estimate else expected_ns,
-        )  # fmt: skip
+        action = Action(action_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns)
         self._pending[action.id] = action
         _lane(action).append_action(action)
         return action

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import NEVER_NS, ClockOffset, ms
 from horologe_controller.core.cluster.device import Devices
 from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate, ModelProfiles
-from horologe_controller.core.cluster.lane import MessageLatency, OutstandingWork
+from horologe_controller.core.cluster.lane import MessageLatency
 from horologe_controller.core.cluster.planned_models import PlannedModels
 from horologe_controller.core.cluster.runnable import runnable_profile, servable_models
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
@@ -70,12 +70,8 @@ class Cluster:
         self.changes = ClusterChanges()
         self.residency = ModelResidency(self.changes)
         self.latency = MessageLatency(return_window)
-        self.outstanding = OutstandingWork(self.latency)
-        """Sum of what the pending EXECs of all shares still need."""
         self.capable: dict[str, dict[Share, bool]] = {}
         """Model key -> the shares that could run it."""
-        self.capable_version = 0
-        """Incremented whenever `capable` changes."""
         self.distributions: dict[str, RuntimeDistributions] = {}
         """Distributions of solo execution times, for models of which the profiler has published them."""
         self.reloading: Mapping[str, bool] = NO_NAMES
@@ -152,7 +148,7 @@ class Cluster:
         hardware = report.hardware or report.device
         share = Share(
             worker.address, report.share, self._last_index, report.device, hardware, report.pages_total,
-            self.residency, self.outstanding, report.percent,
+            self.residency, self.latency, report.percent,
         )  # fmt: skip
         worker.shares[report.share] = share
         adopt_pages(share, report, {key: spec.pages for key, (spec, *_) in worker.models.items()})
@@ -187,7 +183,6 @@ class Cluster:
             for size in fresh.seed_ns:
                 self._cached_exec.pop((model, size), None)
             self.capable.setdefault(model, {})[share] = True
-            self.capable_version += 1
             self._profiles.discard_unused(model, self.capable[model])
 
     def mark_all(self) -> None:
@@ -249,7 +244,6 @@ class Cluster:
     def _remove_capability(self, share: Share, model: str) -> None:
         capable = self.capable[model]
         del capable[share]
-        self.capable_version += 1
         if not capable:
             del self.capable[model]
         self._profiles.discard_unused(model, capable)

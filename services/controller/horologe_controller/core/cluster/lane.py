@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from horologe_common.clock import NEVER_NS, s, us
-from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.instruments import RollingQuantile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.settings import ControllerSettings
@@ -43,8 +40,6 @@ class Action(msgspec.Struct):
     end_ns: int
     expected_ns: int
     promised_ns: int
-    typical_ns: int = 0
-    """Median duration, by the estimates at planning time."""
 
     def open_requests(self) -> list[Request]:
         """Return the requests that still wait for this action."""
@@ -124,13 +119,12 @@ def look_ahead(
 class Lane:
     """Pending actions of one lane, in the order of execution. `index` orders lanes in heaps."""
 
-    def __init__(self, outstanding: OutstandingWork | None = None, index: int = 0) -> None:
+    def __init__(self, latency: MessageLatency | None = None, index: int = 0) -> None:
         self.index = index
-        self._latency = MessageLatency() if outstanding is None else outstanding.latency
+        self._latency = MessageLatency() if latency is None else latency
         self.pending: dict[int, Action] = {}
         self.due_ns = NEVER_NS
         """Predicted end of the oldest pending action."""
-        self._outstanding = outstanding
 
     def __lt__(self, other: Lane) -> bool:
         return self.index < other.index
@@ -140,15 +134,11 @@ class Lane:
         self.pending[action.id] = action
         if len(self.pending) == 1:
             self.due_ns = action.end_ns
-        if self._outstanding is not None:
-            self._outstanding.update_lane(self)
 
     def clear(self) -> None:
         """Drop all pending actions: the worker is lost."""
         self.pending.clear()
         self.due_ns = NEVER_NS
-        if self._outstanding is not None:
-            self._outstanding.update_lane(self)
 
     def free_at(self, now_ns: int) -> int:
         """Return the predicted end of the last pending action, `now_ns` at the earliest.
@@ -174,64 +164,7 @@ class Lane:
                 following.start_ns = start_ns = max(at_ns, following.sent_ns + self._latency.dispatch_ns)
                 following.end_ns = self.due_ns = start_ns + following.expected_ns
                 break
-        if self._outstanding is not None:
-            self._outstanding.update_lane(self)
 
     def is_overdue(self, now_ns: int, grace_ns: int) -> bool:
         """Return whether the oldest action should have ended more than `grace_ns` ago: the worker hangs."""
         return now_ns > self.due_ns + grace_ns
-
-
-class OutstandingWork:
-    """Sum of the median durations that pending actions still need. Admission uses it; plans use `Lane.free_at`.
-
-    A lane costs O(its actions) when it changes. The sum over all lanes is kept up to date as time advances, and costs
-    O(log lanes) for each lane that becomes late.
-    """
-
-    def __init__(self, latency: MessageLatency | None = None) -> None:
-        self.latency = latency or MessageLatency()
-        self._work: dict[Lane, tuple[int, int]] = {}
-        """Lane -> (end of its last action, remaining work if its first action ended a return latency ago)."""
-        self._late_after: IndexedHeap[Lane, int] = IndexedHeap()
-        """Lanes whose first action is not late, by the time when it will be. Their remaining work still shrinks."""
-        self._late: dict[Lane, bool] = {}
-        """The other lanes."""
-        self._on_time_ends_ns = self._late_work_ns = 0
-        """Sum of the ends of the lanes in `_on_time`; sum of the remaining work of the others."""
-
-    def update_lane(self, lane: Lane) -> None:
-        """Recompute a lane whose pending actions have changed."""
-        before = self._work.get(lane)
-        if before is not None:
-            if self._late.pop(lane, False):
-                self._late_work_ns -= before[1]
-            else:
-                self._on_time_ends_ns -= before[0]
-        rest_ns = end_ns = 0
-        for action in lane.pending.values():
-            if end_ns:
-                rest_ns += action.typical_ns
-            else:
-                end_ns = action.start_ns + action.typical_ns
-        if end_ns:
-            least_ns = 1 + max(0, rest_ns - self.latency.return_ns)
-            self._work[lane] = end_ns + rest_ns, least_ns
-            self._on_time_ends_ns += end_ns + rest_ns
-            self._late_after.push(lane, end_ns + rest_ns - least_ns)
-        elif before is not None:
-            del self._work[lane]
-            self._late_after.remove(lane)
-
-    def total_ns(self, now_ns: int, lanes: Iterable[Lane] | None = None) -> int:
-        """Return the remaining work of `lanes`, or of all. Calls for all lanes must not go back in time."""
-        if lanes is None:
-            for lane in self._late_after.pop_up_to(now_ns):
-                end_ns, least_ns = self._work[lane]
-                self._late[lane] = True
-                self._on_time_ends_ns -= end_ns
-                self._late_work_ns += least_ns
-            return self._on_time_ends_ns - (len(self._work) - len(self._late)) * now_ns + self._late_work_ns
-        work = self._work
-        remaining = [work[lane] for lane in lanes if lane in work]
-        return sum([end_ns - now_ns if end_ns - now_ns > least_ns else least_ns for end_ns, least_ns in remaining])

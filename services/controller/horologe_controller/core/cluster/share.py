@@ -16,7 +16,7 @@ from horologe_controller.core.cluster.lane import Lane
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
-    from horologe_controller.core.cluster.lane import OutstandingWork
+    from horologe_controller.core.cluster.lane import MessageLatency
 
 PACE_ACTIONS = 10
 """EXECs of any model whose median gives the pace of a share. A slowdown shows after half of them."""
@@ -101,7 +101,7 @@ class Share:
 
     def __init__(
         self, worker: str, number: int, index: int, device: str, hardware: str, pages_total: int,
-        residency: ModelResidency, outstanding: OutstandingWork, percent: float = 100.0,
+        residency: ModelResidency, latency: MessageLatency, percent: float = 100.0,
     ) -> None:  # fmt: skip
         self.worker = worker
         self.number = number
@@ -114,7 +114,7 @@ class Share:
         self.pages_total = pages_total
         self.pages_free: float = pages_total
         self.residency = residency
-        self.exec = Lane(outstanding, index)
+        self.exec = Lane(latency, index)
         self.load = Lane()
         self.resident: dict[str, float] = {}
         """Model key -> pages, least recently used first."""

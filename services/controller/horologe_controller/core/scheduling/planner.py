@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.lane import look_ahead
-from horologe_controller.core.scheduling.admission import Admission
+from horologe_controller.core.scheduling.admission import Admission, count_cost
 from horologe_controller.core.scheduling.best_effort import BestEffortLimit
 from horologe_controller.core.scheduling.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
@@ -41,7 +41,7 @@ class Planner:
         self.policy = policy
         self.settings = settings
         self.queues = RequestQueues()
-        self.admission = Admission(settings.admission)
+        self.admission = Admission(self.queues, settings.admission)
         self.loads = LoadPlanner(settings, self.queues)
         self.best_effort = BestEffortLimit(policy.best_effort_batch, self.admission.shortest_wait)
         bound = policy.overridden("rank_bound")
@@ -96,12 +96,13 @@ class Planner:
         if not (exec_ns := self.policy.shortest_exec_ns(now_ns, first, cluster)):
             return Refusal(first, Reason.NO_WORKER)
         if not first.best_effort and rule != "ignore":
-            rows = None if dynamic else queue.rows if queue else 0
-            refusal = self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, rows, rule == "expire")
+            refusal = self.admission.refuse_on_arrival(
+                now_ns, requests, exec_ns, cluster, not dynamic, rule == "expire"
+            )
             if refusal is not None:
                 return refusal
         queue = queues.enqueue(requests, exec_ns, queue)
-        self.admission.count_requests(now_ns, requests, queue, cluster)
+        count_cost(now_ns, requests, queue, cluster)
         if self.loads.models_missing:
             self.loads.add_requests(now_ns, requests, exec_ns, cluster.profiled_load_ns(queue.model))
         self._on_queue_changed(queue)
@@ -119,9 +120,9 @@ class Planner:
 
     def remove(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """See `Scheduler.remove`."""
-        self._on_dequeued(now_ns, [request], self.queues.dequeue(request), cluster)
+        self._on_dequeued([request], self.queues.dequeue(request))
 
-    def _on_dequeued(self, now_ns: int, requests: list[Request], queue: ModelQueue, cluster: Cluster) -> None:
+    def _on_dequeued(self, requests: list[Request], queue: ModelQueue) -> None:
         """Update what depends on requests that have left their queue."""
         waits = self.policy.waits
         if waits is not None and waits.held:
@@ -129,7 +130,6 @@ class Planner:
         if self._on_requests_removed is not None:
             self._on_requests_removed(requests, queue)
         self._on_queue_changed(queue)
-        self.admission.discount_requests(now_ns, requests, queue, cluster)
         if self.loads.models_missing:
             self.loads.remove_requests(requests)
 
@@ -218,8 +218,6 @@ class Planner:
             self.remove(now_ns, request, cluster)
             if expires:
                 exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
-            elif not request.best_effort:
-                self.admission.raise_caution(request, exec_ns)
             yield Refusal(request, reason, now_ns + exec_ns - request.deadline_ns)
 
     def _fill_shares(self, now_ns: int, shares: Iterable[Share], cluster: Cluster, plan: Plan) -> None:
@@ -288,23 +286,19 @@ class Planner:
         if self._on_batch_chosen is not None and self._on_batch_chosen(start_ns, share, strategy):
             self.rankings.rerank_deadlines()
         requests = self.queues.pop_batch(queue, strategy.places)
-        self._on_dequeued(now_ns, requests, queue, cluster)
+        self._on_dequeued(requests, queue)
         deadline_ns = requests[0].deadline_ns if self.policy.deadline_rule == "predict" else None
         latest_ns = strategy.latest_start_ns(start_ns, deadline_ns, self.settings.window_ns)
         if queue.best_effort:
             self.best_effort.charge(now_ns, share, expected_ns)
-        else:
-            if self.settings.admission:
-                alone_ns = share.predict(now_ns, queue.model, queue.spec.batch_sizes[0])
-                self.admission.lower_caution(queue.model, len(requests), alone_ns)
-            if count_late is not None and (late_heads := count_late(queue, start_ns + expected_ns)):
-                refusals += self._drop_heads(now_ns, queue, late_heads, cluster)
+        elif count_late is not None and (late_heads := count_late(queue, start_ns + expected_ns)):
+            refusals += self._drop_heads(now_ns, queue, late_heads, cluster)
         return Batch(share, queue.model, strategy.size, requests, start_ns, latest_ns, expected_ns)
 
     def _drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> Iterator[Refusal]:
         """Refuse the first `count` requests of a queue."""
         heads = self.queues.pop_batch(queue, range(count))
-        self._on_dequeued(now_ns, heads, queue, cluster)
+        self._on_dequeued(heads, queue)
         for request in heads:
             late_ns = now_ns + self.policy.shortest_exec_ns(now_ns, request, cluster) - request.deadline_ns
             yield Refusal(request, Reason.BATCH_FORMED, late_ns)
@@ -313,7 +307,6 @@ class Planner:
         """See `Scheduler.check`."""
         for part in (self.queues, self.loads.demand, self.rankings, self._wants_work):
             part.check()
-        self.admission.check(self.queues)
         self.policy.check(self.queues)
         if self.policy.waits is not None:
             self.policy.waits.check()

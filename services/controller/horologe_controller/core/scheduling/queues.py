@@ -31,8 +31,6 @@ class ModelQueue:
         self.rows = 0
         self.most_rows = 0
         """Largest value of `rows` since the last batch was popped: the next batch could have been that large."""
-        self.work_ns = 0
-        """Execution time of all its rows, as last counted by `Admission`."""
         self.derived: object = None
         """What the policy has computed from the present requests. Reset to None when they change."""
         self._deadlines: list[int] = []
@@ -117,6 +115,11 @@ class ModelQueue:
             while place < len(self._requests) and self._requests[place].rows > size:
                 place += 1
         return place
+
+    def least_rows_ahead(self, deadline_ns: int) -> int:
+        """Return the least number of rows ahead of a new request: all of them, or one for each request due by then."""
+        place = bisect_right(self._deadlines, deadline_ns)
+        return self.rows if place == len(self._requests) else place
 
     def count_filling(self, place: int, size: int) -> int:
         """Return how many requests from index `place` on make a batch of `size`; 0 if they are too few for that size.

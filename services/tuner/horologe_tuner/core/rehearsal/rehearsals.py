@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from horologe_tuner.settings import TunerSettings
 
 DEFAULT = Candidate("horologe", "horologe")
-ADMITTING = Candidate("horologe with admission", "horologe", {"admission": True})
 OTHERS = ("orloj", "clockwork", "edf", "nexus", "deferred")
-CANDIDATES = (DEFAULT, ADMITTING, *(Candidate(name, name) for name in OTHERS))
+CANDIDATES = (DEFAULT, *(Candidate(name, name) for name in OTHERS))
 LEAST_REQUESTS = 500
 """Requests without which nothing is compared: a share of 0.01 of them would be less than 5."""
 WATCHED_REQUESTS = 200
