@@ -6,7 +6,8 @@ asked of the system than what it does beside two such programs.
 
 from __future__ import annotations
 
-import multiprocessing
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 from bench_attacks.attack import Attack
@@ -17,20 +18,16 @@ if TYPE_CHECKING:
 STEP = 10_000
 
 
-def _count(clock: Clock) -> int:
-    steps = 0
-    while clock.running():
-        for _ in range(STEP):
-            steps += 1
-    return steps
-
-
 def _two_programs(_doors: Doors, clock: Clock) -> int:
     """Keep two processes busy. Return the number of steps of one of them."""
-    other = multiprocessing.get_context("fork").Process(target=_count, args=(clock,))
-    other.start()
-    steps = _count(clock)
-    other.join()
+    other, steps = subprocess.Popen([sys.executable, "-c", "while True: pass"]), 0
+    try:
+        while clock.running():
+            for _ in range(STEP):
+                steps += 1
+    finally:
+        other.kill()
+        other.wait()
     return steps
 
 
