@@ -36,9 +36,8 @@ COLUMNS = (
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only", default=",".join(ATTACKS), help=f"names of attacks: {', '.join((*ATTACKS, *CONTROLS))}"
-    )
+    known = ", ".join((*ATTACKS, *CONTROLS))
+    parser.add_argument("--only", default=",".join(ATTACKS), help=f"names of attacks: {known}")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of each attack")
     parser.add_argument("--json", type=Path, default=None, help="also write the results to this file")
     return parser.parse_args(argv)

@@ -1,7 +1,7 @@
 """Controls: programs that use the cores beside the client and send nothing to the system.
 
-An attack at full speed uses a core itself and keeps the system busy on another. On a machine of two cores, no more can be
-asked of the system than what it does beside two such programs.
+An attack at full speed uses a core itself and keeps the system busy on another. On a machine of two cores, no more can
+be asked of the system than what it does beside two such programs.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 PROBE = Load("probe", 1)
 COMPANION = Load("companion", 1)
 """Runs beside what is measured alone, and uses neither shared cache nor memory bandwidth. A core whose neighbour idles
-has another clock and other wake-up times: without it, models were up to a fifth faster beside another one than alone."""
+has another clock and other wake-up times: without it, models are up to a fifth faster in pairs than alone."""
 COMPANION_BYTES = 16 << 10
 
 
@@ -87,8 +87,8 @@ class IgniterCpu:
         facts = {
             "machine": describe_machine(),
             "shares": "one core each; a run is batch after batch on both cores",
-            "fit": "times alone (beside a program that stays in its core's own cache) and beside a probe that streams through "
-            "memory; pairs of the models are not used",
+            "fit": "times alone, beside a companion that stays in its core's own cache, and beside a probe that streams "
+            "through memory; pairs of the models are not used",
             "probe": f"{100 * (runs.probe_copy / runs.probe_alone - 1):.1f}% slower beside its copy",
         }
         series = {"coefficients": [_coefficient_row(model) for model in coefficients.values()]}
