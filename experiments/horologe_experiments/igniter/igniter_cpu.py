@@ -87,8 +87,8 @@ class IgniterCpu:
         facts = {
             "machine": describe_machine(),
             "shares": "one core each; a run is batch after batch on both cores",
-            "fit": "times alone, beside a companion that stays in its core's own cache, and beside a probe that streams "
-            "through memory; pairs of the models are not used",
+            "fit": "times alone, beside a companion that stays in its core's own cache, and beside a probe that "
+            "streams through memory; pairs of the models are not used",
             "probe": f"{100 * (runs.probe_copy / runs.probe_alone - 1):.1f}% slower beside its copy",
         }
         series = {"coefficients": [_coefficient_row(model) for model in coefficients.values()]}
