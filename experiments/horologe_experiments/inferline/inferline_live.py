@@ -179,8 +179,10 @@ class LiveComparison:
     def _system(self, folder: str) -> LocalSystem:
         models = Path(folder, "models")
         write_slower(benchmark_folder(FOLDER), models, self._scene.slower)
-        sets = (f"tuner.settle_ns={SETTLE}", f"worker.cache={folder}/cache", f"tuner.state={folder}")
-        sets += (f"controller.scheduler={self._scene.scheduler}",)
+        sets = (
+            f"tuner.settle_ns={SETTLE}", f"worker.cache={folder}/cache", f"tuner.state={folder}",
+            f"controller.scheduler={self._scene.scheduler}",
+        )  # fmt: skip
         return local_services(models, sets, tuner=True)
 
     async def _measure(self, endpoint: str, number: int) -> dict[str, Any]:
