@@ -71,7 +71,7 @@ class Answer(Message, frozen=True, tag=2):
 
 
 class Cancel(Message, frozen=True, tag=3):
-    """Drop these requests: nobody waits for their answers. The message is the same on every link."""
+    """Drop these requests: their answers are not needed. The message is the same on every link."""
 
     ids: tuple[int, ...]
 
