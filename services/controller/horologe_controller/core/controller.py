@@ -108,7 +108,7 @@ class Controller:
             case Result():
                 self._on_result(now_ns, sender, message)
             case Cancel():
-                self._requests.cancel_requests(now_ns, sender, message.ids)
+                self._requests.cancel_requests(sender, message.ids)
             case Register():
                 self.out.extend(self._workers.register(now_ns, sender, message))
                 self._requests.admit_awaited()
@@ -294,7 +294,7 @@ class Controller:
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)
             self.out.extend(self.catalogue.refresh_and_announce())
             return
-        self._requests.cancel_submitter(now_ns, address)
+        self._requests.cancel_submitter(address)
 
     def _post(self, out: Out) -> None:
         self.out.append(out)

@@ -80,8 +80,6 @@ class Cluster:
         """Distributions of solo execution times, for models of which the profiler has published them."""
         self.reloading: Mapping[str, bool] = NO_NAMES
         """Names of the models that workers are reading again: each may run the content before or the new one."""
-        self.size = 0
-        """Number of shares, including those whose worker's clock is not known yet."""
         self._last_index = 0
 
     def shares(self) -> Iterator[Share]:
@@ -145,7 +143,6 @@ class Cluster:
 
     def _add_share(self, worker: WorkerMirror, report: wire.Share) -> Share:
         """Mirror a share that is new here, with the models in its pages."""
-        self.size += 1
         self._last_index += 1
         hardware = report.hardware or report.device
         share = Share(
@@ -197,7 +194,6 @@ class Cluster:
         """Remove a worker that has disconnected, with its shares."""
         self.workers.pop(worker.address, None)
         for share in worker.shares.values():
-            self.size -= 1
             share.mark_lost(self.changes)
             self.devices.remove_share(share)
             self.capable_shares.remove_lost(share)

@@ -170,7 +170,7 @@ class RequestLifecycle:
         """Queue the requests for these models again, by their new specs. Requests that nobody can run are finished."""
         requests = self.table.queued_for(models)
         for request in requests:
-            self._scheduler.remove(now_ns, request, self._cluster)
+            self._scheduler.remove(request)
         for_each(requests, lambda request: self._enqueue(now_ns, [request]))
 
     def change_scheduler(self, now_ns: int, scheduler: Scheduler) -> None:
@@ -261,22 +261,22 @@ class RequestLifecycle:
         if retried:
             for_each(retried, lambda request: self._enqueue(now_ns, [request]))
 
-    def cancel_requests(self, now_ns: int, sender: str, submit_ids: Sequence[int]) -> None:
+    def cancel_requests(self, sender: str, submit_ids: Sequence[int]) -> None:
         """Cancel requests that their submitter does not wait for any more."""
         self.awaited.pop_cancelled(sender, submit_ids)
         self.submitted = [item for item in self.submitted if item[0] != sender or item[1].id not in submit_ids]
         requests = self.table.of_submitter(sender)
         cancelled = [requests[submit_id] for submit_id in dict.fromkeys(submit_ids) if submit_id in requests]
-        for_each(cancelled, lambda request: self._cancel(now_ns, request))
+        for_each(cancelled, self._cancel)
 
-    def _cancel(self, now_ns: int, request: Request) -> None:
+    def _cancel(self, request: Request) -> None:
         if request.queued:  # otherwise its action goes on without it
-            self._scheduler.remove(now_ns, request, self._cluster)
+            self._scheduler.remove(request)
         self._finish(request, Status.CANCELLED)
 
-    def cancel_submitter(self, now_ns: int, submitter: str) -> None:
+    def cancel_submitter(self, submitter: str) -> None:
         """Cancel all requests of a submitter that has disconnected."""
-        self.cancel_requests(now_ns, submitter, list(self.table.of_submitter(submitter)))
+        self.cancel_requests(submitter, list(self.table.of_submitter(submitter)))
         self.awaited.pop_sender(submitter)
         self.table.discard_submitter(submitter)
 
