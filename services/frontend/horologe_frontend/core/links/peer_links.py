@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from horologe_frontend.core.requests import OpenRequests, Request
     from horologe_frontend.core.retained_inputs import RetainedInputs
     from horologe_frontend.core.sampling import RequestSampler
-    from horologe_frontend.core.selector_routing import SelectorRouter
-    from horologe_frontend.core.settling import Settling
+    from horologe_frontend.core.links.selector_routing import SelectorRouter
+    from horologe_frontend.core.links.settling import Settling
 
 PEER_ROLES = ("selector", "controller", "worker", "profiler", "tuner")
 
