@@ -21,12 +21,14 @@ from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, Predict, Release, Settle
 from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
 from horologe_frontend.core.catalogue import ModelCatalogue
-from horologe_frontend.core.links.draining import ClientDrain
 from horologe_frontend.core.fair_shares import FairShares
 from horologe_frontend.core.feedback import FeedbackForwarder
 from horologe_frontend.core.forwarding import CallForwarder
-from horologe_frontend.core.overload import PendingLimit
+from horologe_frontend.core.links.draining import ClientDrain
 from horologe_frontend.core.links.peer_links import PEER_ROLES, PeerLinks
+from horologe_frontend.core.links.selector_routing import SelectorRouter
+from horologe_frontend.core.links.settling import Settling
+from horologe_frontend.core.overload import PendingLimit
 from horologe_frontend.core.request_tracer import RequestTracer
 from horologe_frontend.core.requests import (
     FAILURES,
@@ -38,8 +40,6 @@ from horologe_frontend.core.requests import (
 )
 from horologe_frontend.core.retained_inputs import RetainedInputs
 from horologe_frontend.core.sampling import RequestSampler
-from horologe_frontend.core.links.selector_routing import SelectorRouter
-from horologe_frontend.core.links.settling import Settling
 from horologe_frontend.core.stats import RequestMetrics
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer, Out
     from horologe_common.wire import Answer
     from horologe_frontend.core.forwarding import CallForwarder
+    from horologe_frontend.core.links.selector_routing import SelectorRouter
+    from horologe_frontend.core.links.settling import Settling
     from horologe_frontend.core.requests import OpenRequests, Request
     from horologe_frontend.core.retained_inputs import RetainedInputs
     from horologe_frontend.core.sampling import RequestSampler
-    from horologe_frontend.core.links.selector_routing import SelectorRouter
-    from horologe_frontend.core.links.settling import Settling
 
 PEER_ROLES = ("selector", "controller", "worker", "profiler", "tuner")
 

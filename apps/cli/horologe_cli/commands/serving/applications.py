@@ -45,7 +45,7 @@ def list_(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = F
       horologe application list
       horologe application list --json | jq '.[].application.name'
     """
-    from horologe_cli.commands.application_text import print_applications
+    from horologe_cli.commands.serving.application_text import print_applications
 
     states: list[ApplicationState] = call_server(endpoint, keys, lambda client: client.applications())
     if json:
@@ -110,7 +110,7 @@ def create(
         --set weights.digits-cnn/1=95 --set weights.digits-cnn/2=5
       horologe application create --file digits.toml
     """
-    from horologe_cli.commands.application_text import missing_models, parse_policy_settings, read_application
+    from horologe_cli.commands.serving.application_text import missing_models, parse_policy_settings, read_application
     from horologe_common.status import InvalidInput
 
     try:
@@ -172,8 +172,8 @@ def predict(
       horologe application predict digits --input image.npy
       horologe application predict digits --input image.npy --context user-1 --json
     """
-    from horologe_cli.commands.application_text import answer_document, print_answer
-    from horologe_cli.commands.predict import read_input
+    from horologe_cli.commands.serving.application_text import answer_document, print_answer
+    from horologe_cli.commands.serving.predict import read_input
 
     inputs = read_input(source)
     reply = call_server(endpoint, keys, lambda client: client.ask(name, inputs, context=context, slo_ms=slo_ms))
@@ -207,8 +207,8 @@ def feedback(
       horologe application feedback digits --prediction 1f0c... --truth 3
       horologe application feedback digits --input image.npy --truth 3 --context user-1
     """
-    from horologe_cli.commands.application_text import parse_truth
-    from horologe_cli.commands.predict import read_input
+    from horologe_cli.commands.serving.application_text import parse_truth
+    from horologe_cli.commands.serving.predict import read_input
     from horologe_common.status import InvalidInput
 
     if bool(prediction) == bool(source) or (source and len(truth) != 1):
@@ -226,7 +226,7 @@ def feedback(
 
 
 def _print_state(state: ApplicationState, json: bool) -> None:
-    from horologe_cli.commands.application_text import print_application
+    from horologe_cli.commands.serving.application_text import print_application
 
     if json:
         print_json(_document(state))
