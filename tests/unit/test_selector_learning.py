@@ -9,8 +9,8 @@ import msgspec
 from builders import sent
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
+from horologe_common.core.protocol import Drains
 from horologe_common.status import Status
-from horologe_common.transport.reactor import Drains
 from horologe_common.wire import (
     Acknowledged,
     Answer,
