@@ -98,9 +98,8 @@ class Selector:
         self._handlers: dict[type, Handler] = {
             Query: self._on_query, Outputs: self.inflight.on_outputs, Outcome: self.inflight.on_outcome,
             Cancel: self._on_cancel, Models: self.models.on_models, PeerConnected: self._on_peer_connected,
-            PeerDisconnected: self._on_peer_disconnected, Pong: self._on_pong,
-            Settle: self._on_settle, Drain: self._on_drain,
-            **self.applications.handlers, **self.pipelines.handlers,
+            PeerDisconnected: self._on_peer_disconnected, Pong: self._on_pong, Settle: self._on_settle,
+            Drain: self._on_drain, **self.applications.handlers, **self.pipelines.handlers,
         }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:

@@ -67,7 +67,7 @@ class MessageLatency:
 
     @property
     def round_trip_ns(self) -> int:
-        """What it takes at least from a decision until its Result is here, without the EXEC."""
+        """Shortest time from a decision until its Result is here, without the EXEC."""
         return self.dispatch_ns + self.return_ns
 
     def observe(self, now_ns: int, action: Action, began_ns: int, end_ns: int) -> None:
