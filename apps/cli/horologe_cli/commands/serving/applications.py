@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from horologe_cli.commands.serving.application_options import ApplicationOptions
+from horologe_cli.option_groups import expand_groups
 from horologe_cli.output import (
     DEFAULT_ENDPOINT,
     Endpoint,
@@ -69,37 +71,9 @@ def show(
 
 
 @app.command()
+@expand_groups
 def create(
-    name: Annotated[str, typer.Argument(help="Name. Default: the name in the file.", metavar="[NAME]")] = "",
-    model: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help="NAME or NAME/VERSION of a model. Repeat for several.")
-    ] = None,
-    shadow: Annotated[
-        list[str] | None, typer.Option(help="A model that is queried but never used in answers. Repeat for several.")
-    ] = None,
-    file: Annotated[
-        str, typer.Option("--file", "-f", help="TOML or JSON file. Options override its fields.", metavar="FILE")
-    ] = "",
-    slo_ms: Annotated[float | None, typer.Option("--slo-ms", help="Deadline in milliseconds.", metavar="MS")] = None,
-    task: Annotated[str, typer.Option(help="classes, regression or any.")] = "",
-    output: Annotated[str, typer.Option(help="Output tensor to combine. Default: the first of each model.")] = "",
-    policy: Annotated[str, typer.Option(help="Selection policy. Default: static for one model, else exp4.")] = "",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Setting of the policy. Repeat for several.", metavar="NAME[.MODEL]=NUMBER"),
-    ] = None,
-    loss: Annotated[
-        str, typer.Option(help="Loss function. Default: zero_one for classes, absolute for regression.")
-    ] = "",
-    default: Annotated[float | None, typer.Option(help="Value to return if no model answers by the deadline.")] = None,
-    confidence: Annotated[
-        float | None, typer.Option(help="Return the default if the models agree less than this, from 0 to 1.")
-    ] = None,
-    cache: Annotated[bool | None, typer.Option(help="Answer equal inputs from the prediction cache.")] = None,
-    contexts: Annotated[int | None, typer.Option(help="Maximum number of contexts kept in memory.")] = None,
-    endpoint: Endpoint = DEFAULT_ENDPOINT,
-    keys: Keys = "",
-    json: Json = False,
+    options: ApplicationOptions, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False
 ) -> None:
     """Create an application, or replace the application of this name.
 
@@ -114,10 +88,8 @@ def create(
     from horologe_common.status import InvalidInput
 
     try:
-        texts = {"name": name, "task": task, "output": output, "policy": policy, "loss": loss}
-        numbers = {"slo_ms": slo_ms, "default": default, "confidence": confidence, "contexts": contexts}
-        groups = {"models": model, "shadows": shadow, "settings": parse_policy_settings(set_ or ())}
-        application = read_application(file, {**texts, **numbers, **groups, "cache": cache})
+        fields = options._asdict() | {"settings": parse_policy_settings(options.settings or ())}
+        application = read_application(fields.pop("file"), fields)
     except InvalidInput as error:
         fail(error.reason, ExitCode.USAGE)
     state, missing = call_server(
