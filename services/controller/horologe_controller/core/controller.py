@@ -92,8 +92,7 @@ class Controller:
         self._tracer: ActionTracer | None = None
         self._peers: dict[str, str] = {}
         """Address -> host of every connected peer."""
-        self._now_ns = 0
-        self._ping_ns = 0
+        self._now_ns = self._ping_ns = 0
         self._wake_ns: int | None = None
 
     def start_tracing(self, per_second: float, own_per_second: float) -> None:
@@ -193,7 +192,8 @@ class Controller:
 
     def wakeup_ns(self) -> int | None:
         ping_ns = self._ping_ns if self.cluster.workers else None
-        times = (ping_ns, self._events.due_ns, self._requests.awaited.next_ns(), *self._handovers.until_ns.values())
+        awaited_ns = self._requests.awaited.next_ns() if self.catalogue.discovery.missing else None
+        times = (ping_ns, awaited_ns, self._events.due_ns, *self._handovers.until_ns.values())
         wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), *times)
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 

@@ -58,11 +58,8 @@ class AwaitedModels:
         self._post(Out(sender, Outcome(submit.id, int(status), reason)))
 
     def next_ns(self) -> int | None:
-        """Return when `refuse_expired` is due, or discovery ends without another worker; None after discovery."""
-        discovery = self._catalogue.discovery
-        if not discovery.missing:
-            return None
-        times = (discovery.end_ns(), self._timers.next_ns())
+        """Return when `refuse_expired` is due, or discovery ends without another worker."""
+        times = (self._catalogue.discovery.end_ns(), self._timers.next_ns())
         return min([at_ns for at_ns in times if at_ns is not None], default=None)
 
     def pop_admissible(self, models: Container[str]) -> list[Arrived]:
