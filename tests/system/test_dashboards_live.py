@@ -42,6 +42,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 SECONDS = 30.0
+SCRAPED_S = 3.0
 PATIENCE_S = 90.0
 INTERVAL_S = 0.02
 RATE_INTERVAL = "15s"
@@ -109,7 +110,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         an_emulated_model(folder / "models", model, cache="true" if model == "b" else "false")
     write_pipelines(folder / "models" / "pipelines", {"chain": CHAIN}, "5s", "FP32", 4)
     states = {f"HOROLOGE_{name}": str(folder / name) for name in ("WORKER_CACHE", "PROFILER_STATE", "TUNER_STATE")}
-    up = Up(folder, "--split", "--set", "frontend.sample_ns=50ms", "--set", "worker.pages_bytes=256MiB", **states)
+    sets = ("frontend.sample_ns=50ms", "worker.pages_bytes=256MiB", "tuner.rehearsal_interval_ns=2s")
+    up = Up(folder, "--split", "--scheduler", "auto", *(f"--set={text}" for text in sets), **states)
     yield up
     up.stop(signal.SIGTERM)
 
@@ -126,6 +128,9 @@ def prometheus(up: Up) -> Iterator[str]:
     server = Prometheus(up.folder / "prometheus", up.ready["metrics"])
     try:
         time.sleep(SECONDS)
+        with Client(up.ready["clients"][0]) as client:
+            until("a rehearsal", lambda: (client.tune("status")["rehearsal"] or {}).get("served"))
+        time.sleep(SCRAPED_S)
         yield server.url
     finally:
         load.stop()
