@@ -81,6 +81,10 @@ class Running:
             return
         self._started.wait(10)
         self.reactor.loop.call_soon_threadsafe(self.reactor.stop)
+        self.join()
+
+    def join(self) -> None:
+        """Wait until the reactor has ended."""
         self._thread.join(10)
         assert not self._thread.is_alive()
 
