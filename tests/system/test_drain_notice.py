@@ -29,16 +29,11 @@ class Drain:
             setattr(running.core, name, method)
 
 
-def signal(running: Running) -> None:
-    """Do what SIGTERM does."""
-    running.reactor.loop.call_soon_threadsafe(running.reactor.stop)
-    running.wait_until(lambda: running.reactor.is_stopping)
-
-
 def test_a_process_accepts_connections_and_works_until_the_notice_is_over(start: Any, tmp_path: Path) -> None:
     service = start("controller", bind=(f"unix://{tmp_path}/c",), notice_ns=s(60), drain_ns=s(60))
     drain = Drain(service)
-    signal(service)
+    service.signal()
+    service.wait_until(lambda: service.reactor.is_stopping)
     peer = start("worker", connect=(f"unix://{tmp_path}/c",))
     peer.core.wait_for(PeerConnected)
     peer.say(service.core.address, Ping(3))
@@ -52,7 +47,7 @@ def test_a_process_accepts_connections_and_works_until_the_notice_is_over(start:
 def test_the_drain_begins_after_the_notice(start: Any, tmp_path: Path, notice_ns: int) -> None:
     service = start("controller", bind=(f"unix://{tmp_path}/c",), notice_ns=notice_ns, drain_ns=s(60))
     drain = Drain(service)
-    signal(service)
+    service.signal()
     assert drain.begun.wait(10)
     assert service.reactor.draining.is_set()
     assert service.reactor.is_running
@@ -63,7 +58,7 @@ def test_the_drain_begins_after_the_notice(start: Any, tmp_path: Path, notice_ns
 def test_the_notice_is_a_part_of_the_time_to_drain(start: Any, tmp_path: Path) -> None:
     service = start("controller", bind=(f"unix://{tmp_path}/c",), notice_ns=s(3600), drain_ns=ms(50))
     drain = Drain(service)
-    signal(service)
+    service.signal()
     service.join()
     assert drain.begun.is_set()
     assert not drain.finished.is_set()
