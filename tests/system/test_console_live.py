@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from console_page import Page, browser, needs_chromium
-from horologe import AsyncClient
+from horologe import AsyncClient, Client
 from model_folders import an_emulated_model
-from offered_load import START_S, Tally, offer, wait_for_service
+from offered_load import START_S, Tally, offer
 from running_up import Up
 
 __all__ = ["browser"]
@@ -55,17 +55,13 @@ def up(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     an_emulated_model(tmp_path / "models")
     options = ["--split"] if request.param == "--split" else []
     up = Up(tmp_path, "--models", "models", "--no-profiler", *options, HOROLOGE_WORKER_CACHE=str(tmp_path / "cache"))
-    asyncio.run(wait_ready(up.ready["clients"][0]))
     yield up
     up.stop(signal.SIGTERM)
 
 
-async def wait_ready(endpoint: str) -> None:
-    async with AsyncClient(endpoint) as client:
-        await wait_for_service(client, START_S)
-
-
 def test_it_shows_every_request_of_a_loaded_system(browser: Any, up: Up, tmp_path: Path) -> None:
+    with Client(up.ready["clients"][0]) as client:
+        client.predict("pretend", [[1.0] * 4], timeout=START_S)
     viewer = Page(browser, up.ready["http"])
     page = viewer.page
     page.wait_for_selector("#state[data-state=live]")

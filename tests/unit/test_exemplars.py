@@ -36,7 +36,7 @@ def traced_stats() -> Stats:
 def read_openmetrics(stats: Stats) -> Any:
     page = TextPage().render_openmetrics(group_series([stats]), OFFSET_NS).decode()
     assert page.endswith("# EOF\n")
-    return list(text_string_to_metric_families(page))
+    return list(text_string_to_metric_families(page))  # type: ignore[no-untyped-call]
 
 
 def test_the_openmetrics_page_has_the_same_samples() -> None:
