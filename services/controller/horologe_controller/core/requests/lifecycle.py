@@ -269,7 +269,9 @@ class RequestLifecycle:
         """Finish or requeue each request of an INFER that has ended."""
         failed, retried = {row.id: row.status for row in result.rows}, []
         for row, request in enumerate(action.requests):
-            if request.action_id != action.id:  # finished already, or planned again in another action
+            if request.action_id != action.id:  # finished already, or planned again because the action was overdue
+                if result.status == Status.CANCELLED:
+                    request.withdraw_attempt()
                 continue
             status = failed.get(row, result.status)
             if status in ANSWERED:
