@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from horologe_controller.settings import ControllerSettings
 
 ATTEMPTS = 3
-"""Limit of attempts per request. After two lost workers, the request itself may be the reason."""
+"""Limit of attempts per request, without those that have not begun. After two lost workers, the request itself may be
+the reason."""
 RETURN_PART = 4
 """At most 1/4 of a budget is reserved for the return latency: one stalled result must not refuse requests that have
 enough time."""
