@@ -1,4 +1,4 @@
-"""What the driver of a pipeline does to others: latencies of a model and of a pipeline, alone and beside it.
+"""Effect of a pipeline's driver on others: latencies of a model and of a pipeline, alone and beside it.
 
     python benchmarks/driver_isolation.py
     python benchmarks/driver_isolation.py --rounds 3 --requests 60 --only loops,raises

@@ -27,7 +27,7 @@ READY_S = 180.0
 
 
 class Launch(NamedTuple):
-    """What to start. `settings` are texts `section.field=value`.
+    """System to start. `settings` are texts `section.field=value`.
 
     `checkout`: another checkout with an environment `.venv` of its own; None: the code that runs this program.
     """

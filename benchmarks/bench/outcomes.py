@@ -1,4 +1,4 @@
-"""What became of each request of a run with faults: one right answer, or an error that says why not."""
+"""Outcome of each request of a run with faults: one right answer, or an error that says why not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IN_A_ROW = 20
 
 
 class Outcomes:
-    """What became of each request, by its number."""
+    """Outcome of each request, by its number."""
 
     def __init__(self) -> None:
         self.begin_s = time.monotonic()

@@ -47,7 +47,7 @@ class System(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """How systems are started. `learn_s`: seconds of mixed traffic. `neighbour`: a busy program runs beside it."""
+    """Options for starting systems. `learn_s`: seconds of mixed traffic. `neighbour`: a busy program runs beside it."""
 
     learn_s: float
     neighbour: bool = False

@@ -22,12 +22,12 @@ CONNECTIONS = 64
 
 
 class Shape(NamedTuple):
-    """What each connection sends: a head, then a body again and again. `reads`: it reads the answers."""
+    """Bytes that each connection sends: a head, then a body repeatedly. `reads`: it reads the answers."""
 
     head: bytes
     body: bytes
     repeats: int
-    """How often the body is sent before the head is sent again."""
+    """Number of times that the body is sent before the head is sent again."""
     reads: bool = True
 
 

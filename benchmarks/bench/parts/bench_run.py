@@ -1,4 +1,4 @@
-"""What all parts of a benchmark share: options, measurements, and systems that serve every model."""
+"""Common to all parts of a benchmark: options, measurements, and systems that serve every model."""
 
 from __future__ import annotations
 

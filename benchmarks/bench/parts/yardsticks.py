@@ -27,7 +27,7 @@ PEER_RATE = 0.8
 CNN_GOODPUT, CNN_CAPACITY = 1.2, 1.1
 CNN_WORKERS = 2
 GROWTH = 1.2
-"""Of the search for a capacity, which starts near it."""
+"""Factor of the rate in each step of the search for a capacity, which starts near it."""
 
 
 def measure_chain(bench: BenchRun) -> list[Bar]:

@@ -46,7 +46,7 @@ class Freedom(NamedTuple):
     stretches: tuple[float, ...] = (1.0,)
     """Sums of the parts on the longest path over the SLO. Above 1, the deadlines of single workloads overlap."""
     any_hardware: bool = False
-    """Whether stages that can share a GPU may have whole devices of another type."""
+    """True if stages that can share a GPU may have whole devices of another type."""
 
 
 PAPER = Freedom()

@@ -50,7 +50,7 @@ REFERENCE_LOAD = 0.75
 
 
 class PipelineScene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the scene files of experiments over pipelines, rates and CVs have in common."""
+    """Fields common to the scene files of experiments over pipelines, rates and CVs."""
 
     description: str
     pipelines: tuple[str, ...]

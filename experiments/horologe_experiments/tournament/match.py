@@ -25,7 +25,7 @@ POPULAR = 0.01
 
 
 class Score(NamedTuple):
-    """What a scheduler served of a workload. Shares are of the requests with deadlines."""
+    """Share of a workload that a scheduler served. Shares are of the requests with deadlines."""
 
     value: float
     """Share answered in time. Closed loops, which send more where more is answered: answers in time / capacity."""

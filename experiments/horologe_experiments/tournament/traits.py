@@ -52,7 +52,7 @@ class Traits(msgspec.Struct, frozen=True):
     best_effort: float = 0.0
     """Share of requests without a deadline."""
     known: Literal["lengths", "applications", "nothing"] = "lengths"
-    """What dynamic models' requests carry: application and length, the application alone, or neither."""
+    """Attributes of requests for dynamic models: application and length, the application alone, or neither."""
     network_ns: int = ms(0.06)
     """Delay of a message between the controller and a device, one way."""
     noise: Literal["none", "clockwork", "wide"] = "clockwork"

@@ -71,7 +71,7 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     profile_length: int = 0
     max_length: int = 0
     shares_pages: bool = False
-    """Whether it takes eighths of pages instead of whole ones."""
+    """True if the model takes eighths of pages instead of whole ones."""
 
     @cached_property
     def key(self) -> str:

@@ -22,7 +22,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     are baselines; fifo refuses nothing. auto: `horologe`, until the tuner finds that another one would have served
     clearly more of the recent requests (docs/scheduling.md)."""
     fairness: Literal["goodput", "fair"] = "goodput"
-    """What `horologe` serves under overload. goodput: the most requests, so models that take long per request are
+    """Objective of `horologe` under overload. goodput: the most requests, so models that take long per request are
     served last. fair: proportional fairness, the largest sum of ln(part served) over all requests' models. No model
     starves, and fewer requests are served in all (docs/scheduling.md)."""
     lookahead_ns: int = ms(5)

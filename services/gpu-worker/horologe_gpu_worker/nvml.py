@@ -202,7 +202,7 @@ class NvmlGpu(NamedTuple):
 
     @property
     def persistence(self) -> bool:
-        """Whether the driver stays loaded while no program uses the GPU."""
+        """True if the driver stays loaded while no program uses the GPU."""
         return bool(self.nvml.number("nvmlDeviceGetPersistenceMode", self.handle))
 
 

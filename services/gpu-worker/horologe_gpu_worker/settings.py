@@ -38,7 +38,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     share_percent: float = 100.0
     """Part of the device that the worker may use, above 0 and at most 100."""
     share_mechanism: Literal["auto", "whole", "container", "mps", "mig", "cpu", "emulated"] = "auto"
-    """How the share is limited. whole: not at all. container: by the limits of the worker's container. mps: NVIDIA's
+    """Mechanism that limits the share. whole: none. container: the limits of the worker's container. mps: NVIDIA's
     Multi-Process Service. mig: a free MIG device of this size. cpu: a quota of CPU time. emulated: by the times of
     emulated models. auto: `whole` for 100%, else `mps` on a CUDA device and `emulated` on others.
     """

@@ -61,7 +61,7 @@ class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pipeline_staging_bytes: int = 256 << 20
     """Maximum size of all intermediate tensors that wait for workers. Further calls are refused."""
     pipeline_drop: bool = True
-    """Whether a call's deadline leaves time for the stages after it, so that queries that would be late are dropped
+    """If true, a call's deadline leaves time for the stages after it, so that queries that would be late are dropped
     early."""
     pipeline_sample_ns: int = s(1)
     """Interval between two samples of the calls of a pipeline to each model, for the profiler. 0: no samples."""

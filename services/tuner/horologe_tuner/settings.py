@@ -8,7 +8,7 @@ from horologe_common.clock import s
 
 
 class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How plans of pipelines are carried out, and who starts and stops workers."""
+    """Plans of pipelines and shares: scaler, limits and intervals."""
 
     name: str = "0"
     """Instance name. A cluster has one tuner."""
@@ -17,9 +17,9 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dry_run: bool = False
     """Only report decisions: nothing is sent to the controller, and no worker is started or stopped."""
     scaler: Literal["none", "process", "docker", "swarm", "kubernetes"] = "none"
-    """Who starts and stops workers. process: `horologe up`. docker: containers of a compose project. swarm: the
-    replicas of services. kubernetes: the scale of deployments. none: an operator; the tuner only tells the controller
-    which devices hold which model."""
+    """Program that starts and stops workers. process: `horologe up`. docker: containers of a compose project. swarm:
+    the replicas of services. kubernetes: the scale of deployments. none: an operator. The tuner then only assigns
+    models to the devices that exist."""
     scaler_target: str = ""
     """process: the control socket of `horologe up`, which sets it. docker: the compose project. swarm: the stack, whose
     name prefixes services. kubernetes: the namespace."""

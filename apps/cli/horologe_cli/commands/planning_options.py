@@ -49,7 +49,7 @@ class ProblemOptions(NamedTuple):
 
 
 class PlanOptions(NamedTuple):
-    """How to search for a plan, and what to do with it."""
+    """Options of the search for a plan, and of its use."""
 
     recent: Annotated[
         bool, typer.Option("--recent", help="Instead of a trace: the arrivals that the tuner has observed.")

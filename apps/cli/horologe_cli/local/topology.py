@@ -69,7 +69,7 @@ class Topology(NamedTuple):
     hardware: str
     """Hardware type of the workers that are started first."""
     log_json: bool = False
-    """Whether log lines are JSON objects."""
+    """True if log lines are JSON objects."""
     control: str = ""
     """Path of the control socket for the tuner; empty without one."""
 

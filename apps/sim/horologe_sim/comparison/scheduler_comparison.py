@@ -31,7 +31,7 @@ MOST_BOUNDED = 200_000
 
 
 class SchedulerResult(msgspec.Struct, frozen=True):
-    """What a scheduler served. Shares are of the requests with deadlines, after the warm-up."""
+    """Result of a scheduler. Shares are of the requests with deadlines, after the warm-up."""
 
     scheduler: str
     attainment: float

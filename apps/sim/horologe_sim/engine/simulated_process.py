@@ -26,7 +26,7 @@ class BusyLoopError(AssertionError):
 
 
 class ProcessWorld(Protocol):
-    """What a process uses of its world."""
+    """Interface of the world to a process."""
 
     events: EventQueue
     observer: CoreObserver | None
@@ -67,7 +67,7 @@ class Process:
         self.free_ns = 0
         """End of the current turn in the world's time: a message that arrives before is handled in the next turn."""
         self.turn_pending = False
-        """Whether a turn is scheduled for `free_ns`."""
+        """True if a turn is scheduled for `free_ns`."""
         self._hosting = CoreHost((), self._clock, self, raise_fault)
         self._attached: dict[str, Callable[[Any, Sequence[Buffer]], None]] = {}
         self._timer: int | None = None

@@ -1,4 +1,4 @@
-"""What a recording says about one request: its times, the work ahead of it, and the actions that ran it."""
+"""History of one request from a recording: its times, the work ahead of it, and the actions that ran it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SubmitHistory(msgspec.Struct):
     """Of the Outcome. Empty: the outputs were the answer, or it was not recorded."""
     reason: str = ""
     missing_ns: int = 0
-    """How much later the deadline would have had to be: as the controller answered, or for a request that waited, until
+    """Time by which the deadline was too early: as the controller answered, or for a request that waited, until
     the work ahead of it at its end is done. 0: not known, or it would not help."""
     ended_ns: int = 0
 

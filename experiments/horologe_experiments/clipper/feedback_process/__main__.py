@@ -26,7 +26,7 @@ TIMED_PREDICTIONS = 20
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to measure."""
+    """Parameters of the measurement."""
 
     load: LoadSettings
     settings: SelectorSettings
@@ -43,7 +43,7 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Measurement(msgspec.Struct, frozen=True):
-    """What was measured."""
+    """Result of the measurement."""
 
     seconds: float
     observations: int

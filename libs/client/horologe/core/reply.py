@@ -57,7 +57,7 @@ class Reply(msgspec.Struct, frozen=True, eq=False):
     missing: tuple[str, ...] = ()
     """Models without a prediction in time."""
     defaulted: bool = False
-    """Whether a row holds the declared default. Per row: `outputs["defaulted"]`."""
+    """True if a row holds the declared default. Per row: `outputs["defaulted"]`."""
     prediction_id: bytes = b""
     """Id of the prediction for feedback."""
     content_hashes: tuple[str, ...] = ()

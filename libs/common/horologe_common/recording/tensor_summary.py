@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TensorSummary: TypeAlias = "int | bytes | tuple[int, ...]"
 """A size in bytes; or all bytes of numbers; or the index of the largest score of each row, -1 if a score is NaN."""
 MAX_ROWS = 1024
-"""Of a tensor with more rows only the size is kept. Batches are smaller."""
+"""Limit of rows. Of a larger tensor only the size is kept. Batches are smaller."""
 
 
 class TensorSummaries(msgspec.Struct, frozen=True):

@@ -76,7 +76,7 @@ class Links:
         self.client_server = ClientServer(client_limits or ClientLimits(), self.peers)
         """Clients without keys."""
         self._arrived: list[Arrival] = []
-        """What has arrived over streams since the last `receive`."""
+        """Packets that have arrived over streams since the last `receive`."""
         self._internal: zmq.Socket[bytes] | None = None
         self._public: zmq.Socket[bytes] | None = None
         self._readable: dict[zmq.Socket[bytes], bool] = {}

@@ -1,4 +1,4 @@
-"""What each connection may send, by its key, and the check of every packet.
+"""Permissions of each connection by its key, and the check of every packet.
 
 A worker runs the code of models, so the key of workers permits least.
 """

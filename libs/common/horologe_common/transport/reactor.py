@@ -87,7 +87,7 @@ class Reactor:
         self._signalled = False
         self._paused = self._closed = False
         self.is_running = False
-        """Whether the loop handles messages: it has started and has not ended."""
+        """True if the loop handles messages: it has started and has not ended."""
         self._turn_faults = self._fault_log_ns = 0
         """Turns that have raised since the last log line about them, and when the next line may be written."""
         observed = self.core_host.has_turn_observers()

@@ -39,7 +39,7 @@ class Stream(asyncio.Protocol):
         self.closed = asyncio.Event()
         self._streams = streams
         self._parts: list[bytes] = []
-        """What has arrived of the next packet."""
+        """Bytes of the next packet that have arrived."""
         self._arrived = self._needed = 0
         """Size of the parts, and the size from which it is worth to parse them."""
 

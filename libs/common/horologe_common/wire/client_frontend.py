@@ -28,7 +28,7 @@ class Predict(Message, frozen=True, tag=1):
     application: str = ""
     context: str = ""
     content_hash: bool = False
-    """Whether the answer must name the contents of the models."""
+    """True if the answer must name the contents of the models."""
     sent_ns: int = 0
     """The client's monotonic clock when it sent this. The differences between its requests show how long each waited
     in sockets. 0: unknown."""
@@ -63,7 +63,7 @@ class Answer(Message, frozen=True, tag=2):
     missing: tuple[str, ...] = ()
     """Models without a prediction in time."""
     defaulted: bool = False
-    """Whether a row holds the declared default."""
+    """True if a row holds the declared default."""
     prediction: bytes = b""
     inputs_retained: bool = False
     content_hashes: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class Answer(Message, frozen=True, tag=2):
 
 
 class Cancel(Message, frozen=True, tag=3):
-    """Drop these requests: nobody waits for their answers. The message is the same on every link."""
+    """Drop these requests: their answers are not needed. The message is the same on every link."""
 
     ids: tuple[int, ...]
 

@@ -91,7 +91,7 @@ class Distributions(Message, frozen=True, tag=61):
     row_ns_per_length: float = 0.0
     histograms: tuple[DurationHistogram, ...] = ()
     dynamic: bool = False
-    """Whether the execution time depends on the input. Otherwise the histograms show the noise of the machine."""
+    """True if the execution time depends on the input. Otherwise the histograms show the noise of the machine."""
     batch_scales: tuple[tuple[int, float], ...] = ()
     """(batch size, scale), ascending. The smallest size has 1."""
     content_hash: str = ""

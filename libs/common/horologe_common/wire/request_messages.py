@@ -28,7 +28,7 @@ class Query(Message, frozen=True, tag=20):
     application: str = ""
     context: str = ""
     content_hash: bool = False
-    """Whether the answer must name the contents of the models."""
+    """True if the answer must name the contents of the models."""
     traceparent: str = ""
     """Trace and span of the request, if it is traced."""
 

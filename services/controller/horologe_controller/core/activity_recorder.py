@@ -35,7 +35,7 @@ class ActivityRecorder:
 
     def __init__(self) -> None:
         self.active = False
-        """Whether somebody watches. Nothing is recorded otherwise."""
+        """True while a console is open. Nothing is recorded otherwise."""
         self._until_ns = 0
         self._number = 0
         self._entries: deque[EndedAction | tuple[Refusal, int]] = deque(maxlen=ENTRIES)

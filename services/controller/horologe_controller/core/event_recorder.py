@@ -48,7 +48,7 @@ class EventRecorder:
         self._devices: dict[str, tuple[DeviceState, ...]] = {}
         """Tuner -> devices as it knows them."""
         self.active = False
-        """Whether a tuner subscribes. Nothing is recorded otherwise."""
+        """True if a tuner subscribes. Nothing is recorded otherwise."""
         self.due_ns: int | None = None
         """When the next message is due; None without a tuner."""
 

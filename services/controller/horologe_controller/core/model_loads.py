@@ -30,7 +30,7 @@ class PendingLoad(msgspec.Struct, eq=False):
     """Addresses that have not confirmed the present stage."""
     stage: int = 0
     revoked: bool = False
-    """Whether the model was unloaded after this load had been requested."""
+    """True if the model was unloaded after this load had been requested."""
 
 
 class PendingLoads:

@@ -43,7 +43,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
     cluster: Description | None = None
     tuner: msgspec.Raw | None = None
     missing: list[str] = []
-    """What could not be read, with the reason."""
+    """Parts that could not be read, with the reason."""
 
 
 class ConsoleFeed:
@@ -58,7 +58,7 @@ class ConsoleFeed:
         self._read_ns = 0
         """Time of the last reading of the traffic."""
         self._number = 0
-        """Of the controller's last Activity."""
+        """Number of the controller's last Activity."""
         self._ticks = 0
 
     def open_stream(self, headers: Mapping[bytes, bytes]) -> EventStream:

@@ -75,7 +75,7 @@ class BaseDelay(msgspec.Struct):
 
 
 class SendDelays:
-    """How long requests have waited in sockets before they were read.
+    """Time that requests have waited in sockets before they were read.
 
     Two monotonic clocks differ by a constant. The least difference of a client's recent requests is that of one which
     did not wait, and what another exceeds it by is its wait (the base delay of RFC 6817, section 2.4.2).

@@ -24,7 +24,7 @@ CLOSE_S = 0.0005
 
 
 class ConnectionState(Enum):
-    """What a connection waits for. Each state has a timeout."""
+    """State of a connection. Each state has a timeout."""
 
     IDLE = "idle"
     HEAD = "head"

@@ -30,7 +30,7 @@ MAX_DIGITS = 9
 
 
 class RequestTemplate(msgspec.Struct, frozen=True):
-    """What requests for `spec` with the same text around their numbers have in common."""
+    """Fields that requests for `spec` with the same text around their numbers have in common."""
 
     spec: ModelSpec
     predict: Predict

@@ -45,7 +45,7 @@ class InferAction:
         self.lane = ""
         """The lane that holds the action's operation; empty while the action waits for inputs."""
         self.inline_io = True
-        """Whether INPUT and OUTPUT are part of EXEC. Decided at the start of the action: the model may be replaced."""
+        """True if INPUT and OUTPUT are part of EXEC. Decided at the start of the action: the model may be replaced."""
         self.start_partial = False
         """True when the window is about to close: start with the rows whose inputs have arrived."""
         self.cancelled = False

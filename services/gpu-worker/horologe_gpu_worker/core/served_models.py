@@ -50,7 +50,7 @@ class ServedModels:
         self.reports = {report.spec.key: report for report in reports}
         self.out: list[Out] = []
         self.is_busy = False
-        """Whether a scan runs or waits, so that `tick` must be called in each turn."""
+        """True if a scan runs or waits, so that `tick` must be called in each turn."""
         self._shares = shares
         self._infers = infers
         self._lanes = lanes

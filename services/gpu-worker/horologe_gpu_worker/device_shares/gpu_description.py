@@ -1,4 +1,4 @@
-"""What NVML knows of the GPU of a share."""
+"""Description of the GPU of a share, from NVML."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class InvalidShare(HorologeError):
 
 
 class BenchSettings(NamedTuple):
-    """What is measured, and how."""
+    """Parameters of a measurement."""
 
     folders: Mapping[str, Path]
     """Model -> `<repository>/<name>/<version>`."""

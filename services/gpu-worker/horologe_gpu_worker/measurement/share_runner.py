@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 COPY_BYTES, COPIES = 64 << 20, 10
 """Bytes of a copy, more than a cache holds; number of copies, of which the fastest counts."""
 UNTRACED = Traced(1, 0.0)
-"""Of a model whose kernels cannot be told apart."""
+"""Trace of a model whose kernels cannot be distinguished."""
 
 
 class ShareRunner:
@@ -79,7 +79,7 @@ class ShareRunner:
 
     @property
     def running(self) -> bool:
-        """Whether batches have begun and not stopped."""
+        """True if batches have begun and not stopped."""
         return self._batches is not None
 
     def run_next(self) -> BatchTimes:

@@ -1,4 +1,4 @@
-"""Whether the execution time of a model depends on its input, or only on the state of the machine.
+"""Decide whether the execution time of a model depends on its input, or only on the state of the machine.
 
 The same rows run alone in several rounds, in another order in each. A row that takes long in every round does so
 because of what it contains. A busy neighbour, a slow clock or a cold cache slow down other rows in each round.
@@ -79,7 +79,7 @@ def _shifted(values: list[float], places: int) -> list[float]:
 
 
 class Verdict(msgspec.Struct, array_like=True):
-    """Whether a model is dynamic, and how many comparisons in a row have said the opposite."""
+    """Verdict on a model: dynamic or static, and the number of comparisons in a row that contradict it."""
 
     dynamic: bool = False
     contrary: int = 0

@@ -43,7 +43,7 @@ IN_FLIGHT = 256
 
 
 class StageLoad(NamedTuple):
-    """What a group of replicas did in a run."""
+    """Work of a group of replicas in a run."""
 
     stage: str
     calls: int
@@ -96,7 +96,7 @@ class Simulation:
         self._activations: list[tuple[int, int]] = []
         """Heap of (time, group), one for each replica that is not ready yet."""
         self.stopped = False
-        """Whether the run ended early."""
+        """True if the run ended early."""
 
     def run_until(self, t_ns: int = NEVER_NS) -> None:
         """Process all events before `t_ns`, by default until all queries are complete."""
@@ -153,7 +153,7 @@ class Simulation:
 
     @property
     def finished(self) -> bool:
-        """Whether every query is complete."""
+        """True if every query is complete."""
         return int(self._state.counters[kernel.ANSWERED]) == self.workload.arrivals_ns.size
 
     @property

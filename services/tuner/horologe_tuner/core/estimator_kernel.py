@@ -39,7 +39,7 @@ RANK_BITS = 8
 
 
 class Problem(NamedTuple):
-    """What does not change during a run."""
+    """Constants of a run."""
 
     arrivals_ns: Array
     """(queries,), ascending."""
@@ -63,7 +63,7 @@ class Problem(NamedTuple):
 
 
 class State(NamedTuple):
-    """What changes during a run."""
+    """State of a run."""
 
     counters: Array
     parents: Array

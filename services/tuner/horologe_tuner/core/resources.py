@@ -1,4 +1,4 @@
-"""What the applied plans need together: shares of models for the controller, workers for the scaler."""
+"""Resources that the applied plans need together: shares of models for the controller, workers for the scaler."""
 
 from __future__ import annotations
 

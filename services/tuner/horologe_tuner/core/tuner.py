@@ -115,7 +115,7 @@ class Tuner:
 
     @property
     def _watches(self) -> bool:
-        """Whether a plan is applied and arrivals can be seen."""
+        """True if a plan is applied and arrivals can be seen."""
         return bool(self.pipelines or self.sharing) and not self._blind
 
     def refresh_stats(self) -> None:

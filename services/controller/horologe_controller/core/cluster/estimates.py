@@ -62,7 +62,7 @@ class TrialState(msgspec.Struct):
 
 
 class DynamicPace:
-    """What batches of dynamic models took on a share, over the means of their distributions: averages of 32 batches."""
+    """Pace of a share: times of the last 32 batches of dynamic models, over the means of their distributions."""
 
     def __init__(self) -> None:
         self._took_ns = self._mean_ns = self._weight = 0.0

@@ -47,7 +47,7 @@ class Action(msgspec.Struct):
 
 
 class MessageLatency:
-    """How long messages of INFERs take, and how much later than predicted EXECs end.
+    """Latencies of the messages of INFERs, and overruns of EXECs.
 
     The low quantiles are what the network takes: a stall of a process says nothing about the next message. Over slow
     links, EXECs have ended whose Results are still on their way, and an idle device waits for what was sent.
@@ -67,7 +67,7 @@ class MessageLatency:
 
     @property
     def round_trip_ns(self) -> int:
-        """What it takes at least from a decision until its Result is here, without the EXEC."""
+        """Shortest time from a decision to its Result, without the EXEC."""
         return self.dispatch_ns + self.return_ns
 
     def observe(self, now_ns: int, action: Action, began_ns: int, end_ns: int) -> None:
@@ -81,7 +81,7 @@ class MessageLatency:
 
 
 class LookAhead(NamedTuple):
-    """How far ahead the shares get work in one turn. All times are of the controller's clock."""
+    """Times up to which the shares get work in one turn. All times are of the controller's clock."""
 
     in_flight: int
     """Limit of pending INFERs per share."""

@@ -23,7 +23,7 @@ PACE_ACTIONS = 10
 
 
 class ClusterChanges:
-    """What has changed in the cluster since the last `clear`.
+    """Changes of the cluster since the last `clear`.
 
     The mirror writes through the `mark_*` methods. `Scheduler.plan` reads and clears all but the last two,
     `Controller._adopt_model_changes` those.
@@ -35,7 +35,7 @@ class ClusterChanges:
         self.resident_models: dict[tuple[Share, str], bool] = {}
         """Models that were placed on a share or removed from it."""
         self.shares_reconfigured = False
-        """Whether `shares` contains a True."""
+        """True if `shares` contains a True."""
         self.revised_models: dict[str, bool] = {}
         """Models with a new spec, and models that no share can run any more. Their requests are queued again."""
         self.unservable: dict[tuple[Share, str], bool] = {}
@@ -122,9 +122,9 @@ class Share:
         self.unused: dict[str, bool] = {}
         """Resident models that have not run since their LOAD."""
         self.estimates: dict[str, Estimate] = {}
-        """Of the models that the share may run."""
+        """Estimates of the models that the share may run."""
         self.standby: dict[str, Estimate] = {}
-        """Of the models that the share only keeps loaded: the plan may switch them to it (`standby.py`)."""
+        """Estimates of the models that the share only keeps loaded: the plan may switch them to it (`standby.py`)."""
         self.held: dict[str, float] = {}
         """Loaded standby models -> pages. Schedulers do not see them."""
         self.pace = RollingQuantile(window=PACE_ACTIONS, age_ns=s(10), quantile=0.5)
@@ -137,7 +137,7 @@ class Share:
         self.kept: dict[str, bool] = {}
         """Models that the tuner's plan keeps resident here."""
         self.is_lost = False
-        """Whether its worker has disconnected."""
+        """True if its worker has disconnected."""
 
     def __lt__(self, other: Share) -> bool:
         """Order shares by registration, so that they can be keys of an `IndexedHeap`."""

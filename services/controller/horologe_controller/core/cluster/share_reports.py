@@ -1,4 +1,4 @@
-"""What a worker reports of the models in a share's pages, and standby models, which schedulers do not see."""
+"""Reports of a worker about the models in a share's pages, and standby models, which schedulers do not see."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class LoadPlanner:
         self.demand = Demand(settings.action_grace_ns, queues)
         self.placement = Placement(settings)
         self.models_missing = False
-        """Whether some share lacks a model that it could hold."""
+        """True if some share lacks a model that it could hold."""
         self._wait_ns = 3 * settings.lookahead_ns
         """Time for which a LOAD waits behind others, and then its EXEC. In `fig6`, 3 times the look-ahead serves 4%
         more than 2 times, and 4 times the same."""

@@ -32,7 +32,7 @@ class ModelQueue:
         self.most_rows = 0
         """Largest value of `rows` since the last batch was popped: the next batch could have been that large."""
         self.derived: object = None
-        """What the policy has computed from the present requests. Reset to None when they change."""
+        """Values that the policy has computed from the present requests. Reset to None when they change."""
         self._deadlines: list[int] = []
         self._requests: list[Request] = []
 

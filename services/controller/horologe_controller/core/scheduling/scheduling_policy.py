@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from horologe_controller.settings import ControllerSettings
 
 DECISION_LEAD_NS = us(500)
-"""How long before a share runs dry it is given a best-effort or shrunken batch: a better one may come until then. It
+"""Time before a share is idle at which it gets a best-effort or shrunken batch: a better one may come until then. This
 covers the latency of messages there and back. Goodput was the same with 300 us and with 500 us."""
 
 

@@ -1,4 +1,4 @@
-"""What the traces of a pipeline's recent queries show: its stages, their latencies, and the time behind each stage."""
+"""Structure of a pipeline, from traces of recent queries: its stages, their latencies, the time behind each stage."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class PlannedDevice(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether one replica has the device for itself."""
+        """True if one replica has the device for itself."""
         return len(self.shares) == 1 and self.shares[0].percent == WHOLE
 
     @property

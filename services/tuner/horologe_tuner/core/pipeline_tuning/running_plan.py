@@ -71,7 +71,7 @@ class RunningPlan:
         self._recent = RecentArrivals()
         self._peak = RecentPeak()
         self._counts_queries = False
-        """Whether the controller reports the queries of this pipeline. If not, calls of the entry stage are counted."""
+        """True if the controller reports the queries of this pipeline. If not, calls of the entry stage are counted."""
 
     def record_events(self, events: Events) -> None:
         """Count the queries that have arrived, or the calls of the entry stage until the first query is reported."""

@@ -55,7 +55,7 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class ScalingState(msgspec.Struct):
-    """What is running, and since when: all that the rules remember."""
+    """State of the rules: running replicas, and times of changes."""
 
     replicas: dict[str, int]
     """By stage."""

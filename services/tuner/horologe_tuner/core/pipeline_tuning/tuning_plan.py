@@ -54,7 +54,7 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     levels: tuple[ProvisioningLevel, ...] = ()
     """Ascending. Empty: replicas follow the provisioning ratios, as in the paper."""
     pooled: bool = False
-    """Whether the stages of a hardware type share its devices: every device then holds every model of the type, and
+    """True if the stages of a hardware type share its devices: every device then holds every model of the type, and
     `replicas` of each stage is the number of these devices."""
 
     @property

@@ -34,7 +34,7 @@ class ShareReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alone_percent: float
     """Share that the workload needs without neighbours."""
     smaller: str
-    """What one step less would do, as a phrase."""
+    """Effect of one step less, as a phrase."""
 
     def text(self) -> str:
         """Return the reason as two sentences."""

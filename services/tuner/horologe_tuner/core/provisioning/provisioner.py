@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ProvisioningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to provision. The defaults give the cheapest plan found."""
+    """Options of provisioning. The defaults give the cheapest plan found."""
 
     model: str = DEFAULT_INTERFERENCE_MODEL
     """Name of an interference model."""

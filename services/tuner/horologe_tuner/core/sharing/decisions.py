@@ -15,7 +15,7 @@ class SharingDecision(msgspec.Struct, frozen=True):
     workload: str
     reason: Reason
     cause: str
-    """What was observed, as a phrase."""
+    """Observation that led to the decision, as a phrase."""
     moves: tuple[tuple[str, float, float], ...]
 
     def describe(self) -> str:

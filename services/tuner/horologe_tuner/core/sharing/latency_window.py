@@ -27,7 +27,7 @@ class LatencySummary(NamedTuple):
 
     @property
     def is_violated(self) -> bool:
-        """Whether the 99th percentile is beyond the SLO."""
+        """True if the 99th percentile is beyond the SLO."""
         return self.beyond > PERMITTED * self.requests
 
     def describe(self, slo_ns: int) -> str:

@@ -86,7 +86,7 @@ class RunningWorkload:
 
     @property
     def is_moving(self) -> bool:
-        """Whether it still has to move to the shares of its target."""
+        """True if it still has to move to the shares of its target."""
         return tuple(steps.planned for steps in self.serving) != self.target.shares
 
     def active(self) -> Iterator[DeviceShare]:

@@ -52,7 +52,7 @@ class Violation(NamedTuple):
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether both exceed the SLO, by more requests than chance explains at low rates."""
+        """True if both exceed the SLO, by more requests than chance explains at low rates."""
         permitted = PERMITTED * (self.first.requests + self.second.requests)
         significant = self.first.beyond + self.second.beyond >= permitted + DEVIATIONS * sqrt(permitted)
         return self.first.is_violated and self.second.is_violated and significant
