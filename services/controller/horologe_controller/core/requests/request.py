@@ -52,7 +52,7 @@ class Request(msgspec.Struct, eq=False):
     """When the queued request must be checked for being too late; None: not again."""
 
     def withdraw_attempt(self) -> None:
-        """Discount an attempt that counted when its action was overdue: the worker has now cancelled it before its EXEC.
+        """Discount an attempt: its action was overdue, and the worker has cancelled it before the EXEC began.
 
         The inputs may not have reached the worker. The deadline limits such attempts.
         """
