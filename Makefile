@@ -13,6 +13,9 @@ export HOROLOGE_WORKER_CACHE ?= $(CACHE)/horologe
 export HOROLOGE_PROFILER_STATE ?= $(CACHE)/horologe
 export ORT_DISABLE_TELEMETRY := 1
 
+# System tests that mostly wait for a pipeline to be scaled: they run beside tests without processes of their own.
+WAITS := tests/system/test_tuner_live.py
+
 DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 
 .PHONY: help setup demo up test check bench docs site clean
@@ -32,8 +35,8 @@ up: $(STAMPS)/demo ## serve the models in models/ until ^C
 
 test: $(STAMPS)/dev ## run all tests that need neither a GPU nor root
 	@$(if $(strip $(ARGS)),$(BIN)/pytest -q $(ARGS),\
-	  $(BIN)/pytest -q -n 2 --dist loadfile tests/unit tests/policies tests/sim tests/fuzz && \
-	  $(BIN)/pytest -q tests/compose tests/system)
+	  $(BIN)/pytest -q -n 3 --dist loadfile $(WAITS) tests/unit tests/policies tests/sim tests/fuzz && \
+	  $(BIN)/pytest -q $(WAITS:%=--ignore=%) --durations 20 tests/compose tests/system)
 
 check: $(STAMPS)/dev ## check style, types, import contracts, generated pages
 	$(BIN)/ruff check .

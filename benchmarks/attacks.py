@@ -2,6 +2,7 @@
 
 python benchmarks/attacks.py --json attacks.json               # every attack, 30 s each: 20 minutes
 python benchmarks/attacks.py --only admit,parts --seconds 10
+python benchmarks/attacks.py --only two-programs-sdk,two-programs-http   # what the machine does without any attack
 
 The 99th percentile without an attack is that of all measurements before the attacks on the same door. The exit code is
 0 if every bound holds. The bounds: docs/security.md.
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench_attacks import ATTACKS
+from bench_attacks import ATTACKS, CONTROLS
 from bench_attacks.trials import Trial, Trials
 
 COLUMNS = (
@@ -35,7 +36,8 @@ COLUMNS = (
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default=",".join(ATTACKS), help=f"names of attacks: {', '.join(ATTACKS)}")
+    known = ", ".join((*ATTACKS, *CONTROLS))
+    parser.add_argument("--only", default=",".join(ATTACKS), help=f"names of attacks: {known}")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of each attack")
     parser.add_argument("--json", type=Path, default=None, help="also write the results to this file")
     return parser.parse_args(argv)
@@ -52,14 +54,14 @@ def format_row(trial: Trial) -> str:
 def main() -> int:
     """Run the attacks. Return the exit code."""
     options = parse_arguments()
-    names = options.only.split(",")
+    names, known = options.only.split(","), {**ATTACKS, **CONTROLS}
     for name in names:
-        if name not in ATTACKS:
-            raise SystemExit(f"--only: got {name!r}, wanted some of {', '.join(ATTACKS)}")
+        if name not in known:
+            raise SystemExit(f"--only: got {name!r}, wanted some of {', '.join(known)}")
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
     trials: list[Trial] = []
     begin_s = time.monotonic()
-    for trial in Trials().run([ATTACKS[name] for name in names], options.seconds):
+    for trial in Trials().run([known[name] for name in names], options.seconds):
         trials.append(trial)
         print(format_row(trial), flush=True)
         print(f"{len(trials)} of {len(names)} after {time.monotonic() - begin_s:.0f} s", file=sys.stderr, flush=True)

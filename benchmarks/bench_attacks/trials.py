@@ -201,7 +201,7 @@ class _Attacker:
 
 
 def _attack(name: str, doors: Doors, seconds: float, sent: Queue[Any]) -> None:
-    from bench_attacks import ATTACKS  # the child imports what the parent has chosen from
+    from bench_attacks import ATTACKS, CONTROLS  # the child imports what the parent has chosen from
 
     sent.put("started")
-    sent.put(ATTACKS[name].run(doors, Clock(time.monotonic() + seconds)))
+    sent.put((ATTACKS | CONTROLS)[name].run(doors, Clock(time.monotonic() + seconds)))

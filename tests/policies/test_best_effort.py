@@ -120,7 +120,9 @@ def test_a_best_effort_batch_shrinks_to_the_time_that_a_tight_request_leaves() -
     share = next(iter(desk.cluster.shares()))
     sizes = desk.specs["m"].batch_sizes
     largest_ns = share.predict(NOW, "m/1", sizes[-1])
-    run = desk.ask(NOW, largest_ns / 0.9e6)  # without headroom and its own EXEC, less than the largest batch takes
+    run = desk.ask(
+        NOW, largest_ns / 0.9e6
+    )  # without the reserved tenth and its EXEC, less than the largest batch takes
     (action,), _ = desk.plan(NOW)
     assert action.requests == [run]
     desk.end(action, action.end_ns)

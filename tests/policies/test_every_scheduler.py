@@ -265,7 +265,7 @@ def test_a_removed_request_is_forgotten(name: str) -> None:
     spec = a_spec()
     desk = Desk(name, [spec], [spec.key])
     gone, stays = desk.ask(spec, 100)[0], desk.ask(spec, 100)[0]
-    desk.scheduler.remove(NOW, gone, desk.cluster)
+    desk.scheduler.remove(gone)
     assert [one.id for batch in desk.start() for one in batch.requests] == [stays.id]
     assert len(desk.scheduler) == 0
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fake_frontend import ECHO, FakeFrontend
-from horologe_cli.commands.application_text import parse_policy_settings, parse_truth, read_application
+from horologe_cli.commands.serving.application_text import parse_policy_settings, parse_truth, read_application
 from horologe_common.application_answers import answer_tensors, output_specs
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec

@@ -117,7 +117,8 @@ def test_unchanged_outputs_do_not_count_as_agreement() -> None:
     harness.query()
     harness.predict("a", 3)
     harness.predict("b", 3)
-    assert [tally.agreed for tally in harness.selector.registry.active["digits"].tallies.values()] == [0, 0]
+    active = harness.selector.applications.registry.active["digits"]
+    assert [tally.agreed for tally in active.tallies.values()] == [0, 0]
 
 
 def test_a_model_with_the_wrong_number_of_rows_is_missing() -> None:

@@ -180,7 +180,7 @@ def test_application_queries_of_a_lost_frontend_are_dropped() -> None:
     harness = ApplicationHarness(models=("a", "b"))
     harness.query()
     harness.send(FRONTEND, PeerDisconnected(FRONTEND))
-    assert not harness.selector.application_queries
+    assert not harness.selector.applications.queries
     harness.selector.check()
 
 
@@ -203,7 +203,7 @@ def test_a_selector_restored_from_a_snapshot_answers_open_queries(task: str) -> 
     answer, _ = harness.pop_answer()
     assert (answer.status, answer.models) == (0, ("a", "b"))
     harness.selector.check()
-    assert harness.selector.registry.active["digits"].loss(3.0, 3.5) == (1.0 if task == "classes" else 0.5)
+    assert harness.selector.applications.registry.active["digits"].loss(3.0, 3.5) == (1.0 if task == "classes" else 0.5)
 
 
 @given(
@@ -237,7 +237,7 @@ def test_each_query_gets_one_answer_and_one_release(events: list[str], default: 
         assert bool(sent(harness.selector, Release)) == (answer.inputs_retained or cancel)
     else:
         assert not harness.count_answers()
-    assert not harness.selector.application_queries
+    assert not harness.selector.applications.queries
     harness.selector.check()
 
 

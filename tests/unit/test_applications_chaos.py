@@ -267,7 +267,7 @@ def test_every_request_gets_one_timely_answer_whatever_fails_and_no_state_leaks(
         assert at_ns <= deadline_ns or answer.status != OK
     assert all(len(system.acknowledged[number]) == 1 for number in system.feedback_ids)
     assert len(system.frontend.staging) == 0
-    assert not len(system.selector.application_queries)
+    assert not len(system.selector.applications.queries)
     assert not list(system.selector.inflight.waiters())
     assert system.selector.drained()
     system.query_application("safe", 9)

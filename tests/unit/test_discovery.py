@@ -94,7 +94,7 @@ def test_requests_that_wait_are_looked_at_only_when_a_worker_registers() -> None
     for number in range(100):
         submit(controller, number, "b/1")
     looks = []
-    controller._requests.awaited.pop_known = lambda models: looks.append(models) or []  # type: ignore[func-returns-value,method-assign]
+    controller._requests.awaited.pop_admissible = lambda models: looks.append(models) or []  # type: ignore[func-returns-value,method-assign]
     for turn in range(10):
         tick(controller, NOW + turn)
     assert looks == []

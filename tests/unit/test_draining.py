@@ -23,8 +23,8 @@ from horologe_common.wire import (
     Welcome,
 )
 from horologe_common.wire.frames import unpack
-from horologe_frontend.core.draining import SERVE_NS
 from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.core.links.draining import SERVE_NS
 from selector_harness import FRONTEND, ApplicationHarness
 from talk import Talk, X
 

@@ -128,7 +128,8 @@ def test_a_core_whose_tick_raises_is_ticked_again_after_a_pause() -> None:
 
 def break_policy(harness: ApplicationHarness, monkeypatch: pytest.MonkeyPatch, context: str = "bad") -> None:
     """Let the policy raise when it combines the predictions of a query of this context."""
-    queries, policy = harness.selector.application_queries, harness.selector.registry.active["digits"].policy
+    applications = harness.selector.applications
+    queries, policy = applications.queries, applications.registry.active["digits"].policy
     combine, state_of = policy.combine, queries._policy_state
     asked: list[str] = []
 

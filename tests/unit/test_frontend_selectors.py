@@ -41,7 +41,7 @@ from horologe_common.wire import (
     Release,
 )
 from horologe_frontend.core.frontend import Frontend
-from horologe_frontend.core.selector_routing import highest_ranked
+from horologe_frontend.core.links.selector_routing import highest_ranked
 
 OTHER = "selector/1#1"
 BYTES = some_bytes()

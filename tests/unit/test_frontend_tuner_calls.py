@@ -6,7 +6,7 @@ import pytest
 
 from builders import sent
 from frontend_builders import CLIENT, connected_frontend
-from horologe_cli.commands.tuner import _read_plan
+from horologe_cli.commands.planning.tuner import _read_plan
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Tune, Tuning

@@ -8,7 +8,7 @@ import numpy as np
 
 from horologe_experiments.harness.experiment import load_scene
 from horologe_experiments.igniter.cpu_interference import Load
-from horologe_experiments.igniter.igniter_cpu import PROBE, Scene, measure_all, write_probe
+from horologe_experiments.igniter.igniter_cpu import COMPANION, PROBE, Scene, measure_all, write_probe
 from horologe_gpu_worker.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ def test_every_model_runs_alone_beside_the_probe_and_in_pairs() -> None:
     assert all(runs.probe_beside[load] == 12.0 for load in runs.alone)
     models = {frozenset(load.model for load in pair) for pair, _ in pairs}
     assert len(models) == len(scene.models) * (len(scene.models) - 1) / 2
-    assert not any(PROBE in pair for pair, _ in pairs)
+    assert not any(PROBE in pair or COMPANION in pair for pair, _ in pairs)
     seconds = len(measured) * 2.5 * scene.seconds  # a run takes a second and a half, and about one to start and trace
     assert seconds < 240
 
 
 def test_the_probe_runs(tmp_path: Path) -> None:
-    folder = write_probe(tmp_path, 16)
+    folder = write_probe(tmp_path, "probe", 16 << 20)
     runtime = RUNTIMES["onnx"]()
     model = runtime.open(runtime.inspect(folder), folder)
     y = model.run(1, {"x": np.full((1, 1), 2.0, np.float32)})["y"]

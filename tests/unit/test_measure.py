@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from horologe_cli.commands.measuring.measure_options import MeasureOptions
 from horologe_cli.main import app
 from horologe_cli.measuring import measurement_run
 from horologe_cli.measuring.measurement_report import measure_document, measure_text
-from horologe_cli.measuring.measurement_run import MeasureOptions, run_measurement
+from horologe_cli.measuring.measurement_run import run_measurement
 from horologe_cli.measuring.measurement_session import MeasurementSession, SessionProgress
 from horologe_cli.measuring.measurement_setup import find_models
 from horologe_common.interference.coefficients_file import CoefficientsError, CoefficientsFile, Origin
@@ -218,7 +219,7 @@ def test_models_that_do_not_slow_each_other_have_no_cache_contention() -> None:
 
 def options(tmp_path: Path, **changes: object) -> MeasureOptions:
     defaults = MeasureOptions(
-        ("pretend",), tmp_path / "out.json", tmp_path / "models", "cpu", "", "", 1.0, "50,100", 2, "", 0.1, (), False
+        ["pretend"], tmp_path / "out.json", tmp_path / "models", "cpu", "", "", 1.0, "50,100", 2, "", 0.1, None, False
     )
     return defaults._replace(**changes)  # type: ignore[arg-type]
 

@@ -158,5 +158,5 @@ def test_a_declaration_and_a_rollback_that_arrive_again_count_once() -> None:
             harness.send(FRONTEND, Declare(number, Application("digits", ("a",), slo_ms=slo_ms, policy="majority")))
     for _ in range(2):
         harness.send(FRONTEND, Rollback(4, "digits"))
-    active = harness.selector.registry.active["digits"]
+    active = harness.selector.applications.registry.active["digits"]
     assert (active.application.slo_ms, active.revision) == (20.0, 4)

@@ -56,7 +56,7 @@ def test_removal_keeps_order_and_count(waiting: list[tuple[int, int]], data: st.
     queues = RequestQueues()
     requests = [a_request(number, at, rows, number % 3 == 0) for number, (at, rows) in enumerate(waiting)]
     for request in requests:
-        queues.enqueue([request], 5, queues.find_queue(request))
+        queues.enqueue([request], 5)
     for request in data.draw(st.permutations(requests)):
         queues.check()
         queues.dequeue(request)
@@ -69,6 +69,6 @@ def test_overdue_are_those_whose_last_start_has_passed(waiting: list[tuple[int, 
     queues = RequestQueues()
     for number, (deadline_ns, rows) in enumerate(waiting):
         request = a_request(number, deadline_ns, rows)
-        queues.enqueue([request], 5, queues.find_queue(request))
+        queues.enqueue([request], 5)
     overdue = {request.id for request in queues.pop_overdue(now_ns)}
     assert overdue == {number for number, (deadline_ns, _) in enumerate(waiting) if deadline_ns - 5 < now_ns}

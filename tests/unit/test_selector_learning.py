@@ -9,8 +9,8 @@ import msgspec
 from builders import sent
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
+from horologe_common.core.protocol import Drains
 from horologe_common.status import Status
-from horologe_common.transport.reactor import Drains
 from horologe_common.wire import (
     Acknowledged,
     Answer,
@@ -89,7 +89,7 @@ def test_a_status_request_neither_creates_nor_touches_contexts() -> None:
     harness.send_feedback(
         Observation((1.0,), harness.query_answer("ann")), Observation((1.0,), harness.query_answer("bob"))
     )
-    contexts = harness.selector.contexts
+    contexts = harness.selector.applications.contexts
     used = [context.key for context in contexts._contexts]
     for context in ("eve", "ann", "zoe", ""):
         harness.model_statistics(context)
@@ -97,7 +97,7 @@ def test_a_status_request_neither_creates_nor_touches_contexts() -> None:
     after = LearningSelector(harness.store, number=2)
     assert after.model_statistics("ann")["a"][0] == 0.55
     assert after.model_statistics("eve")["a"][0] == 0.5
-    assert after.selector.contexts.count_contexts("digits") == 0
+    assert after.selector.applications.contexts.count_contexts("digits") == 0
 
 
 def test_statistics_come_from_the_store_once_it_is_available_again() -> None:
@@ -130,7 +130,7 @@ def test_a_pending_status_request_is_answered_when_its_application_is_withdrawn(
     selector = LearningSelector().selector
     selector.handle(0, FRONTEND, ApplicationInfo(7, "digits", "ann"), ())
     assert not sent(selector, Applications, FRONTEND), "its state is being read"
-    selector.registry.on_withdraw(0, FRONTEND, Withdraw(8, "digits"))
+    selector.applications.registry.on_withdraw(0, FRONTEND, Withdraw(8, "digits"))
     (write,) = sent(selector, WriteRecords)
     selector.handle(0, selector.store, RecordsWritten(write.changes, [0]), ())
     selector.tick(0)
@@ -263,7 +263,7 @@ def test_an_unreadable_declaration_can_be_replaced() -> None:
         [RecordChange("applications\nAAA", 0, b"\x00nonsense"), RecordChange("applications\nBBB", 0, b"\x92\x01\x90")]
     )
     harness = LearningSelector(store)
-    assert list(harness.selector.registry.active) == ["digits"]
+    assert list(harness.selector.applications.registry.active) == ["digits"]
     for number, name in enumerate(("AAA", "BBB"), 5):
         harness.send(FRONTEND, Declare(number, Application(name, ("a",))))
     assert [reply.status for reply in sent(harness.selector, Applications) if reply.id in (5, 6)] == [OK, OK]

@@ -6,22 +6,11 @@ from importlib.metadata import entry_points
 
 import typer
 
-from horologe_cli.commands import (
-    applications,
-    demo,
-    explain,
-    machine,
-    measure,
-    models,
-    pipelines,
-    planning,
-    predict,
-    profile,
-    provisioning,
-    simulation,
-    tuner,
-    up,
-)
+from horologe_cli.commands import machine
+from horologe_cli.commands.measuring import measure, profile
+from horologe_cli.commands.planning import planning, provisioning, tuner
+from horologe_cli.commands.serving import applications, demo, models, pipelines, predict, up
+from horologe_cli.commands.simulating import explain, simulation
 
 COMMANDS_GROUP = "horologe.commands"
 """Entry point group of commands that other distributions add, for example `horologe experiment`."""

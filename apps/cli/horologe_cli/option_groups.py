@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with each parameter that is a NamedTuple replaced by one parameter per field.
 
-    The fields are annotated as the parameters of a typer command, `Annotated[type, typer.Option(...)]`, and have
-    defaults.
+    The fields are annotated as the parameters of a typer command: `Annotated[type, typer.Option(...)]`.
     """
     hints = get_type_hints(command, include_extras=True)
     plain: list[inspect.Parameter] = []
@@ -39,7 +38,8 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
 def _parameters(group: Any) -> list[inspect.Parameter]:
     """Return a parameter for each field of a NamedTuple."""
     hints, kind = get_type_hints(group, include_extras=True), inspect.Parameter.POSITIONAL_OR_KEYWORD
+    defaults = group._field_defaults
     return [
-        inspect.Parameter(field, kind, default=group._field_defaults[field], annotation=hints[field])
+        inspect.Parameter(field, kind, default=defaults.get(field, inspect.Parameter.empty), annotation=hints[field])
         for field in group._fields
     ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import msgspec
 
 from horologe_common.service.settings import SettingsError
-from horologe_sim.scenario.scenario import read_units
+from horologe_sim.scenario.units import read_units
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

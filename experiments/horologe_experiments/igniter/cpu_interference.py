@@ -79,7 +79,7 @@ def _fit_model(model: str, runs: ProbeRuns, probe_percent: float) -> ModelCoeffi
     design = np.column_stack([batch**2, batch, np.ones_like(batch)]) / alone[:, None]  # relative errors
     k1, k2, k3 = np.linalg.lstsq(design, np.ones_like(batch), rcond=None)[0] * CORE_PERCENT
     growth = np.array([runs.beside_probe[loads[at]] / alone[at] - 1 for at in beside])
-    percent = np.array([100 * (runs.probe_beside[loads[at]] / runs.probe_alone - 1) for at in beside])
+    percent = np.array([100 * max(0.0, runs.probe_beside[loads[at]] / runs.probe_alone - 1) for at in beside])
     ability = MS_PER_S * batch[beside] / alone[beside]
     if np.ptp(ability) > 0.1 * ability.mean():
         slope, offset = np.polyfit(ability, percent, 1)

@@ -71,6 +71,8 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float
     warmup_s: float
     plan_seconds: float
+    scheduler: str = "horologe"
+    """Of the live controller. The estimator has InferLine's queues: batches in order of arrival, without waiting."""
 
 
 class InferLineLive:
@@ -91,6 +93,7 @@ class InferLineLive:
             runs += own
         facts = {
             "system": f"`horologe up` with emulated workers; the tuner applies a plan for {scene.plan_seconds:g} s",
+            "scheduler": scene.scheduler,
             "times": f"{scene.slower:g} times those of the catalogue, as the SLO",
             "runs": f"medians of {scene.runs}, {scene.seconds - scene.warmup_s:g} s each. Latencies count from "
             "sending. The estimator gets the same times and visits of stages",
@@ -176,7 +179,10 @@ class LiveComparison:
     def _system(self, folder: str) -> LocalSystem:
         models = Path(folder, "models")
         write_slower(benchmark_folder(FOLDER), models, self._scene.slower)
-        sets = (f"tuner.settle_ns={SETTLE}", f"worker.cache={folder}/cache", f"tuner.state={folder}")
+        sets = (
+            f"tuner.settle_ns={SETTLE}", f"worker.cache={folder}/cache", f"tuner.state={folder}",
+            f"controller.scheduler={self._scene.scheduler}",
+        )  # fmt: skip
         return local_services(models, sets, tuner=True)
 
     async def _measure(self, endpoint: str, number: int) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class Gateway:
     @property
     def is_tracing(self) -> bool:
         """Return whether requests are traced."""
-        return self._core.is_tracing
+        return self._core.tracer is not None
 
     def is_ready(self) -> bool:
         """Return whether requests can be served: selector and controller are connected, and it is not stopping."""

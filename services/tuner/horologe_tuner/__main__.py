@@ -38,11 +38,8 @@ def main() -> None:
         raise SystemExit(f"horologe-tuner: {error.reason}") from error
     if saved := store.load():
         core.restore(monotonic_ns(), saved[0])
-        log.info(
-            "state restored",
-            pipelines=[*core.pipelines.plans, *core.sharing.models().values()],
-            age_minutes=round(saved[1] / 60e9, 1),
-        )
+        plans = [*core.pipelines.plans, *core.sharing.models().values()]
+        log.info("state restored", pipelines=plans, age_minutes=round(saved[1] / 60e9, 1))
 
     def attach(reactor: Reactor) -> None:
         """Pass the core's messages to the state file, the log and the thread of the scaler."""

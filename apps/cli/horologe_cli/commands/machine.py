@@ -12,6 +12,20 @@ from horologe_sim.report.tables import Cell, Table
 
 LEVEL_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 """Levels of a finding, from best to worst, with their colours."""
+Clients = Annotated[
+    list[str] | None,
+    typer.Option(help="Name of a client to create a key pair for. Repeat for several clients.", metavar="NAME"),
+]
+Managers = Annotated[
+    list[str] | None, typer.Option(help="The same for a client that may load and unload models.", metavar="NAME")
+]
+WorkerFolder = Annotated[
+    Path | None, typer.Option(help="Also copy the keys of a worker, and no others, to this folder.", metavar="DIR")
+]
+SecretsPrefix = Annotated[
+    str,
+    typer.Option(help="Print Kubernetes Secrets with these keys, whose names begin with PREFIX.", metavar="PREFIX"),
+]
 
 
 def doctor(
@@ -44,21 +58,10 @@ def doctor(
 
 def keys(
     folder: Annotated[Path, typer.Argument(help="Folder for the keys. Existing keys are kept.", metavar="DIR")],
-    client: Annotated[
-        list[str] | None,
-        typer.Option(help="Name of a client to create a key pair for. Repeat for several clients.", metavar="NAME"),
-    ] = None,
-    manager: Annotated[
-        list[str] | None,
-        typer.Option(help="The same for a client that may load and unload models.", metavar="NAME"),
-    ] = None,
-    worker: Annotated[
-        Path | None, typer.Option(help="Also copy the keys of a worker, and no others, to this folder.", metavar="DIR")
-    ] = None,
-    secrets: Annotated[
-        str,
-        typer.Option(help="Print Kubernetes Secrets with these keys, whose names begin with PREFIX.", metavar="PREFIX"),
-    ] = "",
+    client: Clients = None,
+    manager: Managers = None,
+    worker: WorkerFolder = None,
+    secrets: SecretsPrefix = "",
     json: Json = False,
 ) -> None:
     """Create keys. They encrypt links over the network, and decide who may connect and what for.
@@ -74,12 +77,8 @@ def keys(
     from horologe_cli.key_secrets import secret_manifests
     from horologe_common.transport.keys import copy_worker_keys, make_keys
 
-    clients, managers = tuple(client or ("client",)), tuple(manager or ("manager",))
-    for name in (*clients, *managers):
-        if not name or any(character in name for character in "/\\.") or name.isspace():
-            fail(f"--client, --manager: got {name!r}, wanted a name without '/' and '.'", ExitCode.USAGE)
     try:
-        paths = make_keys(folder, clients, managers)
+        paths = make_keys(folder, _checked_names(client or ["client"]), _checked_names(manager or ["manager"]))
         paths += copy_worker_keys(folder, worker) if worker else []
         if secrets:
             print_json(secret_manifests(folder, secrets))
@@ -89,8 +88,13 @@ def keys(
     if json:
         print_json({"folder": str(folder), "made": [str(path) for path in paths]})
         return
-    out = console()
-    for path in paths:
-        out.print(f"created {path}", markup=False, soft_wrap=True)
-    if not paths:
-        out.print(f"{folder}: all keys exist already", markup=False, soft_wrap=True)
+    for line in [f"created {path}" for path in paths] or [f"{folder}: all keys exist already"]:
+        console().print(line, markup=False, soft_wrap=True)
+
+
+def _checked_names(names: list[str]) -> tuple[str, ...]:
+    """Return the names of clients. End the command if one of them is no name of a file."""
+    for name in names:
+        if not name or any(character in name for character in "/\\.") or name.isspace():
+            fail(f"--client, --manager: got {name!r}, wanted a name without '/' and '.'", ExitCode.USAGE)
+    return tuple(names)

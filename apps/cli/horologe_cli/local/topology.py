@@ -123,11 +123,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
 
     flags = _command_line_flags(options)
     settings = _read_settings(options.config, env, flags)
-    if not os.path.isdir(repository := settings["worker"].repository):
-        raise SettingsError(f"models: got {repository!r}, wanted a folder (--models DIR)")
-    pipelines = os.path.join(repository, "pipelines")
-    if not settings["selector"].pipelines and os.path.isdir(pipelines):
-        flags.setdefault("selector", {})["pipelines"] = pipelines
+    _find_models(settings, flags)
     check_open(settings["http"])
     http = _resolve_http(settings["http"], flags)
     clients = tuple(_resolve_client(endpoint) for endpoint in settings["frontend"].clients)
@@ -136,10 +132,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     tuner = options.tuner or settings["controller"].scheduler == AUTO
     if not settings["controller"].workers:
         flags.setdefault("controller", {})["workers"] = str(workers)
-    names = ["frontend", "selector", "controller"] if options.split else ["edge"]
-    names += [f"worker-{number}" for number in range(workers)]
-    names += ["profiler"] * options.profiler + ["tuner"] * tuner
-    metrics = _metrics_addresses(names, settings["metrics"].bind)
+    metrics = _metrics_addresses(_process_names(options, workers, tuner), settings["metrics"].bind)
     builder = ChildSpecs(options.config, flags, metrics, folder, env)
     children = builder.split() if options.split else builder.fused()
     nice = WORKER_NICE if workers >= available_cores() else 0
@@ -157,6 +150,21 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
         lambda share: builder.share_worker(share, options.split, nice),
         settings["worker"].hardware or settings["worker"].device, settings["log"].json, control,
     )  # fmt: skip
+
+
+def _find_models(settings: Mapping[str, Any], flags: dict[str, dict[str, str]]) -> None:
+    """Check the models folder, and add its pipelines to the flags unless a setting names others."""
+    if not os.path.isdir(repository := settings["worker"].repository):
+        raise SettingsError(f"models: got {repository!r}, wanted a folder (--models DIR)")
+    pipelines = os.path.join(repository, "pipelines")
+    if not settings["selector"].pipelines and os.path.isdir(pipelines):
+        flags.setdefault("selector", {})["pipelines"] = pipelines
+
+
+def _process_names(options: SystemOptions, workers: int, tuner: bool) -> list[str]:
+    edge = ["frontend", "selector", "controller"] if options.split else ["edge"]
+    numbered = [f"worker-{number}" for number in range(workers)]
+    return [*edge, *numbered, *["profiler"] * options.profiler, *["tuner"] * tuner]
 
 
 def default_workers() -> int:

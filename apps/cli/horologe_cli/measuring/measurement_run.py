@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from horologe_cli.measuring.measurement_report import MeasureDocument, measure_document
 from horologe_cli.measuring.measurement_session import MeasurementSession, SessionProgress
@@ -25,33 +25,10 @@ from horologe_tuner.core.interference.measured_fit import FitOptions, fit_measur
 from horologe_tuner.core.interference.measurement_plan import RunSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from horologe_cli.commands.measuring.measure_options import MeasureOptions
     from horologe_common.interference.coefficients_file import Origin
-
-
-class MeasureOptions(NamedTuple):
-    """Options of the command."""
-
-    models: Sequence[str]
-    output: Path
-    repository: Path
-    device: str
-    mechanism: str
-    name: str
-    price: float
-    shares: str
-    copies: int
-    splits: str
-    seconds: float
-    assume: Sequence[str]
-    no_power: bool
-    revision: str = ""
-
-    @property
-    def runs_file(self) -> Path:
-        """File of the finished runs."""
-        return self.output.with_suffix(".runs.json")
 
 
 def run_measurement(options: MeasureOptions, report: Callable[[int, int, str], None]) -> MeasureDocument:
@@ -64,7 +41,7 @@ def run_measurement(options: MeasureOptions, report: Callable[[int, int, str], N
         parse_numbers("--shares", options.shares), options.copies, parse_numbers("--splits", options.splits)
     )
     sizes.validate()
-    assumed, folders = parse_assumptions(options.assume), find_models(options.repository, options.models)
+    assumed, folders = parse_assumptions(options.assume or ()), find_models(options.repository, options.models)
     with TemporaryDirectory(prefix="horologe-measure-") as scratch:
         settings = bench_settings(folders, options.device, options.mechanism, options.seconds, Path(scratch))
         sensor = open_sensor(settings, options.no_power)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from horologe_cli.commands.planning_options import ProblemOptions
+    from horologe_cli.commands.planning.planning_options import ProblemOptions
     from horologe_tuner.core.hardware import HardwareType
     from horologe_tuner.core.plans import Configuration
     from horologe_tuner.core.profiles import Profiles

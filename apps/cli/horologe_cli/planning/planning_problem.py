@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe import Client
-    from horologe_cli.commands.planning_options import ProblemOptions, ServerOptions
+    from horologe_cli.commands.planning.planning_options import ProblemOptions, ServerOptions
     from horologe_common.pipelines import PipelineStructure
     from horologe_tuner.core.hardware import HardwareType
     from horologe_tuner.core.profiles import Profiles

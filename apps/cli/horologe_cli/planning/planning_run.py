@@ -22,7 +22,7 @@ from horologe_tuner.core.planning.planner import make_plan, tuning_plan
 from horologe_tuner.core.planning.variants import cheapest_accurate, most_accurate, with_models
 
 if TYPE_CHECKING:
-    from horologe_cli.commands.planning_options import PlanOptions, ProblemOptions, ServerOptions
+    from horologe_cli.commands.planning.planning_options import PlanOptions, ProblemOptions, ServerOptions
     from horologe_cli.planning.planning_problem import PlanningProblem
     from horologe_common.pipelines import PipelineStructure
     from horologe_tuner.core.planning.evaluation import Evaluator

@@ -20,7 +20,7 @@ from horologe_tuner.core.joint_planning.share_times import ShareTimes
 from horologe_tuner.core.planning.minimization import CENT
 
 if TYPE_CHECKING:
-    from horologe_cli.commands.planning_options import PlanOptions
+    from horologe_cli.commands.planning.planning_options import PlanOptions
     from horologe_cli.planning.planning_inputs import PlanDocument
     from horologe_tuner.core.planning.evaluation import Evaluator
     from horologe_tuner.core.profiles import Profiles

@@ -19,7 +19,7 @@ from horologe_controller.core.controller import Controller
 from horologe_sim.engine.noise import Draws
 from horologe_sim.fast.fast_worker import FastDevice
 from horologe_sim.fast.timed_core import TimedCore
-from horologe_sim.fast.traffic import STATIC, Chunk, Open
+from horologe_sim.fast.traffic import STATIC, Open, OpenLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from horologe_sim.engine.virtual_worker import SimModel
     from horologe_sim.fast.fast_worker import Ended, FastClusterSettings
     from horologe_sim.fast.ledger import Ledger
-    from horologe_sim.fast.traffic import DynamicRequest, Loop
+    from horologe_sim.fast.traffic import Chunk, DynamicRequest, Loop
 
     Watch = Callable[[FastDevice, Any, Result, int], None]
 
@@ -54,22 +54,11 @@ class FastWorld:
     """
 
     def __init__(
-        self,
-        setting: FastClusterSettings,
-        models: Sequence[SimModel],
-        ledger: Ledger,
-        seed: int,
-        chunks: Iterable[Chunk] = (),
-        loops: Sequence[Loop] = (),
-        *,
-        clock: Callable[[], int] | None = None,
-        watch: Watch | None = None,
-        installed: Sequence[Sequence[SimModel]] = (),
-        factors: Sequence[float] = (),
-        pages: Sequence[int] = (),
-        neighbours: Sequence[Core] = (),
-        observer: CoreObserver | None = None,
-    ) -> None:
+        self, setting: FastClusterSettings, models: Sequence[SimModel], ledger: Ledger, seed: int,
+        chunks: Iterable[Chunk] = (), loops: Sequence[Loop] = (), *, clock: Callable[[], int] | None = None,
+        watch: Watch | None = None, installed: Sequence[Sequence[SimModel]] = (), factors: Sequence[float] = (),
+        pages: Sequence[int] = (), neighbours: Sequence[Core] = (), observer: CoreObserver | None = None,
+    ) -> None:  # fmt: skip
         self.setting = setting
         self._seed = seed
         self.ledger = ledger
@@ -78,15 +67,11 @@ class FastWorld:
         self.open: dict[int, Open] = {}
         self.now_ns = START_NS
         self._keys = [model.report.spec.key for model in models]
-        self._chunks = iter(chunks)
-        self._chunk = Chunk((), (), (), ())
-        self._at = 0
-        self._next_ns = NEVER_NS
+        self._open_loop = OpenLoop(chunks)
         self._loops = loops
         self._watch = watch
         self._heap: list[tuple[int, int, Callable[[int, Any], None], Any]] = []
-        self._events = 0
-        self._last_id = 0
+        self._events = self._last_id = 0
         self._free_ns = self._wake_ns = START_NS
         self._solo_ns: dict[int, int] = {}
         self._loaded = dict.fromkeys(self._keys, 0)
@@ -121,14 +106,14 @@ class FastWorld:
     def run(self, duration_ns: int, progress: Callable[[float], None] | None = None) -> None:
         """Settle, run the load for `duration_ns`, and wait for pending requests."""
         self._run(self.begin_ns)
-        self._next_chunk()
+        self._open_loop.start(self.begin_ns + self.setting.client_ns)
         for number, loop in enumerate(self._loops):
             self.schedule(self.begin_ns + number * us(10), self._submit_next, (number, loop))
         for done_ns in range(0, duration_ns, PROGRESS_NS):
             self._run(self.begin_ns + min(done_ns + PROGRESS_NS, duration_ns))
             if progress:
                 progress(min(1.0, (done_ns + PROGRESS_NS) / duration_ns))
-        self._loops, self._next_ns = (), NEVER_NS
+        self._loops, self._open_loop.next_ns = (), NEVER_NS
         patience_ns = BEST_EFFORT_NS if any(not request.slo_ns for request in self.open.values()) else PATIENCE_NS
         self._run(self.now_ns + patience_ns)
 
@@ -140,9 +125,9 @@ class FastWorld:
             device.check()
 
     def _run(self, until_ns: int) -> None:
-        heap, host = self._heap, self._host
+        heap, host, open_loop = self._heap, self._host, self._open_loop
         while True:
-            at_ns = min(heap[0][0] if heap else NEVER_NS, self._next_ns, self._wake_ns)
+            at_ns = min(heap[0][0] if heap else NEVER_NS, open_loop.next_ns, self._wake_ns)
             if at_ns > until_ns:
                 self.now_ns = until_ns
                 return
@@ -150,8 +135,9 @@ class FastWorld:
             while heap and heap[0][0] <= now_ns:
                 at_ns, _, call, argument = heapq.heappop(heap)
                 call(at_ns, argument)
-            if self._next_ns <= now_ns:
-                self._submit_arrived(now_ns)
+            if open_loop.next_ns <= now_ns:
+                for sent_ns, model, slo_ns, group, traits in open_loop.pop_arrived(now_ns):
+                    self.submit(sent_ns, model, slo_ns, group, -1, traits)
             if self._wake_ns <= now_ns or host.has_messages():
                 self._run_turn()
 
@@ -211,28 +197,6 @@ class FastWorld:
         for model, known in device.loaded.items():
             self._loaded[model] -= known
         self._enqueue(address, PeerDisconnected(address))
-
-    def _next_chunk(self) -> None:
-        for chunk in self._chunks:
-            if chunk.times_ns:
-                self._chunk, self._at = chunk, 0
-                self._next_ns = self.begin_ns + chunk.times_ns[0] + self.setting.client_ns
-                return
-        self._next_ns = NEVER_NS
-
-    def _submit_arrived(self, now_ns: int) -> None:
-        """Submit the requests that have arrived at the controller."""
-        while self._next_ns <= now_ns:
-            times_ns, models, slos_ns, groups, requests = self._chunk
-            offset_ns = self.begin_ns + self.setting.client_ns
-            at, end = self._at, len(times_ns)
-            while at < end and (sent_ns := times_ns[at]) + offset_ns <= now_ns:
-                self.submit(sent_ns, models[at], slos_ns[at], groups[at], -1, requests[at] if requests else STATIC)
-                at += 1
-            if at == end:
-                self._next_chunk()
-            else:
-                self._at, self._next_ns = at, times_ns[at] + offset_ns
 
     def _submit_next(self, now_ns: int, numbered: tuple[int, Loop]) -> None:
         """Submit the next request of a closed loop."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from horologe_common.clock import s
+from horologe_common.clock import NEVER_NS, s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -42,6 +42,43 @@ class Chunk(NamedTuple):
     slos_ns: Sequence[int]
     groups: Sequence[int]
     requests: Sequence[DynamicRequest] = ()
+
+
+class OpenLoop:
+    """The requests of chunks, in the order in which they arrive at the controller."""
+
+    def __init__(self, chunks: Iterable[Chunk]) -> None:
+        self.next_ns = NEVER_NS
+        """When the next request arrives. `NEVER_NS` before `start` and after the last one."""
+        self._chunks = iter(chunks)
+        self._chunk = Chunk((), (), (), ())
+        self._place = self._offset_ns = 0
+
+    def start(self, offset_ns: int) -> None:
+        """Let a request of time t arrive at `offset_ns` + t."""
+        self._offset_ns = offset_ns
+        self._next_chunk()
+
+    def _next_chunk(self) -> None:
+        for chunk in self._chunks:
+            if chunk.times_ns:
+                self._chunk, self._place = chunk, 0
+                self.next_ns = self._offset_ns + chunk.times_ns[0]
+                return
+        self.next_ns = NEVER_NS
+
+    def pop_arrived(self, now_ns: int) -> Iterator[tuple[int, int, int, int, DynamicRequest]]:
+        """Yield (time, model, SLO, group, traits) of each request that has arrived."""
+        while self.next_ns <= now_ns:
+            times_ns, models, slos_ns, groups, requests = self._chunk
+            place, end = self._place, len(times_ns)
+            while place < end and (sent_ns := times_ns[place]) + self._offset_ns <= now_ns:
+                yield sent_ns, models[place], slos_ns[place], groups[place], requests[place] if requests else STATIC
+                place += 1
+            if place == end:
+                self._next_chunk()
+            else:
+                self._place, self.next_ns = place, times_ns[place] + self._offset_ns
 
 
 class Loop(NamedTuple):

@@ -6,10 +6,9 @@ Durations and sizes are text with a unit ("5ms", "16GiB"). The tables `[frontend
 
 from __future__ import annotations
 
-import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
@@ -17,7 +16,7 @@ from horologe_common.applications import Application, check_application
 from horologe_common.clock import ms, s
 from horologe_common.interference.colocation import SharedDevice
 from horologe_common.models import ModelSpec, Profile, TensorSpec
-from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, parse_quantity
+from horologe_common.service.settings import SettingsError
 from horologe_common.status import HorologeError, InvalidInput
 from horologe_common.wire import ModelReport
 from horologe_controller.settings import ControllerSettings
@@ -29,9 +28,10 @@ from horologe_profiler.settings import ProfilerSettings
 from horologe_selector.drivers.pipeline_folder import read_pipelines
 from horologe_selector.settings import SelectorSettings
 from horologe_sim.engine.network import NetworkSettings
-from horologe_sim.engine.noise import NOISES, Noise
+from horologe_sim.engine.noise import Noise
 from horologe_sim.engine.traceable_inputs import LABEL, Skill
 from horologe_sim.engine.virtual_worker import SimModel
+from horologe_sim.scenario.units import read_units
 from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
@@ -44,11 +44,6 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=msgspec.Struct)
 MIB = 1 << 20
-DURATION_KEYS = re.compile(
-    "duration|warmup|settle|patience|slo|at|restart|for|from|think|every|burst|times|clocks|turn|delay|resend|step|"
-    "minute|jitter|notice|spike"
-)
-"""Keys of a scenario file whose fields end in `_ns`."""
 EXAMPLES = Path(__file__).parent / "examples"
 
 
@@ -254,33 +249,6 @@ def run_scenario(
         cluster.world.observer = timeline(cluster.begin_ns)
     cluster.run(progress)
     return cluster.report()
-
-
-def read_units(where: str, value: Any, key: str = "") -> Any:
-    """Convert durations and sizes to numbers, the name of a noise to its settings, and keys to field names.
-
-    Raises SettingsError for an unknown unit or noise.
-    """
-    if isinstance(value, dict):
-        return {
-            _field_name(name): read_units(f"{where}: {name}", item, _field_name(name)) for name, item in value.items()
-        }
-    if isinstance(value, list):
-        return [read_units(where, item, key) for item in value]
-    if isinstance(value, str) and key.endswith("_ns"):
-        return parse_quantity(where, value, DURATIONS)
-    if isinstance(value, str) and key.endswith("_bytes"):
-        return parse_quantity(where, value, SIZES)
-    if isinstance(value, str) and key == "noise":
-        if value not in NOISES:
-            raise SettingsError(f"{where}: got {value!r}, wanted one of {', '.join(NOISES)}, or a table")
-        return msgspec.to_builtins(NOISES[value])
-    return value
-
-
-def _field_name(key: str) -> str:
-    """Return the field for a key of a scenario file."""
-    return "cancel_ns" if key == "cancel_after" else f"{key}_ns" if DURATION_KEYS.fullmatch(key) else key
 
 
 def _copies(entry: ModelEntry, percent: float = 100.0, activity: DeviceActivity | None = None) -> list[SimModel]:

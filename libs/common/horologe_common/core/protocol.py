@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -58,6 +58,17 @@ class Core(Protocol):
 
     def wakeup_ns(self) -> int | None:
         """Return when to call `tick` if no message arrives before; None: never."""
+
+
+@runtime_checkable
+class Drains(Protocol):
+    """A core that finishes its work before the process stops."""
+
+    def drain(self) -> None:
+        """Accept nothing new."""
+
+    def drained(self) -> bool:
+        """Return whether nothing is in flight."""
 
 
 def role(address: str) -> str:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import signal
 import sys
 from collections import deque
 from time import thread_time_ns
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from horologe_common.clock import monotonic_ns, s
 from horologe_common.core.hosting import CoreHost
+from horologe_common.core.protocol import Drains
 from horologe_common.service.log import logger
 from horologe_common.transport.alarm import Alarm
+from horologe_common.transport.garbage_collection import collect_garbage, freeze_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -34,24 +35,7 @@ SWITCH_INTERVAL_S = 0.0002
 """Interval at which threads take turns. A busy thread delayed a lane by 5.1 ms at the default, by 0.28 ms here."""
 FAULT_PAUSE_S, FAULT_LOG_NS = 0.01, s(10)
 """Pause after a turn that has raised, and the shortest time between the log lines about such turns."""
-IDLE_MESSAGES = 20
-"""With fewer messages in a second there are only pings, so a full garbage collection delays no request."""
-FULL_COLLECTION_S = 10
-YOUNG_OBJECTS, NEVER_COLLECT = 10_000, 1 << 30
-"""New objects after which the youngest are collected, which takes about 1 ms. With 700 connections per second that end,
-a collection once a second took 66 ms. Older objects are collected between requests."""
 DRAIN_POLL_S = 0.01
-
-
-@runtime_checkable
-class Drains(Protocol):
-    """A core that finishes its work before the process stops."""
-
-    def drain(self) -> None:
-        """Accept nothing new."""
-
-    def drained(self) -> bool:
-        """Return whether nothing is in flight."""
 
 
 def log_fault(core: Core | None, message: Any, error: Exception) -> None:
@@ -154,13 +138,11 @@ class Reactor:
         tasks = [asyncio.ensure_future(begin()) for begin in (self.links.keep_alive, *self.start)] + self._serving
         for task in tasks:
             task.add_done_callback(self._on_task_done)
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(YOUNG_OBJECTS, NEVER_COLLECT, NEVER_COLLECT)
+        freeze_objects()
         self._schedule()
         self.is_running = True
         try:
-            await self._until_stopped()
+            await collect_garbage(self._stopped, self.core_host)
             await self._drain()
         finally:
             self.is_running = False
@@ -181,23 +163,6 @@ class Reactor:
     def stop(self) -> None:
         """Stop as SIGTERM does: drain, then end."""
         self._stopped.set()
-
-    async def _until_stopped(self) -> None:
-        """Wait for a signal. Collect young garbage every second, and all garbage every 10 s when idle.
-
-        The pause grows with the number of new objects: 220,000 cache entries made in ten seconds took 75 ms.
-        """
-        host, handled, young = self.core_host, 0, 0
-        while not self._stopped.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), 1)
-            idle = host.handled - handled < IDLE_MESSAGES
-            handled, young = host.handled, young + 1
-            if idle and young >= FULL_COLLECTION_S:
-                gc.collect()
-                young = 0
-            else:
-                gc.collect(1)
 
     async def _drain(self) -> None:
         """Report not ready, then accept no more clients, then finish what is in flight.

@@ -37,12 +37,12 @@ from horologe_common.wire import (
 from horologe_controller.core.action_tracer import ActionTracer
 from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.activity_recorder import ActivityRecorder
-from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.cluster.description import describe_shares
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
 from horologe_controller.core.cluster.handover import Handovers
-from horologe_controller.core.cluster.planned_models import apply_plan
 from horologe_controller.core.cluster.share import LoadBackoff
+from horologe_controller.core.cluster.worker_links import WorkerLinks
 from horologe_controller.core.cluster_metrics import publish_cluster, publish_requests
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
@@ -50,7 +50,7 @@ from horologe_controller.core.request_tracer import RequestTracer
 from horologe_controller.core.requests.lifecycle import RequestLifecycle
 from horologe_controller.core.runtime_distributions import store_distributions
 from horologe_controller.core.scheduler_choice import SchedulerChoice
-from horologe_controller.core.scheduling_state import describe_scheduling
+from horologe_controller.core.tuner_requests import TunerRequests
 from horologe_controller.schedulers import create_scheduler
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ class Controller:
     def __init__(self, address: str, settings: ControllerSettings, host: str = "") -> None:
         self.address = address
         self.settings = settings
-        self.host = host
         self.out: list[Out] = []
         self.cluster = Cluster(settings.return_latency_window)
         self.stats = Stats()
@@ -86,13 +85,14 @@ class Controller:
             self._activity,
         )  # fmt: skip
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
-        self._handovers = Handovers(self.cluster)
+        self._handovers = Handovers(self.cluster, self._actions.load_model)
+        self._workers = WorkerLinks(self.cluster, self.catalogue, self._actions, self._handovers, host)
+        self._tuners = TunerRequests(self.cluster, self._events, self._choice)
         self._load_backoff = LoadBackoff(settings.load_backoff_ns, settings.load_backoff_max_ns)
         self._tracer: ActionTracer | None = None
         self._peers: dict[str, str] = {}
         """Address -> host of every connected peer."""
-        self._now_ns = 0
-        self._ping_ns = 0
+        self._now_ns = self._ping_ns = 0
         self._wake_ns: int | None = None
 
     def start_tracing(self, per_second: float, own_per_second: float) -> None:
@@ -107,23 +107,24 @@ class Controller:
             case Result():
                 self._on_result(now_ns, sender, message)
             case Cancel():
-                self._requests.cancel_requests(now_ns, sender, message.ids)
+                self._requests.cancel_requests(sender, message.ids)
             case Register():
-                self._on_register(now_ns, sender, message)
-            case Pong() | Drain() | Ping():
-                self._on_status(now_ns, sender, message)
+                self.out.extend(self._workers.register(now_ns, sender, message))
+                self._requests.admit_awaited()
+            case Pong() | Drain():
+                self.out.extend(self._workers.update_status(now_ns, sender, message))
             case Admit():
                 self.out.extend(self.catalogue.admit(sender, message))
             case Settled():
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
-            case Distributions() | Plan() | QueriesArrived() | DescribeScheduling() | UseScheduler():
-                self._on_published(now_ns, sender, message)
             case Describe() | Watch():
                 self.out.append(Out(sender, self._describe(now_ns, message)))
             case PeerConnected():
                 self._on_peer_connected(now_ns, message)
             case PeerDisconnected():
                 self._on_peer_disconnected(now_ns, message.address)
+            case _:
+                self._on_published(now_ns, sender, message)
 
     def _describe(self, now_ns: int, message: Describe | Watch) -> Description | Activity:
         """Return the state of the cluster, or what has happened in it."""
@@ -153,14 +154,13 @@ class Controller:
             self.out.extend(Out(address, Ping(now_ns)) for address in self.cluster.workers)
         if (due_ns := self._events.due_ns) is not None and now_ns >= due_ns:
             self.out.extend(self._events.pop_events(now_ns, self.cluster))
-        plan = self._plan(now_ns)
-        while plan.replan:
-            plan = self._plan(now_ns)
+        while (plan := self._plan(now_ns)).replan:
+            pass
         self._wake_ns = plan.wake_ns
 
     def _discover_workers(self, now_ns: int) -> None:
-        """Until all workers have registered, hold the requests for models that are not known yet."""
-        self._requests.refuse_awaited(now_ns)
+        """Hold the requests for models that are not known yet until all workers have registered."""
+        self._requests.awaited.refuse_expired(now_ns)
         if self.catalogue.discovery.update(now_ns):
             self.out.extend(self.catalogue.announce())
             self._requests.admit_awaited()
@@ -192,15 +192,10 @@ class Controller:
 
     def wakeup_ns(self) -> int | None:
         ping_ns = self._ping_ns if self.cluster.workers else None
-        events_ns = self._events.due_ns
-        times = (*self._discovery_times(), *self._handovers.until_ns.values())
-        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), ping_ns, events_ns, *times)
+        awaited_ns = self._requests.awaited.next_ns() if self.catalogue.discovery.missing else None
+        times = (ping_ns, awaited_ns, self._events.due_ns, *self._handovers.until_ns.values())
+        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), *times)
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
-
-    def _discovery_times(self) -> tuple[int | None, ...]:
-        if not self.catalogue.discovery.missing:
-            return ()
-        return self.catalogue.discovery.end_ns(), self._requests.awaited.timers.next_ns()
 
     def pending(self) -> int:
         """Return the number of open requests."""
@@ -263,84 +258,28 @@ class Controller:
             if not result.rows:
                 self.scheduler.observe(now_ns, action, took_ns)
             if self._events.active:
-                self._record_events(now_ns, action)
+                answered_ns = now_ns + self.settings.margin_ns
+                self._events.record_batch(answered_ns, action, self.cluster.planned.slo_ns(action.model))
 
-    def _record_events(self, now_ns: int, action: Action) -> None:
-        """Count the requests of a finished batch for tuners, with their latencies if the plan has an SLO."""
-        self._events.record_results(action.model, finished=len(action.requests))
-        if slo_ns := self.cluster.planned.slo_ns(action.model):
-            since_ns = now_ns + self.settings.margin_ns
-            self._events.record_latencies(action.model, slo_ns, [since_ns - r.arrival_ns for r in action.requests])
-
-    def _on_register(self, now_ns: int, sender: str, message: Register) -> None:
-        """Adopt a worker's report, unless a later one has arrived before."""
-        worker = self.cluster.workers.get(sender)
-        if worker is None:
-            return
-        if 0 < message.number <= worker.last_register:
-            if message.scans:
-                self.out += self.catalogue.confirm_scans(sender, message)
-            return
-        worker.last_register = message.number
-        self.catalogue.discovery.add_worker(sender)
-        self.catalogue.discovery.update(now_ns)
-        self.out += self.catalogue.register_worker(worker, message)
-        self._actions.adopt_loads(now_ns, worker, message)
-        self._requests.admit_awaited()
-
-    def _on_published(
-        self,
-        now_ns: int,
-        sender: str,
-        message: Distributions | QueriesArrived | Plan | DescribeScheduling | UseScheduler,
-    ) -> None:
-        """Store distributions, unless they belong to a content that is not served any more.
-
-        Record the queries of pipelines for the tuners.
-        """
-        if isinstance(message, QueriesArrived):
-            if self._events.active:
-                for pipeline, count in message.counts:
-                    self._events.record_queries(now_ns, pipeline, count)
-        elif isinstance(message, Distributions):
-            spec = self.cluster.specs.get(message.model)
-            if spec is None or message.content_hash in ("", spec.content_hash):
-                store_distributions(self.cluster.distributions, message)
-        elif role(sender) == "tuner" and sender in self._peers:
-            self._on_tuner(now_ns, sender, message)
-
-    def _on_tuner(self, now_ns: int, sender: str, message: Plan | DescribeScheduling | UseScheduler) -> None:
-        """Adopt a tuner's plan or scheduler, or describe the scheduling to it.
-
-        The tuner gets events from its first plan on. A plan without a number only subscribes.
-        """
-        if isinstance(message, Plan):
-            self._events.add_tuner(now_ns, sender)
-            if message.number:
-                apply_plan(self.cluster, message)
-        elif isinstance(message, UseScheduler):
-            self._choice.request_change(message)
-        else:
-            state = describe_scheduling(now_ns, self.cluster, self._choice.settings, message.models)
-            self.out.append(Out(sender, state))
-
-    def _on_status(self, now_ns: int, sender: str, message: Pong | Drain | Ping) -> None:
-        """Update the clock of a worker, release a worker that drains, or answer a selector."""
-        if isinstance(message, Ping):
-            reserved_ns = self.cluster.latency.returns.high_quantile(now_ns) or 0
-            self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
-        elif worker := self.cluster.workers.get(sender):
-            if isinstance(message, Drain):
-                self._handovers.begin(
-                    now_ns, worker, lambda share, model: self.out.append(self._actions.load_model(now_ns, share, model))
-                )
-            else:
-                self.cluster.observe_clock(worker, message.sent_ns, message.peer_ns, now_ns)
+    def _on_published(self, now_ns: int, sender: str, message: Any) -> None:
+        """Store what profilers and selectors publish, answer a selector's Ping, carry out the requests of tuners."""
+        match message:
+            case Distributions():
+                spec = self.cluster.specs.get(message.model)
+                if spec is None or message.content_hash in ("", spec.content_hash):  # else it is not served any more
+                    store_distributions(self.cluster.distributions, message)
+            case QueriesArrived():
+                self._events.record_queries(now_ns, message.counts)
+            case Ping():
+                reserved_ns = self.cluster.latency.returns.high_quantile(now_ns) or 0
+                self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
+            case Plan() | DescribeScheduling() | UseScheduler() if role(sender) == "tuner" and sender in self._peers:
+                self.out.extend(self._tuners.carry_out(now_ns, sender, message))
 
     def _on_peer_connected(self, now_ns: int, message: PeerConnected) -> None:
         self._peers[message.address] = message.host
         if role(message.address) == "worker":
-            self.cluster.workers[message.address] = WorkerMirror(message.address, message.host == self.host)
+            self._workers.connect(message.address, message.host)
             self._ping_ns = now_ns  # measure its clock before anything is planned for it
         elif role(message.address) in SUBSCRIBER_ROLES:
             self.out.append(self.catalogue.add_subscriber(message.address))
@@ -349,15 +288,13 @@ class Controller:
         """Plan a lost worker's requests again; cancel the requests of a lost submitter."""
         self._peers.pop(address, None)
         self.out.extend(self.catalogue.remove_peer(address))
-        if self._events.remove_tuner(address):
-            self._choice.request_default()
+        self._tuners.remove_tuner(address)
         if worker := self.cluster.workers.get(address):
-            self._handovers.remove_worker(worker)
-            self.cluster.remove_worker(worker)
+            self._workers.disconnect(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)
             self.out.extend(self.catalogue.refresh_and_announce())
             return
-        self._requests.cancel_submitter(now_ns, address)
+        self._requests.cancel_submitter(address)
 
     def _post(self, out: Out) -> None:
         self.out.append(out)

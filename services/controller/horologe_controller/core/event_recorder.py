@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.request_tracer import RequestTracer
     from horologe_controller.core.requests.request import Request
 
@@ -77,22 +78,24 @@ class EventRecorder:
         if not first.best_effort:
             _add(self._find(first.model).bins, now_ns, len(requests))
 
-    def record_queries(self, now_ns: int, pipeline: str, count: int) -> None:
-        """Count queries that have arrived at a selector in its last turn."""
-        _add(self._queries.setdefault(pipeline, {}), now_ns, count)
+    def record_queries(self, now_ns: int, counts: Iterable[tuple[str, int]]) -> None:
+        """Count the queries of pipelines that have arrived at a selector in its last turn."""
+        if self.active:
+            for pipeline, count in counts:
+                _add(self._queries.setdefault(pipeline, {}), now_ns, count)
 
-    def record_results(self, model: str, *, finished: int = 0, refused: int = 0) -> None:
-        """Count requests that have ended."""
-        counts = self._find(model)
-        counts.finished += finished
-        counts.refused += refused
+    def record_refusal(self, model: str) -> None:
+        """Count a refused request."""
+        self._find(model).refused += 1
 
-    def record_latencies(self, model: str, slo_ns: int, latencies_ns: Iterable[int]) -> None:
-        """Count the latencies of requests that have run."""
-        counts = self._find(model).latencies
-        for latency_ns in latencies_ns:
-            bucket = latency_bucket(latency_ns, slo_ns)
-            counts[bucket] = counts.get(bucket, 0) + 1
+    def record_batch(self, answered_ns: int, action: Action, slo_ns: int) -> None:
+        """Count the requests of a finished batch, with their latencies until `answered_ns` if the plan has an SLO."""
+        counts = self._find(action.model)
+        counts.finished += len(action.requests)
+        if slo_ns:
+            for request in action.requests:
+                bucket = latency_bucket(answered_ns - request.arrival_ns, slo_ns)
+                counts.latencies[bucket] = counts.latencies.get(bucket, 0) + 1
 
     def pop_events(self, now_ns: int, cluster: Cluster) -> list[Out]:
         """Return the messages with the events since the last ones."""

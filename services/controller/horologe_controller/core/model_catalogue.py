@@ -127,7 +127,7 @@ class ModelCatalogue:
 
     def mark_load_failed(self, share: Share, key: str, reason: str) -> list[Out]:
         """Withdraw a model from a share that failed to load it, and from the worker if no other share has it."""
-        self._cluster.withdraw_model(share, key)
+        self._cluster.capable_shares.withdraw_model(share, key)
         worker = self._cluster.workers[share.worker]
         if key in worker.models and not any(key in other.estimates for other in worker.shares.values()):
             worker.models[key] = (worker.models[key][0], None, reason)

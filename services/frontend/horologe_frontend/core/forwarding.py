@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from horologe_frontend.core.applications import DeclaredApplications
     from horologe_frontend.core.catalogue import ModelCatalogue
     from horologe_frontend.core.feedback import FeedbackForwarder
-    from horologe_frontend.core.selector_routing import SelectorRouter
+    from horologe_frontend.core.links.selector_routing import SelectorRouter
     from horologe_frontend.core.stats import RequestMetrics
     from horologe_frontend.settings import FrontendSettings
 

@@ -21,26 +21,25 @@ from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, Predict, Release, Settle
 from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
 from horologe_frontend.core.catalogue import ModelCatalogue
-from horologe_frontend.core.draining import ClientDrain
 from horologe_frontend.core.fair_shares import FairShares
 from horologe_frontend.core.feedback import FeedbackForwarder
 from horologe_frontend.core.forwarding import CallForwarder
+from horologe_frontend.core.links.draining import ClientDrain
+from horologe_frontend.core.links.peer_links import PEER_ROLES, PeerLinks
+from horologe_frontend.core.links.selector_routing import SelectorRouter
+from horologe_frontend.core.links.settling import Settling
 from horologe_frontend.core.overload import PendingLimit
 from horologe_frontend.core.request_tracer import RequestTracer
 from horologe_frontend.core.requests import (
-    REPLACED_BY_DEFAULT,
+    FAILURES,
     OpenRequests,
     Request,
     RequestBuilder,
-    answer_or_default,
-    default_answer,
+    answer_failure,
     select_outputs,
-    timeout_answer,
 )
 from horologe_frontend.core.retained_inputs import RetainedInputs
 from horologe_frontend.core.sampling import RequestSampler
-from horologe_frontend.core.selector_routing import SelectorRouter
-from horologe_frontend.core.settling import Settling
 from horologe_frontend.core.stats import RequestMetrics
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     from horologe_frontend.settings import FrontendSettings
 
     MessageHandler = Callable[[int, str, Any, Sequence[Buffer]], None]
-CANCELLED, REFUSED = int(Status.CANCELLED), int(Status.REFUSED)
+CANCELLED = int(Status.CANCELLED)
 CLIENTS = ("client/", "user/", "http/")
 
 
@@ -71,39 +70,31 @@ class Frontend:
         self._selectors = selectors = SelectorRouter(declared)
         self._default_lead = DefaultLead(settings.default_lead_ns)
         self._builder = builder = RequestBuilder(settings, catalogue, declared, staging, self._default_lead, digest)
+        self.end_turn = builder.turn_limit.end_turn
+        """See `TurnObserver`."""
         self._sampler = RequestSampler(settings, staging, catalogue)
-        self._requests = OpenRequests()
-        self._shares = FairShares(self._requests)
-        self._limit = PendingLimit(self._requests, self._shares, settings.max_pending)
-        self._retained_inputs = RetainedInputs(staging, self._requests, settings.retain_inputs_ns)
-        feedback = FeedbackForwarder(settings, declared, selectors, builder, self._retained_inputs)
+        self._requests = requests = OpenRequests()
+        self._shares = FairShares(requests)
+        self._limit = PendingLimit(requests, self._shares, settings.max_pending)
+        self._retained_inputs = retained = RetainedInputs(staging, requests, settings.retain_inputs_ns)
+        feedback = FeedbackForwarder(settings, declared, selectors, builder, retained)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
-        self._settling = Settling(self._requests)
-        self._tracer: RequestTracer | None = None
-        self._timers: tuple[Any, ...] = (self._requests, self._retained_inputs.timers, *self._calls.timers)
-        self._workers: dict[str, bool] = {}
+        self._settling = Settling(requests)
+        self._peers = PeerLinks(requests, retained, selectors, self._calls, self._sampler, self._settling)
+        self.tracer: RequestTracer | None = None
+        self._timers: tuple[Any, ...] = (requests, retained.timers, *self._calls.timers)
         self._from_clients: dict[type, MessageHandler] = {
-            Predict: self._on_predict,
-            Cancel: self._on_cancel,
-            Drain: self._on_drain,
-            PeerConnected: self._on_peer_connected,
-            PeerDisconnected: self._on_peer_disconnected,
-        }
+            Predict: self._on_predict, Cancel: self._on_cancel, Drain: self._on_drain,
+            PeerConnected: self._on_peer_connected, PeerDisconnected: self._on_peer_disconnected,
+        }  # fmt: skip
         self._from_peers: dict[type, MessageHandler] = {
-            Answer: self._on_answer,
-            Applications: self._on_applications,
-            Dispatch: self._on_dispatch,
-            Release: self._retained_inputs.on_release,
-            Settle: self._settling.on_settle,
-        }
-
-    @property
-    def is_tracing(self) -> bool:
-        return self._tracer is not None
+            Answer: self._on_answer, Applications: self._on_applications, Dispatch: self._on_dispatch,
+            Release: self._retained_inputs.on_release, Settle: self._settling.on_settle,
+        }  # fmt: skip
 
     def start_tracing(self, per_second: float, own_per_second: float) -> None:
         """See `Traces`."""
-        self._tracer = RequestTracer(self.address, per_second, own_per_second, lambda out: self.out.append(out))
+        self.tracer = RequestTracer(self.address, per_second, own_per_second, lambda out: self.out.append(out))
 
     def drain(self) -> None:
         """Report not ready, and move the clients to another frontend."""
@@ -143,14 +134,10 @@ class Frontend:
         if self._limit.drain:
             self._limit.drain.expire(now_ns)
         if expired := self._requests.pop_expired(now_ns):
-            for_each(expired, lambda request: self._expire(now_ns, request))
+            for_each(expired, lambda request: self._give_up(now_ns, request, *self._peers.answer_timeout(request)))
         if self._shares.windows:
             for released in self._shares.release(now_ns):
                 self._send_query(now_ns, released)
-
-    def end_turn(self, now_ns: int, took_ns: int) -> None:
-        """See `TurnObserver`."""
-        self._builder.turn_limit.end_turn(now_ns, took_ns)
 
     def wakeup_ns(self) -> int | None:
         """Return the time of the earliest timer, or None without timers."""
@@ -198,8 +185,8 @@ class Frontend:
             self.out.append(Out(client, Answer(message.id, int(error.status), (), error.reason, error.retry_after_ns)))
             return
         self._requests.add(request)
-        if self._tracer is not None:
-            self._tracer.start_request(now_ns, request, message)
+        if self.tracer is not None:
+            self.tracer.start_request(now_ns, request, message)
         if wait_ns is not None:
             self._shares.hold(request)
             return
@@ -224,11 +211,8 @@ class Frontend:
         request = self._requests.find_request(message.id)
         if request is None or request.selector != selector:
             return
-        if message.status in REPLACED_BY_DEFAULT and request.application is not None:
-            message, buffers = answer_or_default(request, message, buffers)
-        if message.status == REFUSED and request.may_have_run:
-            reason = f"its selector failed, and it was not run again: {message.reason}"
-            message = msgspec.structs.replace(message, status=int(Status.LOST), reason=reason)
+        if message.status in FAILURES:
+            message, buffers = answer_failure(request, message, buffers)
         self._finish(now_ns, request, message, buffers)
         if message.inputs_retained:
             self._retained_inputs.retain_request(request)
@@ -247,22 +231,13 @@ class Frontend:
             answer = msgspec.structs.replace(answer, id=request.client_id, inputs_retained=False)
             self.out.append(Out(request.client, answer, buffers))
         self._metrics.count_finished(now_ns, request, answer)
-        if self._tracer is not None and (trace_id := self._tracer.finish_request(now_ns, request, answer)):
+        if self.tracer is not None and (trace_id := self.tracer.finish_request(now_ns, request, answer)):
             self._metrics.add_exemplar(now_ns, request, answer, trace_id)
         if self._shares.windows:
             for released in self._shares.on_finished(now_ns, request, answer):
                 self._send_query(now_ns, released)
         if self._sampler.profiler and (samples := self._sampler.sample_request(now_ns, request, answer)):
             self.out += samples
-
-    def _expire(self, now_ns: int, request: Request) -> None:
-        selectors, is_sent = self._selectors, bool(request.selector)
-        has_selector = request.selector in selectors if is_sent else bool(selectors.connected)
-        connected = has_selector and bool(self._calls.controller)
-        in_driver = request.worker == request.selector and request.worker in self._selectors
-        workers = [request.worker] if in_driver else self._workers
-        timeout = timeout_answer(request, workers, connected)
-        self._give_up(now_ns, request, *(default_answer(request) or (timeout, ())))
 
     def _give_up(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
         """Finish a request without its selector, which gets a Cancel and then releases the inputs."""
@@ -305,47 +280,21 @@ class Frontend:
                 self._send_query(now_ns, request)
 
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
-        address = message.address
-        match role(address):
-            case "selector":
-                self._calls.connect_selector(address)
-                self._selectors.add_selector(address)
-                self._send_unassigned(now_ns)
-            case "controller":
-                self._calls.connect_controller(address)
-            case "worker":
-                self._workers[address] = True
-            case "profiler":
-                self._sampler.profiler = address
-            case "tuner":
-                self._calls.tuner = address
-            case "client" | "user" if self._limit.drain:
-                self._limit.drain.notify_client(address)
+        self._peers.connect(message.address)
+        if role(message.address) == "selector":
+            self._send_unassigned(now_ns)
+        elif self._limit.drain and role(message.address) in ("client", "user"):
+            self._limit.drain.notify_client(message.address)
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, message: PeerDisconnected, _: Sequence[Buffer]) -> None:
         address = message.address
-        self._calls.disconnect_peer(address)
-        match role(address):
-            case "selector":
-                self._selectors.remove_selector(address)
-                self._retained_inputs.release_selector(address)
-                self.out.extend(self._calls.fail_selector(address))
-                self._send_unassigned(now_ns)
-            case "controller":
-                self._settling.remove_controller(address)
-                if address == self._calls.controller:
-                    self._calls.controller = ""
-                    self._requests.mark_dispatched()
-            case "worker":
-                self._workers.pop(address, None)
-            case "profiler":
-                self._sampler.remove_profiler(address)
-            case "tuner":
-                self.out.extend(self._calls.disconnect_tuner(address))
-            case _:
-                self._shares.drop_client(address)
-                self._builder.send_delays.drop_client(address)
-                self._on_cancel(now_ns, address, Cancel(tuple(self._requests.ids_of_client(address))), ())
-                self._calls.drop_client(address)
-                if self._limit.drain:
-                    self._limit.drain.remove_client(address)
+        self.out.extend(self._peers.disconnect(address))
+        if role(address) == "selector":
+            self._send_unassigned(now_ns)
+        elif role(address) not in PEER_ROLES:
+            self._shares.drop_client(address)
+            self._builder.send_delays.drop_client(address)
+            self._on_cancel(now_ns, address, Cancel(tuple(self._requests.ids_of_client(address))), ())
+            self._calls.drop_client(address)
+            if self._limit.drain:
+                self._limit.drain.remove_client(address)

@@ -14,8 +14,8 @@ from horologe_common.status import InvalidInput, Refused
 from horologe_frontend.core.fair_shares import FREE_REQUESTS
 
 if TYPE_CHECKING:
-    from horologe_frontend.core.draining import ClientDrain
     from horologe_frontend.core.fair_shares import FairShares
+    from horologe_frontend.core.links.draining import ClientDrain
     from horologe_frontend.core.requests import OpenRequests
 
 TURNS_MIN, TURNS_MAX = 1.5, 4.0

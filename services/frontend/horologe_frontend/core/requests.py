@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from horologe_frontend.core.catalogue import ModelCatalogue
     from horologe_frontend.settings import FrontendSettings
 
-REPLACED_BY_DEFAULT = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
+FAILURES = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
 """If an application has a default, the client gets it instead of these statuses."""
 NO_IDS: Mapping[int, int] = {}
 
@@ -259,10 +259,13 @@ def default_answer(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
     return Answer(request.id, int(Status.OK), outputs, defaulted=True), buffers
 
 
-def answer_or_default(request: Request, answer: Answer, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
-    """Return the answer, or the default if there is one and the status is in `REPLACED_BY_DEFAULT`."""
-    if answer.status in REPLACED_BY_DEFAULT and (default := default_answer(request)):
+def answer_failure(request: Request, answer: Answer, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
+    """Return the answer to a request that has failed: the default if there is one, LOST if it may have run."""
+    if default := default_answer(request):
         return msgspec.structs.replace(default[0], inputs_retained=answer.inputs_retained), default[1]
+    if answer.status == Status.REFUSED and request.may_have_run:
+        reason = f"its selector failed, and it was not run again: {answer.reason}"
+        answer = msgspec.structs.replace(answer, status=int(Status.LOST), reason=reason)
     return answer, buffers
 
 

@@ -8,25 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.clock import monotonic_ns
-from horologe_common.status import (
-    Forbidden,
-    HorologeError,
-    InvalidInput,
-    Refused,
-    Status,
-    TooLarge,
-    Unauthenticated,
-    UnknownModel,
-    error_for,
-)
-from horologe_common.wire import ModelState
+from horologe_common.status import Forbidden, HorologeError, Refused, Unauthenticated, UnknownModel
 from horologe_frontend.console.feed import ConsoleFeed
 from horologe_frontend.console.page import FILES, PATHS, console_file
 from horologe_frontend.http.accounts import HeldBytes
@@ -36,13 +23,7 @@ from horologe_frontend.oip.applications_http import ApplicationsHandler
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
 from horologe_frontend.oip.inference_response import write_answer
 from horologe_frontend.oip.known_requests import KnownRequests
-from horologe_frontend.oip.model_metadata import (
-    choose_version,
-    model_config,
-    model_metadata,
-    model_statistics,
-    repository_index,
-)
+from horologe_frontend.oip.models_http import ModelsHandler
 from horologe_frontend.oip.routes import CACHED_PATH, LIVE, READY, Route, cached_route, method_not_allowed, parse_route
 
 if TYPE_CHECKING:
@@ -58,16 +39,8 @@ if TYPE_CHECKING:
     from horologe_frontend.oip.inference import InferenceRequest
 
 MANAGEMENT = ("load", "unload", "application_rollback")
-EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics")
-UNSUPPORTED = {
-    "shared_memory": "shared memory is not supported: send tensors as binary data",
-    "unsupported": "trace and logging settings are not supported over HTTP",
-}
 OPEN_PATHS = PATHS | {LIVE, READY}
 REQUEST_HEADER = b"horologe-request"
-OPTIONAL_BYTES = 64 << 10
-"""Maximum size of JSON without tensors."""
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -85,10 +58,10 @@ class OipHandler:
         self._settings = settings
         self._known_requests = KnownRequests(settings.json_limit_bytes)
         self._applications = ApplicationsHandler(gateway, settings)
+        self._models = ModelsHandler(gateway, self._find_spec, self._is_ready, version)
         self._console = ConsoleFeed(gateway, lambda: self.draining)
         self._keys = keys
         self._managers = managers
-        self._version = version
 
     def refuse(self, head: HttpRequest) -> HttpResponse | None:
         """Return a 401 unless the request carries an accepted key, or is for a path of `OPEN_PATHS`."""
@@ -184,26 +157,7 @@ class OipHandler:
             return self._console.open_stream(request.headers)
         if route.name in ("live", "ready"):
             return _health(route.name, route.name == "live" or self._is_ready())
-        body, account = await self._body(request, held), request.account
-        if route.name in ("load", "unload"):
-            return await self._repository(route, body)
-        return await account.turns.in_turn(account, self._describe, route, body)
-
-    def _describe(self, route: Route, body: bytes) -> HttpResponse:
-        match route.name:
-            case "index":
-                return json_response(
-                    repository_index(self._gateway.model_states(), _decode_optional(body, IndexJson).ready)
-                )
-            case "server":
-                return json_response({"name": "horologe", "version": self._version, "extensions": EXTENSIONS})
-            case "models":
-                return json_response({"models": sorted({state.spec.name for state in self._gateway.model_states()})})
-            case "all_stats":
-                return self._statistics(self._gateway.model_states())
-            case "shared_memory" | "unsupported":
-                raise HttpError(501, UNSUPPORTED[route.name])
-        return self._model(route)
+        return await self._models.handle_route(route, request, await self._body(request, held))
 
     def _is_ready(self) -> bool:
         return self._gateway.is_ready() and not self.draining
@@ -229,48 +183,6 @@ class OipHandler:
                 return self._gateway.find_application(route.model)[1]
             except HorologeError:
                 raise unknown from None
-
-    def _model(self, route: Route) -> HttpResponse:
-        """Describe a model or an application."""
-        states = self._gateway.model_states(route.model) or [ModelState(self._find_spec(route))]
-        state = choose_version(states, route.model, route.version)
-        match route.name:
-            case "metadata":
-                return json_response(model_metadata(state.spec, states))
-            case "model_ready":
-                ready = state.state == "READY" and self._is_ready()
-                return json_response({"name": route.model, "ready": ready}, 200 if ready else 503)
-            case "config":
-                return json_response(model_config(state.spec))
-            case _:
-                return self._statistics([state] if route.version else states)
-
-    def _statistics(self, states: Sequence[ModelState]) -> HttpResponse:
-        offset_ns = time.time_ns() - monotonic_ns()
-        specs = [state.spec for state in states]
-        elements = [model_statistics(spec, self._gateway.model_stats(spec.key), offset_ns) for spec in specs]
-        return json_response({"model_stats": elements})
-
-    async def _repository(self, route: Route, body: bytes) -> HttpResponse:
-        for name in _decode_optional(body, LoadJson).parameters or ():
-            if name == "config" or name.startswith("file:"):
-                raise HttpError(501, f"parameters.{name}: not supported: models come from the repository on disk")
-        models = await self._gateway.set_admitted(route.model, "", route.name == "load")
-        if models.status != Status.OK:
-            raise error_for(models.status, models.reason)
-        return HttpResponse(200)
-
-
-class IndexJson(msgspec.Struct):
-    """Body of a request for the repository index."""
-
-    ready: bool = False
-
-
-class LoadJson(msgspec.Struct):
-    """Body of a request to load or unload a model."""
-
-    parameters: dict[str, Any] | None = None
 
 
 def _with_trace(request: HttpRequest, inference: InferenceRequest) -> InferenceRequest:
@@ -316,19 +228,6 @@ async def _compress(request: HttpRequest, response: HttpResponse) -> HttpRespons
             return error_response(error)
     headers = (*response.headers, (b"content-encoding", encoding), (b"vary", b"Accept-Encoding"))
     return msgspec.structs.replace(response, body=body, headers=headers)
-
-
-def _decode_optional(body: bytes, kind: type[T]) -> T:
-    """Decode a JSON object. The body may be empty: tritonclient requests the index without one.
-
-    Raise `TooLarge` over `OPTIONAL_BYTES`.
-    """
-    if len(body) > OPTIONAL_BYTES:
-        raise TooLarge(f"body: got {len(body)} bytes of JSON, at most {OPTIONAL_BYTES}")
-    try:
-        return msgspec.json.decode(body.strip() or b"{}", type=kind)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"body: {error}") from error
 
 
 def _health(name: str, healthy: bool) -> HttpResponse:

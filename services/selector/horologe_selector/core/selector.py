@@ -3,8 +3,8 @@
 Query for a model: answered from the prediction cache, by an equal prediction in flight, or by a Submit to the
 controller. Outputs come from the worker, an Outcome from the controller. Query for an application: the same for each
 model that its policy selects, then combined (applications/query.py). Feedback updates the policies' states
-(feedback/, contexts/). The work for applications that no message starts: applications/processor.py. Queries for a
-pipeline are submitted to this selector itself, which executes them (pipelines/).
+(feedback/, contexts/). applications/processor.py passes results between these parts. Queries for a pipeline are
+submitted to this selector itself, which executes them (pipelines/).
 """
 
 from __future__ import annotations
@@ -19,34 +19,23 @@ from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.wire import (
     Answer,
-    ApplicationInfo,
     Cancel,
-    Declare,
     Drain,
-    Feedback,
     Models,
     Outcome,
     Outputs,
     Pong,
     Query,
     Release,
-    Rollback,
     Settle,
     Settled,
-    Withdraw,
 )
 from horologe_selector.core.announced_models import AnnouncedModels
-from horologe_selector.core.applications.model_status import ModelStatusRequests
 from horologe_selector.core.applications.processor import ApplicationProcessor
-from horologe_selector.core.applications.query import ApplicationQueries
-from horologe_selector.core.applications.registry import ApplicationRegistry
-from horologe_selector.core.contexts.contexts import Contexts
-from horologe_selector.core.feedback.feedback import FeedbackProcessor
 from horologe_selector.core.pipelines.processor import PipelineProcessor
 from horologe_selector.core.predictions.cache import PredictionCache, prediction_key
 from horologe_selector.core.predictions.inflight import OK, InflightPredictions, Waiter
 from horologe_selector.core.return_latency import ReturnLatency
-from horologe_selector.store import FamilyListed, RecordsRead, RecordsWritten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -90,19 +79,10 @@ class Selector:
         self.inflight = InflightPredictions(
             PredictionCache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._on_result
         )
-        limit = settings.applications
-        self.registry = ApplicationRegistry(losses or {}, self.models, self._post, self.store, shared, limit)
-        self.contexts = Contexts(settings, address, shared)
-        timeout_ns = settings.context_read_timeout_ns
-        self.model_status = ModelStatusRequests(self.registry, self.contexts, timeout_ns, self._post)
-        self.feedback = FeedbackProcessor(settings, self.registry.active, self.contexts, self.inflight.cache)
         self.return_latency = ReturnLatency()
-        self.application_queries = ApplicationQueries(
-            address, random_source, self.inflight, self.contexts, self.models, self.return_latency, self._post
-        )
-        self._applications = ApplicationProcessor(
-            self.registry, self.contexts, self.model_status, self.feedback, self.application_queries,
-            self.return_latency, self.stats, self.store, self._post,
+        self.applications = ApplicationProcessor(
+            address, settings, random_source, losses or {}, self.store, shared,
+            self.inflight, self.models, self.return_latency, self.stats, self._post,
         )  # fmt: skip
         self.pipelines = PipelineProcessor(
             address, settings, self.inflight, self.models, self.return_latency, self._post
@@ -118,12 +98,8 @@ class Selector:
         self._handlers: dict[type, Handler] = {
             Query: self._on_query, Outputs: self.inflight.on_outputs, Outcome: self.inflight.on_outcome,
             Cancel: self._on_cancel, Models: self.models.on_models, PeerConnected: self._on_peer_connected,
-            PeerDisconnected: self._on_peer_disconnected, Pong: self._on_pong,
-            Declare: self.registry.on_declare, Withdraw: self.registry.on_withdraw,
-            Rollback: self.registry.on_rollback, ApplicationInfo: self.model_status.on_application_info,
-            Feedback: self.feedback.on_feedback, RecordsRead: self._applications.on_store_reply,
-            RecordsWritten: self._applications.on_store_reply, FamilyListed: self.registry.on_listed,
-            Settle: self._on_settle, Drain: self._on_drain, **self.pipelines.handlers,
+            PeerDisconnected: self._on_peer_disconnected, Pong: self._on_pong, Settle: self._on_settle,
+            Drain: self._on_drain, **self.applications.handlers, **self.pipelines.handlers,
         }  # fmt: skip
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -138,21 +114,12 @@ class Selector:
         if not self._tick_needed and now_ns < self._wakeup_ns:
             return
         self._tick_needed = False
-        for part in (self._applications, self.pipelines):
+        for part in (self.applications, self.pipelines):
             try:
                 part.tick(now_ns)
             except Exception as error:
                 self._faults.append(error)
-        times = (
-            self.application_queries.deadlines.next_ns(),
-            self.contexts.wakeup_ns(),
-            self.feedback.wakeup_ns(),
-            self.registry.next_ns(),
-            self.return_latency.next_ns(),
-            self.model_status.next_ns(),
-            self.pipelines.wakeup_ns(),
-            0 if self.application_queries.finished else None,
-        )
+        times = (self.applications.wakeup_ns(), self.pipelines.wakeup_ns())
         self._wakeup_ns = min(at_ns for at_ns in times if at_ns is not None)
         faults, self._faults = self._faults, []
         raise_faults(faults)
@@ -169,14 +136,11 @@ class Selector:
         """Return True if no query is open, none can arrive, and all observations are saved and acknowledged."""
         if self._draining and not all(self._frontends.values()):
             return False
-        queries = len(self._waiters) + len(self.application_queries)
-        return not queries and not self.contexts.unsaved and not len(self.feedback)
+        return not self._waiters and self.applications.drained()
 
     def check(self) -> None:
         self.inflight.check()
-        self.application_queries.check()
-        self.contexts.check()
-        self.feedback.check()
+        self.applications.check()
         self.pipelines.check()
         waiting = [
             waiter for waiter in self.inflight.waiters() if not waiter.application_query and not waiter.pipeline_call
@@ -185,7 +149,7 @@ class Selector:
 
     def refresh_stats(self) -> None:
         """Update the metrics that are computed from counters, before they are exported."""
-        self.registry.publish_metrics(self.stats)
+        self.applications.registry.publish_metrics(self.stats)
         self.pipelines.registry.publish_metrics(self.stats)
 
     def _post(self, out: Out) -> None:
@@ -194,11 +158,11 @@ class Selector:
     def _on_query(self, now_ns: int, holder: str, query: Query, buffers: Sequence[Buffer]) -> None:
         if query.model:
             self._on_model_query(now_ns, holder, query)
-        elif (active := self.registry.active.get(query.application)) is not None:
+        elif (active := self.applications.registry.active.get(query.application)) is not None:
             self._tick_needed = True
-            self.application_queries.on_query(now_ns, holder, query, active)
+            self.applications.queries.on_query(now_ns, holder, query, active)
         else:
-            error = self.registry.unknown_application(query.application)
+            error = self.applications.registry.unknown_application(query.application)
             self.out.append(Out(holder, Answer(query.id, int(error.status), (), error.reason, error.retry_after_ns)))
 
     def _on_model_query(self, now_ns: int, holder: str, query: Query) -> None:
@@ -224,7 +188,7 @@ class Selector:
         try:
             if waiter.application_query:
                 self._tick_needed = True
-                self.application_queries.on_result(now_ns, waiter, result)
+                self.applications.queries.on_result(now_ns, waiter, result)
             elif waiter.pipeline_call:
                 self._tick_needed = True
                 self.pipelines.on_result(now_ns, waiter, result)
@@ -258,7 +222,7 @@ class Selector:
             self.pipelines.cancel_runs(now_ns, message.ids)
             return
         for query_id in message.ids:
-            if not self.application_queries.cancel_query(now_ns, holder, query_id):
+            if not self.applications.queries.cancel_query(now_ns, holder, query_id):
                 self._cancel_model_query(now_ns, holder, query_id)
 
     def _on_pong(self, now_ns: int, peer: str, pong: Pong, buffers: Sequence[Buffer]) -> None:
@@ -286,8 +250,8 @@ class Selector:
                 self._frontends[message.address] = False
                 if self._draining:
                     self.out.append(Out(message.address, Drain()))
-                if self.registry.loaded:
-                    self.out.append(Out(message.address, self.registry.announcement()))
+                if self.applications.registry.loaded:
+                    self.out.append(Out(message.address, self.applications.registry.announcement()))
                 self.pipelines.announce_to(message.address)
             case "profiler":
                 self.pipelines.set_profiler(message.address)
@@ -304,7 +268,7 @@ class Selector:
             self.pipelines.set_profiler("")
         elif role(address) == "frontend":
             self._frontends.pop(address, None)
-            self.application_queries.cancel_holder(now_ns, address)
+            self.applications.queries.cancel_holder(now_ns, address)
             # The newest first: see `ApplicationQueries.cancel_holder`.
             for holder, query_id in [key for key in reversed(self._waiters) if key[0] == address]:
                 self._cancel_model_query(now_ns, holder, query_id)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS, ClockOffset, ms
+from horologe_controller.core.cluster.capable_shares import CapableShares
 from horologe_controller.core.cluster.device import Devices
-from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate, ModelProfiles
+from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import MessageLatency
 from horologe_controller.core.cluster.planned_models import PlannedModels
 from horologe_controller.core.cluster.runnable import runnable_profile, servable_models
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
-from horologe_controller.core.cluster.share_reports import adopt_pages, adopt_report, begin_standby, end_standby
+from horologe_controller.core.cluster.share_reports import adopt_pages, adopt_report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -70,17 +71,16 @@ class Cluster:
         self.changes = ClusterChanges()
         self.residency = ModelResidency(self.changes)
         self.latency = MessageLatency(return_window)
-        self.capable: dict[str, dict[Share, bool]] = {}
+        self._cached_exec: dict[tuple[str, int], tuple[int, int, int]] = {}
+        self.capable_shares = CapableShares(self.planned, self.changes, self._cached_exec)
+        self.capable = self.capable_shares.of_model
         """Model key -> the shares that could run it."""
+        self._profiles = self.capable_shares.profiles
         self.distributions: dict[str, RuntimeDistributions] = {}
         """Distributions of solo execution times, for models of which the profiler has published them."""
         self.reloading: Mapping[str, bool] = NO_NAMES
         """Names of the models that workers are reading again: each may run the content before or the new one."""
-        self._profiles = ModelProfiles()
-        self.size = 0
-        """Number of shares, including those whose worker's clock is not known yet."""
         self._last_index = 0
-        self._cached_exec: dict[tuple[str, int], tuple[int, int, int]] = {}
 
     def shares(self) -> Iterator[Share]:
         """Iterate over the shares that actions can be planned for."""
@@ -99,7 +99,7 @@ class Cluster:
                 adopt_report(share, report, {key: worker.models[key][0].pages for key in changed})
             share.reset_load_backoff()
             for key in [key for key in (*share.estimates, *share.standby) if key not in worker.models]:
-                self.withdraw_model(share, key)
+                self.capable_shares.withdraw_model(share, key)
             for key in worker.models:
                 self._update_capability(worker, share, key)
             for key in report.resident:
@@ -143,7 +143,6 @@ class Cluster:
 
     def _add_share(self, worker: WorkerMirror, report: wire.Share) -> Share:
         """Mirror a share that is new here, with the models in its pages."""
-        self.size += 1
         self._last_index += 1
         hardware = report.hardware or report.device
         share = Share(
@@ -157,33 +156,12 @@ class Cluster:
     def _update_capability(self, worker: WorkerMirror, share: Share, model: str) -> None:
         """Decide whether the share can run the model, by its worker's report, the admitted spec and the plan."""
         profile = self.runnable_profile(worker, share, model)
-        if profile is not None and self.planned.permits(share, model):
-            end_standby(share, model)
-            seed = self._profiles.add_profile(model, self.planned.adjust_profile(share, model, profile))
-            self._add_capability(share, model, Estimate(seed, share.pace, worker.models[model][0].content_hash))
-        elif profile is not None and self.planned.stands_by(share, model):
-            self._withdraw_capability(share, model)
-            begin_standby(share, model, Estimate({LOAD_SIZE: max(1, profile.load_ns)}, share.pace))
-        else:
-            self.withdraw_model(share, model)
+        self.capable_shares.update_share(share, model, profile, worker.models[model][0].content_hash)
 
     def runnable_profile(self, worker: WorkerMirror, share: Share, model: str) -> Profile | None:
         """Return the model's profile if the share could run it without a plan, else None."""
         reloading = worker.models[model][0].name in self.reloading
         return runnable_profile(worker.models[model], self.admitted.get(model), share.pages_total, reloading=reloading)
-
-    def _add_capability(self, share: Share, model: str, fresh: Estimate) -> None:
-        """Set the share's estimate of the model, unless it has measurements of the same content and profile."""
-        estimate = share.estimates.get(model)
-        same_content = estimate is not None and estimate.content_hash == fresh.content_hash
-        if estimate is None or not same_content or estimate.seed_ns is not fresh.seed_ns:
-            if same_content:
-                share.pace.clear()  # it is relative to the durations that the plan replaces
-            share.estimates[model] = fresh
-            for size in fresh.seed_ns:
-                self._cached_exec.pop((model, size), None)
-            self.capable.setdefault(model, {})[share] = True
-            self._profiles.discard_unused(model, self.capable[model])
 
     def mark_all(self) -> None:
         """Record every share and every resident model as changed, for a scheduler that starts with this cluster."""
@@ -216,37 +194,10 @@ class Cluster:
         """Remove a worker that has disconnected, with its shares."""
         self.workers.pop(worker.address, None)
         for share in worker.shares.values():
-            self.size -= 1
             share.mark_lost(self.changes)
             self.devices.remove_share(share)
-            for model in share.estimates:
-                self._remove_capability(share, model)
+            self.capable_shares.remove_lost(share)
         self._assign_planned()
-
-    def withdraw_model(self, share: Share, model: str) -> None:
-        """Record that the share cannot run the model (any more)."""
-        withdrawn = self._withdraw_capability(share, model) or end_standby(share, model)
-        if withdrawn and model in share.resident:
-            self.changes.mark_unservable(share, model)
-
-    def _withdraw_capability(self, share: Share, model: str) -> bool:
-        """Remove the share from those that may run the model. Return whether it was one."""
-        if (estimate := share.estimates.pop(model, None)) is None:
-            return False
-        self._remove_capability(share, model)
-        if model not in self.capable:
-            self._profiles.discard_model(model)
-            self.changes.mark_revised(model)
-        for size in estimate.seed_ns:
-            self._cached_exec.pop((model, size), None)
-        return True
-
-    def _remove_capability(self, share: Share, model: str) -> None:
-        capable = self.capable[model]
-        del capable[share]
-        if not capable:
-            del self.capable[model]
-        self._profiles.discard_unused(model, capable)
 
     def cached_exec_ns(self, now_ns: int, model: str, size: int) -> tuple[int, int]:
         """Return (shortest prediction, shortest median) of a batch of `size` over all shares, up to `CACHE_NS` old.

@@ -21,20 +21,23 @@ HANDOVER_NS = s(3)
 class Handovers:
     """The draining workers that still run requests, until the models that only they have loaded are loaded elsewhere.
 
-    A model that has not run since its LOAD, or that fits into no free pages, is not handed over.
+    A model that has not run since its LOAD, or that fits into no free pages, is not handed over. `load_model` returns
+    the LOAD of a model.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, load_model: Callable[[int, Share, str], Out]) -> None:
         self._cluster = cluster
+        self._load_model = load_model
         self.until_ns: dict[WorkerMirror, int] = {}
         """Draining worker -> its release at the latest. Call `release_finished` then, and in each turn before."""
         self._targets: dict[WorkerMirror, list[tuple[Share, str]]] = {}
         """Draining worker -> the LOADs that it waits for."""
 
-    def begin(self, now_ns: int, worker: WorkerMirror, load: Callable[[Share, str], None]) -> None:
-        """Hand over the models of a worker, the most recently used ones first. `load` sends a LOAD."""
+    def begin(self, now_ns: int, worker: WorkerMirror) -> list[Out]:
+        """Hand over the models of a worker, the most recently used ones first. Return the LOADs."""
+        outs: list[Out] = []
         if worker in self.until_ns:
-            return
+            return outs
         self.until_ns[worker] = now_ns + HANDOVER_NS
         targets = self._targets[worker] = []
         for share in worker.shares.values():
@@ -44,10 +47,11 @@ class Handovers:
                 holders = self._cluster.residency.shares_of[model]
                 others = {other: loaded for other, loaded in holders.items() if self._stays(other)}
                 if not others and (target := self._find_target(model)) is not None:
-                    load(target, model)
+                    outs.append(self._load_model(now_ns, target, model))
                     targets.append((target, model))
                 elif others and not any(others.values()):
                     targets.append((next(iter(others)), model))
+        return outs
 
     def release_finished(self, now_ns: int) -> Iterator[Out]:
         """Drain the workers whose models are loaded elsewhere, or whose time has passed. Yield the replies."""

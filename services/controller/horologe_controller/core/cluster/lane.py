@@ -117,17 +117,13 @@ def look_ahead(
 
 
 class Lane:
-    """Pending actions of one lane, in the order of execution. `index` orders lanes in heaps."""
+    """Pending actions of one lane, in the order of execution."""
 
-    def __init__(self, latency: MessageLatency | None = None, index: int = 0) -> None:
-        self.index = index
+    def __init__(self, latency: MessageLatency | None = None) -> None:
         self._latency = MessageLatency() if latency is None else latency
         self.pending: dict[int, Action] = {}
         self.due_ns = NEVER_NS
         """Predicted end of the oldest pending action."""
-
-    def __lt__(self, other: Lane) -> bool:
-        return self.index < other.index
 
     def append_action(self, action: Action) -> None:
         """Add an action behind all others."""

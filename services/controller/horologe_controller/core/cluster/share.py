@@ -114,7 +114,7 @@ class Share:
         self.pages_total = pages_total
         self.pages_free: float = pages_total
         self.residency = residency
-        self.exec = Lane(latency, index)
+        self.exec = Lane(latency)
         self.load = Lane()
         self.resident: dict[str, float] = {}
         """Model key -> pages, least recently used first."""
@@ -274,12 +274,8 @@ class LoadBackoff:
     def record_refusal(self, now_ns: int, share: Share, model: str, cluster: Cluster) -> None:
         """Start a backoff. If no share can load the model now, its queued requests are checked again."""
         refusals = share.load_refusals[model] = share.load_refusals.get(model, 0) + 1
-        pause_ns = self._first_ns
-        for _ in range(refusals - 1):
-            if pause_ns >= self._max_ns:
-                break
-            pause_ns *= 2
-        retry_ns = share.load_retry_ns[model] = now_ns + min(pause_ns, self._max_ns)
+        pause_ns = min(self._first_ns << min(refusals - 1, 62), self._max_ns)
+        retry_ns = share.load_retry_ns[model] = now_ns + pause_ns
         self._retries.push((share, model), retry_ns)
         if cluster.load_retry_ns(model):
             cluster.changes.mark_revised(model)

@@ -5,41 +5,67 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.protocol import Out
+from horologe_common.status import Status
+from horologe_common.wire import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from horologe_common.wire import Submit
+    from horologe_controller.core.model_catalogue import ModelCatalogue
 
 Arrived = tuple[str, "Submit", int]
 """(sender, message, arrival)"""
 
 
 class AwaitedModels:
-    """Submits by sender and id, each with a timer. Invariant: every Submit leaves once, by one of the `pop` methods."""
+    """At most `limit` Submits by sender and id, each with a timer.
 
-    def __init__(self) -> None:
+    Invariant: every Submit is rejected once, or leaves once by one of the `pop` methods.
+    """
+
+    def __init__(self, catalogue: ModelCatalogue, limit: int, post: Callable[[Out], None]) -> None:
         self.submits: dict[tuple[str, int], Arrived] = {}
-        self.timers = Timers()
+        self._timers = Timers()
+        self._catalogue = catalogue
+        self._limit = limit
+        self._post = post
 
-    def hold(self, arrived: Arrived, until_ns: int) -> None:
-        """Hold a Submit until its model is known, at most until `until_ns`. Ignore one that is held already."""
+    def hold_or_reject(self, arrived: Arrived, until_ns: int) -> None:
+        """Hold a Submit until its model is known, at most until `until_ns`. Reject it if no worker has the model.
+
+        Ignore one that is held already.
+        """
         sender, submit, _ = arrived
         key = sender, submit.id
-        if key not in self.submits:
+        reason = self._catalogue.explain_missing(submit.model)
+        if not reason:
+            self._reject(sender, submit, Status.UNKNOWN_MODEL, f"model {submit.model!r}: not served now")
+        elif len(self.submits) >= self._limit:
+            self._reject(sender, submit, Status.REFUSED, reason)
+        elif key not in self.submits:
             self.submits[key] = arrived
-            self.timers.arm(key, until_ns)
+            self._timers.arm(key, until_ns)
 
-    def pop_known(self, models: Container[str]) -> list[Arrived]:
-        """Remove and return the Submits for these models."""
-        return [self._pop(key) for key, held in list(self.submits.items()) if held[1].model in models]
+    def refuse_expired(self, now_ns: int) -> None:
+        """Refuse the Submits whose model was not known by their deadline."""
+        for key in self._timers.pop_expired(now_ns):
+            sender, submit, _ = self.submits.pop(key)
+            self._reject(sender, submit, Status.REFUSED, self._catalogue.explain_missing(submit.model))
 
-    def pop_all(self) -> list[Arrived]:
-        return [self._pop(key) for key in list(self.submits)]
+    def _reject(self, sender: str, submit: Submit, status: Status, reason: str) -> None:
+        self._post(Out(sender, Outcome(submit.id, int(status), reason)))
 
-    def pop_expired(self, now_ns: int) -> list[Arrived]:
-        """Remove and return the Submits whose time has passed."""
-        return [self.submits.pop(key) for key in self.timers.pop_expired(now_ns)]
+    def next_ns(self) -> int | None:
+        """Return when `refuse_expired` is due, or discovery ends without another worker."""
+        times = (self._catalogue.discovery.end_ns(), self._timers.next_ns())
+        return min([at_ns for at_ns in times if at_ns is not None], default=None)
+
+    def pop_admissible(self, models: Container[str]) -> list[Arrived]:
+        """Remove and return the Submits for these models; all once every worker has registered."""
+        complete = not self._catalogue.discovery.missing
+        return [self._pop(key) for key, held in list(self.submits.items()) if complete or held[1].model in models]
 
     def pop_cancelled(self, sender: str, submit_ids: Sequence[int]) -> list[Arrived]:
         """Remove and return the Submits of a sender with these ids."""
@@ -50,9 +76,9 @@ class AwaitedModels:
         return [self._pop(key) for key in list(self.submits) if key[0] == sender]
 
     def _pop(self, key: tuple[str, int]) -> Arrived:
-        self.timers.cancel(key)
+        self._timers.cancel(key)
         return self.submits.pop(key)
 
     def check(self) -> None:
-        self.timers.check()
-        assert len(self.timers) == len(self.submits)
+        self._timers.check()
+        assert len(self._timers) == len(self.submits)

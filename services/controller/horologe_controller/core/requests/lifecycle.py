@@ -32,12 +32,11 @@ if TYPE_CHECKING:
     from horologe_controller.settings import ControllerSettings
 
 ATTEMPTS = 3
-"""Limit of attempts per request. After two lost workers, the request itself may be the reason."""
+"""Limit of attempts per request, without those that have not begun. After two lost workers, the request itself may be
+the reason."""
 RETURN_PART = 4
 """At most 1/4 of a budget is reserved for the return latency: one stalled result must not refuse requests that have
 enough time."""
-
-
 ROWS_SHIFT = 40
 """Requests of several rows for a dynamic model have a queue for each number of rows, which is above these bits of the
 shape key. Batches by distributions have one row for each request: a mixed queue would be planned by the profile."""
@@ -128,7 +127,7 @@ class RequestLifecycle:
         self._activity = activity
         self.submitted: list[tuple[str, Submit, int]] = []
         """(sender, message, arrival) of Submits. `admit_buffered` queues or refuses them at the end of the turn."""
-        self.awaited = AwaitedModels()
+        self.awaited = AwaitedModels(catalogue, settings.max_queued, post)
 
     def admit_buffered(self, now_ns: int, submitters: Container[str]) -> None:
         """Queue or refuse the buffered Submits of connected submitters. Others are dropped: nobody waits for them."""
@@ -143,7 +142,7 @@ class RequestLifecycle:
                 continue
             deadline_ns = arrival_ns + submit.budget_ns - min(return_ns, submit.budget_ns // RETURN_PART)
             if (spec := specs.get(submit.model)) is None:
-                self._hold_or_reject(sender, submit, arrival_ns, deadline_ns)
+                self.awaited.hold_or_reject((sender, submit, arrival_ns), deadline_ns)
                 continue
             if not submit.best_effort:
                 self._slack.observe(deadline_ns - now_ns)
@@ -164,34 +163,15 @@ class RequestLifecycle:
         if errors:
             raise_faults(errors)
 
-    def _hold_or_reject(self, sender: str, submit: Submit, arrival_ns: int, deadline_ns: int) -> None:
-        """Hold a Submit for a model that is not known yet; reject it if no worker has the model."""
-        reason = self._catalogue.explain_missing(submit.model)
-        if not reason:
-            self._reject(sender, submit, Status.UNKNOWN_MODEL, f"model {submit.model!r}: not served now")
-        elif len(self.awaited.submits) >= self._settings.max_queued:
-            self._reject(sender, submit, Status.REFUSED, reason)
-        else:
-            self.awaited.hold((sender, submit, arrival_ns), deadline_ns)
-
-    def _reject(self, sender: str, submit: Submit, status: Status, reason: str) -> None:
-        self._post(Out(sender, Outcome(submit.id, int(status), reason)))
-
     def admit_awaited(self) -> None:
         """Admit the Submits whose model is known by now, and all once every worker has registered."""
-        complete = not self._catalogue.discovery.missing
-        self.submitted += self.awaited.pop_all() if complete else self.awaited.pop_known(self._cluster.specs)
-
-    def refuse_awaited(self, now_ns: int) -> None:
-        """Refuse the Submits whose model was not known by their deadline."""
-        for sender, submit, _ in self.awaited.pop_expired(now_ns):
-            self._reject(sender, submit, Status.REFUSED, self._catalogue.explain_missing(submit.model))
+        self.submitted += self.awaited.pop_admissible(self._cluster.specs)
 
     def requeue_revised(self, now_ns: int, models: Mapping[str, bool]) -> None:
         """Queue the requests for these models again, by their new specs. Requests that nobody can run are finished."""
         requests = self.table.queued_for(models)
         for request in requests:
-            self._scheduler.remove(now_ns, request, self._cluster)
+            self._scheduler.remove(request)
         for_each(requests, lambda request: self._enqueue(now_ns, [request]))
 
     def change_scheduler(self, now_ns: int, scheduler: Scheduler) -> None:
@@ -256,7 +236,7 @@ class RequestLifecycle:
         """Finish the request as REFUSED and count the reason; as LOST or LATE if a worker may have run it."""
         request, sentence = refusal.request, refusal.describe()
         if self._events.active:
-            self._events.record_results(request.model, refused=1)
+            self._events.record_refusal(request.model)
         if self._activity.active:
             self._activity.record_refusal(now_ns, refusal)
         if request.failure == Status.REFUSED:
@@ -269,7 +249,9 @@ class RequestLifecycle:
         """Finish or requeue each request of an INFER that has ended."""
         failed, retried = {row.id: row.status for row in result.rows}, []
         for row, request in enumerate(action.requests):
-            if request.action_id != action.id:  # finished already, or planned again in another action
+            if request.action_id != action.id:  # finished already, or planned again because the action was overdue
+                if result.status == Status.CANCELLED:
+                    request.withdraw_attempt()
                 continue
             status = failed.get(row, result.status)
             if status in ANSWERED:
@@ -282,22 +264,22 @@ class RequestLifecycle:
         if retried:
             for_each(retried, lambda request: self._enqueue(now_ns, [request]))
 
-    def cancel_requests(self, now_ns: int, sender: str, submit_ids: Sequence[int]) -> None:
+    def cancel_requests(self, sender: str, submit_ids: Sequence[int]) -> None:
         """Cancel requests that their submitter does not wait for any more."""
         self.awaited.pop_cancelled(sender, submit_ids)
         self.submitted = [item for item in self.submitted if item[0] != sender or item[1].id not in submit_ids]
         requests = self.table.of_submitter(sender)
         cancelled = [requests[submit_id] for submit_id in dict.fromkeys(submit_ids) if submit_id in requests]
-        for_each(cancelled, lambda request: self._cancel(now_ns, request))
+        for_each(cancelled, self._cancel)
 
-    def _cancel(self, now_ns: int, request: Request) -> None:
+    def _cancel(self, request: Request) -> None:
         if request.queued:  # otherwise its action goes on without it
-            self._scheduler.remove(now_ns, request, self._cluster)
+            self._scheduler.remove(request)
         self._finish(request, Status.CANCELLED)
 
-    def cancel_submitter(self, now_ns: int, submitter: str) -> None:
+    def cancel_submitter(self, submitter: str) -> None:
         """Cancel all requests of a submitter that has disconnected."""
-        self.cancel_requests(now_ns, submitter, list(self.table.of_submitter(submitter)))
+        self.cancel_requests(submitter, list(self.table.of_submitter(submitter)))
         self.awaited.pop_sender(submitter)
         self.table.discard_submitter(submitter)
 

@@ -14,6 +14,7 @@ from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.lane import look_ahead
 from horologe_controller.core.scheduling.admission import Admission, count_cost
 from horologe_controller.core.scheduling.best_effort import BestEffortLimit
+from horologe_controller.core.scheduling.late_refusals import LateRefusals
 from horologe_controller.core.scheduling.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
@@ -42,6 +43,7 @@ class Planner:
         self.settings = settings
         self.queues = RequestQueues()
         self.admission = Admission(self.queues, settings.admission)
+        self.late_refusals = LateRefusals(policy, self.queues, self._on_dequeued)
         self.loads = LoadPlanner(settings, self.queues)
         self.best_effort = BestEffortLimit(policy.best_effort_batch, self.admission.shortest_wait)
         bound = policy.overridden("rank_bound")
@@ -67,12 +69,11 @@ class Planner:
         """See `Scheduler.add`. Requests are admitted together if none of them is close to a refusal."""
         if self._on_requests_arrived is not None:
             self._on_requests_arrived(requests, cluster)
-        dynamic = self._is_dynamic is not None and self._is_dynamic(requests[0].model, cluster)
-        if len(requests) > 1:
-            alike = not dynamic and len({request.rows for request in requests}) == 1
-            if alike and self._add_alike(now_ns, sorted(requests, key=DEADLINE), cluster, dynamic) is None:
-                return []
-        refusals = [self._add_alike(now_ns, (request,), cluster, dynamic) for request in requests]
+        counted = self._is_dynamic is None or not self._is_dynamic(requests[0].model, cluster)
+        alike = len(requests) > 1 and counted and len({request.rows for request in requests}) == 1
+        if alike and self._add_alike(now_ns, sorted(requests, key=DEADLINE), cluster, counted) is None:
+            return []
+        refusals = [self._add_alike(now_ns, (request,), cluster, counted) for request in requests]
         return [refusal for refusal in refusals if refusal is not None]
 
     def adopt(self, now_ns: int, requests: Sequence[Request], cluster: Cluster) -> Iterator[Refusal]:
@@ -85,23 +86,20 @@ class Planner:
             if self._on_requests_arrived is not None:
                 self._on_requests_arrived(group, cluster)
             dynamic = self._is_dynamic is not None and self._is_dynamic(group[0].model, cluster)
-            if dynamic or self._add_alike(now_ns, sorted(group, key=DEADLINE), cluster, True) is not None:
-                refusals = [self._add_alike(now_ns, (request,), cluster, True) for request in group]
+            if dynamic or self._add_alike(now_ns, sorted(group, key=DEADLINE), cluster, False) is not None:
+                refusals = [self._add_alike(now_ns, (request,), cluster, False) for request in group]
                 yield from (refusal for refusal in refusals if refusal is not None)
 
-    def _add_alike(self, now_ns: int, requests: Sequence[Request], cluster: Cluster, dynamic: bool) -> Refusal | None:
-        """Queue all requests, which have equal rows, in order of deadline. Or queue none and return a refusal."""
-        first, queues, rule = requests[0], self.queues, self.policy.deadline_rule
-        queue = queues.find_queue(first)
+    def _add_alike(self, now_ns: int, requests: Sequence[Request], cluster: Cluster, counted: bool) -> Refusal | None:
+        """Queue all requests, which have equal rows, or return a refusal. `counted`: the requests ahead count."""
+        first, rule = requests[0], self.policy.deadline_rule
         if not (exec_ns := self.policy.shortest_exec_ns(now_ns, first, cluster)):
             return Refusal(first, Reason.NO_WORKER)
         if not first.best_effort and rule != "ignore":
-            refusal = self.admission.refuse_on_arrival(
-                now_ns, requests, exec_ns, cluster, not dynamic, rule == "expire"
-            )
+            refusal = self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, counted, rule == "expire")
             if refusal is not None:
                 return refusal
-        queue = queues.enqueue(requests, exec_ns, queue)
+        queue = self.queues.enqueue(requests, exec_ns)
         count_cost(now_ns, requests, queue, cluster)
         if self.loads.models_missing:
             self.loads.add_requests(now_ns, requests, exec_ns, cluster.profiled_load_ns(queue.model))
@@ -118,7 +116,7 @@ class Planner:
             if share in idle:
                 self._reexamined[share] = False
 
-    def remove(self, now_ns: int, request: Request, cluster: Cluster) -> None:
+    def remove(self, request: Request) -> None:
         """See `Scheduler.remove`."""
         self._on_dequeued([request], self.queues.dequeue(request))
 
@@ -145,9 +143,8 @@ class Planner:
         if waits is not None and waits.held:
             for queue in waits.pop_expired(now_ns):
                 self._on_queue_changed(queue)
-        overdue_ns = self._next_overdue_ns()
-        if overdue_ns is not None and overdue_ns <= now_ns:
-            plan.refuse.extend(self._refuse_overdue(now_ns, cluster))
+        if (overdue_ns := self._next_overdue_ns()) is not None and overdue_ns <= now_ns:
+            plan.refuse.extend(self.late_refusals.refuse_overdue(now_ns, cluster))
         shares = self._adopt_changes(now_ns, cluster)
         if queues.count:
             self._fill_shares(now_ns, shares, cluster, plan)
@@ -205,20 +202,6 @@ class Planner:
         self.loads.discard_share(share)
         self.best_effort.discard_share(share)
         self.policy.on_share_lost(share)
-
-    def _refuse_overdue(self, now_ns: int, cluster: Cluster) -> Iterator[Refusal]:
-        """Refuse queued requests that are too late by the policy's deadline rule."""
-        policy, expires = self.policy, self.policy.deadline_rule == "expire"
-        reason = Reason.EXPIRED if expires else Reason.OVERDUE
-        for request in self.queues.pop_overdue(now_ns):
-            exec_ns = 1 if expires else policy.shortest_exec_ns(now_ns, request, cluster)
-            if exec_ns and now_ns + exec_ns <= request.deadline_ns:
-                self.queues.check_after(request, request.deadline_ns - exec_ns)
-                continue
-            self.remove(now_ns, request, cluster)
-            if expires:
-                exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
-            yield Refusal(request, reason, now_ns + exec_ns - request.deadline_ns)
 
     def _fill_shares(self, now_ns: int, shares: Iterable[Share], cluster: Cluster, plan: Plan) -> None:
         """Give batches to shares by index. What a batch leaves behind may be a good batch for a later idle share."""
@@ -292,16 +275,8 @@ class Planner:
         if queue.best_effort:
             self.best_effort.charge(now_ns, share, expected_ns)
         elif count_late is not None and (late_heads := count_late(queue, start_ns + expected_ns)):
-            refusals += self._drop_heads(now_ns, queue, late_heads, cluster)
+            refusals += self.late_refusals.drop_heads(now_ns, queue, late_heads, cluster)
         return Batch(share, queue.model, strategy.size, requests, start_ns, latest_ns, expected_ns)
-
-    def _drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> Iterator[Refusal]:
-        """Refuse the first `count` requests of a queue."""
-        heads = self.queues.pop_batch(queue, range(count))
-        self._on_dequeued(heads, queue)
-        for request in heads:
-            late_ns = now_ns + self.policy.shortest_exec_ns(now_ns, request, cluster) - request.deadline_ns
-            yield Refusal(request, Reason.BATCH_FORMED, late_ns)
 
     def check(self) -> None:
         """See `Scheduler.check`."""

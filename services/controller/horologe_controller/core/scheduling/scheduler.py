@@ -95,7 +95,7 @@ class Scheduler(Protocol):
     def adopt(self, now_ns: int, requests: Sequence[Request], cluster: Cluster) -> Iterable[Refusal]:
         """Queue requests that another scheduler had admitted. Return refusals of those that cannot be in time alone."""
 
-    def remove(self, now_ns: int, request: Request, cluster: Cluster) -> None:
+    def remove(self, request: Request) -> None:
         """Remove a queued request (cancelled)."""
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:

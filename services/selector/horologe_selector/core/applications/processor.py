@@ -1,84 +1,119 @@
-"""Work for applications in a turn: removals, queries whose state is known, feedback, and messages to the store."""
+"""The part of the selector core that serves applications: queries, feedback, declarations and the state store."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horologe_common.core.protocol import Out
-from horologe_selector.core.applications.registry import FAMILY, MODEL_METRICS
-from horologe_selector.store import RecordsRead, RecordsWritten
+from horologe_common.wire import ApplicationInfo, Declare, Feedback, Rollback, Withdraw
+from horologe_selector.core.applications.model_status import ModelStatusRequests
+from horologe_selector.core.applications.query import ApplicationQueries
+from horologe_selector.core.applications.registry import FAMILY, MODEL_METRICS, ApplicationRegistry
+from horologe_selector.core.contexts.contexts import Contexts
+from horologe_selector.core.feedback.feedback import FeedbackProcessor
+from horologe_selector.store import FamilyListed, RecordsRead, RecordsWritten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from horologe_common.core.instruments import Stats
     from horologe_common.core.protocol import Buffer
-    from horologe_selector.core.applications.model_status import ModelStatusRequests
-    from horologe_selector.core.applications.query import ApplicationQueries
-    from horologe_selector.core.applications.registry import ApplicationRegistry
-    from horologe_selector.core.contexts.contexts import Contexts
-    from horologe_selector.core.feedback.feedback import FeedbackProcessor
+    from horologe_selector.core.announced_models import AnnouncedModels
+    from horologe_selector.core.applications.losses import Loss
+    from horologe_selector.core.predictions.inflight import InflightPredictions
     from horologe_selector.core.return_latency import ReturnLatency
+    from horologe_selector.policy import RandomSource
+    from horologe_selector.settings import SelectorSettings
 
 
 class ApplicationProcessor:
-    """Passes results between registry, contexts, queries and feedback, which do not know one another.
+    """Registry, contexts, queries and feedback of the applications. Passes results between them.
 
-    `post` sends a message to a peer; the state store is the one at `store`.
+    `handlers`: by the type of message. `post` sends a message to a peer; the state store is the one at `store`, and
+    `shared` if other selectors write to it.
     """
 
     def __init__(
         self,
-        registry: ApplicationRegistry,
-        contexts: Contexts,
-        model_status: ModelStatusRequests,
-        feedback: FeedbackProcessor,
-        queries: ApplicationQueries,
+        address: str,
+        settings: SelectorSettings,
+        random_source: RandomSource,
+        losses: Mapping[str, Loss],
+        store: str,
+        shared: bool,
+        inflight: InflightPredictions,
+        models: AnnouncedModels,
         return_latency: ReturnLatency,
         stats: Stats,
-        store: str,
         post: Callable[[Out], None],
     ) -> None:
-        self._registry = registry
-        self._contexts = contexts
-        self._model_status = model_status
-        self._feedback = feedback
-        self._queries = queries
+        self._store = store
         self._return_latency = return_latency
         self._stats = stats
-        self._store = store
         self._post = post
+        self.registry = ApplicationRegistry(losses, models, post, store, shared, settings.applications)
+        self.contexts = Contexts(settings, address, shared)
+        self._model_status = ModelStatusRequests(self.registry, self.contexts, settings.context_read_timeout_ns, post)
+        self._feedback = FeedbackProcessor(settings, self.registry.active, self.contexts, inflight.cache)
+        self.queries = ApplicationQueries(address, random_source, inflight, self.contexts, models, return_latency, post)
+        self.handlers: dict[type, Callable[[int, str, Any, Sequence[Buffer]], None]] = {
+            Declare: self.registry.on_declare, Withdraw: self.registry.on_withdraw,
+            Rollback: self.registry.on_rollback, ApplicationInfo: self._model_status.on_application_info,
+            Feedback: self._feedback.on_feedback, RecordsRead: self._on_store_reply,
+            RecordsWritten: self._on_store_reply, FamilyListed: self.registry.on_listed,
+        }  # fmt: skip
 
     def tick(self, now_ns: int) -> None:
         """Answer queries at their deadlines, process feedback, send changes to peers."""
-        self._registry.tick(now_ns)
-        if self._registry.changed:
+        self.registry.tick(now_ns)
+        if self.registry.changed:
             self._announce_applications()
-        self._queries.tick(now_ns)
-        self._contexts.tick(now_ns)
+        self.queries.tick(now_ns)
+        self.contexts.tick(now_ns)
         self._model_status.tick(now_ns)
-        for name, context in self._contexts.pop_ready():
-            self._queries.on_state_ready(now_ns, name, context)
+        for name, context in self.contexts.pop_ready():
+            self.queries.on_state_ready(now_ns, name, context)
         self._process_feedback(now_ns)
         for out in self._return_latency.pings(now_ns):
             self._post(out)
-        for message in self._contexts.pop_messages():
+        for message in self.contexts.pop_messages():
             self._post(Out(self._store, message))
 
-    def on_store_reply(
+    def wakeup_ns(self) -> int | None:
+        times = (
+            self.queries.deadlines.next_ns(),
+            self.contexts.wakeup_ns(),
+            self._feedback.wakeup_ns(),
+            self.registry.next_ns(),
+            self._return_latency.next_ns(),
+            self._model_status.next_ns(),
+            0 if self.queries.finished else None,
+        )
+        return min([at_ns for at_ns in times if at_ns is not None], default=None)
+
+    def drained(self) -> bool:
+        """Return True if no query is open, and all observations are saved and acknowledged."""
+        return not self.queries and not self.contexts.unsaved and not len(self._feedback)
+
+    def check(self) -> None:
+        self.queries.check()
+        self.contexts.check()
+        self._feedback.check()
+
+    def _on_store_reply(
         self, now_ns: int, store: str, message: RecordsRead | RecordsWritten, buffers: Sequence[Buffer]
     ) -> None:
         """Pass a reply on to the registry, or to the contexts and the status requests."""
         if isinstance(message, RecordsWritten) and message.changes[0].key.startswith(f"{FAMILY}\n"):
-            self._registry.on_written(now_ns, message)
+            self.registry.on_written(now_ns, message)
         else:
-            self._contexts.on_store_reply(now_ns, message)
+            self.contexts.on_store_reply(now_ns, message)
             if isinstance(message, RecordsRead):
                 self._model_status.on_records_read(message)
 
     def _process_feedback(self, now_ns: int) -> None:
         """Log answered queries for feedback, join repredictions with theirs, and start new repredictions."""
-        queries, feedback = self._queries, self._feedback
+        queries, feedback = self.queries, self._feedback
         finished, queries.finished = queries.finished, []
         for query in finished:
             if query.token:
@@ -95,13 +130,13 @@ class ApplicationProcessor:
 
     def _announce_applications(self) -> None:
         """Drop the contexts of removed applications, and announce the present ones to all frontends."""
-        self._registry.changed = False
-        removed = self._registry.pop_removed()
+        self.registry.changed = False
+        removed = self.registry.pop_removed()
         for name, erase in removed:
-            self._contexts.remove_application(name, erase)
+            self.contexts.remove_application(name, erase)
             self._model_status.remove_application(name)
         if removed:
             self._stats.remove_values(MODEL_METRICS, *[name for name, _ in removed])
-        announcement = self._registry.announcement()
+        announcement = self.registry.announcement()
         for frontend in self._return_latency.frontends():
             self._post(Out(frontend, announcement))

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from horologe_cli import output
-from horologe_cli.commands.planning_options import (
+from horologe_cli.commands.planning.planning_options import (
     Pipeline,
     PlanFile,
     PlanOptions,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from horologe_cli.commands.serving.application_options import ApplicationOptions
+from horologe_cli.option_groups import expand_groups
 from horologe_cli.output import (
     DEFAULT_ENDPOINT,
     Endpoint,
@@ -45,7 +47,7 @@ def list_(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = F
       horologe application list
       horologe application list --json | jq '.[].application.name'
     """
-    from horologe_cli.commands.application_text import print_applications
+    from horologe_cli.commands.serving.application_text import print_applications
 
     states: list[ApplicationState] = call_server(endpoint, keys, lambda client: client.applications())
     if json:
@@ -69,37 +71,9 @@ def show(
 
 
 @app.command()
+@expand_groups
 def create(
-    name: Annotated[str, typer.Argument(help="Name. Default: the name in the file.", metavar="[NAME]")] = "",
-    model: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help="NAME or NAME/VERSION of a model. Repeat for several.")
-    ] = None,
-    shadow: Annotated[
-        list[str] | None, typer.Option(help="A model that is queried but never used in answers. Repeat for several.")
-    ] = None,
-    file: Annotated[
-        str, typer.Option("--file", "-f", help="TOML or JSON file. Options override its fields.", metavar="FILE")
-    ] = "",
-    slo_ms: Annotated[float | None, typer.Option("--slo-ms", help="Deadline in milliseconds.", metavar="MS")] = None,
-    task: Annotated[str, typer.Option(help="classes, regression or any.")] = "",
-    output: Annotated[str, typer.Option(help="Output tensor to combine. Default: the first of each model.")] = "",
-    policy: Annotated[str, typer.Option(help="Selection policy. Default: static for one model, else exp4.")] = "",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Setting of the policy. Repeat for several.", metavar="NAME[.MODEL]=NUMBER"),
-    ] = None,
-    loss: Annotated[
-        str, typer.Option(help="Loss function. Default: zero_one for classes, absolute for regression.")
-    ] = "",
-    default: Annotated[float | None, typer.Option(help="Value to return if no model answers by the deadline.")] = None,
-    confidence: Annotated[
-        float | None, typer.Option(help="Return the default if the models agree less than this, from 0 to 1.")
-    ] = None,
-    cache: Annotated[bool | None, typer.Option(help="Answer equal inputs from the prediction cache.")] = None,
-    contexts: Annotated[int | None, typer.Option(help="Maximum number of contexts kept in memory.")] = None,
-    endpoint: Endpoint = DEFAULT_ENDPOINT,
-    keys: Keys = "",
-    json: Json = False,
+    options: ApplicationOptions, endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = False
 ) -> None:
     """Create an application, or replace the application of this name.
 
@@ -110,14 +84,12 @@ def create(
         --set weights.digits-cnn/1=95 --set weights.digits-cnn/2=5
       horologe application create --file digits.toml
     """
-    from horologe_cli.commands.application_text import missing_models, parse_policy_settings, read_application
+    from horologe_cli.commands.serving.application_text import missing_models, parse_policy_settings, read_application
     from horologe_common.status import InvalidInput
 
     try:
-        texts = {"name": name, "task": task, "output": output, "policy": policy, "loss": loss}
-        numbers = {"slo_ms": slo_ms, "default": default, "confidence": confidence, "contexts": contexts}
-        groups = {"models": model, "shadows": shadow, "settings": parse_policy_settings(set_ or ())}
-        application = read_application(file, {**texts, **numbers, **groups, "cache": cache})
+        fields = options._asdict() | {"settings": parse_policy_settings(options.settings or ())}
+        application = read_application(fields.pop("file"), fields)
     except InvalidInput as error:
         fail(error.reason, ExitCode.USAGE)
     state, missing = call_server(
@@ -172,8 +144,8 @@ def predict(
       horologe application predict digits --input image.npy
       horologe application predict digits --input image.npy --context user-1 --json
     """
-    from horologe_cli.commands.application_text import answer_document, print_answer
-    from horologe_cli.commands.predict import read_input
+    from horologe_cli.commands.serving.application_text import answer_document, print_answer
+    from horologe_cli.commands.serving.predict import read_input
 
     inputs = read_input(source)
     reply = call_server(endpoint, keys, lambda client: client.ask(name, inputs, context=context, slo_ms=slo_ms))
@@ -207,8 +179,8 @@ def feedback(
       horologe application feedback digits --prediction 1f0c... --truth 3
       horologe application feedback digits --input image.npy --truth 3 --context user-1
     """
-    from horologe_cli.commands.application_text import parse_truth
-    from horologe_cli.commands.predict import read_input
+    from horologe_cli.commands.serving.application_text import parse_truth
+    from horologe_cli.commands.serving.predict import read_input
     from horologe_common.status import InvalidInput
 
     if bool(prediction) == bool(source) or (source and len(truth) != 1):
@@ -226,7 +198,7 @@ def feedback(
 
 
 def _print_state(state: ApplicationState, json: bool) -> None:
-    from horologe_cli.commands.application_text import print_application
+    from horologe_cli.commands.serving.application_text import print_application
 
     if json:
         print_json(_document(state))

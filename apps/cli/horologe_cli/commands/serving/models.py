@@ -59,7 +59,7 @@ def load(
       horologe load large-model --timeout 1800
       horologe load large-model --no-wait
     """
-    from horologe_cli.commands.load_progress import load_model
+    from horologe_cli.commands.serving.load_progress import load_model
 
     limit_s = timeout if wait else 0.0
     _print_models(call_server(endpoint, keys, lambda client: load_model(client, model, version, limit_s)), json)

@@ -1,0 +1,86 @@
+"""The shares that may run each model, and the profiles of the model there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate, ModelProfiles
+from horologe_controller.core.cluster.share_reports import begin_standby, end_standby
+
+if TYPE_CHECKING:
+    from horologe_common.models import Profile
+    from horologe_controller.core.cluster.planned_models import PlannedModels
+    from horologe_controller.core.cluster.share import ClusterChanges, Share
+
+
+class CapableShares:
+    """Capable shares by model. Each has an estimate of the model, and is permitted to run it by the plan.
+
+    `cached_exec`: results by model and batch size, which are discarded when a share of the model changes.
+    """
+
+    def __init__(
+        self, planned: PlannedModels, changes: ClusterChanges, cached_exec: dict[tuple[str, int], tuple[int, int, int]]
+    ) -> None:
+        self.of_model: dict[str, dict[Share, bool]] = {}
+        self.profiles = ModelProfiles()
+        self._planned = planned
+        self._changes = changes
+        self._cached_exec = cached_exec
+
+    def update_share(self, share: Share, model: str, profile: Profile | None, content_hash: str) -> None:
+        """Let the share run the model, stand by, or neither. `profile`: None if it could not run it without a plan."""
+        if profile is not None and self._planned.permits(share, model):
+            end_standby(share, model)
+            seed = self.profiles.add_profile(model, self._planned.adjust_profile(share, model, profile))
+            self._add_share(share, model, Estimate(seed, share.pace, content_hash))
+        elif profile is not None and self._planned.stands_by(share, model):
+            self._withdraw_share(share, model)
+            begin_standby(share, model, Estimate({LOAD_SIZE: max(1, profile.load_ns)}, share.pace))
+        else:
+            self.withdraw_model(share, model)
+
+    def _add_share(self, share: Share, model: str, fresh: Estimate) -> None:
+        """Set the share's estimate of the model, unless it has measurements of the same content and profile."""
+        estimate = share.estimates.get(model)
+        same_content = estimate is not None and estimate.content_hash == fresh.content_hash
+        if estimate is None or not same_content or estimate.seed_ns is not fresh.seed_ns:
+            if same_content:
+                share.pace.clear()  # it is relative to the durations that the plan replaces
+            share.estimates[model] = fresh
+            self._discard_cached(model, fresh)
+            self.of_model.setdefault(model, {})[share] = True
+            self.profiles.discard_unused(model, self.of_model[model])
+
+    def withdraw_model(self, share: Share, model: str) -> None:
+        """Record that the share cannot run the model (any more)."""
+        withdrawn = self._withdraw_share(share, model) or end_standby(share, model)
+        if withdrawn and model in share.resident:
+            self._changes.mark_unservable(share, model)
+
+    def _withdraw_share(self, share: Share, model: str) -> bool:
+        """Remove the share from those that may run the model. Return whether it was one."""
+        if (estimate := share.estimates.pop(model, None)) is None:
+            return False
+        self._remove_share(share, model)
+        if model not in self.of_model:
+            self.profiles.discard_model(model)
+            self._changes.mark_revised(model)
+        self._discard_cached(model, estimate)
+        return True
+
+    def remove_lost(self, share: Share) -> None:
+        """Remove a share whose worker has disconnected. Its profiles are kept while no other share has the model."""
+        for model in share.estimates:
+            self._remove_share(share, model)
+
+    def _remove_share(self, share: Share, model: str) -> None:
+        capable = self.of_model[model]
+        del capable[share]
+        if not capable:
+            del self.of_model[model]
+        self.profiles.discard_unused(model, capable)
+
+    def _discard_cached(self, model: str, estimate: Estimate) -> None:
+        for size in estimate.seed_ns:
+            self._cached_exec.pop((model, size), None)
