@@ -27,7 +27,7 @@ class HttpServerThread:
         self, keys: BearerKeys | None = None, gateway: type[FakeGateway] = FakeGateway, **settings: Any
     ) -> None:
         self.create_gateway = gateway
-        self.settings = HttpSettings(port=0, **settings)
+        self.settings = HttpSettings(**{"port": 0} | settings)
         self.keys = keys
 
     def __enter__(self) -> Self:

@@ -26,9 +26,9 @@ START_S = 30.0
 
 
 class Prometheus:
-    """Scrapes every URL of `targets` (by process) each second. The jobs are those of deploy/prometheus."""
+    """Scrapes every URL of `targets` (by process) once per interval. The jobs are those of deploy/prometheus."""
 
-    def __init__(self, folder: Path, targets: Mapping[str, str], *flags: str) -> None:
+    def __init__(self, folder: Path, targets: Mapping[str, str], *flags: str, interval_s: int = 1) -> None:
         assert BINARY is not None
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
@@ -37,7 +37,7 @@ class Prometheus:
         workers = [host for name, host in hosts.items() if name.startswith("worker")]
         others = [host for name, host in hosts.items() if not name.startswith("worker")]
         config = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "global": {"scrape_interval": f"{interval_s}s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(RULES)],
             "scrape_configs": [
                 {"job_name": "horologe", "static_configs": [{"targets": others}]},

@@ -77,10 +77,17 @@ class Running:
         await self.reactor.serve()
 
     def stop(self) -> None:
-        if not self._thread.is_alive():
-            return
+        if self._thread.is_alive():
+            self.signal()
+            self.join()
+
+    def signal(self) -> None:
+        """Do what SIGTERM does: the first one drains, a second one stops at once."""
         self._started.wait(10)
         self.reactor.loop.call_soon_threadsafe(self.reactor.stop)
+
+    def join(self) -> None:
+        """Wait until the reactor has ended."""
         self._thread.join(10)
         assert not self._thread.is_alive()
 

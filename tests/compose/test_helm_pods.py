@@ -130,7 +130,7 @@ def pods(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         stack = Stack(folder, repository)
     except Unavailable as reason:
         pytest.skip(str(reason))
-    stack.compose("build")
+    stack.build()
     pods = Pods(folder, repository, stack.variables["REDIS_IMAGE"])
     try:
         pods.start()

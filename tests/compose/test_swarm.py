@@ -126,7 +126,7 @@ def swarm(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         pytest.skip(str(reason))
     if docker("info", "--format", "{{.Swarm.LocalNodeState}}").strip() != "inactive":
         pytest.skip("this engine is part of a swarm already")
-    stack.compose("build")
+    stack.build()
     docker("swarm", "init", "--advertise-addr", "127.0.0.1", "--listen-addr", "127.0.0.1:2377")
     try:
         docker("node", "update", "--label-add", "horologe.state=true", docker("node", "ls", "-q").strip())

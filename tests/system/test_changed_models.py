@@ -26,14 +26,14 @@ SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "changed_models.py
 @pytest.mark.parametrize(
     "options",
     [
-        "--changes 20 --runtime onnx",
-        "--changes 20 --runtime onnx --split --workers 2",
+        "--changes 10 --runtime onnx",
+        "--changes 10 --runtime onnx --split --workers 2",
         "--changes 8 --runtime onnx --rotate",
         "--changes 8 --runtime onnx --unload",
         "--changes 5 --runtime python",
         "--changes 3 --runtime python --split --workers 2 --unload",
         "--changes 5 --runtime pytorch",
-        "--changes 20 --runtime emulated --split",
+        "--changes 10 --runtime emulated --split",
         "--changes 5 --runtime emulated --rotate",
     ],
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from console_page import Page, browser, needs_chromium
 from console_scene import SceneGateway
 from horologe_frontend.auth import read_keys
 from http_server_thread import HttpServerThread
@@ -16,18 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
-DESK, PHONE = {"width": 1280, "height": 1000}, {"width": 390, "height": 844}
+__all__ = ["browser"]
 
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+pytestmark = needs_chromium
+PHONE = {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="module")
@@ -36,28 +28,9 @@ def http() -> Iterator[HttpServerThread]:
         yield http
 
 
-class Page:
-    """A page, and what went wrong in it."""
-
-    def __init__(self, browser: Any, http: HttpServerThread, **options: Any) -> None:
-        self.errors: list[str] = []
-        self.hosts: set[str] = set()
-        self.context = browser.new_context(**{"viewport": DESK, **options})
-        self.page = self.context.new_page()
-        self.page.on("console", lambda line: self.errors.append(line.text) if line.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
-        self.page.goto(f"{http.server.url}/console")
-
-    def wait_live(self) -> Any:
-        self.page.wait_for_selector("#state[data-state=live]")
-        self.page.wait_for_selector("#traffic tbody tr:nth-child(6)")
-        return self.page
-
-
 @pytest.fixture
 def desk(browser: Any, http: HttpServerThread) -> Iterator[Page]:
-    page = Page(browser, http)
+    page = Page(browser, http.server.url)
     yield page
     page.context.close()
     assert page.errors == []
@@ -65,7 +38,7 @@ def desk(browser: Any, http: HttpServerThread) -> Iterator[Page]:
 
 
 def test_it_shows_traffic_refusals_devices_and_decisions(desk: Page) -> None:
-    page = desk.wait_live()
+    page = desk.wait_live(6)
     traffic = page.inner_text("#traffic")
     for text in ("resnet50/1", "video/1", "pipeline", "application"):
         assert text in traffic
@@ -80,7 +53,7 @@ def test_it_shows_traffic_refusals_devices_and_decisions(desk: Page) -> None:
 
 
 def test_the_keyboard_pauses_zooms_and_selects(desk: Page) -> None:
-    page = desk.wait_live()
+    page = desk.wait_live(6)
     page.keyboard.press("p")
     page.wait_for_selector("#state[data-state=paused]")
     span = page.inner_text("#span")
@@ -100,7 +73,7 @@ def test_the_keyboard_pauses_zooms_and_selects(desk: Page) -> None:
 
 
 def test_every_control_is_reached_by_tab(desk: Page) -> None:
-    page = desk.wait_live()
+    page = desk.wait_live(6)
     reached = []
     for _ in range(10):
         page.keyboard.press("Tab")
@@ -110,7 +83,7 @@ def test_every_control_is_reached_by_tab(desk: Page) -> None:
 
 
 def test_the_filter_narrows_every_part(desk: Page) -> None:
-    page = desk.wait_live()
+    page = desk.wait_live(6)
     page.fill("#filter", "speech")
     page.wait_for_function("() => document.querySelectorAll('#traffic tbody tr').length === 1")
     assert "speech/2" in page.inner_text("#traffic")
@@ -119,7 +92,7 @@ def test_the_filter_narrows_every_part(desk: Page) -> None:
 
 
 def test_the_export_is_a_chrome_trace(desk: Page, tmp_path: Path) -> None:
-    page = desk.wait_live()
+    page = desk.wait_live(6)
     page.wait_for_timeout(1200)
     with page.expect_download() as download:
         page.click("#export")
@@ -137,7 +110,7 @@ def test_a_key_is_asked_for_and_stays_in_the_tab(browser: Any, tmp_path: Path) -
     file = tmp_path / "keys"
     file.write_text("secret\n")
     with HttpServerThread(read_keys(str(file)), gateway=SceneGateway) as http:
-        viewer = Page(browser, http)
+        viewer = Page(browser, http.server.url)
         page = viewer.page
         page.wait_for_selector("#key")
         assert not page.is_visible("#content")
@@ -146,9 +119,9 @@ def test_a_key_is_asked_for_and_stays_in_the_tab(browser: Any, tmp_path: Path) -
         page.wait_for_selector("#sign-in-error:has-text('does not accept')")
         page.fill("#key", "secret")
         page.keyboard.press("Enter")
-        viewer.wait_live()
+        viewer.wait_live(6)
         page.reload()
-        viewer.wait_live()
+        viewer.wait_live(6)
         page.click("#sign-out")
         page.wait_for_selector("#key")
         assert page.evaluate("sessionStorage.length") == 0
@@ -157,8 +130,8 @@ def test_a_key_is_asked_for_and_stays_in_the_tab(browser: Any, tmp_path: Path) -
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone(browser: Any, http: HttpServerThread, scheme: str) -> None:
-    viewer = Page(browser, http, viewport=PHONE, color_scheme=scheme, has_touch=True, is_mobile=True)
-    page = viewer.wait_live()
+    viewer = Page(browser, http.server.url, viewport=PHONE, color_scheme=scheme, has_touch=True, is_mobile=True)
+    page = viewer.wait_live(6)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     small = page.evaluate(
         "[...document.querySelectorAll('.controls button')].filter(b => b.offsetHeight < 40).map(b => b.id)"
@@ -190,7 +163,7 @@ CONTRASTS = """() => {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_have_contrast(browser: Any, http: HttpServerThread, scheme: str) -> None:
-    viewer = Page(browser, http, color_scheme=scheme)
+    viewer = Page(browser, http.server.url, color_scheme=scheme)
     contrasts = viewer.page.evaluate(CONTRASTS)
     viewer.context.close()
     assert {name: ratio for name, ratio in contrasts["text"].items() if ratio < 4.5} == {}

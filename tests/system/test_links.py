@@ -89,6 +89,22 @@ def test_a_link_is_made_anew_after_a_frame_that_is_too_long(start: Any, tmp_path
     assert right.core.wait_for(Pong)
 
 
+def test_a_worker_connects_to_a_holder_again_when_only_their_link_has_failed(start: Any, tmp_path: Any) -> None:
+    """No Hello reaches the controller then, and no new Directory the worker."""
+    port, controller = free_port("127.0.0.1"), f"ipc://{tmp_path}/c"
+    hub = start("controller", bind=(controller,))
+    with Proxy(port) as proxy:
+        endpoints = {"bind": (f"tcp://127.0.0.1:{port}",), "advertise": f"tcp://127.0.0.1:{proxy.port}"}
+        frontend = start("frontend", connect=(controller,), **endpoints)
+        start("profiler", connect=(controller,), bind=(f"ipc://{tmp_path}/p",))
+        hub.core.wait_for(PeerConnected, 2)
+        worker = start("worker", connect=(controller,), follows=True)
+        worker.core.wait_for(PeerConnected, 3)
+        proxy.inject(NOT_A_FRAME)
+        assert worker.core.wait_for(PeerConnected, 4)[3].address == frontend.core.address
+        exchange(frontend, worker)
+
+
 @pytest.mark.parametrize("operation", ["getsockopt", "send"])
 def test_a_socket_that_fails_is_replaced(start: Any, tmp_path: Any, operation: str) -> None:
     left = start("controller", bind=(f"ipc://{tmp_path}/c",))

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import prometheus_server
 from horologe import Client
 from model_folders import an_emulated_model
+from prometheus_server import MISSING, Prometheus
 from running_up import Up
+
+from dashboard_queries import ask  # isort: skip  # its folder is on the path of prometheus_server
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs horologe[tracing]")
 
-from otlp_collector import Collector, attributes
+from otlp_collector import WAIT_S, Collector, attributes
 
 PARENT = "00f067aa0ba902b7"
 NAMES = ["EXEC", "INPUT", "OUTPUT", "predict", "queue"]
@@ -45,6 +50,46 @@ def test_spans_of_a_request_reach_the_collector(mode: str, tmp_path: Path) -> No
             assert {span.trace_id.hex() for _, span in collector.spans} == {f"{1:032x}", f"{2:032x}"}
         finally:
             up.stop(signal.SIGTERM)
+
+
+@pytest.mark.skipif(prometheus_server.BINARY is None, reason=MISSING)
+@pytest.mark.parametrize("features", ["exemplar-storage", "exemplar-storage,native-histograms"])
+def test_prometheus_stores_the_trace_of_a_latency(features: str, tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    with Collector() as collector:
+        sets = ("tracing.own_per_second=0", f"tracing.endpoint={collector.endpoint}", f"worker.cache={tmp_path}/cache")
+        up = Up(tmp_path, "--models", "models", *(f"--set={text}" for text in sets))
+        server = Prometheus(tmp_path / "prometheus", up.ready["metrics"], f"--enable-feature={features}")
+        try:
+            with Client(up.ready["clients"][0]) as client:
+                for context in (traceparent(1), "", ""):
+                    client.predict("pretend", [[1.0] * 4], timeout=20, traceparent=context)
+            span = collector.wait_for(f"{1:032x}", len(NAMES))["predict"][1]
+            exemplar = wait_for_exemplar(server.url, "horologe_request_seconds")
+            assert exemplar["labels"] == {"trace_id": f"{1:032x}"}
+            took_s = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9
+            assert float(exemplar["value"]) == pytest.approx(took_s)
+            assert exemplar["timestamp"] == pytest.approx(span.end_time_unix_nano / 1e9, abs=1)
+            for target in ask(server.url, "targets")["activeTargets"]:
+                assert target["lastError"] == ""
+        finally:
+            server.stop()
+            up.stop(signal.SIGTERM)
+
+
+def wait_for_exemplar(prometheus: str, metric: str) -> dict[str, Any]:
+    """Return the only exemplar of a histogram."""
+    end_s = time.monotonic() + WAIT_S
+    query = f'{{__name__=~"{metric}|{metric}_bucket"}}'
+    while True:
+        now_s = time.time()
+        found = ask(prometheus, "query_exemplars", query=query, start=now_s - 600, end=now_s + 60)
+        exemplars = [exemplar for series in found for exemplar in series["exemplars"]]
+        if exemplars:
+            (exemplar,) = exemplars
+            return dict(exemplar)
+        assert time.monotonic() < end_s, "no exemplar"
+        time.sleep(0.2)
 
 
 def post(url: str, context: str) -> None:

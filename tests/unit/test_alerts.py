@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ ALERTS = {
     for rule in group["rules"]
     if "alert" in rule
 }
+RECORDING = ROOT / "tests" / "rolling_restart.json"
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian package prometheus)")
 INTERVAL_S = 15
@@ -106,6 +108,11 @@ def run_promtool(folder: Path, series: dict[str, str], firing: set[str]) -> subp
         "alert_rule_test": checks,
         "promql_expr_test": expressions,
     }
+    return check_rules(folder, test)
+
+
+def check_rules(folder: Path, test: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """Run one test of the rules."""
     file = folder / "test.yml"
     document = {"rule_files": [str(RULES)], "evaluation_interval": f"{INTERVAL_S}s", "tests": [test]}
     file.write_text(yaml.safe_dump(document, sort_keys=False))
@@ -117,6 +124,32 @@ def run_promtool(folder: Path, series: dict[str, str], firing: set[str]) -> subp
 @pytest.mark.parametrize("series", [QUIET, ROLLING], ids=["quiet", "rolling_restart"])
 def test_no_alert_fires(series: dict[str, str], tmp_path: Path) -> None:
     result = run_promtool(tmp_path, series, set())
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@needs_promtool
+@pytest.mark.parametrize("slowness", [1, 3])
+def test_no_alert_fires_in_a_recorded_rolling_restart(slowness: int, tmp_path: Path) -> None:
+    """`slowness`: how many times as long as in the recording everything takes.
+
+    tests/system/test_rolling_alerts.py has recorded it: two frontends, two selectors, a controller, two workers,
+    profiler and tuner, restarted one after the other under load.
+    """
+    recording = json.loads(RECORDING.read_text())
+    series, interval_s = recording["series"], slowness * recording["interval_s"]
+    restarted = [values for name, values in series.items() if name.startswith("up{")]
+    assert len(restarted) == 9
+    firing, scraped = 'count_over_time(ALERTS{alertstate="firing"}[1h])', "count_over_time(up[1h])"
+    expressions = ((f"count({firing}) or vector(0)", 0), (f"count({scraped})", len(restarted)))
+    test = {
+        "interval": f"{interval_s}s",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {"expr": text, "eval_time": "1h", "exp_samples": [{"labels": "{}", "value": value}]}
+            for text, value in expressions
+        ],
+    }
+    result = check_rules(tmp_path, test)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -341,6 +341,22 @@ def test_a_share_is_not_held_by_a_batch_whose_inputs_do_not_come(cancelled: bool
     assert not sent(controller, Outcome)
 
 
+def test_attempts_that_the_worker_has_not_begun_do_not_count() -> None:
+    """The worker may have no link to the holder yet. It then has no inputs, and cancels the batch."""
+    controller = a_controller("horologe", in_flight=1)
+    submit(controller, 1, budget_ms=10_000)
+    for now_ns in range(s(1), s(6), s(1)):
+        (infer,) = sent(controller, Infer)
+        controller.tick(now_ns)
+        assert sent(controller, Cancel, WORKER)
+        finish(controller, infer, now_ns, Status.CANCELLED)
+    (infer,) = sent(controller, Infer)
+    controller.tick(s(9))
+    finish(controller, infer, s(10), Status.CANCELLED)
+    assert [outcome.status for outcome in sent(controller, Outcome)] == [Status.REFUSED], "no worker has run it"
+    assert controller.pending() == 0
+
+
 def test_a_batch_with_rows_missing_says_nothing_of_a_full_one() -> None:
     controller = a_controller(in_flight=1)
     for number in range(10, 130, 10):

@@ -77,6 +77,14 @@ def test_every_panel_is_complete(path: Path, queries: Any) -> None:
     assert sum(len(panel["fieldConfig"]["defaults"]["thresholds"]["steps"]) > 1 for panel in panels) >= 2
 
 
+def test_latencies_that_link_to_traces_show_their_exemplars(queries: Any) -> None:
+    linked = ("horologe_request_seconds", "horologe_application_request_seconds", "horologe_slack_seconds")
+    for panel in (panel for path in DASHBOARDS for panel in queries.read_panels(path)):
+        shown = [target for target in panel["targets"] if target.get("exemplar")]
+        has_links = any(f"{name}_bucket" in target["expr"] for target in panel["targets"] for name in linked)
+        assert len(shown) == has_links, panel["title"]
+
+
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
 def test_queries_name_metrics_that_exist(path: Path) -> None:
     for name in NAME.findall(path.read_text()):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import struct
 import subprocess
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from exposition import read_samples, render_text
+from exposition import all_metrics, read_fields, read_samples, render_text
 from horologe_common.clock import ms, s, us
 from horologe_common.core.buckets import NATIVE_NS, classic_bounds
 from horologe_common.core.instruments import Histogram, Stats
@@ -21,22 +20,8 @@ from horologe_common.service.metrics import MetricsSettings, serve
 from horologe_common.service.process_stats import process_stats
 from selector_harness import ApplicationHarness
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 LATENCY = "horologe_request_seconds"
 PROMTOOL = shutil.which("promtool")
-
-
-def all_metrics() -> Stats:
-    """Return a series of every metric."""
-    stats = Stats()
-    for name, metric in METRICS.items():
-        if metric.kind == "histogram":
-            stats.observe(name, *metric.labels, value=ms(3) if name.endswith("_seconds") else 3)
-        else:
-            stats.set(name, *metric.labels, to=1)
-    return stats
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian package prometheus)")
@@ -170,34 +155,6 @@ def test_models_with_requests_keep_their_names_and_idle_ones_make_room() -> None
     assert groups[name] == {("one", "1"): 1, ("two", "1"): 5, (OTHER, ""): 7}
 
 
-def fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the fields of a protobuf message: an independent reader for the test."""
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = message[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while at < len(message):
-        tag = varint()
-        if tag & 7 == 0:
-            yield tag >> 3, varint()
-        elif tag & 7 == 1:
-            yield tag >> 3, struct.unpack("<d", message[at : at + 8])[0]
-            at += 8
-        else:
-            length = varint()
-            yield tag >> 3, message[at : at + length]
-            at += length
-
-
 def unpack_varints(packed: bytes) -> list[int]:
     values, value, shift = [], 0, 0
     for byte in packed:
@@ -217,7 +174,7 @@ def native_buckets(histogram: list[tuple[int, Any]]) -> dict[int, int]:
     """Return the counts by index of a Histogram message."""
     deltas = [unzigzag(value) for key, packed in histogram if key == 13 for value in unpack_varints(packed)]
     buckets, index, count = {}, 0, 0
-    for span in (dict(fields(value)) for key, value in histogram if key == 12):
+    for span in (dict(read_fields(value)) for key, value in histogram if key == 12):
         index += unzigzag(span[1])
         for _ in range(span[2]):
             count += deltas.pop(0)
@@ -232,11 +189,11 @@ def test_native_buckets_hold_the_values_between_their_bounds() -> None:
     values = [0, us(5), NATIVE_NS[0] + 1, us(100), us(101), ms(3), s(1), s(60), s(1000)]
     for value in values:
         stats.observe(LATENCY, "m", "1", value=value)
-    page = protobuf_exposition.render(group_series([stats]))
-    ((_, message),) = fields(b"\x0a" + page)  # as the first field of a message: each family follows its length
-    family = dict(fields(message))
+    page = protobuf_exposition.render(group_series([stats]), 0)
+    ((_, message),) = read_fields(b"\x0a" + page)  # as the first field of a message: each family follows its length
+    family = dict(read_fields(message))
     assert (family[1].decode(), family[3]) == (LATENCY, 4)
-    histogram = list(fields(dict(fields(family[4]))[7]))
+    histogram = list(read_fields(dict(read_fields(family[4]))[7]))
     numbers = dict(histogram)
     assert numbers[1] == len(values)
     assert unzigzag(numbers[5]) == 3

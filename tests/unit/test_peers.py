@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.transport.peers import Peers, Route
-from horologe_common.wire import PROTOCOL, Hello, Rejected, Welcome
+from horologe_common.wire import PROTOCOL, Directory, Hello, Rejected, Welcome
 
 FIRST, SECOND, DIALLED = (Route(name, identity) for name, identity in (("r", b"1"), ("r", b"2"), ("d", None)))  # type: ignore[arg-type]
 
 
 class Ends:
-    """The peers of `controller/0#1`, and what they send and report."""
+    """The peers of a process with one core, and what they send and report."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "controller/0#1") -> None:
         self.sent: list[tuple[Route, Any]] = []
         self.refused: list[tuple[Route, str]] = []
         self.peers = Peers(
@@ -25,7 +27,7 @@ class Ends:
             lambda route, reason: self.refused.append((route, reason)),
             lambda endpoints: None,
         )
-        self.peers.addresses = ("controller/0#1",)
+        self.peers.addresses = (address,)
 
     def hello(self, route: Route, *addresses: str) -> Any:
         """Return the answer to a Hello."""
@@ -90,3 +92,21 @@ def test_a_rejected_packet_does_not_end_the_link_and_a_client_cannot_end_one() -
     assert ends.refused == []
     ends.peers.on_handshake(FIRST, Rejected(int(Status.LOST), "no heartbeat"), public=False)
     assert ends.refused == [(FIRST, "silent")]
+
+
+def test_workers_get_a_directory_of_the_present_holders() -> None:
+    """Without it, workers would resolve the name of a holder that has ended, again and again."""
+    ends = Ends()
+    ends.peers.on_handshake(FIRST, Hello(PROTOCOL, ("worker/0#a",), "host", "", ("worker",)), public=False)
+    ends.peers.on_handshake(SECOND, Hello(PROTOCOL, ("frontend/0#a",), "host", "tcp://f:1"), public=False)
+    ends.peers.on_router_disconnected(SECOND)
+    directories = [message.endpoints for to, message in ends.sent if to == FIRST and isinstance(message, Directory)]
+    assert directories == [(), ("tcp://f:1",), ()]
+
+
+@pytest.mark.parametrize("address", ["frontend/0#1", "selector/0#1", "profiler/0#1"])
+def test_a_process_without_the_controller_sends_no_directory(address: str) -> None:
+    """It is not linked to all holders, and a worker would not connect again to those that it does not name."""
+    ends = Ends(address)
+    ends.peers.on_handshake(FIRST, Hello(PROTOCOL, ("worker/0#a",), "host", "", ("worker",)), public=False)
+    assert [type(message) for _, message in ends.sent] == [Welcome]

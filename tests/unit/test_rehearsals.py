@@ -207,6 +207,24 @@ def test_a_failed_rehearsal_changes_nothing_and_is_logged_once() -> None:
     assert (entry.event, entry.text) == ("rehearsal failed", "no memory")
 
 
+def test_metrics_are_those_of_the_last_rehearsal_and_counters_start_at_zero() -> None:
+    bench = Bench()
+    counted, served = "horologe_tuner_rehearsals_total", "horologe_tuner_rehearsal_served"
+
+    def values(name: str) -> dict[str, float]:
+        return {key[1]: value for key, value in bench.tuner.stats.values.items() if key[0] == name}
+
+    assert values(counted) == {"kept": 0, "changed": 0, "failed": 0}
+    bench.rehearse(scores_of(horologe=90, orloj=95))
+    assert values(served) == {"horologe": 0.9, "orloj": 0.95}
+    bench.rehearse(scores_of(horologe=80, orloj=95, edf=40))
+    bench.rehearse(scores_of(horologe=85, orloj=95))
+    assert values(served) == {"horologe": 0.85, "orloj": 0.95}
+    bench.rehearse(RehearsalScores(error="no memory"))
+    assert values(served) == {}
+    assert values(counted) == {"kept": 2, "changed": 1, "failed": 1}
+
+
 def test_in_a_dry_run_changes_are_only_reported() -> None:
     bench = Bench(dry_run=True)
     assert bench.rehearse(scores_of(horologe=90, orloj=95)) == []

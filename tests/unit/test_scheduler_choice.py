@@ -33,6 +33,7 @@ from horologe_controller.core.runtime_distributions import (
     SoloDistribution,
     store_distributions,
 )
+from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import ControllerSettings
 
 FRONTEND, SELECTOR, WORKER, TUNER = "frontend/0#1", "selector/0#1", "worker/0#1", "tuner/0#1"
@@ -79,6 +80,12 @@ def test_a_tuner_changes_the_scheduler_and_operators_see_why() -> None:
     assert controller.stats.values["horologe_scheduler_active", "horologe"] == 0
 
 
+def test_the_first_change_of_the_scheduler_is_an_increase_of_its_counter() -> None:
+    before = a_controller().stats.values
+    assert {name: before[SWITCHED, name] for name in SCHEDULERS} == dict.fromkeys(SCHEDULERS, 0)
+    assert not any(key[0] == SWITCHED for key in a_controller("edf").stats.values)
+
+
 def test_without_its_tuner_the_controller_returns_to_the_default() -> None:
     controller = a_controller()
     use(controller, "edf")
@@ -102,7 +109,7 @@ def test_other_changes_are_ignored(scheduler: str, sender: str, name: str, value
     controller = a_controller(scheduler)
     use(controller, name, sender, **values)
     assert described(controller).scheduler.endswith("horologe")
-    assert (SWITCHED, name) not in controller.stats.values
+    assert not controller.stats.values.get((SWITCHED, name))
 
 
 def test_settings_change_with_the_scheduler_and_the_configured_ones_come_back() -> None:

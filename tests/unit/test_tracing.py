@@ -9,6 +9,7 @@ import pytest
 from builders import a_predict, a_report, sent, some_bytes
 from frontend_builders import CLIENT, NOW, SELECTOR, connected_frontend
 from horologe_common.clock import ms, s
+from horologe_common.core.instruments import Exemplar
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.core.tracing import TRACER, RateLimit, Span, TraceContext, derive_context, parse_traceparent
 from horologe_common.status import Status
@@ -79,6 +80,30 @@ def test_a_request_that_its_sender_traces_has_a_span_of_the_same_trace() -> None
     assert (span.name, span.trace_id, span.span_id, span.parent_id) == ("predict", TRACE, context.span_id, PARENT)
     assert (span.begin_ns, span.end_ns, span.error) == (NOW, NOW + ms(7), "REFUSED: no room")
     assert span.attributes["horologe.slack_ms"] == 93.0
+
+
+def exemplars_of(frontend: Frontend, name: str, *labels: str) -> list[Exemplar]:
+    frontend.refresh_stats()
+    return list(frontend.stats.histograms[name, *labels].exemplars.values())
+
+
+def test_latency_and_slack_of_a_traced_request_link_to_its_trace() -> None:
+    frontend = traced_frontend()
+    for number, traceparent in ((1, ""), (2, TRACEPARENT), (3, "")):
+        query = send_predict(frontend, number, traceparent=traceparent)
+        frontend.handle(NOW + ms(7 * number), SELECTOR, Answer(query.id, 0), ())
+    at_ns = NOW + ms(14)
+    assert exemplars_of(frontend, "horologe_request_seconds", "one", "1") == [Exemplar(TRACE, ms(14), at_ns)]
+    assert exemplars_of(frontend, "horologe_slack_seconds", "one", "1") == [Exemplar(TRACE, ms(86), at_ns)]
+
+
+def test_a_failed_request_has_an_exemplar_of_its_latency_only() -> None:
+    frontend = traced_frontend()
+    for number, status in ((1, Status.OK), (2, Status.REFUSED)):
+        query = send_predict(frontend, number, traceparent=TRACEPARENT if status else "")
+        frontend.handle(NOW + ms(7), SELECTOR, Answer(query.id, status), ())
+    assert exemplars_of(frontend, "horologe_request_seconds", "one", "1") == [Exemplar(TRACE, ms(7), NOW + ms(7))]
+    assert exemplars_of(frontend, "horologe_slack_seconds", "one", "1") == []
 
 
 def test_other_requests_are_traced_as_samples() -> None:

@@ -45,6 +45,7 @@ ROWS = [
                 Query(
                     quantile(0.99, "horologe_application_request_seconds", APPLICATION, "application"),
                     "{{application}}",
+                    exemplars=True,
                 ),
             ),
             graph(

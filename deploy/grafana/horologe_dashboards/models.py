@@ -50,13 +50,13 @@ ROWS = [
                 "Latency, p99",
                 "Arrival to answer at the frontend.",
                 "s",
-                Query(quantile(0.99, "horologe_request_seconds", MODEL, "model"), "{{model}}"),
+                Query(quantile(0.99, "horologe_request_seconds", MODEL, "model"), "{{model}}", exemplars=True),
             ),
             graph(
                 "Slack, p1",
                 "Time left until the deadline, the least 1% of the requests answered in time.",
                 "s",
-                Query(quantile(0.01, "horologe_slack_seconds", MODEL, "model"), "{{model}}"),
+                Query(quantile(0.01, "horologe_slack_seconds", MODEL, "model"), "{{model}}", exemplars=True),
             ),
             graph(
                 "Queueing delay, mean",

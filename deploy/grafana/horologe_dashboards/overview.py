@@ -62,7 +62,7 @@ ROWS = [
                 "Arrival to answer at the frontend, with refused requests.",
                 "s",
                 Query(quantile(0.5, "horologe_request_seconds"), "p50"),
-                Query(quantile(0.99, "horologe_request_seconds"), "p99"),
+                Query(quantile(0.99, "horologe_request_seconds"), "p99", exemplars=True),
                 Query(quantile(0.999, "horologe_request_seconds"), "p99.9"),
             ),
         ],
@@ -74,7 +74,7 @@ ROWS = [
                 "Slack",
                 "Time left until the deadline, for requests answered in time: the least 1% and half.",
                 "s",
-                Query(quantile(0.01, "horologe_slack_seconds"), "p1"),
+                Query(quantile(0.01, "horologe_slack_seconds"), "p1", exemplars=True),
                 Query(quantile(0.5, "horologe_slack_seconds"), "p50"),
             ),
             graph(

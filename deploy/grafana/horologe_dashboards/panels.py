@@ -41,10 +41,14 @@ GREEN, ORANGE, RED = "green", "orange", "red"
 
 
 class Query(NamedTuple):
-    """A PromQL expression, and the legend of its series as a template of labels."""
+    """A PromQL expression, and the legend of its series as a template of labels.
+
+    `exemplars`: also show the exemplars of its histogram, as points that link to traces.
+    """
 
     expression: str
     legend: str = ""
+    exemplars: bool = False
 
 
 class Limits(NamedTuple):
@@ -130,5 +134,7 @@ def _thresholds(limits: Limits) -> builders.ThresholdsConfig:
 def _add_queries(panel: Panel, queries: Sequence[Query]) -> Panel:
     for number_, query in enumerate(queries):
         target = prometheus.Dataquery().expr(query.expression).legend_format(query.legend or "__auto")
+        if query.exemplars:
+            target = target.exemplar(True)
         panel = panel.with_target(target.ref_id(chr(ord("A") + number_)).datasource(SOURCE))
     return panel

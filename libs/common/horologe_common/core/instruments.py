@@ -7,7 +7,7 @@ import math
 from collections import deque
 from functools import lru_cache
 from itertools import accumulate, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_common.clock import NEVER_NS, s
 from horologe_common.core.buckets import BUCKETS_NS, bucket_bounds
@@ -120,6 +120,14 @@ class RollingQuantile:
             del ordered[bisect.bisect_left(ordered, samples.popleft()[1])]
 
 
+class Exemplar(NamedTuple):
+    """A value of a histogram that belongs to a traced request. `at_ns` is this process's monotonic clock."""
+
+    trace_id: str
+    value: int
+    at_ns: int
+
+
 class Histogram:
     """A histogram: counts by bucket, their sum, and quantiles with the precision of a bucket."""
 
@@ -127,6 +135,8 @@ class Histogram:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0
+        self.exemplars: dict[int, Exemplar] = {}
+        """The last exemplar of a bucket, by its position in `counts`. Empty without tracing."""
 
     @property
     def total(self) -> int:
@@ -138,10 +148,15 @@ class Histogram:
         self.counts[bisect.bisect_left(self.bounds, value)] += 1
         self.sum += value
 
+    def add_exemplar(self, exemplar: Exemplar) -> None:
+        """Keep the exemplar of a value that was added. It replaces the one of its bucket."""
+        self.exemplars[bisect.bisect_left(self.bounds, exemplar.value)] = exemplar
+
     def merge(self, other: Histogram) -> None:
         """Add the values of a histogram with the same bounds."""
         self.counts = [mine + its for mine, its in zip(self.counts, other.counts, strict=True)]
         self.sum += other.sum
+        self.exemplars |= other.exemplars
 
     def cumulative_counts(self, positions: Iterable[int]) -> list[int]:
         """Return the number of values up to each of these bounds, and that of all values.

@@ -1,4 +1,4 @@
-"""Metrics of a process in Prometheus' text format.
+"""Metrics of a process in Prometheus' text format, and in that of OpenMetrics 1.0 with exemplars.
 
 prometheus-client writes the same format at 15 times the CPU time, while it holds the interpreter lock that the event
 loop needs (docs/observing.md#cost-of-metrics).
@@ -6,6 +6,7 @@ loop needs (docs/observing.md#cost-of-metrics).
 
 from __future__ import annotations
 
+import bisect
 from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.core.buckets import classic_bounds, classic_positions
@@ -13,14 +14,18 @@ from horologe_common.core.instruments import Histogram
 from horologe_common.service.metric_definitions import METRICS, MODEL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from horologe_common.core.instruments import Stats
+    from horologe_common.core.instruments import Exemplar, Stats
 
     Labels = tuple[str, ...]
     Groups = dict[str, dict[Labels, float | Histogram]]
     """Metric name -> label values -> value."""
 
+TEXT = "text/plain"
+TEXT_CONTENT_TYPE = f"{TEXT}; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text"
+OPENMETRICS_CONTENT_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 TRITON_PATH = "/metrics/triton"
 TRITON_SUFFIX = "_us"
 """Triton's names with this suffix have a page of their own: `promtool check metrics` rejects abbreviated units."""
@@ -108,27 +113,45 @@ class _Lines(NamedTuple):
 
 
 class TextPage:
-    """Writes the text format. The beginnings of lines are kept from one page to the next."""
-
-    CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+    """Writes both text formats. The beginnings of lines are kept from one page to the next."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[str, Labels], _Lines] = {}
 
     def render(self, groups: Groups) -> bytes:
-        """Return the page. Durations of histograms are converted to seconds."""
+        """Return the page in Prometheus' format. Durations of histograms are converted to seconds."""
+        return self._render(groups, _text_header, None).encode()
+
+    def render_openmetrics(self, groups: Groups, wall_offset_ns: int) -> bytes:
+        """Return the page in the format of OpenMetrics. `wall_offset_ns`: Unix time minus the monotonic clock."""
+        return (self._render(groups, _openmetrics_header, wall_offset_ns) + "# EOF\n").encode()
+
+    def _render(self, groups: Groups, header: Callable[[str], str], wall_offset_ns: int | None) -> str:
+        """Return the lines of all series, with exemplars if there is an offset."""
         known, self._lines = self._lines, {}
         parts: list[str] = []
         for name, series in groups.items():
-            metric = METRICS[name]
-            parts.append(f"# HELP {name} {_escape_help(metric.help)}\n# TYPE {name} {metric.kind}\n")
+            parts.append(header(name))
             for labels, value in series.items():
                 lines = self._lines[name, labels] = known.get((name, labels)) or _create_lines(name, labels)
                 if isinstance(value, Histogram):
-                    parts += _histogram_lines(name, lines, value)
+                    parts += _histogram_lines(name, lines, value, wall_offset_ns)
                 else:
                     parts.append(f"{lines.value}{value if type(value) is int else float(value)}\n")
-        return "".join(parts).encode()
+        return "".join(parts)
+
+
+def _text_header(name: str) -> str:
+    metric = METRICS[name]
+    return f"# HELP {name} {_escape_help(metric.help)}\n# TYPE {name} {metric.kind}\n"
+
+
+def _openmetrics_header(name: str) -> str:
+    """Return help and type. A counter's family has the name without `_total`."""
+    metric = METRICS[name]
+    family = name.removesuffix("_total") if metric.kind == "counter" else name
+    kind = "unknown" if metric.kind == "untyped" else metric.kind
+    return f"# HELP {family} {_escape(metric.help)}\n# TYPE {family} {kind}\n"
 
 
 def _create_lines(name: str, labels: Labels) -> _Lines:
@@ -144,10 +167,27 @@ def _create_lines(name: str, labels: Labels) -> _Lines:
     return _Lines(f"{name}_count{braces} ", buckets, f"{name}_sum{braces} ")
 
 
-def _histogram_lines(name: str, lines: _Lines, histogram: Histogram) -> list[str]:
+def _histogram_lines(name: str, lines: _Lines, histogram: Histogram, wall_offset_ns: int | None) -> list[str]:
     counts = histogram.cumulative_counts(classic_positions(name))
+    scale = bucket_scale(name)
     text = [f"{line}{count}\n" for line, count in zip(lines.buckets, counts, strict=True)]
-    return [*text, f"{lines.sum}{histogram.sum / bucket_scale(name)}\n", f"{lines.value}{counts[-1]}\n"]
+    if wall_offset_ns is not None:
+        for at, exemplar in latest_exemplars(name, histogram).items():
+            time_s = (exemplar.at_ns + wall_offset_ns) / 1e9
+            mark = f'{{trace_id="{exemplar.trace_id}"}} {exemplar.value / scale} {time_s:.3f}'
+            text[at] = f"{text[at][:-1]} # {mark}\n"
+    return [*text, f"{lines.sum}{histogram.sum / scale}\n", f"{lines.value}{counts[-1]}\n"]
+
+
+def latest_exemplars(name: str, histogram: Histogram) -> dict[int, Exemplar]:
+    """Return the latest exemplar of each classic bucket that has one, by the position of the bucket."""
+    positions = classic_positions(name)
+    latest: dict[int, Exemplar] = {}
+    for position, exemplar in list(histogram.exemplars.items()):
+        at = bisect.bisect_left(positions, position)
+        if at not in latest or latest[at].at_ns < exemplar.at_ns:
+            latest[at] = exemplar
+    return latest
 
 
 def bucket_scale(name: str) -> float:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from horologe_common.clock import monotonic_ns, s
 from horologe_common.service import protobuf_exposition
-from horologe_common.service.exposition import TRITON_PATH, ModelLimit, TextPage, group_series
+from horologe_common.service.exposition import (
+    OPENMETRICS,
+    OPENMETRICS_CONTENT_TYPE,
+    TEXT,
+    TEXT_CONTENT_TYPE,
+    TRITON_PATH,
+    ModelLimit,
+    TextPage,
+    group_series,
+)
 from horologe_common.service.metrics_server import MetricsServer
 from horologe_common.service.settings import SettingsError
 
@@ -16,6 +28,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from horologe_common.core.instruments import Stats
+    from horologe_common.service.exposition import Groups
+
+CONTENT_TYPES = {
+    TEXT: TEXT_CONTENT_TYPE,
+    OPENMETRICS: OPENMETRICS_CONTENT_TYPE,
+    protobuf_exposition.MEDIA_TYPE: protobuf_exposition.CONTENT_TYPE,
+}
+QUALITY = re.compile(r";\s*q=([01](?:\.\d*)?)\s*(?:;|$)")
+CLOCK_STEP_NS = s(0.1)
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,6 +55,7 @@ class MetricsPages:
         self._lock = threading.Lock()
         self._limit = ModelLimit()
         self._text = TextPage()
+        self._wall_offset_ns = 0
 
     def __call__(self, environ: Any, start: Any) -> Iterable[bytes]:
         """Answer a request. Paths other than those of probes get the metrics."""
@@ -45,10 +67,36 @@ class MetricsPages:
         with self._lock:
             groups = group_series(self._stats(), triton=path == TRITON_PATH)
             self._limit.fold(groups)
-            native = protobuf_exposition.MEDIA_TYPE in accept
-            page = protobuf_exposition.render(groups) if native else self._text.render(groups)
-        start("200 OK", [("Content-Type", protobuf_exposition.CONTENT_TYPE if native else TextPage.CONTENT_TYPE)])
+            media_type = choose_format(accept)
+            page = self._render(media_type, groups)
+        start("200 OK", [("Content-Type", CONTENT_TYPES[media_type]), ("Vary", "Accept")])
         return [page]
+
+    def _render(self, media_type: str, groups: Groups) -> bytes:
+        """Return the page. Call it with the lock.
+
+        The clocks' offset is kept until the wall clock is set: Prometheus stores an exemplar again if its time differs.
+        """
+        if media_type == TEXT:
+            return self._text.render(groups)
+        offset_ns = time.time_ns() - monotonic_ns()
+        if abs(offset_ns - self._wall_offset_ns) > CLOCK_STEP_NS:
+            self._wall_offset_ns = offset_ns
+        if media_type == OPENMETRICS:
+            return self._text.render_openmetrics(groups, self._wall_offset_ns)
+        return protobuf_exposition.render(groups, self._wall_offset_ns)
+
+
+def choose_format(accept: str) -> str:
+    """Return the media type that a header `Accept` prefers (RFC 9110, 12.5.1), and Prometheus' text by default."""
+    best, highest = TEXT, 0.0
+    for item in accept.split(","):
+        media_type = item.partition(";")[0].strip().lower()
+        match = QUALITY.search(item)
+        quality = float(match[1]) if match else 1.0
+        if media_type in CONTENT_TYPES and quality > highest:
+            best, highest = media_type, quality
+    return best
 
 
 def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], ready: Callable[[], bool]) -> Any:

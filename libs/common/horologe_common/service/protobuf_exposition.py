@@ -6,10 +6,12 @@ prometheus/client_model, io/prometheus/client/metrics.proto.
 
 from __future__ import annotations
 
+import math
 import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from horologe_common.clock import s
 from horologe_common.core.buckets import (
     FIRST_NATIVE,
     NATIVE_SCHEMA,
@@ -18,12 +20,13 @@ from horologe_common.core.buckets import (
     native_positions,
 )
 from horologe_common.core.instruments import Histogram
-from horologe_common.service.exposition import bucket_scale
+from horologe_common.service.exposition import bucket_scale, latest_exemplars
 from horologe_common.service.metric_definitions import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horologe_common.core.instruments import Exemplar
     from horologe_common.service.exposition import Groups
 
 MEDIA_TYPE = "application/vnd.google.protobuf"
@@ -33,8 +36,11 @@ TYPES = {"counter": (0, 3), "gauge": (1, 2), "untyped": (3, 5), "histogram": (4,
 ZERO_THRESHOLD = 2.0 ** (FIRST_NATIVE / 2**NATIVE_SCHEMA)
 
 
-def render(groups: Groups) -> bytes:
-    """Return the page. Histograms of durations have native buckets beside the classic ones."""
+def render(groups: Groups, wall_offset_ns: int) -> bytes:
+    """Return the page. Histograms of durations have native buckets beside the classic ones.
+
+    `wall_offset_ns`: Unix time minus the monotonic clock, for the times of exemplars.
+    """
     page = bytearray()
     for name, series in groups.items():
         metric = METRICS[name]
@@ -42,24 +48,40 @@ def render(groups: Groups) -> bytes:
         family = bytearray(_text(1, name) + _text(2, metric.help) + _number(3, kind))
         for labels, value in series.items():
             pairs = [_text(1, key) + _text(2, label) for key, label in zip(metric.labels, labels, strict=True)]
-            content = _histogram(name, value) if isinstance(value, Histogram) else _double(1, value)
+            content = _histogram(name, value, wall_offset_ns) if isinstance(value, Histogram) else _double(1, value)
             family += _bytes(4, b"".join([_bytes(1, pair) for pair in pairs]) + _bytes(field, content))
         page += _varint(len(family)) + family
     return bytes(page)
 
 
-def _histogram(name: str, histogram: Histogram) -> bytes:
-    """Return a Histogram. With native buckets, its total must be their sum, or Prometheus drops it."""
+def _histogram(name: str, histogram: Histogram, wall_offset_ns: int) -> bytes:
+    """Return a Histogram. With native buckets, its total must be their sum, or Prometheus drops it.
+
+    Only a histogram with exemplars has a bucket +Inf, which can have one.
+    """
     scale = bucket_scale(name)
-    *counts, total = histogram.cumulative_counts(classic_positions(name))
+    counts = histogram.cumulative_counts(classic_positions(name))
+    total = counts[-1]
+    exemplars = latest_exemplars(name, histogram)
+    bounds = [*classic_bounds(name), *([math.inf] if exemplars else [])]
     parts = [_double(2, histogram.sum / scale)]
-    for bound, count in zip(classic_bounds(name), counts, strict=True):
-        parts.append(_bytes(3, _number(1, count) + _double(2, bound / scale)))
+    for at, (bound, count) in enumerate(zip(bounds, counts, strict=False)):
+        bucket = _number(1, count) + _double(2, bound / scale)
+        if at in exemplars:
+            bucket += _bytes(3, _exemplar(exemplars[at], scale, wall_offset_ns))
+        parts.append(_bytes(3, bucket))
     if scale > 1:
         cumulative = [0, *histogram.cumulative_counts(native_positions(name))]
         total = cumulative[-1]
         parts.append(_native_buckets([after - before for before, after in pairwise(cumulative)]))
     return b"".join([_number(1, total), *parts])
+
+
+def _exemplar(exemplar: Exemplar, scale: float, wall_offset_ns: int) -> bytes:
+    """Return an Exemplar: its label, its value, and its time as google.protobuf.Timestamp."""
+    seconds, ns = divmod(exemplar.at_ns + wall_offset_ns, s(1))
+    label = _text(1, "trace_id") + _text(2, exemplar.trace_id)
+    return _bytes(1, label) + _double(2, exemplar.value / scale) + _bytes(3, _number(1, seconds) + _number(2, ns))
 
 
 def _native_buckets(counts: Sequence[int]) -> bytes:

@@ -105,10 +105,13 @@ class Peers:
 
     def on_router_disconnected(self, route: Route, reason: str = "closed") -> None:
         """Disconnect the cores or the client behind a connection of a ROUTER."""
-        if hello := self._hellos.pop(route, None):
+        hello = self._hellos.pop(route, None)
+        if hello:
             self._record_loss(hello.addresses, reason)
         for address in [address for address, other in self.routes.items() if other == route]:
             self._disconnect_core(address)
+        if hello and hello.endpoint:
+            self._send_directory()
 
     def on_handshake_failed(self, event: str) -> None:
         """Record that ZeroMQ's own handshake has failed: other keys, or a peer that is not of ZeroMQ."""
@@ -200,7 +203,13 @@ class Peers:
         return ""
 
     def _send_directory(self) -> None:
-        """Send the endpoints of all holders to every peer with a worker."""
+        """Send the endpoints of all holders to every peer with a worker, if this process has the controller.
+
+        All holders are linked to the controller. Workers follow the last Directory: one from a frontend would lack the
+        other holders, and a worker would not connect to them again.
+        """
+        if "controller" not in map(role, self.addresses):
+            return
         endpoints = tuple(dict.fromkeys(hello.endpoint for hello in self._hellos.values() if hello.endpoint))
         for route, hello in list(self._hellos.items()):
             if "worker" in hello.capabilities:

@@ -43,7 +43,7 @@ class Welcome(Message, frozen=True, tag=11):
 
 
 class Directory(Message, frozen=True, tag=12):
-    """Endpoints of all holders. A process with a worker connects to those that are new to it."""
+    """Endpoints of all holders. From the controller. A process with a worker connects to those that are new to it."""
 
     endpoints: tuple[str, ...]
 

@@ -31,6 +31,8 @@ class SchedulerChoice:
         """Settings that the next turn adopts."""
         self._configured = self.settings
         self._stats = stats
+        if self.automatic:
+            stats.create_counters("horologe_scheduler_switches_total", SCHEDULERS)
 
     @property
     def name(self) -> str:

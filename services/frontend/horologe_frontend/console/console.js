@@ -204,14 +204,15 @@ function rows() {
 }
 
 function visible() {
-  const end = viewEnd(), begin = end - spanMs();
+  const end = viewEnd(), begin = end - spanMs(), newest = state.frozenAt ?? state.now;
   return {
     begin, end,
     actions: state.actions.filter((action) => Math.max(action.end, action.planEnd) >= begin
       && Math.min(action.begin, action.planBegin) <= end && isActionShown(action)),
     refusals: state.refusals.filter((one) => one.at >= begin - 50 && one.at <= end && isShown(one.model)),
     // a frame counts whole: a view shorter than a frame shows the numbers of that frame
-    frames: state.frames.filter((frame) => frame.at > begin && frame.at - 1000 * frame.seconds < end),
+    frames: state.frames.filter((frame) => frame.at > begin && frame.at - 1000 * frame.seconds < end
+      && frame.at <= newest),
   };
 }
 

@@ -231,8 +231,8 @@ class Frontend:
             answer = msgspec.structs.replace(answer, id=request.client_id, inputs_retained=False)
             self.out.append(Out(request.client, answer, buffers))
         self._metrics.count_finished(now_ns, request, answer)
-        if self.tracer is not None:
-            self.tracer.finish_request(now_ns, request, answer)
+        if self.tracer is not None and (trace_id := self.tracer.finish_request(now_ns, request, answer)):
+            self._metrics.add_exemplar(now_ns, request, answer, trace_id)
         if self._shares.windows:
             for released in self._shares.on_finished(now_ns, request, answer):
                 self._send_query(now_ns, released)

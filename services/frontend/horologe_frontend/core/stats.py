@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from horologe_common.core.buckets import bucket_bounds
-from horologe_common.core.instruments import Histogram, ModelCounters, Stats
+from horologe_common.core.instruments import Exemplar, Histogram, ModelCounters, Stats
 from horologe_common.status import Status
 
 if TYPE_CHECKING:
@@ -129,6 +129,15 @@ class StatsByModel:
             batch.rows += rows
             batch.rows_exec_ns += rows * exec_ns
 
+    def add_exemplar(
+        self, now_ns: int, spec: ModelSpec, answer: Answer, total_ns: int, slack_ns: int, trace_id: str
+    ) -> None:
+        """Link an answer that was counted to its trace."""
+        stats = self._models[spec.key]
+        stats.latency.add_exemplar(Exemplar(trace_id, total_ns, now_ns))
+        if answer.status == OK:
+            stats.slack.add_exemplar(Exemplar(trace_id, slack_ns, now_ns))
+
     def publish(self, stats: Stats, failures: ModelCounters) -> None:
         """Set the metrics that are computed from these statistics. Called on the exporter's thread."""
         for key, model in list(self._models.items()):
@@ -194,6 +203,14 @@ class RequestMetrics:
             self.stats.observe(f"{APPLICATION_PREFIX}request_seconds", spec.name, value=total_ns)
             if answer.defaulted:
                 self.stats.count(f"{APPLICATION_PREFIX}defaulted_total", spec.name)
+
+    def add_exemplar(self, now_ns: int, request: Request, answer: Answer, trace_id: str) -> None:
+        """Link the latency and the slack of a traced request to its trace, after `count_finished`."""
+        total_ns, slack_ns = now_ns - request.arrival_ns, request.deadline_ns - now_ns
+        if request.application is None:
+            self.stats_by_model.add_exemplar(now_ns, request.spec, answer, total_ns, slack_ns, trace_id)
+        elif histogram := self.stats.histograms.get((f"{APPLICATION_PREFIX}request_seconds", request.spec.name)):
+            histogram.add_exemplar(Exemplar(trace_id, total_ns, now_ns))
 
     def replace_applications(self, withdrawn: Iterable[str]) -> None:
         """Create the counters of failures of the declared applications, and remove the metrics of withdrawn ones.

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from horologe_controller.settings import ControllerSettings
 
 ATTEMPTS = 3
-"""Limit of attempts per request. After two lost workers, the request itself may be the reason."""
+"""Limit of attempts per request, without those that have not begun. After two lost workers, the request itself may be
+the reason."""
 RETURN_PART = 4
 """At most 1/4 of a budget is reserved for the return latency: one stalled result must not refuse requests that have
 enough time."""
@@ -248,7 +249,9 @@ class RequestLifecycle:
         """Finish or requeue each request of an INFER that has ended."""
         failed, retried = {row.id: row.status for row in result.rows}, []
         for row, request in enumerate(action.requests):
-            if request.action_id != action.id:  # finished already, or planned again in another action
+            if request.action_id != action.id:  # finished already, or planned again because the action was overdue
+                if result.status == Status.CANCELLED:
+                    request.withdraw_attempt()
                 continue
             status = failed.get(row, result.status)
             if status in ANSWERED:

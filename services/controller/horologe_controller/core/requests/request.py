@@ -51,6 +51,15 @@ class Request(msgspec.Struct, eq=False):
     check_ns: int | None = None
     """When the queued request must be checked for being too late; None: not again."""
 
+    def withdraw_attempt(self) -> None:
+        """Discount an attempt: its action was overdue, and the worker has cancelled it before the EXEC began.
+
+        The inputs may not have reached the worker. The deadline limits such attempts.
+        """
+        self.attempts -= 1
+        if not self.attempts:
+            self.failure = Status.REFUSED
+
     def __lt__(self, other: Request) -> bool:
         """Order requests by arrival, so that they can be keys of an `IndexedHeap`."""
         return self.id < other.id

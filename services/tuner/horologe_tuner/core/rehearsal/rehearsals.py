@@ -37,6 +37,7 @@ than in any block of its rehearsal: the traffic is of another kind now."""
 MISMATCH = 0.1
 """Without confidence in the replay there is no change to another scheduler: if the controller has run a part of the
 requests since the last rehearsal that differs by more than this from what the scheduler in use serves in the replay."""
+RESULTS = ("kept", "changed", "failed")
 ANSWER_NS = s(10)
 """Time after which a controller that has not described its scheduling is asked again."""
 
@@ -72,6 +73,8 @@ class Rehearsals:
         """Requests that have ended since the last check of the scheduler in use."""
         self._live = [0, 0]
         """Requests that have run and that were refused, since the last rehearsal or change."""
+        if process:
+            stats.create_counters("horologe_tuner_rehearsals_total", RESULTS)
 
     def connect(self, now_ns: int, controller: str) -> None:
         """Start again with another controller, which uses the default. No address: the controller is lost."""
@@ -173,6 +176,7 @@ class Rehearsals:
 
     def _count(self, result: str) -> None:
         self._stats.count("horologe_tuner_rehearsals_total", result)
+        self._stats.remove_values("horologe_tuner_rehearsal_served")
         for name in self._scores.in_time:
             self._stats.set("horologe_tuner_rehearsal_served", name, to=share_served(self._scores, name))
 
