@@ -52,6 +52,7 @@ def count_accepted(listener: socket.socket, stack: ExitStack) -> int:
 @pytest.mark.parametrize(("first", "second"), [(False, False), (True, False), (False, True)])
 def test_a_client_port_is_shared_only_if_both_frontends_set_it(first: bool, second: bool) -> None:
     with listen("tcp://127.0.0.1:0", reuse_port=first) as listener:
+        listener.listen()
         host, port = address_of(listener)
         with pytest.raises(OSError, match="in use"):
             listen(f"tcp://{host}:{port}", reuse_port=second)

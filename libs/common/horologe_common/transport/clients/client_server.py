@@ -237,21 +237,25 @@ def listen(endpoint: str, reuse_port: bool) -> socket.socket:
     scheme, _, place = endpoint.partition("://")
     if scheme == "ipc":
         listener = socket.socket(socket.AF_UNIX)
+        address: str | tuple[str, int] = place
         if place.startswith("@"):  # an abstract socket has no file (zmq_ipc(7))
-            listener.bind("\0" + place[1:])
+            address = "\0" + place[1:]
         else:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(place)
-            listener.bind(place)
     elif scheme == "tcp":
-        host, port = _split_tcp(place)
-        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        address = _split_tcp(place)
+        listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if reuse_port:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((host, port))
     else:
         raise ValueError("wanted tcp://HOST:PORT or ipc://PATH")
+    try:
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
     listener.setblocking(False)
     return listener
 
