@@ -111,3 +111,11 @@ def test_a_request_without_a_chance_does_not_keep_the_others_of_its_turn_out() -
     refusals = desk.ask_together("a", 100, 1, 100)
     assert [refusal.request.id for refusal in refusals] == [2]
     assert len(desk.scheduler) == 2
+
+
+def test_requests_that_come_too_late_for_a_full_batch_are_not_ahead() -> None:
+    """A full batch takes 9.5 ms: those due within 9 ms will be given up or run in a smaller one."""
+    desk = Desk(("a",))
+    admitted = sum(desk.ask("a", 9) is None for _ in range(100))
+    assert admitted >= 1
+    assert [desk.ask("a", 10) for _ in range(12)] == [None] * 12

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue
 
-LEEWAY = 1.1
-"""Factor of the work ahead of a request. With 1, what is admitted under overload ends as often just after its deadline
-as just before it. Live, a CNN at three times its capacity: 465 requests/s in time without admission, 525/s with 1.1 and
-522/s with 1.5. In 24 workloads of the tournament, 1.1 serves the same as no admission, within 0.001 on average."""
+RESERVED_PART = 0.25
+"""The work ahead of the last full batches is taken to need this much more than the median time. Without, what is
+admitted under overload ends as often just after its deadline as just before it."""
+NO_SIZE = 0.0, 0, 1
+"""No batch size fits into a request's budget, even on an idle share."""
 BEST_EFFORT_PART = 1000
 """Best-effort work counts a thousandth: its models are loaded last."""
 RESERVED = 10
@@ -60,9 +61,10 @@ class ShortestWait:
 class Admission:
     """Refuses what must be late: alone, or behind the requests of its own queue with earlier deadlines.
 
-    These go first, and take at least as long as full batches on all shares. So a refusal costs nothing: if the request
-    were queued, it would be given up later, or another one in its place. Other models' work does not count. How much of
-    the time they get is for the policy to decide, batch by batch.
+    These count if they could be in time in a full batch. They go first, and take at least as long as full batches on
+    all shares. So a refusal costs nothing: if the request were queued, it would be given up later, or another one in
+    its place. Other models' work does not count. How much of the time they get is for the policy to decide, batch by
+    batch.
     """
 
     def __init__(self, enabled: bool) -> None:
@@ -75,14 +77,15 @@ class Admission:
         requests: Sequence[Request],
         exec_ns: int,
         cluster: Cluster,
-        rows_ahead: int | None,
+        queue: ModelQueue | None,
+        counted: bool,
         expires: bool,
     ) -> Refusal | None:
         """Return a refusal of the first request unless all may end in time.
 
         The requests are for one queue and have equal rows. The first has the earliest deadline: a later one leaves more
-        time. One of them alone takes `exec_ns`. `rows_ahead`: least number of rows ahead of the last request in the
-        queue, or None if queued work does not count. `expires`: only the deadline counts.
+        time. One of them alone takes `exec_ns`. `queue`: None if it is empty. `counted`: what it holds counts.
+        `expires`: only the deadline counts.
         """
         first, budget_ns = requests[0], requests[0].deadline_ns - requests[0].arrival_ns
         self.shortest_wait.record(now_ns, budget_ns - budget_ns // RESERVED - exec_ns)
@@ -92,24 +95,30 @@ class Admission:
         late_ns = now_ns + cluster.latency.dispatch_ns + exec_ns - first.deadline_ns
         if late_ns > 0:
             return Refusal(first, Reason.EXECUTION_TOO_LONG, late_ns)
-        if rows_ahead is None or not self._enabled:
+        if not counted or not self._enabled:
             return None
-        rows = rows_ahead + len(requests) * first.rows
-        late_ns = _least_lateness_ns(now_ns, first, rows, exec_ns, cluster)
+        late_ns = _least_lateness_ns(now_ns, requests, exec_ns, cluster, queue)
         return Refusal(first, Reason.WORK_AHEAD, late_ns) if late_ns > 0 else None
 
 
-def _least_lateness_ns(now_ns: int, first: Request, rows: int, exec_ns: int, cluster: Cluster) -> int:
-    """Return how much later than the deadline of `first` so many rows end, in full batches on all capable shares."""
-    shares, time_ns = cluster.capable.get(first.model, ()), exec_ns
-    budget_ns = first.deadline_ns - now_ns
+def _least_lateness_ns(
+    now_ns: int, requests: Sequence[Request], exec_ns: int, cluster: Cluster, queue: ModelQueue | None
+) -> int:
+    """Return how much later than the first deadline the last request ends, in full batches on all capable shares."""
+    first, shares, busy_ns = requests[0], cluster.capable.get(requests[0].model, ()), 0
     if len(shares) == 1:
-        budget_ns -= _least_busy_ns(now_ns, next(iter(shares)), cluster)
+        busy_ns = _least_busy_ns(now_ns, next(iter(shares)), cluster)
+    budget_ns, time_ns, rows = first.deadline_ns - now_ns - busy_ns, exec_ns, len(requests) * first.rows
+    most_rows = rows + queue.rows if queue else rows
     # one by one they would take longer; without shares, workers may reconnect in time
-    if rows > first.rows and shares and LEEWAY * rows * exec_ns > budget_ns * len(shares):
-        sizes = first.spec.batch_sizes
-        row_ns = min([cluster.cached_exec_ns(now_ns, first.model, size)[1] / size for size in sizes])
-        time_ns = max(exec_ns, int(LEEWAY * rows * row_ns) // len(shares))
+    if most_rows > first.rows and shares and (1 + RESERVED_PART) * most_rows * exec_ns > budget_ns * len(shares):
+        sizes = [(cluster.cached_exec_ns(now_ns, first.model, size)[1], size) for size in first.spec.batch_sizes]
+        fitting = [(ns / size, ns, size) for ns, size in sizes if ns <= budget_ns + busy_ns]
+        row_ns, batch_ns, size = min(fitting, default=NO_SIZE)
+        if queue:
+            rows += queue.least_rows_between(now_ns + busy_ns + batch_ns, requests[-1].deadline_ns)
+        reserved_rows = RESERVED_PART * max(0, rows - len(shares) * size)
+        time_ns = max(exec_ns, int((rows + reserved_rows) * row_ns) // len(shares))
     return time_ns - budget_ns
 
 

@@ -97,8 +97,8 @@ class Planner:
         if not (exec_ns := self.policy.shortest_exec_ns(now_ns, first, cluster)):
             return Refusal(first, Reason.NO_WORKER)
         if not first.best_effort and rule != "ignore":
-            rows = (queue.least_rows_ahead(requests[-1].deadline_ns) if queue else 0) if counted else None
-            refusal = self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, rows, rule == "expire")
+            expires = rule == "expire"
+            refusal = self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, queue, counted, expires)
             if refusal is not None:
                 return refusal
         queue = self.queues.enqueue(requests, exec_ns, queue)

@@ -116,10 +116,10 @@ class ModelQueue:
                 place += 1
         return place
 
-    def least_rows_ahead(self, deadline_ns: int) -> int:
-        """Return the least number of rows ahead of a new request: all of them, or one for each request due by then."""
-        place = bisect_right(self._deadlines, deadline_ns)
-        return self.rows if place == len(self._requests) else place
+    def least_rows_between(self, first_ns: int, last_ns: int) -> int:
+        """Return how many rows have their deadlines between these times, at least: all, or one for each request."""
+        place, end = bisect_left(self._deadlines, first_ns), bisect_right(self._deadlines, last_ns)
+        return self.rows if end - place == len(self._requests) else max(0, end - place)
 
     def count_filling(self, place: int, size: int) -> int:
         """Return how many requests from index `place` on make a batch of `size`; 0 if they are too few for that size.
