@@ -22,6 +22,8 @@ class Proxy:
         """Connections that were forwarded so far."""
         self.refuses = False
         """Whether new connections are closed at once."""
+        self.refused = 0
+        """Connections that were closed at once."""
         self._muted: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
@@ -62,6 +64,7 @@ class Proxy:
             while True:
                 near, _ = self._listener.accept()
                 if self.refuses:
+                    self.refused += 1
                     _close(near)
                     continue
                 try:

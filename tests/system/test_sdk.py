@@ -26,6 +26,7 @@ from horologe import (
     Unauthenticated,
     UnknownModel,
 )
+from horologe.transport.dealer import HANDSHAKES
 from horologe_common.status import Status
 from horologe_common.transport.keys import make_keys, service_keys
 from horologe_common.wire import Answer, Cancel, Hello, ModelInfo, Predict
@@ -288,6 +289,25 @@ def test_with_its_keys_a_client_is_let_in(keys: Path) -> None:
     endpoint = free_endpoint()
     with FakeFrontend(endpoint, keys=keys), Client(endpoint, keys=keys) as client:
         assert np.array_equal(client.predict("echo", X, timeout=20), X)
+
+
+def test_a_proxy_whose_frontend_restarts_refuses_no_key(keys: Path) -> None:
+    """Docker's proxy accepts connections, and closes them while the container does not listen."""
+    endpoint = free_endpoint()
+    port = int(endpoint.rpartition(":")[2])
+    with (
+        FakeFrontend(endpoint, keys=keys),
+        Proxy(port) as proxy,
+        Client(f"tcp://127.0.0.1:{proxy.port}", keys=keys) as client,
+    ):
+        assert np.array_equal(client.predict("echo", X, timeout=20), X)
+        proxy.refuses = True
+        proxy.cut()
+        until(lambda: proxy.refused > 0)
+        handle = client.submit("echo", X, timeout=20)
+        until(lambda: proxy.refused > 2 * HANDSHAKES)
+        proxy.refuses = False
+        assert np.array_equal(handle.result().value, X)
 
 
 @pytest.mark.parametrize("whose", ["no key at all", "a key nobody knows", "the wrong server's key"])

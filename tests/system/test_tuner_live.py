@@ -97,7 +97,7 @@ def run_system(folder: Path) -> Iterator[LocalSystem]:
     write_pipelines(folder / "models" / "pipelines", {"chain": CHAIN}, slo="5s", datatype="FP32")
     sets = (
         f"worker.cache={folder}/cache", f"tuner.state={folder}/state", "worker.pages_bytes=64MiB",
-        "tuner.demand=relative", "tuner.settle_ns=2s", "selector.state=",
+        "tuner.demand=relative", "tuner.settle_ns=2s", f"selector.state={folder}/state",
     )  # fmt: skip
     clients = (f"ipc://{folder}/clients",)
     options = SystemOptions(str(folder / "models"), 1, False, "127.0.0.1:0", clients, "off", sets=sets, tuner=True)

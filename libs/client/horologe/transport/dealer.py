@@ -30,8 +30,9 @@ HEARTBEAT_MS = 1_000
 than that to transfer looks the same."""
 COPY_BELOW = 64 << 10
 HANDSHAKES = 3
-"""After this many failed handshakes without a reason in a row, the server does not accept the key. Without keys, a
-proxy has closed the connection because the server is not running: a server that wants keys gives a reason."""
+"""After this many failed handshakes without a reason in a row, the server does not accept the key. Without keys, and
+with keys that the server has accepted before, a proxy has closed the connection because the server is not running: a
+server that wants keys gives a reason."""
 RETRY_NS, NEXT_NS = s(1), ms(500)
 """Interval of attempts to connect again, and to connect to the next of several endpoints."""
 UNKNOWN_KEYS = (zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH, zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
@@ -105,6 +106,8 @@ class Dealer:
         self.endpoints = tuple(endpoints)
         self.keys = keys
         self._silent_failures = 0
+        self._was_accepted = False
+        """Whether a server has accepted the keys. The frontends of an installation have the same keys."""
         self.is_lost = len(endpoints) > 1
         self.retry_ns = NEXT_NS if len(endpoints) > 1 else RETRY_NS
         self._retried_ns = 0
@@ -143,6 +146,7 @@ class Dealer:
     def leave(self, packet: Packet) -> Dealer:
         """Send a last packet. Return an open dealer that connects to the next endpoint."""
         successor = Dealer(self._next_endpoints(), self.keys)
+        successor._was_accepted = self._was_accepted
         successor.open(self._context)
         self.send(packet)
         return successor
@@ -186,7 +190,7 @@ class Dealer:
             event = recv_monitor_message(self.monitor, zmq.NOBLOCK)
             match event["event"]:
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._silent_failures, self.is_lost = 0, False
+                    self._silent_failures, self._was_accepted, self.is_lost = 0, True, False
                     self._connection = session.on_connected(now_ns)
                 case zmq.EVENT_DISCONNECTED:
                     self._lose(now_ns)
@@ -208,7 +212,7 @@ class Dealer:
     def _failed(self, failure: int, code: int, now_ns: int) -> HorologeError | None:
         if failure == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
             self._silent_failures += 1
-            if self.keys is None or self._silent_failures < HANDSHAKES:
+            if self.keys is None or self._was_accepted or self._silent_failures < HANDSHAKES:
                 return None
         else:
             self._lose(now_ns)
