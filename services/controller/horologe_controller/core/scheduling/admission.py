@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
+    from horologe_controller.core.scheduling.queues import ModelQueue
 
 LEEWAY = 1.1
 """Factor of the work ahead of a request. With 1, what is admitted under overload ends as often just after its deadline
@@ -65,45 +65,52 @@ class Admission:
     the time they get is for the policy to decide, batch by batch.
     """
 
-    def __init__(self, queues: RequestQueues, enabled: bool) -> None:
+    def __init__(self, enabled: bool) -> None:
         self.shortest_wait = ShortestWait()
-        self._queues = queues
         self._enabled = enabled
 
     def refuse_on_arrival(
-        self, now_ns: int, requests: Sequence[Request], exec_ns: int, cluster: Cluster, counted: bool, expires: bool
+        self,
+        now_ns: int,
+        requests: Sequence[Request],
+        exec_ns: int,
+        cluster: Cluster,
+        rows_ahead: int | None,
+        expires: bool,
     ) -> Refusal | None:
         """Return a refusal of the first request unless all may end in time.
 
         The requests are for one queue and have equal rows. The first has the earliest deadline: a later one leaves more
-        time. One of them alone takes `exec_ns`. `counted`: requests ahead count. `expires`: only the deadline counts.
+        time. One of them alone takes `exec_ns`. `rows_ahead`: least number of rows ahead of the last request in the
+        queue, or None if queued work does not count. `expires`: only the deadline counts.
         """
         first, budget_ns = requests[0], requests[0].deadline_ns - requests[0].arrival_ns
         self.shortest_wait.record(now_ns, budget_ns - budget_ns // RESERVED - exec_ns)
         refusal = refuse_in_backoff(now_ns, first, exec_ns, cluster)
         if refusal is not None or expires:
             return refusal
-        soonest_ns = now_ns + cluster.latency.dispatch_ns + exec_ns
-        if soonest_ns > first.deadline_ns:
-            return Refusal(first, Reason.EXECUTION_TOO_LONG, soonest_ns - first.deadline_ns)
-        if not counted or not self._enabled:
+        late_ns = now_ns + cluster.latency.dispatch_ns + exec_ns - first.deadline_ns
+        if late_ns > 0:
+            return Refusal(first, Reason.EXECUTION_TOO_LONG, late_ns)
+        if rows_ahead is None or not self._enabled:
             return None
-        end_ns = now_ns + self._shortest_time_ns(now_ns, requests, exec_ns, cluster)
-        return Refusal(first, Reason.WORK_AHEAD, end_ns - first.deadline_ns) if end_ns > first.deadline_ns else None
+        rows = rows_ahead + len(requests) * first.rows
+        late_ns = _least_lateness_ns(now_ns, first, rows, exec_ns, cluster)
+        return Refusal(first, Reason.WORK_AHEAD, late_ns) if late_ns > 0 else None
 
-    def _shortest_time_ns(self, now_ns: int, requests: Sequence[Request], exec_ns: int, cluster: Cluster) -> int:
-        """Return how long it takes at least until the last request has run, in the last full batch of its queue."""
-        last, shares = requests[-1], cluster.capable.get(requests[-1].model, ())
-        queue = self._queues.find_queue(last)
-        ahead = (len(requests) - 1) * last.rows + (queue.least_rows_ahead(last.deadline_ns) if queue else 0)
-        time_ns = exec_ns
-        if ahead and shares:  # without shares, workers may reconnect in time
-            sizes = last.spec.batch_sizes
-            row_ns = min([cluster.cached_exec_ns(now_ns, last.model, size)[1] / size for size in sizes])
-            time_ns = max(exec_ns, int(LEEWAY * (ahead + last.rows) * row_ns) // len(shares))
-        if len(shares) == 1:
-            time_ns += _least_busy_ns(now_ns, next(iter(shares)), cluster)
-        return time_ns
+
+def _least_lateness_ns(now_ns: int, first: Request, rows: int, exec_ns: int, cluster: Cluster) -> int:
+    """Return how much later than the deadline of `first` so many rows end, in full batches on all capable shares."""
+    shares, time_ns = cluster.capable.get(first.model, ()), exec_ns
+    budget_ns = first.deadline_ns - now_ns
+    if len(shares) == 1:
+        budget_ns -= _least_busy_ns(now_ns, next(iter(shares)), cluster)
+    # one by one they would take longer; without shares, workers may reconnect in time
+    if rows > first.rows and shares and LEEWAY * rows * exec_ns > budget_ns * len(shares):
+        sizes = first.spec.batch_sizes
+        row_ns = min([cluster.cached_exec_ns(now_ns, first.model, size)[1] / size for size in sizes])
+        time_ns = max(exec_ns, int(LEEWAY * rows * row_ns) // len(shares))
+    return time_ns - budget_ns
 
 
 def _least_busy_ns(now_ns: int, share: Share, cluster: Cluster) -> int:

@@ -42,7 +42,7 @@ class Planner:
         self.policy = policy
         self.settings = settings
         self.queues = RequestQueues()
-        self.admission = Admission(self.queues, settings.admission)
+        self.admission = Admission(settings.admission)
         self.late_refusals = LateRefusals(policy, self.queues, self._on_dequeued)
         self.loads = LoadPlanner(settings, self.queues)
         self.best_effort = BestEffortLimit(policy.best_effort_batch, self.admission.shortest_wait)
@@ -93,13 +93,15 @@ class Planner:
     def _add_alike(self, now_ns: int, requests: Sequence[Request], cluster: Cluster, counted: bool) -> Refusal | None:
         """Queue all requests, which have equal rows, or return a refusal. `counted`: the requests ahead count."""
         first, rule = requests[0], self.policy.deadline_rule
+        queue = self.queues.find_queue(first)
         if not (exec_ns := self.policy.shortest_exec_ns(now_ns, first, cluster)):
             return Refusal(first, Reason.NO_WORKER)
         if not first.best_effort and rule != "ignore":
-            refusal = self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, counted, rule == "expire")
+            rows = (queue.least_rows_ahead(requests[-1].deadline_ns) if queue else 0) if counted else None
+            refusal = self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, rows, rule == "expire")
             if refusal is not None:
                 return refusal
-        queue = self.queues.enqueue(requests, exec_ns)
+        queue = self.queues.enqueue(requests, exec_ns, queue)
         count_cost(now_ns, requests, queue, cluster)
         if self.loads.models_missing:
             self.loads.add_requests(now_ns, requests, exec_ns, cluster.profiled_load_ns(queue.model))

@@ -179,9 +179,12 @@ class RequestQueues:
         queues = self._queues.get(request.model)
         return queues.get((request.shape_key, request.best_effort)) if queues else None
 
-    def enqueue(self, requests: Sequence[Request], exec_ns: int) -> ModelQueue:
-        """Insert requests for one queue and return it. `exec_ns`: the shortest possible execution time of each."""
-        if (queue := self.find_queue(requests[0])) is None:
+    def enqueue(self, requests: Sequence[Request], exec_ns: int, queue: ModelQueue | None = None) -> ModelQueue:
+        """Insert requests for one queue and return it. `exec_ns`: the shortest possible execution time of each.
+
+        `queue`: what `find_queue` returned for them, if known.
+        """
+        if queue is None and (queue := self.find_queue(requests[0])) is None:
             queue = self._create_queue(requests[0])
         queue.insert(requests)
         self.count += len(requests)
