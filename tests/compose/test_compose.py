@@ -35,7 +35,7 @@ FAULT_RATE, FAULTS_S, EVERY_S = 30.0, 18.0, 6.0
 SEED = 561
 """With three workers: the controller is killed, a worker is paused, and the frontend restarts."""
 REPLACED = ("gpu-worker", "controller", "selector")
-"""Without the frontend: requests that clients have sent to the only one may be LOST. test_rolling_restart.py has two."""
+"""Without the frontend: requests that clients have sent to the only one may be LOST."""
 CLIENTS, REPLACEMENT_SLO_MS = 4, 30_000
 ML_RUNTIMES = ("onnxruntime", "torch", "sklearn", "scipy")
 
