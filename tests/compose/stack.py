@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
@@ -58,6 +58,7 @@ def compose_command() -> list[str]:
     raise Unavailable("neither docker compose nor docker-compose is installed")
 
 
+@cache
 def base_images() -> dict[str, str]:
     """Return the base images: existing local images, images from a registry, or images built now (as root)."""
     engine = docker.from_env(timeout=300)

@@ -68,8 +68,7 @@ def test_it_shows_every_request_of_a_loaded_system(browser: Any, up: Up, tmp_pat
     load = Load(up.ready["clients"][0])
     load.start()
     try:
-        viewer.wait_live(1)
-        assert "pretend/1" in page.inner_text("#traffic")
+        page.wait_for_selector("#traffic td:has-text('pretend/1')", timeout=WAIT_MS)
         page.wait_for_selector("#refusals tbody td:has-text('pretend/1')", timeout=WAIT_MS)
         page.wait_for_selector("#devices li:has-text('pretend/1')", timeout=WAIT_MS)
         assert "worker/0" in page.inner_text("#devices")
@@ -115,4 +114,4 @@ def check_export(page: Any, folder: Path) -> None:
     actions = [event for event in events if event["ph"] == "X" and event["tid"] == 1]
     assert {(event["args"]["model"], event["args"]["status"]) for event in actions} == {("pretend/1", "OK")}
     assert sum(event["args"]["requests"] for event in actions) >= RATE * SECONDS
-    assert any(event["cat"] == "refusal" for event in events)
+    assert any(event.get("cat") == "refusal" for event in events)

@@ -139,6 +139,7 @@ def test_no_alert_fires_in_a_recorded_rolling_restart(slowness: int, tmp_path: P
     series, interval_s = recording["series"], slowness * recording["interval_s"]
     restarted = [values for name, values in series.items() if name.startswith("up{")]
     assert len(restarted) == 9
+    assert all(" 0" in values for values in restarted)
     firing, scraped = 'count_over_time(ALERTS{alertstate="firing"}[1h])', "count_over_time(up[1h])"
     expressions = ((f"count({firing}) or vector(0)", 0), (f"count({scraped})", len(restarted)))
     test = {
