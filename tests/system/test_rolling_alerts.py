@@ -63,6 +63,7 @@ async def restart_all(processes: ServiceProcesses, endpoint: str) -> Tally:
     return tally
 
 
+@pytest.mark.skipif(not os.environ.get("RECORD_ROLLING_RESTART"), reason="RECORD_ROLLING_RESTART is not set")
 @pytest.mark.skipif(prometheus_server.BINARY is None, reason=MISSING)
 @pytest.mark.slow
 @pytest.mark.timeout(420)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from horologe_common.clock import monotonic_ns, s
+from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.core.hosting import CoreHost
 from horologe_common.core.protocol import Drains
 from horologe_common.service.log import logger
@@ -36,6 +36,8 @@ SWITCH_INTERVAL_S = 0.0002
 FAULT_PAUSE_S, FAULT_LOG_NS = 0.01, s(10)
 """Pause after a turn that has raised, and the shortest time between the log lines about such turns."""
 DRAIN_POLL_S = 0.01
+LAST_READ_NS = ms(200)
+"""Time for clients to read their last answers: with ZMQ_IMMEDIATE, libzmq drops them when the connection ends."""
 
 
 def log_fault(core: Core | None, message: Any, error: Exception) -> None:
@@ -186,6 +188,7 @@ class Reactor:
                 self._schedule()
                 finished &= await self._wait_until(core.drained, until_ns)
             finished &= await self._wait_until(lambda: all(task.done() for task in self._serving), until_ns)
+        await self._wait_until(lambda: not self.links.connected_clients(), min(until_ns, monotonic_ns() + LAST_READ_NS))
         log.info("drained" if finished else "aborted")
 
     async def _wait_until(self, condition: Callable[[], bool], until_ns: int) -> bool:
