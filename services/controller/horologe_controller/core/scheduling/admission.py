@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 RESERVED_PART = 0.25
 """The work ahead of the last full batches is taken to need this much more than the median time. Without, what is
 admitted under overload ends as often just after its deadline as just before it."""
+LONG_BATCHES = 2
+"""In a queue of more full batches for each share, requests that are too late for one count as well: they show that too
+much has been admitted."""
 NO_SIZE = 0.0, 0, 1
 """No batch size fits into a request's budget, even on an idle share."""
 BEST_EFFORT_PART = 1000
@@ -116,7 +119,9 @@ def _least_lateness_ns(
         fitting = [(ns / size, ns, size) for ns, size in sizes if ns <= budget_ns + busy_ns]
         row_ns, batch_ns, size = min(fitting, default=NO_SIZE)
         if queue:
-            rows += queue.least_rows_between(now_ns + busy_ns + batch_ns, requests[-1].deadline_ns)
+            is_long = queue.rows > LONG_BATCHES * len(shares) * size
+            first_ns = 0 if is_long else now_ns + busy_ns + batch_ns
+            rows += queue.least_rows_between(first_ns, requests[-1].deadline_ns)
         reserved_rows = RESERVED_PART * max(0, rows - len(shares) * size)
         time_ns = max(exec_ns, int((rows + reserved_rows) * row_ns) // len(shares))
     return time_ns - budget_ns
