@@ -26,7 +26,7 @@ NO_SIZE = 0.0, 0, 1
 """No batch size fits into a request's budget, even on an idle share."""
 BEST_EFFORT_PART = 1000
 """Best-effort work counts a thousandth: its models are loaded last."""
-RESERVED = 10
+BUDGET_RESERVE = 10
 """A request is taken to be able to wait for nine tenths of its budget: EXECs may take longer than predicted."""
 WINDOW_NS = s(2)
 """Length of a window of `ShortestWait`. A request counts in its own window and in the next one."""
@@ -64,9 +64,9 @@ class ShortestWait:
 class Admission:
     """Refuses what must be late: alone, or behind the requests of its own queue with earlier deadlines.
 
-    These count if they could be in time in a full batch. They go first, and take at least as long as full batches on
-    all shares. So a refusal costs nothing: if the request were queued, it would be given up later, or another one in
-    its place. Other models' work does not count. How much of the time they get is for the policy to decide, batch by
+    These count if they could be in time in a full batch, or if the queue is long. They go first, and take at least as
+    long as full batches on all shares. So a refusal costs little: if the request were queued, it would be given up
+    later, or another one in its place. Other models' work does not count. How much of the time they get is for the policy to decide, batch by
     batch.
     """
 
@@ -91,7 +91,7 @@ class Admission:
         `expires`: only the deadline counts.
         """
         first, budget_ns = requests[0], requests[0].deadline_ns - requests[0].arrival_ns
-        self.shortest_wait.record(now_ns, budget_ns - budget_ns // RESERVED - exec_ns)
+        self.shortest_wait.record(now_ns, budget_ns - budget_ns // BUDGET_RESERVE - exec_ns)
         refusal = refuse_in_backoff(now_ns, first, exec_ns, cluster)
         if refusal is not None or expires:
             return refusal
