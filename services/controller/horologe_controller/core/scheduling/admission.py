@@ -66,8 +66,8 @@ class Admission:
 
     These count if they could be in time in a full batch, or if the queue is long. They go first, and take at least as
     long as full batches on all shares. So a refusal costs little: if the request were queued, it would be given up
-    later, or another one in its place. Other models' work does not count. How much of the time they get is for the policy to decide, batch by
-    batch.
+    later, or another one in its place. Other models' work does not count. How much of the time they get is for the
+    policy to decide, batch by batch.
     """
 
     def __init__(self, enabled: bool) -> None:
