@@ -41,5 +41,5 @@ def served(fairness: str) -> list[float]:
 
 def test_fair_serves_the_costly_model_too_and_fewer_requests_in_all() -> None:
     most, fair = served("goodput"), served("fair")
-    assert most[1] < 0.2 < fair[1] < fair[0]
-    assert fair[0] < most[0]
+    assert 4 * most[1] < most[0]
+    assert 1.5 * most[1] < fair[1] < fair[0] < most[0]
