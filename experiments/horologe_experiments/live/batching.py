@@ -143,19 +143,19 @@ def _strategies(scene: Scene, model: BatchTimes, seed: int, runs: SimulationRuns
         if name == "none":
             case = case._replace(unit=1, largest=1, rate=alone, warmup_ns=ALONE_WARMUP_NS, duration_ns=ALONE_NS)
         runs_by_strategy[name] = simulate_case(case, scene.cluster, scene.slo_ns, seed, runs)
+    shared = {"model": model.name, "runtime": model.runtime, "largest": most}
+    step_ms = round(model.batch_ms(most + unit), 2)
     return [
         {
-            "model": model.name,
-            "runtime": model.runtime,
+            **shared,
             "batching": name,
-            "largest": most,
             "rows": round(run.batch_rows, 1),
             "throughput": round(run.rows_per_s),
             "gain": round(run.rows_per_s / runs_by_strategy["none"].rows_per_s, 2),
             "of_fixed": round(run.rows_per_s / fixed, 4),
             "of_best": round(run.rows_per_s / best, 4),
             "batch_p99_ms": round(run.batch_p99_ms, 2),
-            "step_ms": round(model.batch_ms(most + unit), 2),
+            "step_ms": step_ms,
             "request_p99_ms": run.request_p99_ms,
             "paper": PAPER_QPS.get(model.name) if name == "aimd" else None,
         }

@@ -114,9 +114,8 @@ class RequestBuilder:
             key, model, budget_ns, rows, input_hash, best_effort, shape_key, length, name, context, message.content_hash
         )
         deadline_ns = now_ns + budget_ns
-        if application is None or application.default is None:
-            give_up_ns = deadline_ns + self.settings.grace_ns
-        else:
+        give_up_ns = deadline_ns + self.settings.grace_ns
+        if application is not None and application.default is not None:
             give_up_ns = deadline_ns - min(self._default_lead.lead_ns(now_ns), budget_ns // 4)
         return Request(
             key, client, message.id, spec, now_ns, deadline_ns, query, message.outputs, give_up_ns, application

@@ -48,6 +48,11 @@ START_SHARE = 0.1
 """Share of the progress bar for starting the services."""
 
 
+RunningEndpoint = Annotated[
+    str, typer.Option(help="SDK endpoint of a running system. Measure it, and start none.", metavar="URL")
+]
+
+
 def demo(
     models: Annotated[str, typer.Option(help="Model repository with the digits models.", metavar="DIR")] = "",
     workers: Workers = 0,
@@ -57,9 +62,7 @@ def demo(
     learn: Annotated[float, typer.Option(min=0.0, help="Duration of the mixed traffic first.", metavar="S")] = 20.0,
     step: Annotated[float, typer.Option(min=0.2, help="Duration of each load step in seconds.", metavar="S")] = 1.5,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the arrival times.")] = 1,
-    endpoint: Annotated[
-        str, typer.Option(help="SDK endpoint of a running system. Measure it, and start none.", metavar="URL")
-    ] = "",
+    endpoint: RunningEndpoint = "",
     http: Annotated[str, typer.Option(help="HTTP address of the running system.", metavar="URL")] = DEFAULT_HTTP,
     keys: Keys = "",
     set_: Sets = None,
@@ -82,9 +85,7 @@ def demo(
 
     load = learn, slo_ms, step, seed
     if endpoint:
-        from horologe_cli.demo.running_system import RunningSystem
-
-        _measure_running(RunningSystem(endpoint, http, keys), load, json)
+        _measure_running((endpoint, http, keys), load, json)
         return
     addresses = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "127.0.0.1:0"
     with tempfile.TemporaryDirectory(prefix="horologe-demo-") as folder:
