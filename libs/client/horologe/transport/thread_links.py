@@ -29,6 +29,13 @@ class ThreadLinks:
         self._reset()
         _instances.add(self)
 
+    def _reset(self) -> None:
+        """Start without links. ZeroMQ's sockets of a parent process would block for ever."""
+        self._local = threading.local()
+        self._links: weakref.WeakSet[BlockingLink] = weakref.WeakSet()
+        self._opening = threading.Lock()
+        self._context: zmq.Context[Any] | None = None
+
     def current(self) -> BlockingLink:
         """Return the link of the calling thread. Raises `Cancelled` after `close`."""
         if self._closed:
@@ -53,13 +60,6 @@ class ThreadLinks:
         for link in self._links:
             link.session.close()
         self._reset()
-
-    def _reset(self) -> None:
-        """Start without links. ZeroMQ's sockets of a parent process would block for ever."""
-        self._local = threading.local()
-        self._links: weakref.WeakSet[BlockingLink] = weakref.WeakSet()
-        self._opening = threading.Lock()
-        self._context: zmq.Context[Any] | None = None
 
     def _open(self) -> BlockingLink:
         with self._opening:
