@@ -144,7 +144,6 @@ def _strategies(scene: Scene, model: BatchTimes, seed: int, runs: SimulationRuns
             case = case._replace(unit=1, largest=1, rate=alone, warmup_ns=ALONE_WARMUP_NS, duration_ns=ALONE_NS)
         runs_by_strategy[name] = simulate_case(case, scene.cluster, scene.slo_ns, seed, runs)
     shared = {"model": model.name, "runtime": model.runtime, "largest": most}
-    step_ms = round(model.batch_ms(most + unit), 2)
     return [
         {
             **shared,
@@ -155,7 +154,7 @@ def _strategies(scene: Scene, model: BatchTimes, seed: int, runs: SimulationRuns
             "of_fixed": round(run.rows_per_s / fixed, 4),
             "of_best": round(run.rows_per_s / best, 4),
             "batch_p99_ms": round(run.batch_p99_ms, 2),
-            "step_ms": step_ms,
+            "step_ms": round(model.batch_ms(most + unit), 2),
             "request_p99_ms": run.request_p99_ms,
             "paper": PAPER_QPS.get(model.name) if name == "aimd" else None,
         }

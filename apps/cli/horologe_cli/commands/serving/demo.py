@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from horologe_cli.demo.demo_run import DemoResult
-    from horologe_cli.demo.running_system import RunningSystem
     from horologe_cli.local.local_system import LocalSystem
     from horologe_cli.local.topology import SystemOptions, Topology
     from horologe_common.wire import ModelState
@@ -124,13 +123,14 @@ def _run_demo(options: SystemOptions, load: Load, json: bool) -> None:
         raise SystemExit(int(ExitCode.FAILED))
 
 
-def _measure_running(system: RunningSystem, load: Load, json: bool) -> None:
+def _measure_running(address: tuple[str, str, str], load: Load, json: bool) -> None:
     """Measure a running system, and print the result. Nothing is started."""
     import uvloop
 
-    from horologe_cli.demo.running_system import measure_running
+    from horologe_cli.demo.running_system import RunningSystem, measure_running
     from horologe_common.status import HorologeError
 
+    system = RunningSystem(*address)
     start_s = time.monotonic()
     try:
         with _progress(is_silent(json)) as on_progress:
