@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -80,7 +80,7 @@ class MessageLatency:
             self.dispatch_ns = self._dispatches.low_quantile(now_ns) or 0
 
 
-class LookAhead(NamedTuple):
+class LookAhead(msgspec.Struct, frozen=True):
     """Times up to which the shares get work in one turn. All times are of the controller's clock."""
 
     in_flight: int
