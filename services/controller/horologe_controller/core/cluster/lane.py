@@ -103,10 +103,11 @@ def look_ahead(
     now_ns: int, latency: MessageLatency, settings: ControllerSettings, lead_ns: int, just_in_time: bool
 ) -> LookAhead:
     """Return the look-ahead of this turn: `controller.lookahead_ns`, longer if messages take longer there and back."""
-    longest_ns = ahead_ns = max(settings.lookahead_ns, latency.round_trip_ns) - 1
+    trip_ns = latency.round_trip_ns
+    longest_ns = ahead_ns = max(settings.lookahead_ns, trip_ns) - 1
     if just_in_time:
         ahead_ns = min(ahead_ns, lead_ns)
-    is_far = latency.round_trip_ns > settings.lookahead_ns
+    is_far = trip_ns > settings.lookahead_ns
     return_ns = latency.returns.high_quantile(now_ns) or 0
     overrun_ns = min(latency.overruns.high_quantile(now_ns) or 0, OVERRUN_LIMIT_NS)
     return LookAhead(
