@@ -95,7 +95,8 @@ class Bench:
 
     def trace(self, count: int = LEAST_REQUESTS) -> None:
         """Send the requests of the last ten seconds."""
-        rows = tuple(TracedRequest(0, self.now_ns - s(10) * number // count, ms(50)) for number in reversed(range(count)))
+        ages_ns = (s(10) * number // count for number in reversed(range(count)))
+        rows = tuple(TracedRequest(0, self.now_ns - age_ns, ms(50)) for age_ns in ages_ns)
         self.give(CONTROLLER, RequestTrace(("m/1",), rows))
 
     def wait(self, seconds: float) -> None:

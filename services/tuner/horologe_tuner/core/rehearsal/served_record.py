@@ -1,4 +1,4 @@
-"""Requests that a controller has run and refused in the last minute, to compare a replay of them with what was served."""
+"""Requests that a controller has run and refused recently, to compare a replay of them with what was served."""
 
 from __future__ import annotations
 
