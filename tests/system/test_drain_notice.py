@@ -1,4 +1,4 @@
-"""The time between SIGTERM and the drain, in which load balancers notice: `links.notice_ns`."""
+"""SIGTERM: the notice, in which load balancers notice (`links.notice_ns`), and the clients of a draining process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import zmq
 
+from horologe_cli.local.ports import free_port
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected
-from horologe_common.wire import Ping, Pong
+from horologe_common.transport.keys import load_keys, make_keys
+from horologe_common.wire import PROTOCOL, Envelope, Hello, Ping, Pong, Welcome, decode, encode
 from reactors import no_signals, start
 
 if TYPE_CHECKING:
@@ -62,3 +65,47 @@ def test_the_notice_is_a_part_of_the_time_to_drain(start: Any, tmp_path: Path) -
     service.join()
     assert drain.begun.is_set()
     assert not drain.finished.is_set()
+
+
+def test_a_core_has_its_clients_before_it_is_asked_whether_it_is_drained(start: Any, tmp_path: Path) -> None:
+    """Otherwise a frontend without a request in flight would end before its clients send their next one elsewhere."""
+    service = start("frontend", clients=(f"ipc://{tmp_path}/clients",), drain_ns=s(60))
+    client = start("worker", connect=(f"ipc://{tmp_path}/clients",))
+    service.wait_until(lambda: client.links.is_ready())
+    drain, heard = Drain(service), service.core.heard
+    known: list[bool] = []
+    service.core.drained = lambda: bool(known.append(len(heard) > before)) or drain.finished.is_set()
+    before = len(heard)
+    service.signal()
+    service.wait_until(lambda: bool(known))
+    drain.finished.set()
+    service.join()
+    assert known[0]
+
+
+def test_clients_with_keys_stay_connected_while_a_process_drains(start: Any, tmp_path: Path) -> None:
+    keys, endpoint = tmp_path / "keys", f"tcp://127.0.0.1:{free_port('127.0.0.1')}"
+    make_keys(keys)
+    service = start("frontend", clients=(endpoint,), keys=str(keys), drain_ns=s(60))
+    drain = Drain(service)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as client, context.socket(zmq.DEALER) as later:
+        for sock in (client, later):
+            sock.linger, sock.rcvtimeo = 0, 10_000
+            sock.curve_serverkey = load_keys(keys / "service" / "service.key_secret")[0]
+            sock.curve_publickey, sock.curve_secretkey = load_keys(keys / "clients" / "client.key_secret")
+        client.connect(endpoint)
+        assert isinstance(ask(client, Hello(PROTOCOL, ())), Welcome)
+        service.signal()
+        assert drain.begun.wait(10)
+        assert isinstance(ask(client, Ping(3)), Pong)
+        later.connect(endpoint)
+        later.send(encode([Envelope("", "", [Hello(PROTOCOL, ())])]))
+        assert not later.poll(300)
+        drain.finished.set()
+        service.join()
+
+
+def ask(sock: zmq.Socket[bytes], message: Hello | Ping) -> Any:
+    """Send a message, and return the reply."""
+    sock.send(encode([Envelope("", "", [message])]))
+    return decode(sock.recv_multipart()[0])[0].messages[0]

@@ -54,6 +54,11 @@ class AcceptLimit:
                     log.warning("no connection accepted", reason="too many connections", limit=self._limit)
                     self._set_dropping(True)
 
+    def stop_accepting(self) -> None:
+        """Accept no further connection at tcp endpoints."""
+        self._limit = 0
+        self._set_dropping(True)
+
     def close(self) -> None:
         for listener in self._listeners:
             listener.close()
