@@ -153,22 +153,26 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
+def _options(folder: str, split: bool) -> SystemOptions:
+    """Return a system with two workers, whose files are in `folder`."""
+    sets = (
+        f"frontend.grace_ns={GRACE_MS}ms",
+        f"worker.cache={folder}/cache",
+        f"selector.state={folder}",
+        f"profiler.state={folder}",
+    )
+    return SystemOptions(
+        models=str(Path(folder, "models")), workers=2, split=split, http="127.0.0.1:0",
+        clients=(f"ipc://{folder}/clients",), metrics="off", sets=sets, profiler=True,
+    )  # fmt: skip
+
+
 def measure(split: bool, rate: float, seconds: float, seed: int, log: Path | None) -> dict[str, Any]:
     """Run a storm against a new system. Return its counts, violations and faults."""
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         write_echo_model(Path(folder, "models"), "echo", 4, EXEC_MS, 3)
-        sets = (
-            f"frontend.grace_ns={GRACE_MS}ms",
-            f"worker.cache={folder}/cache",
-            f"selector.state={folder}",
-            f"profiler.state={folder}",
-        )
-        options = SystemOptions(
-            models=str(Path(folder, "models")), workers=2, split=split, http="127.0.0.1:0",
-            clients=(f"ipc://{folder}/clients",), metrics="off", sets=sets, profiler=True,
-        )  # fmt: skip
-        with LocalSystem(options, lambda name, line: lines.append(f"{name}: {line}")) as system:
+        with LocalSystem(_options(folder, split), lambda name, line: lines.append(f"{name}: {line}")) as system:
             system.wait_ready(60)
             storm = Storm(system, rate, seconds, seed)
             asyncio.run(storm.run())

@@ -36,13 +36,9 @@ def experiment(
     """
     from horologe_experiments.harness.findings_files import findings_text
     from horologe_experiments.registry import ALL_EXPERIMENTS
-    from horologe_sim.report.tables import Table
 
     if not name:
-        table = Table(("", ""), left=2)
-        for entry in ALL_EXPERIMENTS.values():
-            table.add_row(entry.name, entry.title)
-        table.print(console())
+        _list_experiments()
         return
     if name not in ALL_EXPERIMENTS:
         fail(f"NAME: got {name!r}, wanted one of {', '.join(ALL_EXPERIMENTS)}", ExitCode.USAGE)
@@ -57,6 +53,16 @@ def experiment(
         console().print(findings_text(findings), markup=False, soft_wrap=True)
     if not findings.holds:
         raise SystemExit(int(ExitCode.FAILED))
+
+
+def _list_experiments() -> None:
+    from horologe_experiments.registry import ALL_EXPERIMENTS
+    from horologe_sim.report.tables import Table
+
+    table = Table(("", ""), left=2)
+    for entry in ALL_EXPERIMENTS.values():
+        table.add_row(entry.name, entry.title)
+    table.print(console())
 
 
 def _parse_changes(texts: list[str]) -> dict[str, Any]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,22 +17,15 @@ from horologe_common.transport.sockets import LinkSettings
 from horologe_common.wire import UseScheduler
 from model_folders import an_emulated_model
 from reactors import Running, no_signals
+from waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 assert no_signals
 PATIENCE_S = 40.0
 X = np.zeros((1, 4), np.float32)
 CHANGES = ("orloj", "clockwork", "edf", "nexus", "horologe")
-
-
-def until(fulfilled: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not fulfilled():
-        assert time.monotonic() < end, "condition not met in time"
-        time.sleep(0.1)
 
 
 def last_rehearsal(client: Client) -> dict[str, float]:

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -23,12 +23,12 @@ from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningP
 from horologe_tuner.scalers.process import ProcessScaler
 from horologe_tuner.settings import TunerSettings
 from model_folders import an_emulated_model
+from waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-PATIENCE_S = 40.0
 X = np.zeros((1, 4), np.float32)
 SLO_MS = 5_000
 ENVELOPE = TrafficEnvelope((ms(100), s(1), s(60)), (10_000, 20_000, 600_000))
@@ -92,13 +92,6 @@ class Load:
         for thread in self._threads:
             thread.join()
         return self.outcomes
-
-
-def until(fulfilled: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not fulfilled():
-        assert time.monotonic() < end, "condition not met in time"
-        time.sleep(0.05)
 
 
 @pytest.fixture

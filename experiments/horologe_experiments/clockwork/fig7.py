@@ -12,7 +12,7 @@ from horologe_experiments.clockwork.catalogue_models import CatalogueModel, cata
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
 from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.ledger import Ledger
+from horologe_sim.fast.ledger import IntervalCounts, Ledger
 from horologe_sim.fast.traffic import BEST_EFFORT, Loop, Stream, poisson
 
 if TYPE_CHECKING:
@@ -150,25 +150,25 @@ def _run(
     )
     models = variety.copies(count + batch.models)
     runs.simulate(label, scene.cluster, models, ledger, seed, duration_ns, chunks, loops)
-    rows = []
-    for step, panel in enumerate(ledger.panels[before : before + scene.steps]):
-        sensitive, best_effort = panel.lines
-        rows.append(
-            {
-                "run": label,
-                "multiplier": round(scene.multiplier(step), DECIMALS),
-                "slo_ms": round(scene.base_ms * scene.multiplier(step), 2),
-                "sent": sensitive.sent,
-                "satisfaction": round(sensitive.satisfaction, 5),
-                "late": sensitive.late,
-                "timed_out": sensitive.timed_out,
-                "p50_ms": sensitive.times.quantile_ms(0.5),
-                "max_ms": round(sensitive.times.max_ns / 1e6, 3),
-                "best_effort_rate": round(best_effort.ok / (scene.step_ns / 1e9), 1),
-                "exec_devices": round(panel.exec_ns / scene.step_ns, 3),
-            }
-        )
-    return rows
+    panels = ledger.panels[before : before + scene.steps]
+    return [{"run": label, **_step_row(scene, step, panel)} for step, panel in enumerate(panels)]
+
+
+def _step_row(scene: Scene, step: int, panel: IntervalCounts) -> dict[str, Any]:
+    """Return what one step of the SLO gave."""
+    sensitive, best_effort = panel.lines
+    return {
+        "multiplier": round(scene.multiplier(step), DECIMALS),
+        "slo_ms": round(scene.base_ms * scene.multiplier(step), 2),
+        "sent": sensitive.sent,
+        "satisfaction": round(sensitive.satisfaction, 5),
+        "late": sensitive.late,
+        "timed_out": sensitive.timed_out,
+        "p50_ms": sensitive.times.quantile_ms(0.5),
+        "max_ms": round(sensitive.times.max_ns / 1e6, 3),
+        "best_effort_rate": round(best_effort.ok / (scene.step_ns / 1e9), 1),
+        "exec_devices": round(panel.exec_ns / scene.step_ns, 3),
+    }
 
 
 def _add_idle_share(

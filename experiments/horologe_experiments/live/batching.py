@@ -143,12 +143,11 @@ def _strategies(scene: Scene, model: BatchTimes, seed: int, runs: SimulationRuns
         if name == "none":
             case = case._replace(unit=1, largest=1, rate=alone, warmup_ns=ALONE_WARMUP_NS, duration_ns=ALONE_NS)
         runs_by_strategy[name] = simulate_case(case, scene.cluster, scene.slo_ns, seed, runs)
+    shared = {"model": model.name, "runtime": model.runtime, "largest": most}
     return [
         {
-            "model": model.name,
-            "runtime": model.runtime,
+            **shared,
             "batching": name,
-            "largest": most,
             "rows": round(run.batch_rows, 1),
             "throughput": round(run.rows_per_s),
             "gain": round(run.rows_per_s / runs_by_strategy["none"].rows_per_s, 2),

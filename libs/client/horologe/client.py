@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
-
-import zmq
 
 from horologe.core.encoding import Signature
 from horologe.core.feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.pending_requests import GRACE_MS
 from horologe.core.session import Session
-from horologe.transport.blocking_link import BlockingLink, Handle
+from horologe.transport.blocking_link import Handle
 from horologe.transport.dealer import Dealer, curve_keys, parse_endpoints
+from horologe.transport.thread_links import ThreadLinks
 from horologe_common.clock import ms
-from horologe_common.status import Cancelled, HorologeError
+from horologe_common.status import HorologeError
 from horologe_common.wire import (
     Admit,
     ApplicationInfo,
@@ -70,20 +66,12 @@ class Client:
         max_open: int = 10_000,
         max_bytes: int = 512 << 20,
     ) -> None:
-        self._endpoint = endpoint
-        self._keys = curve_keys(server_key, client_key, keys)
-        self._limits = (ms(grace_ms), max_open, max_bytes)
-        self._signatures: Signatures = {}
-        self._closed = False
-        self._reset()
-        _clients.add(self)
-
-    def _reset(self) -> None:
-        """Start without connections. ZeroMQ's sockets of a parent process would block for ever."""
-        self._local = threading.local()
-        self._links: weakref.WeakSet[BlockingLink] = weakref.WeakSet()
-        self._opening = threading.Lock()
-        self._context: zmq.Context[Any] | None = None
+        signatures: Signatures = {}
+        curve = curve_keys(server_key, client_key, keys)
+        self._links = ThreadLinks(
+            partial(Session, signatures, ms(grace_ms), max_open, max_bytes),
+            lambda: Dealer(parse_endpoints(endpoint), curve),
+        )
 
     def __enter__(self) -> Client:
         return self
@@ -145,7 +133,7 @@ class Client:
 
         All errors are raised by the handle's `result`, which also reads the answer.
         """
-        link = self._link()
+        link = self._links.current()
         handle = Handle(link)
         with link.lock:
             now_ns = time.monotonic_ns()
@@ -246,16 +234,10 @@ class Client:
 
     def close(self) -> None:
         """Close the connections of all threads. Pending requests end with `Cancelled`."""
-        with self._opening:
-            self._closed = True
-            links, context, self._context = list(self._links), self._context, None
-        for link in links:
-            link.close()
-        if context is not None:
-            context.term()
+        self._links.close()
 
     def _ask(self, question: Callable[[int], AnyMessage], timeout: float, buffers: Sequence[Buffer] = ()) -> Any:
-        link = self._link()
+        link = self._links.current()
         handle = Handle(link)
         with link.lock:
             now_ns = time.monotonic_ns()
@@ -266,39 +248,3 @@ class Client:
     def _signature(self, application: str, timeout: float) -> Signature:
         (state,) = self._ask(partial(ModelInfo, application=application), timeout)
         return Signature(state.spec)
-
-    def _link(self) -> BlockingLink:
-        if self._closed:
-            raise Cancelled("the client is closed")
-        link: BlockingLink | None = getattr(self._local, "link", None)
-        if link is None:
-            link = self._local.link = self._connect()
-        return link
-
-    def _connect(self) -> BlockingLink:
-        with self._opening:
-            if self._closed:
-                raise Cancelled("the client is closed")
-            if self._context is None:
-                self._context = zmq.Context()
-            link = BlockingLink(
-                Session(self._signatures, *self._limits),
-                Dealer(parse_endpoints(self._endpoint), self._keys),
-                self._context,
-            )
-            link.open()
-            self._links.add(link)
-            return link
-
-
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-def _reset_clients() -> None:
-    for client in _clients:
-        for link in client._links:
-            link.session.close()
-        client._reset()
-
-
-os.register_at_fork(after_in_child=_reset_clients)

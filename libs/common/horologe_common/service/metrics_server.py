@@ -14,7 +14,7 @@ TIMEOUT_S = 2.0
 
 
 class MetricsServer(ThreadingMixIn, WSGIServer):
-    """Serves each connection on a thread. `serve_forever` blocks until `shutdown`."""
+    """Serves each connection on a thread. `serve_forever` blocks until `stop`."""
 
     daemon_threads = True
     request_queue_size = CONNECTIONS
@@ -23,6 +23,11 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         super().__init__(address, MetricsHandler)
         self.set_app(app)
         self._free = threading.Semaphore(CONNECTIONS)
+
+    def stop(self) -> None:
+        """Stop `serve_forever` and free the port."""
+        self.shutdown()
+        self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread for the connection, or close it if there are too many."""

@@ -98,15 +98,14 @@ class Service:
         reactor.endpoints = [lambda begin=begin: begin(reactor) for begin in endpoints]  # type: ignore[misc]
         if prepare:
             prepare(reactor)
-
-        def is_ready() -> bool:
-            return links.is_ready() and not reactor.is_stopping
-
         try:
             links.open([core.address for core in cores], client_core, follows_directory)
             end_tracing = start_tracing(reactor, cores, self.settings(TracingSettings, "tracing"), self.name)
-            settings = self.settings(MetricsSettings, "metrics")
-            exporter = metrics.serve(settings, lambda: _stats(reactor, self.name), is_ready)
+            exporter = metrics.serve(
+                self.settings(MetricsSettings, "metrics"),
+                lambda: _stats(reactor, self.name),
+                lambda: links.is_ready() and not reactor.is_stopping,
+            )
         except SettingsError as error:
             raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
         log.info("ready", cores=[core.address for core in cores])
@@ -119,8 +118,7 @@ class Service:
         if recorder:
             recorder.write("stop")
         if exporter:
-            exporter.shutdown()
-            exporter.server_close()
+            exporter.stop()
         log.info("stopped")
 
 

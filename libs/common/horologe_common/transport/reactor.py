@@ -15,14 +15,13 @@ from functools import partial
 from time import thread_time_ns
 from typing import TYPE_CHECKING, Any
 
-import zmq
-
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.core.hosting import CoreHost
 from horologe_common.core.protocol import Drains
 from horologe_common.service.log import logger
 from horologe_common.transport.alarm import Alarm
 from horologe_common.transport.garbage_collection import collect_garbage, freeze_objects
+from horologe_common.transport.socket_readiness import SocketWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -68,8 +67,6 @@ class Reactor:
         self.is_stopping = False
         """Set by the first signal: the process reports not ready."""
         self._posted: deque[Arrival] = deque()
-        self._watched: dict[zmq.Socket[bytes], tuple[int, int]] = {}
-        """Descriptors of each socket and of its monitor."""
         self._scheduled = False
         self._signalled = False
         self._paused = self._closed = False
@@ -130,9 +127,10 @@ class Reactor:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self._stopped.set)
-        self.links.outgoing.on_open, self.links.outgoing.on_close = self._watch, self._unwatch
+        self.watcher = SocketWatcher(self.loop, self.links.readiness, self._turn, self._on_monitor_readable)
+        self.links.outgoing.on_open, self.links.outgoing.on_close = self.watcher.add, self.watcher.remove
         for sock, monitor in self.links.sockets().items():
-            self._watch(sock, monitor)
+            self.watcher.add(sock, monitor)
         self.links.on_arrival = self._turn
         await self.links.streams.start()
         await self.links.client_server.start(self._schedule)
@@ -157,8 +155,7 @@ class Reactor:
             self.alarm.close()
             await self.links.client_server.stop()
             await self.links.streams.stop()
-            for sock in list(self._watched):
-                self._unwatch(sock)
+            self.watcher.close()
             self.links.close()
         if self._failed:
             raise self._failed
@@ -210,21 +207,6 @@ class Reactor:
             self.drain_ns = 0
             self._stopped.set()
 
-    def _watch(self, sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
-        pair = self._watched[sock] = int(sock.getsockopt(zmq.FD)), int(monitor.getsockopt(zmq.FD))
-        self.loop.add_reader(pair[0], self._on_readable, sock)
-        self.links.mark_readable(sock)
-        self.loop.add_reader(pair[1], self._on_monitor_readable)
-        self._on_monitor_readable()
-
-    def _unwatch(self, sock: zmq.Socket[bytes]) -> None:
-        for descriptor in self._watched.pop(sock):
-            self.loop.remove_reader(descriptor)
-
-    def _on_readable(self, sock: zmq.Socket[bytes]) -> None:
-        self.links.mark_readable(sock)
-        self._turn()
-
     def _on_monitor_readable(self) -> None:
         self.links.read_monitors()
         self._schedule()
@@ -247,7 +229,7 @@ class Reactor:
             end_ns = monotonic_ns()
             self.core_host.end_turn(end_ns, end_ns - begin_ns + cpu_ns - self._cpu_ns)
             self.links.client_server.end_turn(end_ns, end_ns - begin_ns)
-            more = more or bool(self._posted) or self.core_host.has_messages() or not self.links.idle()
+            more = more or bool(self._posted) or self.core_host.has_messages() or self.links.readiness.has_readable()
         except Exception:  # without this, no timer would be set and no socket be read again
             self._pause_after_fault(begin_ns)
             more = True
@@ -277,17 +259,14 @@ class Reactor:
             log.exception("turn fault", count=self._turn_faults)
             self._turn_faults, self._fault_log_ns = 0, now_ns + FAULT_LOG_NS
         self._paused = True
-        for sock in list(self._watched):  # a descriptor stays readable until its socket is read
-            self.loop.remove_reader(self._watched[sock][0])
+        self.watcher.pause()
         self.loop.call_later(FAULT_PAUSE_S, self._resume)
 
     def _resume(self) -> None:
         self._paused = False
         if self._closed:
             return
-        for sock, (descriptor, _) in self._watched.items():
-            self.loop.add_reader(descriptor, self._on_readable, sock)
-            self.links.mark_readable(sock)
+        self.watcher.resume()
         self._turn()
 
     def _wakeup_ns(self) -> int:

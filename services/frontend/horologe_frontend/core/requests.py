@@ -83,17 +83,14 @@ class RequestBuilder:
         """Return a request whose inputs are staged. Raise `HorologeError` if it is invalid, or `Refused`.
 
         `wait_ns` is the time until it is expected to be sent. The deadline is the client's, else that of the model or
-        application. A request without a deadline is best effort, and is answered after `frontend.best_effort_ns` at
-        the latest.
+        application. Without one it is best effort, and answered within `frontend.best_effort_ns`.
         """
         self.check_size(buffers)
         if message.budget_ns < 0:
             raise InvalidInput(f"budget_ns: got {message.budget_ns}, wanted at least 0")
-        if message.application or message.context:
-            check_names(application=message.application, context=message.context)
         application: Application | None = None
-        if message.application and not message.model:
-            application, spec = self.declared.find_with_signature(message.application)
+        if message.application or message.context:
+            application, spec = self._find_named(message)
         else:
             spec = self.catalogue.find_model(message.model, message.version)
         budget_ns = min(message.budget_ns, NEVER_NS >> 1) or spec.slo_ns
@@ -114,13 +111,22 @@ class RequestBuilder:
             key, model, budget_ns, rows, input_hash, best_effort, shape_key, length, name, context, message.content_hash
         )
         deadline_ns = now_ns + budget_ns
-        if application is None or application.default is None:
-            give_up_ns = deadline_ns + self.settings.grace_ns
-        else:
+        give_up_ns = deadline_ns + self.settings.grace_ns
+        if application is not None and application.default is not None:
             give_up_ns = deadline_ns - min(self._default_lead.lead_ns(now_ns), budget_ns // 4)
         return Request(
             key, client, message.id, spec, now_ns, deadline_ns, query, message.outputs, give_up_ns, application
         )
+
+    def _find_named(self, message: Predict) -> tuple[Application | None, ModelSpec]:
+        """Return application and signature for a request with an application or a context. No application: for a model.
+
+        Raise `InvalidInput` or `UnknownModel`.
+        """
+        check_names(application=message.application, context=message.context)
+        if message.application and not message.model:
+            return self.declared.find_with_signature(message.application)
+        return None, self.catalogue.find_model(message.model, message.version)
 
     def stage_query(
         self,

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from horologe_common.core.instruments import ModelCounters, Stats
 from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
@@ -18,9 +16,10 @@ from horologe_common.core.staging import StagedInputs
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Models, Outcome, Outputs, Sample, Submit
 from horologe_profiler.core.batch_fit import Point
+from horologe_profiler.core.batch_trials import BatchTrials
 from horologe_profiler.core.comparisons import Comparisons
 from horologe_profiler.core.measurements import MeasurementKey, Measurements, RowTime, length_bound
-from horologe_profiler.core.profiling_tasks import ActiveRuns, ProfilingTask, SampleQueue, copy_first_row, repeat_row
+from horologe_profiler.core.profiling_tasks import ActiveRuns, ProfilingTask, SampleQueue, copy_first_row
 from horologe_profiler.core.publication import PublicationSchedule, build_distributions
 
 if TYPE_CHECKING:
@@ -52,6 +51,7 @@ class Profiler:
         self._queue = SampleQueue(self.measurements.count_times)
         self._runs = ActiveRuns(settings)
         self._comparisons = Comparisons(settings.comparison_interval_ns, self.staging, self._queue, self._new_id)
+        self._batch_trials = BatchTrials(settings.batch_time_max_ns, self.staging, self._queue, self._new_id)
         self._publications = PublicationSchedule(settings.publish_interval_ns)
         self._controller = ""
         self._announcements = AnnouncementOrder()
@@ -176,13 +176,8 @@ class Profiler:
     def _is_wanted(self, now_ns: int, task: ProfilingTask, window: TimeWindow) -> bool:
         """Return whether the task still has to run, with its inputs staged."""
         if task.size > 1:
-            return self._stage_batch(task)
+            return self._batch_trials.stage_batch(task)
         return task.round > 0 or self._needs_run(now_ns, task.key, window)
-
-    def _stage_batch(self, task: ProfilingTask) -> bool:
-        """Stage the batch in place of its row. Return False if the staging memory is full."""
-        inputs = self.staging.inputs_of(task.id)
-        return inputs is not None and self.staging.hold(task.id, *repeat_row(*inputs, task.size))
 
     def _on_outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
         """Record the execution time of a run: `end_ns` - `begin_ns`, because a solo action has no other rows."""
@@ -210,19 +205,9 @@ class Profiler:
             self._comparisons.record_run(now_ns, task, took_ns)
             if self.measurements.claim_batch_trial(now_ns, model):
                 self.measurements.record_batch_time(now_ns, model, point)
-                self._queue_batch_trials(task, took_ns)
+                if spec := self._specs.get(model):
+                    self._batch_trials.queue_batches(task, spec, took_ns)
         self._publications.mark_changed(model)
-
-    def _queue_batch_trials(self, task: ProfilingTask, took_ns: int) -> None:
-        """Queue batches of the row, the smallest first, that are expected to take at most `batch_time_max_ns`."""
-        spec, inputs = self._specs.get(task.key.model), self.staging.inputs_of(task.id)
-        if spec is None or inputs is None or not spec.batched:
-            return
-        for size in spec.batch_sizes[1:]:
-            if took_ns * size <= self.settings.batch_time_max_ns:
-                batch = msgspec.structs.replace(task, id=self._new_id(), size=size)
-                if self.staging.hold(batch.id, *inputs):
-                    self._queue.push_repetition(batch)
 
     def _on_outcome(self, now_ns: int, controller: str, outcome: Outcome, buffers: Sequence[Buffer]) -> None:
         """Finish a run that was refused, lost or failed. Another sample will replace it."""

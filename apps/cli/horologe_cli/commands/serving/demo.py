@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from horologe_cli.demo.demo_run import DemoResult
-    from horologe_cli.demo.running_system import RunningSystem
     from horologe_cli.local.local_system import LocalSystem
     from horologe_cli.local.topology import SystemOptions, Topology
     from horologe_common.wire import ModelState
@@ -48,6 +47,11 @@ START_SHARE = 0.1
 """Share of the progress bar for starting the services."""
 
 
+RunningEndpoint = Annotated[
+    str, typer.Option(help="SDK endpoint of a running system. Measure it, and start none.", metavar="URL")
+]
+
+
 def demo(
     models: Annotated[str, typer.Option(help="Model repository with the digits models.", metavar="DIR")] = "",
     workers: Workers = 0,
@@ -57,9 +61,7 @@ def demo(
     learn: Annotated[float, typer.Option(min=0.0, help="Duration of the mixed traffic first.", metavar="S")] = 20.0,
     step: Annotated[float, typer.Option(min=0.2, help="Duration of each load step in seconds.", metavar="S")] = 1.5,
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the arrival times.")] = 1,
-    endpoint: Annotated[
-        str, typer.Option(help="SDK endpoint of a running system. Measure it, and start none.", metavar="URL")
-    ] = "",
+    endpoint: RunningEndpoint = "",
     http: Annotated[str, typer.Option(help="HTTP address of the running system.", metavar="URL")] = DEFAULT_HTTP,
     keys: Keys = "",
     set_: Sets = None,
@@ -82,9 +84,7 @@ def demo(
 
     load = learn, slo_ms, step, seed
     if endpoint:
-        from horologe_cli.demo.running_system import RunningSystem
-
-        _measure_running(RunningSystem(endpoint, http, keys), load, json)
+        _measure_running((endpoint, http, keys), load, json)
         return
     addresses = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "127.0.0.1:0"
     with tempfile.TemporaryDirectory(prefix="horologe-demo-") as folder:
@@ -123,13 +123,14 @@ def _run_demo(options: SystemOptions, load: Load, json: bool) -> None:
         raise SystemExit(int(ExitCode.FAILED))
 
 
-def _measure_running(system: RunningSystem, load: Load, json: bool) -> None:
+def _measure_running(address: tuple[str, str, str], load: Load, json: bool) -> None:
     """Measure a running system, and print the result. Nothing is started."""
     import uvloop
 
-    from horologe_cli.demo.running_system import measure_running
+    from horologe_cli.demo.running_system import RunningSystem, measure_running
     from horologe_common.status import HorologeError
 
+    system = RunningSystem(*address)
     start_s = time.monotonic()
     try:
         with _progress(is_silent(json)) as on_progress:

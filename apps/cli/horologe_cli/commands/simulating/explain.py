@@ -20,19 +20,23 @@ LATEST = 20
 """Recordings of a folder that are read, the latest: each process writes one at a time."""
 
 
+RequestId = Annotated[
+    str,
+    typer.Argument(
+        help="`id` of an HTTP request, number in the header Horologe-Request of an error, `request_id` of an SDK "
+        "reply or exception, or CLIENT:NUMBER.",
+        metavar="REQUEST_ID",
+    ),
+]
+Recordings = Annotated[
+    list[Path] | None,
+    typer.Option(help="A recording, or a folder of recordings. Repeat for several processes.", metavar="PATH"),
+]
+
+
 def explain(
-    request_id: Annotated[
-        str,
-        typer.Argument(
-            help="`id` of an HTTP request, number in the header Horologe-Request of an error, `request_id` of an SDK "
-            "reply or exception, or CLIENT:NUMBER.",
-            metavar="REQUEST_ID",
-        ),
-    ],
-    recording: Annotated[
-        list[Path] | None,
-        typer.Option(help="A recording, or a folder of recordings. Repeat for several processes.", metavar="PATH"),
-    ] = None,
+    request_id: RequestId,
+    recording: Recordings = None,
     json: Json = False,
 ) -> None:
     """Explain why a request was refused, late or slow: what was ahead of it, and what would have saved it.

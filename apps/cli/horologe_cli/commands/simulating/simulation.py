@@ -87,10 +87,7 @@ def sim(
     try:
         if scenario := _choose_scenario(file, *options):
             scenario = _override(scenario, seed=seed, workers=devices)
-            if scheduler or scenario.requests:
-                _compare(scenario, scheduler, json)
-            else:
-                _simulate(scenario, find_devices, trace_out, json)
+            _simulate(scenario, scheduler, find_devices, trace_out, json)
     except Exception as error:
         fail_with(error, "")
 
@@ -112,8 +109,13 @@ def _choose_scenario(file: str, *options: Any) -> Scenario | None:
     return None
 
 
-def _simulate(scenario: Scenario, find_devices: float | None, trace_out: Path | None, json: bool) -> None:
-    """Run the scenario, or find the number of devices, and print the result."""
+def _simulate(
+    scenario: Scenario, schedulers: str, find_devices: float | None, trace_out: Path | None, json: bool
+) -> None:
+    """Compare schedulers, find the number of devices, or run the scenario. Print the result."""
+    if schedulers or scenario.requests:
+        _compare(scenario, schedulers, json)
+        return
     if find_devices is not None:
         _find_size(scenario, find_devices / 100, trace_out, json)
         return

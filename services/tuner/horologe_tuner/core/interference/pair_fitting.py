@@ -19,6 +19,8 @@ from horologe_tuner.core.interference.measurements import ProfileError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from scipy.optimize import OptimizeResult
+
     from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
     from horologe_common.interference.prediction import InterferenceModel
     from horologe_tuner.core.interference.measurements import PairRun
@@ -98,11 +100,16 @@ def fit_pairs(
             if keep_undetermined:
                 return fit_pairs(model, gpu, arrays, solo_ms, {*fixed, name}, keep_undetermined=True)
             raise ProfileError(f"{gpu.name}: {name}: not determined, missing {_MISSING[name]}")
-    left = max(result.fun.size - len(free), 1)
-    covariance = np.linalg.pinv(result.jac.T @ result.jac) * 2 * result.cost / left
     fitted = dict(zip(free, result.x.tolist(), strict=True))
-    deviations = dict(zip(free, np.sqrt(np.diag(covariance)).tolist(), strict=True))
+    deviations = dict(zip(free, _standard_deviations(result).tolist(), strict=True))
     return GpuFit(msgspec.structs.replace(gpu, **fitted), deviations)
+
+
+def _standard_deviations(result: OptimizeResult) -> Array:
+    """Return the standard deviation of each fitted value, from the covariance of a linear least-squares fit."""
+    left = max(result.fun.size - result.x.size, 1)
+    covariance = np.linalg.pinv(result.jac.T @ result.jac) * 2 * result.cost / left
+    return np.asarray(np.sqrt(np.diag(covariance)))
 
 
 def _limits(gpu: GpuCoefficients) -> dict[str, tuple[float, float]]:
