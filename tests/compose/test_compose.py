@@ -6,8 +6,8 @@ import json
 import threading
 from collections import Counter
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
 from http.client import HTTPConnection, HTTPException
+from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
