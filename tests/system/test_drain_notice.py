@@ -74,9 +74,13 @@ def test_a_core_has_its_clients_before_it_is_asked_whether_it_is_drained(start: 
     client = start("worker", connect=(f"ipc://{tmp_path}/clients",))
     service.wait_until(lambda: client.links.is_ready())
     drain, heard = Drain(service), service.core.heard
-    known: list[bool] = []
-    service.core.drained = lambda: bool(known.append(len(heard) > before)) or drain.finished.is_set()
-    before = len(heard)
+    before, known = len(heard), []
+
+    def is_drained() -> bool:
+        known.append(len(heard) > before)
+        return drain.finished.is_set()
+
+    service.core.drained = is_drained
     service.signal()
     service.wait_until(lambda: bool(known))
     drain.finished.set()
