@@ -90,11 +90,11 @@ class Planner:
 
     def _add_each(self, now_ns: int, requests: Iterable[Request], cluster: Cluster, counted: bool) -> list[Refusal]:
         """Queue requests one by one. Return refusals of those not queued. `counted`: see `_add_alike`."""
-        refusals = []
-        for request in requests:
-            if (refusal := self._add_alike(now_ns, (request,), cluster, counted)) is not None:
-                refusals.append(refusal)
-        return refusals
+        return [
+            refusal
+            for request in requests
+            if (refusal := self._add_alike(now_ns, (request,), cluster, counted)) is not None
+        ]
 
     def _add_alike(self, now_ns: int, requests: Sequence[Request], cluster: Cluster, counted: bool) -> Refusal | None:
         """Queue all requests, which have equal rows, or return a refusal. `counted`: the requests ahead count."""
