@@ -26,7 +26,7 @@ class LateRefusals:
         self._on_dequeued = on_dequeued
 
     def refuse_overdue(self, now_ns: int, cluster: Cluster) -> Iterator[Refusal]:
-        """Refuse queued requests that are too late by the policy's deadline rule, or whose workers have not returned."""
+        """Refuse queued requests that are too late by the policy's deadline rule: with workers, or without any."""
         policy, expires = self._policy, self._policy.deadline_rule == "expire"
         reason = Reason.EXPIRED if expires else Reason.OVERDUE
         for request in self._queues.pop_overdue(now_ns):
