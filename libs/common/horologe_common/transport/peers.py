@@ -4,7 +4,7 @@ The connecting side sends Hello on every connection and reconnection. Hello and 
 cores at each end, which have a route from then on. Messages in flight on a broken connection are lost. Therefore a
 second Hello of a process first disconnects its cores that still have a route: no core then waits for a lost message.
 
-A worker gets the PeerConnected of its controller once it is linked to the holders in the first Directory, so that it does
+A worker gets the PeerConnected of its controller once it is linked to the holders in the first Directory. It then does
 not register before it can receive inputs and send outputs.
 
 A name belongs to the process that has connected with it first, until its link is lost. Another process with that name
