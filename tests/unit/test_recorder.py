@@ -19,6 +19,7 @@ from horologe_common.models import PAGE_BYTES
 from horologe_common.recording import snapshot as snapshot_module
 from horologe_common.recording.recorder import (
     Called,
+    Entry,
     Handled,
     Recorder,
     RecorderSettings,
@@ -154,7 +155,9 @@ def test_the_duration_of_a_turn_and_a_drain_are_recorded(tmp_path: Path, monkeyp
 def test_a_call_of_any_other_method_is_not_read(tmp_path: Path, echo: Echo) -> None:
     path = tmp_path / "evil.rec"
     with path.open("wb") as file:
-        write_segments(file, [Segment(echo.address, 0, snapshot(echo), [Called(1, "__init__")])], "stop")
+        segment = Segment(echo.address, 0, snapshot(echo), [])
+        segment.entries.append(Called(1, "__init__"))
+        write_segments(file, [segment], "stop")
     with pytest.raises(SettingsError, match="method: got '__init__', wanted one of end_turn, drain"):
         list(read_segments(path))
 
@@ -213,7 +216,7 @@ def test_a_core_that_cannot_be_taken_apart_is_left_alone(tmp_path: Path, echo: E
 def test_messages_survive_the_file_without_their_tensors(tmp_path: Path) -> None:
     tensor = Tensor("x", "FP32", (1, 4), 16)
     finished = Finished(1, "exec", 0, 5, 6, outputs=[(tensor, b"\1" * 16)], staged=object())
-    told: list[Handled | Ticked] = [
+    told: list[Entry] = [
         Handled(1, "a", Predict(1, "m", "", 5, (tensor,)), (16,)),
         Handled(2, "b", PeerConnected("worker/0#1", "host")),
         Handled(3, "c", strip_tensors(finished)),
