@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import zmq
 
+from horologe_cli.local.ports import free_port
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import HorologeError, Status
 from horologe_common.transport.keys import KeyHolders, service_keys
@@ -157,3 +158,13 @@ def echo(message: Predict, buffers: Sequence[Any]) -> tuple[Answer, Sequence[Any
     """Return an answer whose outputs are the inputs."""
     outputs = tuple(Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.nbytes) for tensor in message.inputs)
     return Answer(message.id, Status.OK, outputs, "", 0, message.model, "1", 10, 20, 1), buffers
+
+
+def stay_silent(message: Any, buffers: Sequence[Any]) -> Replies | None:
+    """Answer no request. Other messages get their default replies."""
+    return [] if isinstance(message, Predict) else None
+
+
+def free_endpoint() -> str:
+    """Return a TCP endpoint of this machine that is not in use."""
+    return f"tcp://127.0.0.1:{free_port('127.0.0.1')}"

@@ -6,7 +6,6 @@ import io
 import os
 import subprocess
 import tarfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,10 @@ import pytest
 from horologe_common.wanted_shares import WantedShare
 from horologe_tuner.scaler import ScalingError
 from horologe_tuner.settings import TunerSettings
+from waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 docker = pytest.importorskip("docker", reason="the package docker is not installed (the extra `docker`)")
 os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"  # Ryuk is an image that is not here
@@ -25,14 +25,6 @@ os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"  # Ryuk is an image that is 
 pytestmark = pytest.mark.compose
 IMAGE, PROJECT = "horologe-scaler-test:1", "horologe-scaler-test"
 COMMAND = ["/bin/sh", "-c", "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.1; done"]
-PATIENCE_S = 30.0
-
-
-def until(fulfilled: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not fulfilled():
-        assert time.monotonic() < end, "condition not met in time"
-        time.sleep(0.1)
 
 
 def root_file_system() -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +14,15 @@ import pytest
 from horologe import Application, Client, HorologeError, InvalidInput, UnknownModel
 from horologe_cli.demo.digits import held_out
 from running_up import Up
+from waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 MODELS = Path(__file__).parents[2] / "models"
 THREE = ("digits-cnn", "digits-mlp", "digits-linear")
 SLO_MS = 5000.0
 """Long enough for a busy machine: these tests do not measure speed."""
-
-
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "condition not met in time"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from http.client import HTTPConnection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -22,12 +21,12 @@ from horologe_common.wire import Distributions
 from horologe_profiler.core.measurements import length_bound
 from horologe_profiler.core.sweep import SweepCell
 from model_folders import a_folder, an_emulated_model
+from waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-PATIENCE_S = 20.0
 X = np.zeros((1, 4), np.float32)
 SLEEPY_TOML = """batch_sizes = [1, 2]
 inputs = [{ name = "x", datatype = "FP32", shape = [-1, -1] }]
@@ -103,13 +102,6 @@ class House:
     def _written(self) -> int:
         """Return the number of complete recordings."""
         return sum("recording written" in line for line in self.lines)
-
-
-def until(fulfilled: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not fulfilled():
-        assert time.monotonic() < end, "condition not met in time"
-        time.sleep(0.05)
 
 
 @pytest.fixture(params=[False, True], ids=["fused", "split"], scope="module")

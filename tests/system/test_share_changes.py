@@ -27,6 +27,7 @@ from horologe_common.wire import Events, Plan, PlannedModel
 from horologe_tuner.scalers.process import ProcessScaler
 from horologe_tuner.settings import TunerSettings
 from model_folders import an_emulated_model
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import DeviceState
 
-PATIENCE_S = 40.0
 X = np.zeros((1, 4), np.float32)
 SLO_MS = 10_000
 CHANGES = int(os.environ.get("SHARE_CHANGES", "4"))
@@ -168,13 +168,6 @@ class SharedGpu:
 
 def a_share(worker: str, percent: float, **fields: Any) -> WantedShare:
     return WantedShare(worker, "gpu-0", "v100", percent, **fields)
-
-
-def until(fulfilled: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not fulfilled():
-        assert time.monotonic() < end, "condition not met in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture

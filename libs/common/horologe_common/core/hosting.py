@@ -15,7 +15,7 @@ from horologe_common.wire import Envelope
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from horologe_common.core.protocol import Arrival, Buffer, Core, Out
+    from horologe_common.core.protocol import Arrival, Buffer, Core, Drains, Out
 
     Deliver = Callable[[Any, Sequence[Buffer]], None]
     OnFault = Callable[[Core | None, Any, Exception], None]
@@ -60,6 +60,9 @@ class CoreObserver(Protocol):
 
     def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         """Called after the core's tick with the messages that it sends."""
+
+    def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
+        """Called before another method of the core is called: `end_turn` or `drain`."""
 
     def observe_fault(self, now_ns: int, core: Core) -> None:
         """Called when the core has raised."""
@@ -193,7 +196,16 @@ class CoreHost:
     def end_turn(self, now_ns: int, took_ns: int) -> None:
         """Tell the cores that want to know it how long the turn took that ends now."""
         for core in self._turn_observers:
+            if self.observer:
+                self._observe(self.observer.observe_call, now_ns, core, "end_turn", (now_ns, took_ns))
             core.end_turn(now_ns, took_ns)
+
+    def drain_core(self, core: Drains) -> None:
+        """Have a core accept nothing new, and tick every core in the next turn."""
+        if self.observer:
+            self._observe(self.observer.observe_call, self._clock(), core, "drain", ())
+        core.drain()
+        self.wake_all()
 
     def _call_core(self, hosted: HostedCore) -> None:
         """Hand the core its messages, tick it, and pass on what it sends.

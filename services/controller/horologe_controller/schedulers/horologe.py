@@ -144,7 +144,7 @@ class Horologe(SchedulingPolicy):
             slowness = max(share.slowness(now_ns), share.dynamic_pace.slowness(now_ns))
             return self._dynamic_strategy(now_ns, start_ns, share, queue, distributions.slowed(slowness))
         strategy = self._static_strategy(now_ns, start_ns, share, queue, estimate)
-        if strategy is not None and (until_ns := self._wait_until_ns(now_ns, share, strategy)) > start_ns:
+        if strategy is not None and (until_ns := self._wait_until_ns(now_ns, share, strategy, estimate)) > start_ns:
             self._waits.hold_queue(queue, until_ns)
             return None
         return strategy
@@ -208,7 +208,7 @@ class Horologe(SchedulingPolicy):
         derived = dynamic_queue(queue, distributions)
         advance_ns, bound = derived.bound
         if advance_ns != self._advance_ns:
-            weight = self._weight_of(queue.model)
+            weight = 1.0 if self._served is None else self._served.weight(queue.model)
             bound = 0, min([self._virtual_ns(first_ns, weight * rate) for first_ns, rate in derived.fastest]), 0
             derived.bound = self._advance_ns, bound
         return bound
@@ -223,37 +223,38 @@ class Horologe(SchedulingPolicy):
         If the batch gains nothing, the queue is examined again with newer arrivals. All batches of a static model are
         alike, so what one costs the model itself, the next one would cost as well.
         """
-        gain, dynamic = requests * self._weight_of(queue.model), queue.model in self._distributions
+        gain, dynamic = requests, queue.model in self._distributions
+        if self._served is not None:
+            gain *= self._served.weight(queue.model)
         if dynamic or len(share.resident) > 1:
             arrivals = self._blocked.on_share(now_ns, share)
-            gain -= arrivals.lost_to(expected_ns, "" if dynamic else queue.model)
+            if expected_ns > arrivals.least_ns:
+                gain -= arrivals.lost_to(expected_ns, "" if dynamic else queue.model)
             if gain <= 0.0:
                 self._waits.hold_queue(queue, arrivals.until_ns + 1)
         return gain
 
-    def _weight_of(self, model: str) -> float:
-        """Return what a request of the model counts."""
-        return 1.0 if self._served is None else self._served.weight(model)
-
-    def _wait_until_ns(self, now_ns: int, share: Share, strategy: Strategy) -> int:
+    def _wait_until_ns(self, now_ns: int, share: Share, strategy: Strategy, estimate: Estimate) -> int:
         """Return until when the batch should wait for the next larger size; 0 if it should not wait.
 
         The wait grows with the utilisation of the share: where there is time to spare, small batches cost nothing.
         """
-        queue, estimate = strategy.queue, share.estimates[strategy.queue.model]
+        queue, load = strategy.queue, self._load
         larger, saved_ns = estimate.growth.get(strategy.size, (0, 0.0))
-        gap_ns = self._load.gap_ns[queue.model]
+        gap_ns = load.gap_ns[queue.model]
         if not larger or larger > queue.spec.max_batch or saved_ns < SAVING * gap_ns:
             return 0
         first, arrivals_ns = queue[strategy.places[0]], int((larger - len(strategy.places)) * gap_ns)
         likely_ns = now_ns + LIKELY * arrivals_ns
         if first.deadline_ns < likely_ns:
             return 0
-        busy = min(1.0, (self._load.utilisation(now_ns, share) - IDLE) / (BUSY - IDLE))
-        collision_ns = int(COLLISION * self._load.batch_ns) // max(1, share.residency.count_resident(queue.model))
+        busy = min(1.0, (load.utilisation(now_ns, share) - IDLE) / (BUSY - IDLE))
+        if busy <= 0.0:
+            return 0
+        collision_ns = int(COLLISION * load.batch_ns) // max(1, share.residency.count_resident(queue.model))
         closes_ns = first.deadline_ns - estimate.predict(now_ns, larger) - collision_ns
         until_ns = first.arrival_ns + int(busy * (closes_ns - first.arrival_ns))
-        if busy <= 0.0 or until_ns < likely_ns:
+        if until_ns < likely_ns:
             return 0
         return min(until_ns, queue.newest_arrival_ns() + SILENCE * arrivals_ns)
 

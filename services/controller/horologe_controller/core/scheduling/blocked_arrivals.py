@@ -49,8 +49,6 @@ class ShareArrivals:
 
     def lost_to(self, batch_ns: int, model: str = "") -> float:
         """Return how many requests a batch of this duration costs, without those of `model`."""
-        if batch_ns <= self.least_ns:
-            return 0.0
         at = bisect_left(self._slacks_ns, batch_ns)
         slack_ns, rate = self._arrivals.get(model, (batch_ns, 0.0))
         own = rate * max(0, batch_ns - slack_ns)

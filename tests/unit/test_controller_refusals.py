@@ -1,0 +1,115 @@
+"""Refusals of the controller: before any work, with the missing time, counted by reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import a_report, a_spec, sent
+from controller_builders import FRONTEND, PROMPT_SCHEDULERS, SELECTOR, WORKER, a_controller, submit
+from horologe_common.clock import ms
+from horologe_common.core.protocol import PeerDisconnected
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Infer,
+    Load,
+    Models,
+    Outcome,
+    Result,
+)
+from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
+
+
+@pytest.fixture(params=PROMPT_SCHEDULERS)
+def scheduler(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_hopeless_request_is_refused_at_once_with_the_missing_time(scheduler: str) -> None:
+    controller = a_controller(scheduler)
+    submit(controller, 1, budget_ms=1)
+    (outcome,) = sent(controller, Outcome, SELECTOR)
+    assert (outcome.id, outcome.status, outcome.retry_after_ns) == (1, Status.REFUSED, ms(1))
+    assert outcome.reason.endswith("past its deadline: it would end 1 ms late")
+    assert not sent(controller, Infer)
+
+
+@pytest.mark.parametrize(("late_ns", "text"), [(1, "0.001 ms"), (49_000, "0.049 ms"), (1_698_250, "1.699 ms")])
+def test_a_refusal_names_a_missing_time_above_zero(late_ns: int, text: str) -> None:
+    controller = a_controller()
+    submit(controller, 1, budget_ms=(ms(2) - late_ns) / 1e6)
+    (outcome,) = sent(controller, Outcome, SELECTOR)
+    assert outcome.reason.endswith(f": it would end {text} late")
+
+
+def test_refusals_are_counted_by_a_code_that_begins_at_zero() -> None:
+    controller = a_controller(max_queued=1, in_flight=1)
+    controller.refresh_stats()
+    refused = {key[3]: 0.0 for key in controller.stats.values if key[0] == "horologe_refused_total"}
+    assert {"execution_too_long", "work_ahead", "queue_full"} <= refused.keys()
+    submit(controller, 1, budget_ms=1)
+    for number in range(2, 7):
+        submit(controller, number, now_ns=ms(1))
+    counts = {key[3]: value for key, value in controller.stats.values.items() if key[0] == "horologe_refused_total"}
+    assert counts.keys() == refused.keys()
+    reasons = {outcome.id: outcome.reason for outcome in sent(controller, Outcome)}
+    assert counts["queue_full"] == len(reasons) - 1 >= 1
+    assert "controller.max_queued" in reasons[6]
+    assert sum(counts.values()) == len(reasons)
+
+
+def test_a_request_that_a_lost_worker_may_have_run_never_ends_as_refused() -> None:
+    controller = a_controller()
+    submit(controller, 1, budget_ms=50)
+    assert sent(controller, Infer)
+    controller.handle(ms(3), WORKER, PeerDisconnected(WORKER), ())
+    controller.tick(controller.wakeup_ns() or ms(50))
+    controller.tick(ms(60))
+    (outcome,) = sent(controller, Outcome)
+    assert (outcome.status, "worker failed" in outcome.reason) == (Status.LOST, True)
+    assert not any(value for key, value in controller.stats.values.items() if key[0] == "horologe_refused_total")
+
+
+def test_under_overload_the_excess_is_refused_on_arrival(scheduler: str) -> None:
+    controller = a_controller(scheduler, reports=[a_report(exec_ms=10, per_row_ms=10)], admission=True)
+    submit(controller, *range(1, 41))
+    refused = sent(controller, Outcome)
+    assert {outcome.status for outcome in refused} == {Status.REFUSED}
+    assert 28 <= len(refused) <= 32
+    assert controller.pending() == 40 - len(refused)
+
+
+def test_unknown_models_and_too_many_rows_are_answered() -> None:
+    controller = a_controller()
+    submit(controller, 1, model="nope/1")
+    submit(controller, 2, rows=17)
+    assert [one.status for one in sent(controller, Outcome)] == [Status.UNKNOWN_MODEL, Status.INVALID_INPUT]
+
+
+def test_without_workers_requests_wait_until_they_cannot(scheduler: str) -> None:
+    controller = a_controller(scheduler)
+    controller.handle(0, WORKER, PeerDisconnected(WORKER), ())
+    states = sent(controller, Models, FRONTEND)[-1].models
+    assert [state.state for state in states] == ["LOADING"]
+    submit(controller, 1, budget_ms=50)
+    assert not sent(controller, Outcome)
+    wake_ns = controller.wakeup_ns()
+    assert wake_ns is not None
+    assert ms(47) <= wake_ns <= ms(50)
+    controller.tick(wake_ns)
+    (outcome,) = sent(controller, Outcome)
+    assert (outcome.status, outcome.retry_after_ns) == (Status.REFUSED, 0), "a later deadline might not help"
+    assert outcome.reason == SENTENCES[Reason.NO_WORKER]
+    counts = {key[3]: value for key, value in controller.stats.values.items() if key[0] == "horologe_refused_total"}
+    assert {code for code, value in counts.items() if value} == {Reason.NO_WORKER}
+
+
+def test_a_model_that_does_not_load_is_withdrawn_with_its_reason() -> None:
+    controller = a_controller(reports=[a_report(), a_report(a_spec("bad"))], preload=False)
+    submit(controller, 1, model="bad/1")
+    (load,) = sent(controller, Load, WORKER)
+    controller.handle(1, WORKER, Result(load.action_id, Status.FAILED, 0, 1, reason="corrupt file"), ())
+    controller.tick(1)
+    (outcome,) = sent(controller, Outcome)
+    assert outcome.status == Status.FAILED
+    assert "corrupt file" in outcome.reason
+    controller.check()
