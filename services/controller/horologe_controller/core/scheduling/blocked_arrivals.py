@@ -11,6 +11,7 @@ its requests, more than it serves.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
@@ -90,9 +91,11 @@ class BlockedArrivals:
             alone_ns, row_ns = _fastest(estimate.seed_ns, budget_ns)
             if alone_ns < budget_ns:
                 holders = max(1, share.residency.count_resident(model))
-                rate = busy ** (holders - 1) / (holders * load.mean_gap_ns(now_ns, model))
+                slack_ns = budget_ns - alone_ns
+                others_busy = (busy * math.exp(-slack_ns / load.batch_ns)) ** (holders - 1)
+                rate = others_busy / (holders * load.mean_gap_ns(now_ns, model))
                 work += rate * row_ns
-                arrivals[model] = budget_ns - alone_ns, rate * self._weight(model) if self._weight else rate
+                arrivals[model] = slack_ns, rate * self._weight(model) if self._weight else rate
         refresh_ns = max(REFRESH_NS, REFRESH_MODEL_NS * len(share.resident) * (1 + len(self._shares)))
         return ShareArrivals(now_ns + refresh_ns, arrivals, 1 / max(1.0, work))
 
