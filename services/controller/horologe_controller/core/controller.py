@@ -161,7 +161,8 @@ class Controller:
 
     def _discover_workers(self, now_ns: int) -> None:
         """Hold the requests for models that are not known yet until all workers have registered."""
-        self._requests.awaited.refuse_expired(now_ns)
+        if self._requests.awaited.submits:
+            self._requests.awaited.refuse_expired(now_ns)
         if self.catalogue.discovery.update(now_ns):
             self.out.extend(self.catalogue.announce())
             self._requests.admit_awaited()
