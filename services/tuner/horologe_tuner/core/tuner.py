@@ -136,7 +136,7 @@ class Tuner:
         self.sharing.check()
 
     def _on_events(self, now_ns: int, sender: str, events: Events, buffers: Sequence[Buffer]) -> None:
-        """Record arrivals and latencies, and carry out the resulting decisions. Discard the counts after a missing message."""
+        """Record arrivals and latencies, and carry out the decisions. A missing message resets the counts."""
         if sender != self._controller or events.number <= self._last_event:
             return
         if self._last_event and events.number > self._last_event + 1:

@@ -134,7 +134,7 @@ class ClientServer:
             listener.close()
 
     def receive(self, inbox: list[Arrival], unpack: Unpack) -> bool:
-        """Append the messages of a turn, those of clients that have sent least recently first. Return True if more are left.
+        """Append the messages of a turn. Return True if more are left. Clients that sent least recently come first.
 
         `inbox` has the messages that HTTP clients sent, which count as those of one client.
         """
