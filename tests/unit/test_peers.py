@@ -52,11 +52,19 @@ def test_a_name_belongs_to_the_first_process_until_it_is_lost() -> None:
         ("worker/0#a", PeerDisconnected("worker/0#a")),
         ("worker/0#b", PeerConnected("worker/0#b", "host")),
     ]
-    assert ends.peers.stats.values == {
+    assert {key: value for key, value in ends.peers.stats.values.items() if value} == {
         ("horologe_links_made_total", "worker"): 2,
         ("horologe_links_lost_total", "worker", "closed"): 1,
         ("horologe_links_refused_total",): 2,
     }
+
+
+def test_counters_of_failures_begin_at_zero() -> None:
+    ends = Ends()
+    assert ends.peers.stats.values == {("horologe_links_refused_total",): 0}
+    ends.hello(FIRST, "worker/0#a")
+    lost = {key[1:]: value for key, value in ends.peers.stats.values.items() if key[0] == "horologe_links_lost_total"}
+    assert lost == {("worker", reason): 0 for reason in ("closed", "silent", "failed", "refused", "replaced")}
 
 
 def test_one_of_several_names_in_use_refuses_the_whole_process() -> None:
@@ -102,6 +110,28 @@ def test_workers_get_a_directory_of_the_present_holders() -> None:
     ends.peers.on_router_disconnected(SECOND)
     directories = [message.endpoints for to, message in ends.sent if to == FIRST and isinstance(message, Directory)]
     assert directories == [(), ("tcp://f:1",), ()]
+
+
+def test_a_worker_gets_its_controller_once_it_is_linked_to_the_holders() -> None:
+    ends, linked = Ends("worker/0#1"), False
+    ends.peers.follows_directory, ends.peers.is_linked = True, lambda: linked
+    ends.peers.on_handshake(DIALLED, Welcome(PROTOCOL, ("controller/0#a",), "host"), public=False)
+    ends.peers.on_handshake(DIALLED, Directory(("tcp://f:1",)), public=False)
+    assert ends.peers.routes == {"controller/0#a": DIALLED}
+    assert ends.peers.events == []
+    linked = True
+    holder = Route("f", None)  # type: ignore[arg-type]
+    ends.peers.on_handshake(holder, Welcome(PROTOCOL, ("frontend/0#a",), "host"), public=False)
+    assert [address for address, _ in ends.peers.events] == ["frontend/0#a", "controller/0#a"]
+
+
+def test_a_controller_that_is_lost_before_the_links_to_the_holders_is_not_reported() -> None:
+    ends = Ends("worker/0#1")
+    ends.peers.follows_directory, ends.peers.is_linked = True, lambda: False
+    ends.peers.on_handshake(DIALLED, Welcome(PROTOCOL, ("controller/0#a",), "host"), public=False)
+    ends.peers.on_dealer_disconnected(DIALLED.socket)
+    ends.peers.introduce_controllers()
+    assert ends.peers.events == []
 
 
 @pytest.mark.parametrize("address", ["frontend/0#1", "selector/0#1", "profiler/0#1"])
