@@ -70,7 +70,7 @@ class CoreObserver(Protocol):
 
 @runtime_checkable
 class TurnObserver(Protocol):
-    """A core that wants to know how long the turns of its process take."""
+    """A core that observes how long the turns of its process take."""
 
     def end_turn(self, now_ns: int, took_ns: int) -> None:
         """Called at the end of each turn, with the time since the last one in which the process was busy."""
@@ -146,7 +146,7 @@ class CoreHost:
             hosted.wakeup_ns = 0
 
     def wakeup_ns(self) -> int:
-        """Return the earliest time at which a core wants a tick; `NEVER_NS` if none does."""
+        """Return the earliest time at which a core needs a tick; `NEVER_NS` if none does."""
         return min([hosted.wakeup_ns for hosted in self._order])
 
     def run_turn(self, arrivals: Sequence[Arrival] = ()) -> None:
@@ -194,7 +194,7 @@ class CoreHost:
         return bool(self._turn_observers)
 
     def end_turn(self, now_ns: int, took_ns: int) -> None:
-        """Tell the cores that want to know it how long the turn took that ends now."""
+        """Report the duration of the turn that ends now to the cores that observe turns."""
         for core in self._turn_observers:
             if self.observer:
                 self._observe(self.observer.observe_call, now_ns, core, "end_turn", (now_ns, took_ns))

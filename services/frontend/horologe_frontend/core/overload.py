@@ -98,7 +98,7 @@ class SendDelays:
         return difference_ns - min(base.present_ns, base.before_ns)
 
     def drop_client(self, client: str) -> None:
-        """Forget a client that has disconnected."""
+        """Drop the state of a client that has disconnected."""
         self._bases.pop(client, None)
 
 
