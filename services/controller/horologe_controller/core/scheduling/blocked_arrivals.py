@@ -77,9 +77,10 @@ class BlockedArrivals:
     def _measure(self, now_ns: int, share: Share) -> ShareArrivals:
         """Return the recent arrivals of the models on the share.
 
-        With k shares that hold a model, each is to serve 1/k of its requests. Another share is busy with the utilisation
-        as probability. It stays so for the slack of a request with exp(-slack / mean batch), as if ends of batches were
-        a Poisson process. If the share could not serve all arrivals without the batch, the part that it could counts.
+        With k shares that hold a model, each is to serve 1/k of its requests. The utilisation is the probability that
+        another share is busy. It stays so for the slack of a request with exp(-slack / mean batch), as if batches ended
+        by a Poisson process. If the share could not serve all arrivals without the batch, the part that it could serve
+        counts.
         """
         load, work = self._load, 0.0
         arrivals: dict[str, tuple[int, float]] = {}
