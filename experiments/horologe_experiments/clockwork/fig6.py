@@ -29,6 +29,10 @@ PAPER_SHIFT_MINUTE, PAPER_FULL_MINUTE = 20, 50
 """Section 6.2: PCIe is the bottleneck from about t = 20. The bar on Major's goodput counts from t = 50."""
 
 
+MOST_LATE = 1e-4
+"""One EXEC in 100,000 takes 20 ms longer (`engine/noise.py`), with up to 16 requests, and delays those behind it."""
+
+
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Scene file of fig6."""
 
@@ -123,6 +127,8 @@ def _row(scene: Scene, ledger: Ledger, number: int) -> dict[str, Any]:
         "major_p50_ms": major.times.quantile_ms(0.5),
         "minor_p50_ms": minor.times.quantile_ms(0.5),
         "max_ms": round(max(major.times.max_ns, minor.times.max_ns) / 1e6, 3),
+        "late": major.late + minor.late,
+        "timed_out": major.timed_out + minor.timed_out,
         "exec_busy": round(panel.exec_ns / scene.minute_ns, 4),
         "load_busy": round(panel.load_ns / scene.minute_ns, 4),
     }
@@ -132,10 +138,12 @@ def _bars(rows: list[dict[str, Any]], scene: Scene, loads: float) -> list[Bar]:
     full = [row for row in rows if row["minute"] >= PAPER_FULL_MINUTE]
     shifted = [row for row in rows if row["minute"] >= PAPER_SHIFT_MINUTE]
     minor = sum(row["minor_goodput"] for row in shifted) / max(1.0, sum(row["minor_offered"] for row in shifted))
+    late = sum(row["late"] + row["timed_out"] for row in rows)
+    sent = sum(row["major_offered"] + row["minor_offered"] for row in rows) * scene.minute_ns / 1e9
     bound = sum(loads + row["major_offered"] * (1 - row["major_cold"]) for row in full)
     major = sum(row["major_goodput"] for row in full) / max(1.0, bound)
     return [
-        Bar("longest latency, ms", max(row["max_ms"] for row in rows), scene.slo_ns / 1e6, "at most"),
+        Bar("share answered after the SLO or never", round(late / max(1.0, sent), 7), MOST_LATE, "at most"),
         Bar("Minor's goodput / offered from t = 20 on", round(minor, 4), 0.99),
         Bar("Major's goodput / PCIe bound from t = 50 on", round(major, 4), 0.95),
     ]

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 COLD_SHARE = 0.03
 """Least share of cold starts: with fewer, the trace would not test them."""
+MISSED = 4511 / 140_000_000
+"""Most requests that are answered late or never, as a share: those of the paper that timed out."""
 PAPER = {
     "run": "paper",
     "devices": 6,
@@ -34,6 +36,7 @@ PAPER = {
     "satisfaction": 0.99997,
     "timed_out": 4511,
     "late": 0,
+    "missed": round(MISSED, 7),
     "max_ms": 100.0,
     "cold_share": 0.037,
     "cold_rate": 178.0,
@@ -95,6 +98,6 @@ def _bars(row: dict[str, Any], wanted: float) -> list[Bar]:
     name = row["run"]
     return [
         Bar(f"{name}: share within 100 ms", row["satisfaction"], wanted),
-        Bar(f"{name}: answers after 100 ms", row["late"], 0, "at most"),
+        Bar(f"{name}: share answered after 100 ms or never", row["missed"], MISSED, "at most"),
         Bar(f"{name}: share of cold starts", row["cold_share"], COLD_SHARE),
     ]

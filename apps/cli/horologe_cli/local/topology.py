@@ -72,13 +72,15 @@ class Topology(NamedTuple):
     """True if log lines are JSON objects."""
     control: str = ""
     """Path of the control socket for the tuner; empty without one."""
+    records: bool = False
+    """True if the services record their messages, which they write on SIGUSR1."""
 
 
 def settings_sections() -> dict[str, type[msgspec.Struct]]:
     """Return the struct of every table that a settings file may have."""
+    from horologe_common.metrics.endpoint import MetricsSettings
     from horologe_common.recording.recorder import RecorderSettings
     from horologe_common.service.log import LogSettings
-    from horologe_common.service.metrics import MetricsSettings
     from horologe_common.service.trace_export import TracingSettings
     from horologe_common.transport.sockets import LinkSettings
     from horologe_controller.settings import ControllerSettings
@@ -149,6 +151,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
         lambda number, hardware: builder.further_worker(number, options.split, nice, hardware),
         lambda share: builder.share_worker(share, options.split, nice),
         settings["worker"].hardware or settings["worker"].device, settings["log"].json, control,
+        bool(settings["recorder"].directory),
     )  # fmt: skip
 
 

@@ -79,6 +79,9 @@ class FrontendObserver:
                     request.answered_ns, request.reason = now_ns, out.message.reason
                     request.status = Status(out.message.status).name
 
+    def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
+        """Do nothing."""
+
     def observe_fault(self, now_ns: int, core: Core) -> None:
         """Do nothing."""
 
@@ -156,6 +159,9 @@ class ControllerObserver:
                 if message.retry_after_ns and now_ns > ended.arrived_ns:
                     ended.missing_ns = max(ended.missing_ns, find_missing_time(now_ns, core, ended))
                 self._add_work_executed(ended)
+
+    def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
+        """Do nothing."""
 
     def observe_fault(self, now_ns: int, core: Core) -> None:
         """Do nothing."""

@@ -159,7 +159,7 @@ class Peers:
         if conflict := self._find_name_conflict(message.addresses):
             self._reject(route, Status.REFUSED, conflict)
             return
-        for address in message.addresses:  # a reconnection before the loss of the old connection was noticed
+        for address in message.addresses:  # a reconnection before the loss of the old connection was detected
             if old_route := self.routes.get(address):
                 self.on_router_disconnected(old_route, "replaced")
         self._hellos[route] = message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,7 +88,10 @@ def _run(options: SystemOptions, drain_s: float, json: bool) -> None:
     except HorologeError as error:
         fail(error.reason, ExitCode.USAGE)
     log.json = system.topology.log_json
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # services that do not record inherit it
     with system:
+        if system.topology.records:
+            signal.signal(signal.SIGUSR1, lambda *_: system.supervisor.forward_signal(signal.SIGUSR1))
         try:
             _serve(system, stop, drain_s, json, log)
         except HorologeError as error:
@@ -129,10 +133,10 @@ def _print_summary(summary: dict[str, Any]) -> None:
     rows = [
         ("HTTP", f"{summary['http']}  (Open Inference Protocol v2)"),
         ("SDK", "  ".join(summary["clients"])),
-        ("metrics", "  ".join(summary["metrics"].values()) or "off"),
-        ("devices", devices),
-        ("scheduler", summary["scheduler"]),
+        ("console", f"{summary['http']}/console"),
     ]
+    rows += [("metrics", f"{url}  {process}") for process, url in summary["metrics"].items()] or [("metrics", "off")]
+    rows += [("devices", devices), ("scheduler", summary["scheduler"])]
     for state in summary["models"]:
         note = "" if state["state"] == "READY" else f"  {state['state']}: {state['reason']}"
         rows.append(("model", f"{state['name']}/{state['version']}  {state['runtime']}{note}"))
