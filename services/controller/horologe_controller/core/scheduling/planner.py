@@ -15,7 +15,7 @@ from horologe_controller.core.cluster.lane import look_ahead
 from horologe_controller.core.scheduling.admission import Admission, count_cost
 from horologe_controller.core.scheduling.best_effort import BestEffortLimit
 from horologe_controller.core.scheduling.late_refusals import LateRefusals
-from horologe_controller.core.scheduling.load_planner import LoadPlanner
+from horologe_controller.core.scheduling.loading.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
 from horologe_controller.core.scheduling.scheduler import Batch, Plan, Reason, Refusal
@@ -257,7 +257,8 @@ class Planner:
                 return
             is_full = strategy.size == strategy.queue.spec.max_batch
             if in_flight >= settings.in_flight and not is_full and free_ns > ahead.return_until_ns:
-                self._idle[share] = True  # until the batch has grown, or a Result comes
+                self._idle[share] = True  # until the batch has grown, a Result comes, or the share will run dry
+                self._wants_work.push(share, free_ns - (ahead.return_until_ns - now_ns))
                 return
             plan.start.append(self._pop_batch(now_ns, start_ns, share, cluster, strategy, plan.refuse))
             free_ns = start_ns + strategy.expected_ns
