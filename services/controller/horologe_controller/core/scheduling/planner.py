@@ -15,7 +15,7 @@ from horologe_controller.core.cluster.lane import look_ahead
 from horologe_controller.core.scheduling.admission import Admission, count_cost
 from horologe_controller.core.scheduling.best_effort import BestEffortLimit
 from horologe_controller.core.scheduling.late_refusals import LateRefusals
-from horologe_controller.core.scheduling.load_planner import LoadPlanner
+from horologe_controller.core.scheduling.loading.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
 from horologe_controller.core.scheduling.scheduler import Batch, Plan, Reason, Refusal
