@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import random
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import numpy as np
 from bench.compose_project import SERVICE, ComposeProject, kill_processes, pause
 from bench.image_requests import HttpRequests, ask_references
 from bench.outcomes import Outcomes
+from bench.report import end_with
 from horologe import AsyncClient
 from horologe_common.status import HorologeError
 from horologe_load.capacity_search import CapacitySearch
@@ -234,11 +234,7 @@ def main() -> None:
     project = ComposeProject(options.project)
     seconds = 60 * options.minutes
     result = measure(project, options.model, options.rate, options.load, seconds, options.every, options.seed)
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.json:
-        options.json.write_text(text + "\n")
-    raise SystemExit(int(any(result["violations"].values())))
+    end_with(result, options.json)
 
 
 if __name__ == "__main__":

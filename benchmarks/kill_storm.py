@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import random
 import signal
@@ -26,6 +25,7 @@ import numpy as np
 
 from bench.emulated_model import write_echo_model
 from bench.outcomes import Outcomes
+from bench.report import end_with
 from horologe import AsyncClient
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
@@ -211,11 +211,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, metavar="FILE", help="write the log of all processes")
     arguments = parser.parse_args()
     result = measure(arguments.split, arguments.rate, arguments.seconds, arguments.seed, arguments.log)
-    text = json.dumps(result, indent=1)
-    print(text)
-    if arguments.json:
-        arguments.json.write_text(text + "\n")
-    raise SystemExit(int(any(result["violations"].values())))
+    end_with(result, arguments.json)
 
 
 if __name__ == "__main__":

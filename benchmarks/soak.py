@@ -12,7 +12,6 @@ differs from that of the fifth minute by more than `GOODPUT`, or if an answer is
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import threading
@@ -27,6 +26,7 @@ import psutil
 
 from bench.emulated_model import write_echo_model
 from bench.horologe_server import Launch, start_horologe
+from bench.report import end_with
 from bench.runs import ScenarioRuns
 from bench.server_metrics import memory_slope
 from bench.targets import make_target
@@ -162,11 +162,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result")
     arguments = parser.parse_args()
     result = measure(arguments.minutes, arguments.split)
-    text = json.dumps(result, indent=1)
-    print(text)
-    if arguments.json:
-        arguments.json.write_text(text + "\n")
-    raise SystemExit(int(any(result["violations"].values())))
+    end_with(result, arguments.json)
 
 
 if __name__ == "__main__":

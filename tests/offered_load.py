@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from horologe import AsyncClient
+from horologe import AsyncClient, Client
 from horologe_common.status import HorologeError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 GRACE_MS = 250
 SLO_MS = 400
+CLOSED_SLO_MS = 5_000
 SETTLE_S = 20
 START_S = 60
 
@@ -69,6 +71,41 @@ async def offer(
             asyncio.get_running_loop().call_later(0.002, task.cancel)
         await asyncio.sleep(1 / rate)
     await asyncio.wait_for(asyncio.gather(*tasks), SETTLE_S)
+
+
+class ClosedLoad:
+    """Requests from threads, one after the other, until `stop`. Each has exactly one outcome."""
+
+    def __init__(self, endpoint: str, threads: int) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.sent = 0
+        self._endpoint = endpoint
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        with Client(self._endpoint) as client:
+            while not self._stopping.is_set():
+                with self._lock:
+                    self.sent += 1
+                try:
+                    client.predict("pretend", np.zeros((1, 4), np.float32), slo_ms=CLOSED_SLO_MS)
+                    outcome = "OK"
+                except HorologeError as error:
+                    outcome = error.status.name
+                with self._lock:
+                    self.outcomes[outcome] += 1
+
+    def stop(self) -> Counter[str]:
+        """Wait for the answers to the last requests. Return the outcomes."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(SETTLE_S)
+            assert not thread.is_alive()
+        return self.outcomes
 
 
 async def wait_for_service(client: AsyncClient, within_s: float = SETTLE_S) -> None:

@@ -16,8 +16,6 @@ from horologe_sim.scenario.workload import LoadPhase
 if TYPE_CHECKING:
     from horologe_sim.report.report import Report
 
-PAGE_MB = 16.0
-
 
 def an_entry(name: str = "m", exec_ms: Any = None, **fields: Any) -> ModelEntry:
     """Return a model that returns its inputs, so that swapped answers are detected."""

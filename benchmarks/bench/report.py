@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import platform
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
 
@@ -102,6 +103,15 @@ def run_document(run: LoadSummary) -> dict[str, Any]:
     """Return a summary with its derived values, for JSON."""
     derived = {"attained": run.attained, "throughput": run.throughput, "goodput": run.goodput}
     return {**msgspec.to_builtins(run), **derived}
+
+
+def end_with(result: dict[str, Any], file: Path | None) -> NoReturn:
+    """Print the result as JSON, write it to the file, and end the process: with 1 if it has violations."""
+    text = json.dumps(result, indent=1)
+    print(text)
+    if file:
+        file.write_text(text + "\n")
+    raise SystemExit(int(any(result["violations"].values())))
 
 
 def describe_machine() -> dict[str, Any]:

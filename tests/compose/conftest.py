@@ -12,6 +12,7 @@ os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"  # Ryuk is an image of a reg
 
 from compose.stack import ROOT, Stack, Unavailable, wait_until
 from horologe import Client
+from model_folders import SIGNATURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,21 +23,7 @@ class Model:
     def predict_batch(self, inputs):
         return {"y": inputs["x"] * 2}
 """
-TWICE_TOML = """
-runtime = "python"
-batch_sizes = [1, 2, 4]
-slo = "2s"
-
-[[inputs]]
-name = "x"
-datatype = "FP32"
-shape = [-1, 4]
-
-[[outputs]]
-name = "y"
-datatype = "FP32"
-shape = [-1, 4]
-"""
+TWICE_TOML = 'runtime = "python"\nbatch_sizes = [1, 2, 4]\nslo = "2s"\n' + SIGNATURE
 
 
 @pytest.fixture(scope="module")

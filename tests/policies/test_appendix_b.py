@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.share import ModelResidency, Share
-    from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
+    from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.scheduler import Plan
 
 NOW = s(1000)
@@ -88,21 +88,9 @@ def _survivors(queue: ModelQueue, end_ns: int) -> int:
 class ScannedDemand(Demand):
     """Scans all models for the highest priority, and adds up loads and demand at every change."""
 
-    def __init__(self, grace_ns: int, queues: RequestQueues) -> None:
-        super().__init__(grace_ns, queues)
-        self.requests: dict[int, Request] = {}
-
-    def add_request(self, request: Request, until_ns: int) -> None:
-        super().add_request(request, until_ns)
-        self.requests[request.id] = request
-
-    def _subtract_cost(self, request: Request) -> None:
-        super()._subtract_cost(request)
-        del self.requests[request.id]
-
     def _allocate(self, model: str, residency: ModelResidency) -> None:
         super()._allocate(model, residency)
-        demand_ns = sum(request.cost_ns for request in self.requests.values() if request.model == model)
+        demand_ns = sum(request.cost_ns for request in self._counted if request.model == model)
         shares = residency.shares_of.get(model, {})
         parts = self._parts.get(model, {})
         assert demand_ns == self._total.get(model, 0)

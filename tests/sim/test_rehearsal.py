@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from horologe_common.clock import ms, s
+from horologe_common.models import Profile
 from horologe_common.rehearsal import Candidate, RehearsalCall, RehearsalScores
 from horologe_common.wire import RequestTrace, ScheduledModel, ScheduledShare, SchedulingState, TracedRequest
 from horologe_controller.core.runtime_distributions import RuntimeDistributions
@@ -105,3 +106,24 @@ def test_a_tuner_that_rehearses_costs_hardly_anything() -> None:
     auto = play(workload, AUTO, {}, tuner=tuner)
     assert tuner.calls >= 2
     assert auto.value >= play(workload, "horologe", {}).value - 0.02
+
+
+def test_a_replay_starts_with_the_models_that_are_loaded() -> None:
+    """One of two models fits. A LOAD takes longer than the SLO, so requests for the other model are lost at first."""
+    reports = [model.report for model in RESNET.copies(2)]
+    reports = [
+        msgspec.structs.replace(report, profile=Profile(report.profile.exec_ns, ms(200)))
+        for report in reports
+        if report.profile
+    ]
+    keys = tuple(report.spec.key for report in reports)
+    rows = tuple(TracedRequest(1, ms(10) * number, ms(50)) for number in range(100))
+
+    def served(loaded: int) -> RehearsalScores:
+        share = ScheduledShare(round(reports[0].spec.pages), resident=(loaded,))
+        models = tuple(ScheduledModel(report) for report in reports)
+        state = SchedulingState(msgspec.to_builtins(ControllerSettings()), models, (share,))
+        return last_scores(RehearsalCall(RequestTrace(keys, rows), state, (DEFAULT,), 30.0, 7))
+
+    assert served(1).in_time["horologe"] == served(1).sent
+    assert served(0).in_time["horologe"][0] == 0

@@ -79,6 +79,17 @@ def test_a_scenario_names_catalogue_models_and_its_own_requests(tmp_path: Path) 
     assert (document["devices"], document["requests"]) == (3, 100)
 
 
+def test_a_request_without_an_slo_has_that_of_its_model_or_of_the_scenario(tmp_path: Path) -> None:
+    lines = [f"{number / 100},{name}" for number in range(50) for name in ("resnet50_v1", "densenet121")]
+    (tmp_path / "mine.csv").write_text("\n".join(["seconds,model", *lines]) + "\n")
+    (tmp_path / "mine.toml").write_text(
+        'requests = "mine.csv"\nslo = "1ms"\n[[models]]\nname = "resnet50_v1"\nslo = "50ms"\n'
+        '[[models]]\nname = "densenet121"\n'
+    )
+    (result,) = compared(str(tmp_path / "mine.toml"), "--scheduler", "horologe")["results"]
+    assert (result["attainment"], result["refused"]) == (0.5, 0.5)
+
+
 def test_the_load_of_a_scenario_is_compared_too(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(
         'duration = "1s"\n[[models]]\nname = "resnet50_v1"\ncount = 2\nslo = "50ms"\n[[load]]\nrate = 200\n'

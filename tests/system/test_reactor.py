@@ -153,6 +153,20 @@ def test_a_stream_that_sends_nonsense_is_closed_and_others_go_on(start: Any, tmp
 
 
 @pytest.mark.parametrize("scheme", ["ipc", "unix"])
+def test_a_worker_hears_of_its_controller_after_its_holders(start: Any, tmp_path: Path, scheme: str) -> None:
+    """Also of one that no holder answers, a moment later."""
+    controller = start("controller", bind=(f"{scheme}://{tmp_path}/c",))
+    start("frontend", bind=(f"{scheme}://{tmp_path}/f",), connect=(f"{scheme}://{tmp_path}/c",))
+    controller.core.wait_for(PeerConnected)
+    worker = start("worker", connect=(f"{scheme}://{tmp_path}/c",), follows=True)
+    assert [peer.address[:8] for peer in worker.core.wait_for(PeerConnected, 2)] == ["frontend", "controll"]
+    start("selector", bind=("tcp://127.0.0.1:0",), connect=(f"{scheme}://{tmp_path}/c",), advertise="tcp://127.0.0.1:9")
+    controller.core.wait_for(PeerConnected, 3)
+    other = start("worker", connect=(f"{scheme}://{tmp_path}/c",), follows=True, number="1")
+    assert [peer.address[:8] for peer in other.core.wait_for(PeerConnected, 2)] == ["frontend", "controll"]
+
+
+@pytest.mark.parametrize("scheme", ["ipc", "unix"])
 def test_workers_find_the_holders_through_the_directory(start: Any, tmp_path: Path, scheme: str) -> None:
     controller = start("controller", bind=(f"{scheme}://{tmp_path}/c",))
     worker = start("worker", connect=(f"{scheme}://{tmp_path}/c",), follows=True)

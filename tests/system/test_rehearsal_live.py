@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from horologe import Client
 from horologe_cli.local.local_system import LocalSystem
@@ -16,6 +12,7 @@ from horologe_common.status import HorologeError
 from horologe_common.transport.sockets import LinkSettings
 from horologe_common.wire import UseScheduler
 from model_folders import an_emulated_model
+from offered_load import ClosedLoad
 from reactors import Running, no_signals
 from waiting import until
 
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 assert no_signals
-PATIENCE_S = 40.0
-X = np.zeros((1, 4), np.float32)
 CHANGES = ("orloj", "clockwork", "edf", "nexus", "horologe")
 
 
@@ -41,37 +36,6 @@ def uses(client: Client, name: str) -> bool:
     return client.describe().scheduler == f"auto: {name}"
 
 
-class Load:
-    """Requests from threads, until `stop`. Each has exactly one outcome."""
-
-    def __init__(self, endpoint: str, threads: int) -> None:
-        self.outcomes: Counter[str] = Counter()
-        self._endpoint = endpoint
-        self._stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self) -> None:
-        with Client(self._endpoint) as client:
-            while not self._stopping.is_set():
-                try:
-                    client.predict("pretend", X, slo_ms=5_000)
-                    outcome = "OK"
-                except HorologeError as error:
-                    outcome = error.status.name
-                with self._lock:
-                    self.outcomes[outcome] += 1
-
-    def stop(self) -> Counter[str]:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
-        return self.outcomes
-
-
 def test_rehearsals_run_and_changes_under_load_lose_nothing(tmp_path: Path) -> None:
     an_emulated_model(tmp_path / "models")
     endpoint = f"ipc://{tmp_path}/clients"
@@ -83,7 +47,7 @@ def test_rehearsals_run_and_changes_under_load_lose_nothing(tmp_path: Path) -> N
     local = LocalSystem(options, lambda name, line: None)
     with local:
         local.wait_ready(60)
-        load = Load(endpoint, 4)
+        load = ClosedLoad(endpoint, 4)
         with Client(endpoint) as client:
             until(lambda: client.describe().scheduler.startswith("auto: "))
             until(lambda: "horologe" in last_rehearsal(client))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +21,7 @@ from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningP
 from horologe_tuner.scalers.process import ProcessScaler
 from horologe_tuner.settings import TunerSettings
 from model_folders import an_emulated_model
+from offered_load import ClosedLoad
 from waiting import until
 
 if TYPE_CHECKING:
@@ -61,39 +60,6 @@ class System:
         until(lambda: supervisor.restarts()[process] > restarts and process in supervisor.pids())
 
 
-class Load:
-    """Requests from threads, until `stop`. Each has exactly one outcome."""
-
-    def __init__(self, endpoint: str, threads: int) -> None:
-        self.outcomes: Counter[str] = Counter()
-        self.sent = 0
-        self._endpoint = endpoint
-        self._stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
-        for thread in self._threads:
-            thread.start()
-
-    def _run(self) -> None:
-        with Client(self._endpoint) as client:
-            while not self._stopping.is_set():
-                with self._lock:
-                    self.sent += 1
-                try:
-                    client.predict("pretend", X, slo_ms=SLO_MS)
-                    outcome = "OK"
-                except HorologeError as error:
-                    outcome = error.status.name
-                with self._lock:
-                    self.outcomes[outcome] += 1
-
-    def stop(self) -> Counter[str]:
-        self._stopping.set()
-        for thread in self._threads:
-            thread.join()
-        return self.outcomes
-
-
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[System]:
     system = System(tmp_path)
@@ -114,7 +80,7 @@ def test_an_applied_plan_starts_workers_and_survives_kills(system: System) -> No
         until(lambda: connected(client) >= 0)
         client.tune("apply", msgspec.json.encode(PLAN))
         until(lambda: connected(client) == 1)
-        load = Load(system.endpoint, 1)
+        load = ClosedLoad(system.endpoint, 1)
         system.kill("tuner")
         until(lambda: connected(client) == 1)  # it goes on with the plan
         assert client.tune("status")["pipelines"][0]["pipeline"] == "single"
@@ -133,7 +99,7 @@ def test_an_applied_plan_starts_workers_and_survives_kills(system: System) -> No
 def test_scaling_down_under_load_loses_nothing(system: System) -> None:
     """Five workers start, and drain one after the other, `ROUNDS` times, while requests run on all."""
     scaler = ProcessScaler(TunerSettings(scaler="process", scaler_target=system.local.topology.control))
-    load = Load(system.endpoint, 4)
+    load = ClosedLoad(system.endpoint, 4)
     with Client(system.endpoint) as client:
         for _ in range(ROUNDS):
             scaler.set_workers("cpu", 6)

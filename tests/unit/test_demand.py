@@ -21,6 +21,6 @@ def test_demand_drops_removed_requests(order: list[int]) -> None:
         request.cost_ns = 1
         demand.add_request(request, 50 + number)
     for number in order:
-        demand.remove_request(requests[number])
+        demand.remove_requests([requests[number]])
     demand.check()
     assert len(demand) == 0

@@ -104,6 +104,28 @@ def test_workers_get_a_directory_of_the_present_holders() -> None:
     assert directories == [(), ("tcp://f:1",), ()]
 
 
+def test_a_worker_gets_its_controller_once_it_is_linked_to_the_holders() -> None:
+    ends, linked = Ends("worker/0#1"), False
+    ends.peers.follows_directory, ends.peers.is_linked = True, lambda: linked
+    ends.peers.on_handshake(DIALLED, Welcome(PROTOCOL, ("controller/0#a",), "host"), public=False)
+    ends.peers.on_handshake(DIALLED, Directory(("tcp://f:1",)), public=False)
+    assert ends.peers.routes == {"controller/0#a": DIALLED}
+    assert ends.peers.events == []
+    linked = True
+    holder = Route("f", None)  # type: ignore[arg-type]
+    ends.peers.on_handshake(holder, Welcome(PROTOCOL, ("frontend/0#a",), "host"), public=False)
+    assert [address for address, _ in ends.peers.events] == ["frontend/0#a", "controller/0#a"]
+
+
+def test_a_controller_that_is_lost_before_the_links_to_the_holders_is_not_reported() -> None:
+    ends = Ends("worker/0#1")
+    ends.peers.follows_directory, ends.peers.is_linked = True, lambda: False
+    ends.peers.on_handshake(DIALLED, Welcome(PROTOCOL, ("controller/0#a",), "host"), public=False)
+    ends.peers.on_dealer_disconnected(DIALLED.socket)
+    ends.peers.introduce_controllers()
+    assert ends.peers.events == []
+
+
 @pytest.mark.parametrize("address", ["frontend/0#1", "selector/0#1", "profiler/0#1"])
 def test_a_process_without_the_controller_sends_no_directory(address: str) -> None:
     """It is not linked to all holders, and a worker would not connect again to those that it does not name."""

@@ -22,7 +22,7 @@ from horologe_common.wire import (
     UseScheduler,
 )
 from horologe_tuner.core.rehearsal.comparison import choose_candidate, gain_of
-from horologe_tuner.core.rehearsal.rehearsals import DEFAULT, LEAST_REQUESTS
+from horologe_tuner.core.rehearsal.rehearsals import DEFAULT, LEAST_REQUESTS, NEW_REQUESTS
 from horologe_tuner.core.rehearsal.traffic_window import TrafficWindow
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.core.tuner_status import JournalEntry
@@ -84,7 +84,8 @@ class Bench:
     """A tuner with a controller that sends traces."""
 
     def __init__(self, rehearses: bool = True, **settings: Any) -> None:
-        self.tuner = Tuner("tuner/0#1", TunerSettings(rehearsal_interval_ns=s(10), **settings), rehearses=rehearses)
+        settings = {"rehearsal_interval_ns": s(10), **settings}
+        self.tuner = Tuner("tuner/0#1", TunerSettings(**settings), rehearses=rehearses)
         self.now_ns = s(1000)
         self.give(CONTROLLER, PeerConnected(CONTROLLER))
 
@@ -93,7 +94,9 @@ class Bench:
         self.tuner.tick(self.now_ns)
 
     def trace(self, count: int = LEAST_REQUESTS) -> None:
-        rows = tuple(TracedRequest(0, self.now_ns + number, ms(50)) for number in range(count))
+        """Send the requests of the last ten seconds."""
+        ages_ns = (s(10) * number // count for number in reversed(range(count)))
+        rows = tuple(TracedRequest(0, self.now_ns - age_ns, ms(50)) for age_ns in ages_ns)
         self.give(CONTROLLER, RequestTrace(("m/1",), rows))
 
     def wait(self, seconds: float) -> None:
@@ -111,23 +114,50 @@ class Bench:
         return sent(self.tuner, UseScheduler, CONTROLLER)
 
     def rehearse(self, scores: RehearsalScores) -> list[UseScheduler]:
-        self.trace()
         self.wait(10)
+        self.trace()
         assert len(self.started()) == 1
         return self.score(scores)
 
+    def ended(self, number: int, finished: int, refused: int) -> list[UseScheduler]:
+        """Report that requests have ended."""
+        models = (ModelEvents("m/1", (), finished, refused),)
+        self.give(CONTROLLER, Events(number, ms(100), ms(10), models))
+        return sent(self.tuner, UseScheduler, CONTROLLER)
 
-def test_a_rehearsal_starts_after_an_interval_with_enough_requests() -> None:
+
+def test_a_rehearsal_starts_with_enough_requests() -> None:
     bench = Bench()
     bench.trace(LEAST_REQUESTS - 1)
     bench.wait(11)
     assert not bench.started()
     bench.trace(1)
     (call,) = bench.started()
-    assert len(call.trace.requests) == LEAST_REQUESTS
+    assert len(call.trace.requests) >= LEAST_REQUESTS
     assert call.candidates[0] == DEFAULT
     bench.wait(100)
     assert not bench.started()  # the first one still runs
+
+
+def test_the_pause_is_as_long_as_the_requests_took_until_it_is_the_interval() -> None:
+    bench = Bench(rehearsal_interval_ns=s(20))
+    bench.trace()
+    assert len(bench.started()) == 1
+    bench.score(scores_of(horologe=90))
+    bench.wait(9)
+    bench.trace()
+    assert not bench.started()
+    bench.wait(1)
+    assert len(bench.started()) == 1
+
+
+def test_the_same_requests_are_not_played_again() -> None:
+    bench = Bench()
+    bench.rehearse(scores_of(horologe=90))
+    bench.wait(30)
+    assert not bench.started()
+    bench.trace(NEW_REQUESTS)
+    assert len(bench.started()) == 1
 
 
 def test_scores_change_the_scheduler_and_the_reason_is_logged() -> None:
@@ -156,27 +186,64 @@ def test_a_gain_that_the_recent_requests_contradict_does_not_count() -> None:
 def test_the_default_returns_at_once_when_the_traffic_is_not_the_rehearsed_one() -> None:
     bench = Bench()
     bench.rehearse(scores_of(horologe=90, orloj=95))
-
-    def ended(number: int, finished: int, refused: int) -> list[UseScheduler]:
-        models = (ModelEvents("m/1", (), finished, refused),)
-        bench.give(CONTROLLER, Events(number, ms(100), ms(10), models))
-        return sent(bench.tuner, UseScheduler, CONTROLLER)
-
-    assert ended(1, 186, 14) == []
-    assert ended(2, 90, 50) == []
-    (change,) = ended(3, 30, 30)
+    assert bench.ended(1, 186, 14) == []
+    (change,) = bench.ended(2, 90, 50)
     assert (change.scheduler, change.settings) == ("horologe", {})
-    assert change.reason == "orloj runs 60.00% of the requests, in its rehearsal at least 95.00%"
-    assert ended(4, 0, 500) == []
+    assert change.reason == "orloj runs 81.18% of the requests, in its rehearsal 95.00% to 95.00%"
+    assert bench.ended(3, 0, 500) == []
+
+
+def test_requests_from_before_a_change_of_the_traffic_are_not_played() -> None:
+    bench = Bench()
+    bench.rehearse(scores_of(horologe=90))
+    bench.ended(1, 100, 100)
+    bench.trace(LEAST_REQUESTS - 1)
+    assert not bench.started()
+    bench.trace(1)
+    (call,) = bench.started()
+    assert len(call.trace.requests) == LEAST_REQUESTS
+    bench.ended(2, 200, 0)  # no rehearsal of this traffic has ended
+    assert bench.score(scores_of(horologe=90, orloj=95))[0].scheduler == "orloj"
+
+
+def test_scores_of_discarded_requests_change_nothing() -> None:
+    bench = Bench()
+    bench.rehearse(scores_of(horologe=90))
+    bench.wait(10)
+    bench.trace()
+    assert len(bench.started()) == 1
+    bench.ended(1, 100, 100)
+    assert bench.score(scores_of(horologe=90, orloj=95)) == []
 
 
 def test_a_replay_that_differs_from_what_was_served_changes_nothing() -> None:
-    bench = Bench()
-    bench.give(CONTROLLER, Events(1, ms(100), ms(10), (ModelEvents("m/1", (), 150, 150),)))
-    assert bench.rehearse(scores_of(horologe=90, orloj=95)) == []
-    bench.give(CONTROLLER, Events(2, ms(100), ms(10), (ModelEvents("m/1", (), 270, 30),)))
-    (change,) = bench.rehearse(scores_of(horologe=90, orloj=95))
+    bench = Bench(rehearsal_window_ns=s(10))
+    bench.wait(10)
+    bench.ended(1, 150, 150)
+    bench.trace()
+    assert len(bench.started()) == 1
+    assert bench.score(scores_of(horologe=90, orloj=95)) == []
+    bench.wait(10)
+    bench.ended(2, 270, 30)
+    bench.trace()
+    assert len(bench.started()) == 1
+    (change,) = bench.score(scores_of(horologe=90, orloj=95))
     assert change.scheduler == "orloj"
+
+
+def test_only_what_the_scheduler_in_use_has_served_is_compared_with_its_replay() -> None:
+    bench = Bench()
+    bench.wait(10)
+    bench.ended(1, 270, 30)
+    bench.trace()
+    assert len(bench.started()) == 1
+    bench.score(scores_of(horologe=90, orloj=99))
+    bench.wait(5)
+    bench.ended(2, 297, 3)
+    bench.wait(5)
+    bench.trace()
+    assert len(bench.started()) == 1
+    assert bench.score(scores_of(horologe=50, orloj=(50,) * 8 + (99,) * 11)) == []
 
 
 def test_the_current_scheduler_is_played_first() -> None:

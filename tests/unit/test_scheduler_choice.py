@@ -167,7 +167,7 @@ def test_a_tuner_gets_the_state_that_a_rehearsal_needs() -> None:
     assert [model.report.spec.key for model in state.models] == ["other/1", "sum/1"]
     assert state.settings["scheduler"] == "horologe"
     (share,) = state.shares
-    assert (share.pages, share.factor, share.models) == (64, 1.0, ())
+    assert (share.pages, share.factor, share.models, share.resident) == (64, 1.0, (), (0, 1))
     dynamic, static = state.models
     assert static.distributions is None
     assert static.report.profile == a_report().profile
@@ -175,6 +175,28 @@ def test_a_tuner_gets_the_state_that_a_rehearsal_needs() -> None:
     assert dynamic.distributions is not None
     store_distributions(stored, dynamic.distributions)
     assert stored["other/1"].mean_ns == pytest.approx(controller.cluster.distributions["other/1"].mean_ns, rel=0.01)
+
+
+def test_the_state_has_dynamic_models_at_the_pace_of_each_share() -> None:
+    """Distributions are those of some device. The shares here take 1.5 and 3 times as long."""
+    controller = a_controller()
+    second = "worker/1#1"
+    controller.handle(0, second, PeerConnected(second, "host"), ())
+    controller.handle(0, second, Register((Share(0, "cpu", 64),), (a_report(a_spec("other")),)), ())
+    parts = [SoloDistribution("", 0, Distribution.from_samples([ms(2), ms(3), ms(9)]))]
+    known = controller.cluster.distributions["other/1"] = RuntimeDistributions(ms(1), parts)
+    for share, pace in zip(controller.cluster.shares(), (1.5, 3.0), strict=True):
+        for _ in range(20):
+            share.dynamic_pace.observe(0, round(pace * ms(4)), ms(4))
+    controller.handle(ms(1), TUNER, DescribeScheduling(("other/1",)), ())
+    (state,) = sent(controller, SchedulingState, TUNER)
+    assert [share.factor for share in state.shares] == [1.0, 2.0]
+    stored: dict[str, RuntimeDistributions] = {}
+    published = state.models[0].distributions
+    assert published is not None
+    store_distributions(stored, published)
+    assert stored["other/1"].base_ns == ms(1.5)
+    assert stored["other/1"].mean_ns == pytest.approx(1.5 * known.mean_ns, rel=0.01)
 
 
 def test_published_distributions_are_read_back() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_common.core.staging import StagedInputs
+from horologe_common.core.staging import EARLY_DISPATCHES, StagedInputs
 from horologe_common.wire import Dispatch, Ship, Shipped, Tensor
 
 X = (Tensor("x", "UINT8", (4,), 4),)
@@ -13,9 +13,10 @@ X = (Tensor("x", "UINT8", (4,), 4),)
 
 def test_what_is_held_is_shipped_to_the_worker_that_the_dispatch_names() -> None:
     staging = StagedInputs("frontend/0#a", 100)
+    staging.add_worker("worker/0#b")
     assert staging.hold(1, X, [b"aaaa"])
     assert staging.hold(2, X, [b"bbbb"])
-    out = staging.answer_dispatch(Dispatch(9, "worker/0#b", (2, 1)))
+    (out,) = staging.answer_dispatch(Dispatch(9, "worker/0#b", (2, 1)))
     assert out.to == "worker/0#b"
     assert out.message == Ship(9, "frontend/0#a", (Shipped(2, X), Shipped(1, X)))
     assert list(out.buffers) == [b"bbbb", b"aaaa"]
@@ -27,8 +28,34 @@ def test_what_is_no_longer_held_is_named_missing() -> None:
     staging.hold(1, X, [b"aaaa"])
     staging.release(1)
     staging.release(1)
-    assert staging.answer_dispatch(Dispatch(9, "w", (1, 5))).message == Ship(9, "frontend/0#a", (), (1, 5))
+    staging.add_worker("w")
+    (out,) = staging.answer_dispatch(Dispatch(9, "w", (1, 5)))
+    assert out.message == Ship(9, "frontend/0#a", (), (1, 5))
     assert 1 not in staging
+
+
+def test_inputs_for_a_worker_that_is_not_connected_yet_are_shipped_when_it_connects() -> None:
+    staging = StagedInputs("frontend/0#a", 100)
+    staging.hold(1, X, [b"aaaa"])
+    staging.hold(2, X, [b"bbbb"])
+    assert not staging.answer_dispatch(Dispatch(9, "new", (1, 2)))
+    assert not staging.answer_dispatch(Dispatch(10, "gone", (1,)))
+    staging.release(2)
+    assert not staging.add_worker("old")
+    (out,) = staging.add_worker("new")
+    assert (out.to, out.message) == ("new", Ship(9, "frontend/0#a", (Shipped(1, X),), (2,)))
+    assert list(out.buffers) == [b"aaaa"]
+    staging.remove_worker("new")
+    assert not staging.add_worker("new"), "shipped once"
+
+
+def test_the_dispatches_that_wait_for_workers_are_bounded() -> None:
+    staging = StagedInputs("frontend/0#a", 100)
+    for number in range(2 * EARLY_DISPATCHES):
+        staging.answer_dispatch(Dispatch(number, "new", ()))
+    assert [out.message.action_id for out in staging.add_worker("new")] == list(
+        range(EARLY_DISPATCHES, 2 * EARLY_DISPATCHES)
+    )
 
 
 def test_beyond_the_bound_nothing_is_held() -> None:

@@ -178,11 +178,11 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         wire.SchedulingState(
             {"scheduler": "edf", "in_flight": 2},
             (wire.ScheduledModel(wire.ModelReport(SPEC, Profile({1: 5}, 9)), wire.Distributions("m/1", 3)),),
-            (wire.ScheduledShare(64, 1.5, (0,)),),
+            (wire.ScheduledShare(64, 1.5, (0,), (0,)),),
             10,
             20,
         ),
-        "964582a97363686564756c6572a3656466a9696e5f666c6967687402919293dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0983da36d2f3103cb000000000000000090c290a0919340cb3ff800000000000091000a14",
+        "964582a97363686564756c6572a3656466a9696e5f666c6967687402919293dc0010a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c29281010509a0983da36d2f3103cb000000000000000090c290a0919440cb3ff8000000000000910091000a14",
     ),
     (wire.UseScheduler("edf", {"admission": False}, "why"), "944fa365646681a961646d697373696f6ec2a3776879"),
     (

@@ -77,6 +77,8 @@ class _Stage:
         self._installed = [[self._models[place] for place in share.models] or self._models for share in state.shares]
         self._factors = [share.factor for share in state.shares]
         self._pages = [share.pages for share in state.shares]
+        keys = [model.report.spec.key for model in self._models]
+        self._resident = [[keys[place] for place in share.resident] for share in state.shares]
         loads_ns = sum(model.report.profile.load_ns for model in self._models if model.report.profile)
         self._cluster = FastClusterSettings(
             devices=len(state.shares),
@@ -95,6 +97,7 @@ class _Stage:
         world = FastWorld(
             msgspec.structs.replace(self._cluster, controller=controller), self._models, ledger, self._seed,
             [self._chunk], installed=self._installed, factors=self._factors, pages=self._pages,
+            resident=self._resident,
         )  # fmt: skip
         world.controller.cluster.distributions.update(self._known)
         world.run(self._span_ns)

@@ -33,9 +33,9 @@ TOLERANCE, RECOVERED = -0.003, 0.5
 """Bars: least margin of auto over the default, and the part of the best scheduler's lead over it that auto recovers."""
 CHANGED = ("slo", "arrivals", "cv", "load", "skew", "best_effort")
 """Traits that differ between the two halves of a workload."""
-PER_HALF = 4
+PER_HALF = 6
 """Rehearsals in a half. They play the requests of the time of `WINDOW` intervals."""
-WINDOW = 2
+WINDOW = 3
 TAKES = 0.3
 """Part of an interval that a rehearsal takes: with the tuner's defaults, 6 s of 20 s."""
 
@@ -82,7 +82,7 @@ class Rehearsal:
             f"{', '.join(CHANGED)}",
             "hindsight": "the scheduler that serves most of both halves",
             "rehearsals": f"{PER_HALF} in each half, each plays the requests of the last {WINDOW} intervals. Time is "
-            "compressed: with its settings, the product would see a half in 80 s",
+            "compressed: with its settings, the product would see a half in two minutes",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows), {}, cost)
 

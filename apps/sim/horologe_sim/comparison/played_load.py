@@ -70,7 +70,7 @@ def build_load(scenario: Scenario) -> PlayedLoad:
         controller=scenario.controller,
     )
     known = {f"{name}/1": each for name, each in distributions.items()}
-    chunk = _build_chunk(requests, models, known)
+    chunk = _build_chunk(requests, models, known, scenario.slo_ns if scenario.requests else 0)
     duration_ns = chunk.times_ns[-1] + 1 if scenario.requests else scenario.duration_ns
     return PlayedLoad(
         models, installed, known, cluster, chunk, duration_ns, scenario.warmup_ns, [1.0] * scenario.workers
@@ -144,10 +144,11 @@ def _names_of(entry: ModelEntry) -> list[str]:
 
 
 def _build_chunk(
-    requests: Sequence[FileRequest], models: Sequence[SimModel], known: Mapping[str, RuntimeDistributions]
+    requests: Sequence[FileRequest], models: Sequence[SimModel], known: Mapping[str, RuntimeDistributions], slo_ns: int
 ) -> Chunk:
+    """Return the requests. `slo_ns`: SLO of models without their own; 0: their requests have no deadline."""
     places = {model.report.spec.name: place for place, model in enumerate(models)}
-    slos_ns = [model.report.spec.slo_ns for model in models]
+    slos_ns = [model.report.spec.slo_ns or slo_ns for model in models]
     any_model = np.random.default_rng([len(models), 5]).integers(0, len(models), len(requests)).tolist()
     columns: tuple[list[int], ...] = ([], [], [], [])
     inputs: list[DynamicRequest] = []
@@ -155,8 +156,8 @@ def _build_chunk(
         place = places.get(request.model, -1) if request.model else any_model[number]
         if place < 0:
             raise SettingsError(f"requests: model: got {request.model!r}, wanted one of {', '.join(list(places)[:20])}")
-        slo_ns = max(0, request.slo_ns or slos_ns[place])
-        row = request.at_ns, place, slo_ns, place if slo_ns else len(models)
+        budget_ns = max(0, request.slo_ns or slos_ns[place])
+        row = request.at_ns, place, budget_ns, place if budget_ns else len(models)
         for column, value in zip(columns, row, strict=True):
             column.append(value)
         inputs.append(_input_of(request, known.get(models[place].report.spec.key)))

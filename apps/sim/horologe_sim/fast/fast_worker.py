@@ -20,7 +20,7 @@ from horologe_sim.engine.noise import NOISES, Noise
 from horologe_sim.scenario.clockwork_models import PAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from horologe_common.models import Profile
     from horologe_sim.engine.noise import Draws
@@ -101,6 +101,13 @@ class FastDevice:
         """Return the reports of its models, with its own execution times."""
         reports = (model.report for model in self._models.values())
         return tuple(reports if self.factor == 1.0 else (_scale_report(report, self.factor) for report in reports))
+
+    def hold(self, models: Iterable[str]) -> Iterable[str]:
+        """Load the models that fit, without a LOAD, and return all loaded models."""
+        for model in models:
+            if self.pages.allocate(model, self._models[model].report.spec.pages):
+                self.loaded[model] = True
+        return self.loaded
 
     def infer(self, now_ns: int, infer: Infer) -> None:
         """Handle an INFER that the controller sends at `now_ns`."""

@@ -50,14 +50,16 @@ class FastWorld:
 
     Requests name a model by its index in `models`. Every device has all of them, or those of its entry in `installed`.
     `factors`: the execution times of each device as multiples of those of the models; empty: all 1. `pages`: those of
-    each device; empty: as in `setting`. `neighbours`: further cores in the controller's process.
+    each device; empty: as in `setting`. `resident`: keys of the models that each device holds when it connects for the
+    first time. `neighbours`: further cores in the controller's process.
     """
 
     def __init__(
         self, setting: FastClusterSettings, models: Sequence[SimModel], ledger: Ledger, seed: int,
         chunks: Iterable[Chunk] = (), loops: Sequence[Loop] = (), *, clock: Callable[[], int] | None = None,
         watch: Watch | None = None, installed: Sequence[Sequence[SimModel]] = (), factors: Sequence[float] = (),
-        pages: Sequence[int] = (), neighbours: Sequence[Core] = (), observer: CoreObserver | None = None,
+        pages: Sequence[int] = (), resident: Sequence[Sequence[str]] = (), neighbours: Sequence[Core] = (),
+        observer: CoreObserver | None = None,
     ) -> None:  # fmt: skip
         self.setting = setting
         self._seed = seed
@@ -90,7 +92,7 @@ class FastWorld:
         self._host.attached[CLIENT] = self._to_client
         self._enqueue(CLIENT, PeerConnected(CLIENT, HOST))
         for number in range(len(self._installed)):
-            self.connect_device(number)
+            self.connect_device(number, resident=resident[number] if resident else ())
         self._run_turn()
 
     @property
@@ -172,8 +174,8 @@ class FastWorld:
         """Put a message into the mailbox of a core."""
         self._host.enqueue(((to, sender, message, ()),))
 
-    def connect_device(self, number: int, incarnation: int = 1) -> None:
-        """Connect a device, with no model in its pages."""
+    def connect_device(self, number: int, incarnation: int = 1, resident: Sequence[str] = ()) -> None:
+        """Connect a device, with those of the `resident` models that fit in its pages."""
         address = device_address(number, incarnation)
         device = self.devices[address] = FastDevice(
             address,
@@ -186,9 +188,12 @@ class FastWorld:
             self._solo_ns,
             self._factors[number],
         )
+        for model in device.hold(resident):
+            self._loaded[model] += 1
         self._host.attached[address] = partial(self._to_device, device)
         self._enqueue(address, PeerConnected(address, HOST))
-        self._enqueue(address, Register((Share(0, "emulated", self._pages[number]),), device.reports()))
+        share = Share(0, "emulated", self._pages[number], tuple(device.loaded))
+        self._enqueue(address, Register((share,), device.reports()))
 
     def disconnect_device(self, address: str) -> None:
         """Lose a device, with the actions on it."""

@@ -140,7 +140,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requests: str = ""
     """CSV file with a line for each request, instead of `load` (`comparison/request_file.py`)."""
     slo_ns: int = ms(100)
-    """SLO of models that only `requests` names."""
+    """With `requests`: SLO of models without their own."""
     pipelines: str = ""
     """Folder of pipelines. Loads can name them among `models`. Only with `path = "whole"`."""
 

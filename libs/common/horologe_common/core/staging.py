@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from horologe_common.core.protocol import Out
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 OWNED_FROM = 16 << 10
 """Smaller inputs do not count as their owner's: the number of its requests bounds them."""
+EARLY_DISPATCHES = 256
+"""Dispatches kept for workers that are not connected yet. A controller plans a few milliseconds ahead per worker."""
 
 
 class StagedInputs:
@@ -23,6 +26,9 @@ class StagedInputs:
     To ship inputs does not release them: they are shipped again if the worker dies. An owner gets at most as many bytes
     as are then left.
 
+    A controller may plan for a new worker before the worker is connected to this holder. Its inputs are then shipped
+    when it connects.
+
     Invariant: `held_bytes` is the sum of the sizes of all inputs, and at most `limit_bytes`.
     """
 
@@ -30,6 +36,9 @@ class StagedInputs:
         self.holder = holder
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
+        self.workers: dict[str, bool] = {}
+        """Connected workers."""
+        self._early: deque[Dispatch] = deque(maxlen=EARLY_DISPATCHES)
         self._held: dict[int, tuple[tuple[Tensor, ...], Sequence[Buffer], int]] = {}
         self._owners: dict[int, str] = {}
         """Owner of each input of at least `OWNED_FROM` bytes that has one."""
@@ -75,8 +84,27 @@ class StagedInputs:
                 if not self._owned_bytes[owner]:
                     del self._owned_bytes[owner]
 
-    def answer_dispatch(self, dispatch: Dispatch) -> Out:
-        """Return the Ship for a Dispatch: the inputs that are held, and the ids of those that are not."""
+    def add_worker(self, address: str) -> list[Out]:
+        """Record that a worker has connected. Return the Ships that have waited for it."""
+        self.workers[address] = True
+        early = [dispatch for dispatch in self._early if dispatch.worker == address]
+        for dispatch in early:
+            self._early.remove(dispatch)
+        return [self._ship(dispatch) for dispatch in early]
+
+    def remove_worker(self, address: str) -> None:
+        """Record that a worker has disconnected."""
+        self.workers.pop(address, None)
+
+    def answer_dispatch(self, dispatch: Dispatch) -> list[Out]:
+        """Return the Ship for a Dispatch, or nothing yet if its worker is not connected."""
+        if dispatch.worker in self.workers:
+            return [self._ship(dispatch)]
+        self._early.append(dispatch)
+        return []
+
+    def _ship(self, dispatch: Dispatch) -> Out:
+        """Return a Ship with the inputs that are held, and the ids of those that are not."""
         items: list[Shipped] = []
         buffers: list[Buffer] = []
         missing: list[int] = []

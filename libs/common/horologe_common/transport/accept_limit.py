@@ -15,6 +15,7 @@ from horologe_common.service.log import logger
 
 EVENTS = zmq.EVENT_LISTENING | zmq.EVENT_ACCEPTED
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
+SO_BINDTOIFINDEX, NO_INTERFACE = 62, 2**31 - 1
 DROP_ALL = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0), 8)
 """Classic BPF program `ret #0` (linux/filter.h)."""
 DROP_ALL_PROGRAM = struct.pack("HP", 1, ctypes.addressof(DROP_ALL))
@@ -53,6 +54,12 @@ class AcceptLimit:
                 if not self.dropping and len(self._accepted) >= self._limit:
                     log.warning("no connection accepted", reason="too many connections", limit=self._limit)
                     self._set_dropping(True)
+
+    def stop_accepting(self) -> None:
+        """Refuse all further connections at tcp endpoints. Needs Linux 5.7, and no capability, unlike the filter."""
+        for listener in self._listeners:
+            with suppress(OSError):
+                listener.setsockopt(socket.SOL_SOCKET, SO_BINDTOIFINDEX, NO_INTERFACE)
 
     def close(self) -> None:
         for listener in self._listeners:

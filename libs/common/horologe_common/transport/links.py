@@ -8,6 +8,7 @@ lost link is connected again (heartbeats.py).
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from horologe_common.status import Status
 from horologe_common.transport.clients.client_connection import ClientConnection
 from horologe_common.transport.clients.client_server import BACKLOG, ClientLimits, ClientServer, listen
 from horologe_common.transport.heartbeats import Heartbeats
-from horologe_common.transport.outgoing_links import OutgoingLinks
+from horologe_common.transport.outgoing_links import LINKS_S, OutgoingLinks
 from horologe_common.transport.peers import Peers, Route, stream_route
 from horologe_common.transport.permissions import IncomingPackets, Permissions
 from horologe_common.transport.router_connections import RouterConnections
@@ -69,7 +70,8 @@ class Links:
         )
         self.outgoing = OutgoingLinks(self._sockets, self.streams, heartbeats)
         self.streams.is_wanted = self.outgoing.is_wanted
-        self.peers = Peers(host, self._send_message, heartbeats.add, self._on_refused, self.outgoing.follow_directory)
+        self.peers = Peers(host, self._send_message, heartbeats.add, self._on_refused, self._follow_directory)
+        self.peers.is_linked = lambda: self.outgoing.is_linked(self.peers.welcomed)
         self.route = self.peers.routes.get
         """Return the route to a core or a client, None if it is not connected."""
         self._permissions = Permissions(self._sockets)
@@ -237,6 +239,10 @@ class Links:
             self.readiness.discard(sock)
             self.outgoing.replace(sock)
         self.on_arrival()
+
+    def _follow_directory(self, endpoints: Sequence[str]) -> None:
+        self.outgoing.follow_directory(endpoints)
+        asyncio.get_running_loop().call_later(LINKS_S, self.peers.introduce_controllers)
 
     def _on_refused(self, route: Route, reason: str) -> None:
         self._heartbeats.fail(route, reason)

@@ -12,7 +12,7 @@ from horologe_common.transport.peers import Route
 from horologe_common.transport.streams import SCHEME, Stream, Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from horologe_common.transport.heartbeats import Heartbeats
     from horologe_common.transport.peers import Connection
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 log = logger("links")
 RETRY_S = 1.0
+LINKS_S = 1.0
+"""Longest time that a new worker waits for its links to holders, which take 8 to 60 ms on a busy machine."""
 
 
 class OutgoingLinks:
@@ -37,8 +39,8 @@ class OutgoingLinks:
         self._heartbeats = heartbeats
         self._configured, self._bound = sockets.settings.connect, sockets.settings.bind
         self._dealers: dict[str, zmq.Socket[bytes]] = {}
-        self._holders: dict[str, None] = {}
-        """Endpoints from the last Directory."""
+        self._holders: dict[str, None] | None = None
+        """Endpoints from the last Directory. None before the first."""
 
     def open(self) -> None:
         """Connect to the endpoints in the settings. Raises `zmq.ZMQError` for an invalid one."""
@@ -47,12 +49,19 @@ class OutgoingLinks:
 
     def is_wanted(self, endpoint: str) -> bool:
         """Return whether a lost link to this endpoint is connected again."""
-        return endpoint in self._configured or endpoint in self._holders
+        return endpoint in self._configured or endpoint in (self._holders or ())
 
     def is_ready(self, welcomed: dict[Any, Any]) -> bool:
         """Return whether there is a link to every process in the settings. `welcomed`: links with a Welcome."""
-        ready = [endpoint for endpoint, link in self._links() if link in welcomed]
-        return all(endpoint in ready or endpoint in self._bound for endpoint in self._configured)
+        return self._has_links(self._configured, welcomed)
+
+    def is_linked(self, welcomed: dict[Any, Any]) -> bool:
+        """Return whether there is a link to every holder in the Directory."""
+        return self._holders is not None and self._has_links(self._holders, welcomed)
+
+    def _has_links(self, endpoints: Iterable[str], welcomed: dict[Any, Any]) -> bool:
+        linked = [endpoint for endpoint, link in self._links() if link in welcomed]
+        return all(endpoint in linked or endpoint in self._bound for endpoint in endpoints)
 
     def follow_directory(self, endpoints: Sequence[str]) -> None:
         """Connect to the holders of inputs. Those that are not listed any more are not connected to again."""
@@ -68,7 +77,7 @@ class OutgoingLinks:
         links = self._links()
         if not any(link is refused and endpoint in self._configured for endpoint, link in links):
             return
-        self._holders.clear()
+        self._holders = {}
         for endpoint, link in links:
             if not self.is_wanted(endpoint):
                 self._heartbeats.fail(Route(link, None), "refused")

@@ -4,6 +4,9 @@ The connecting side sends Hello on every connection and reconnection. Hello and 
 cores at each end, which have a route from then on. Messages in flight on a broken connection are lost. Therefore a
 second Hello of a process first disconnects its cores that still have a route: no core then waits for a lost message.
 
+A worker gets the PeerConnected of its controller once it is linked to the holders in the first Directory. It then does
+not register before it can receive inputs and send outputs.
+
 A name belongs to the process that has connected with it first, until its link is lost. Another process with that name
 is refused, and tries again with every heartbeat.
 """
@@ -77,6 +80,10 @@ class Peers:
         self.endpoint = ""
         """Endpoint for workers, if this process holds inputs."""
         self.follows_directory = False
+        self.is_linked: Callable[[], bool] = lambda: True
+        """Return whether there is a link to every holder in the last Directory."""
+        self._awaiting: dict[str, PeerConnected] = {}
+        """Controllers whose PeerConnected waits for these links."""
         self.routes: dict[str, Route] = {}
         """Route to every connected core and client."""
         self.events: list[tuple[str, PeerConnected | PeerDisconnected]] = []
@@ -130,6 +137,7 @@ class Peers:
                 self._on_welcome(route, message)
             case Directory() if route.identity is None and self.follows_directory:
                 self._on_directory(message.endpoints)
+                self._introduce_linked()
             case Rejected() if not public:
                 self._on_rejected(route, message)
 
@@ -167,6 +175,7 @@ class Peers:
         elif sock not in self.welcomed:
             self.welcomed[sock] = message.addresses
             self._connect_cores(message.addresses, message.host, route)
+            self._introduce_linked()
 
     def _on_rejected(self, route: Route, message: Rejected) -> None:
         if message.status in PACKET_ERRORS:
@@ -222,11 +231,22 @@ class Peers:
         for address in addresses:
             is_new = address not in self.routes
             self.routes[address] = route
-            if is_new:
+            if is_new and self.follows_directory and role(address) == "controller":
+                self._awaiting[address] = PeerConnected(address, host)
+            elif is_new:
                 self.events.append((address, PeerConnected(address, host)))
 
+    def _introduce_linked(self) -> None:
+        if self._awaiting and self.is_linked():
+            self.introduce_controllers()
+
+    def introduce_controllers(self) -> None:
+        """Report the controllers that have waited for links to holders, with the next packet."""
+        self.events.extend(self._awaiting.items())
+        self._awaiting.clear()
+
     def _disconnect_core(self, address: str) -> None:
-        if self.routes.pop(address, None):
+        if self.routes.pop(address, None) and not self._awaiting.pop(address, None):
             self.events.append((address, PeerDisconnected(address)))
 
 

@@ -11,6 +11,7 @@ import contextlib
 import signal
 import sys
 from collections import deque
+from functools import partial
 from time import thread_time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -183,10 +184,14 @@ class Reactor:
                 self._posted.extend(arrival for arrival in self.links.connected_clients() if arrival[0] == core.address)
                 self.core_host.wake_all()
                 self._schedule()
-                finished &= await self._wait_until(core.drained, until_ns)
+                finished &= await self._wait_until(partial(self._is_drained, core), until_ns)
             finished &= await self._wait_until(lambda: all(task.done() for task in self._serving), until_ns)
         await self._wait_until(lambda: not self.links.connected_clients(), min(until_ns, monotonic_ns() + LAST_READ_NS))
         log.info("drained" if finished else "aborted")
+
+    def _is_drained(self, core: Drains) -> bool:
+        """Return whether a core has nothing left to do, and knows all of its clients."""
+        return not self._posted and core.drained()
 
     async def _wait_until(self, condition: Callable[[], bool], until_ns: int) -> bool:
         """Wait for a condition until this time or a signal. Return whether it holds."""

@@ -76,8 +76,8 @@ class Sockets:
         self.settings = settings
         self.monitors: dict[zmq.Socket[bytes], zmq.Socket[bytes]] = {}
         """Every socket, with the monitor that reports its new and lost connections."""
-        self._bound: dict[zmq.Socket[bytes], list[str]] = {}
-        """Bound socket -> its endpoints, with the ports that the system has chosen."""
+        self._ipc_paths: dict[zmq.Socket[bytes], list[str]] = {}
+        """Bound socket -> the files of its ipc endpoints."""
         self._accept_limits: dict[zmq.Socket[bytes], AcceptLimit] = {}
 
     def open(self) -> None:
@@ -141,15 +141,17 @@ class Sockets:
         for endpoint in endpoints:
             sock.setsockopt(zmq.USE_FD, listeners[endpoint].detach() if endpoint in listeners else -1)
             sock.bind(endpoint)
-            self._bound.setdefault(sock, []).append(sock.getsockopt_string(zmq.LAST_ENDPOINT))
+            if endpoint.startswith("ipc://"):
+                self._ipc_paths.setdefault(sock, []).append(endpoint.removeprefix("ipc://"))
             if domain == "internal" and endpoint.startswith("ipc://") and is_private(endpoint):
                 os.chmod(endpoint.removeprefix("ipc://"), 0o600)
         return sock
 
     def stop_listening(self, sock: zmq.Socket[bytes]) -> None:
-        """Accept no more connections on a bound socket. Those that are open go on."""
-        for endpoint in self._bound.pop(sock, ()):
-            sock.unbind(endpoint)
+        """Accept no more connections on a bound socket. Those that are open are not affected."""
+        self._accept_limits[sock].stop_accepting()
+        for path in self._ipc_paths.pop(sock, ()):
+            Path(path).unlink(missing_ok=True)
 
     def count_connection(self, sock: zmq.Socket[bytes], event: Any) -> bool:
         """Count the connections of a bound socket. Return True if this is all that the event of its monitor is for."""

@@ -45,7 +45,10 @@ class DescribeScheduling(Message, frozen=True, tag=68):
 
 
 class ScheduledModel(Message, frozen=True):
-    """A model with the times of the fastest share: recent medians, or the profile where there are none."""
+    """A model with the times of the fastest share: recent medians, or the profile where there are none.
+
+    Distributions are those of the profiler, multiplied by the recent pace of the fastest share.
+    """
 
     report: ModelReport
     distributions: Distributions | None = None
@@ -59,6 +62,8 @@ class ScheduledShare(Message, frozen=True):
     factor: float = 1.0
     models: tuple[int, ...] = ()
     """Indices of the models that it can run. Empty: all."""
+    resident: tuple[int, ...] = ()
+    """Indices of the models that are loaded, least recently used first, and of those that are being loaded."""
 
 
 class SchedulingState(Message, frozen=True, tag=69):

@@ -136,7 +136,8 @@ class Controller:
     def tick(self, now_ns: int) -> None:
         """Admit the buffered requests, plan, and send the planned actions."""
         self._now_ns = now_ns
-        self._load_backoff.end_expired(now_ns, self.cluster)
+        if (retry_ns := self._load_backoff.due_ns) is not None and now_ns >= retry_ns:
+            self._load_backoff.end_expired(now_ns, self.cluster)
         if self.catalogue.discovery.missing:
             self._discover_workers(now_ns)
         if self._handovers.until_ns:
@@ -191,10 +192,13 @@ class Controller:
         return plan
 
     def wakeup_ns(self) -> int | None:
-        ping_ns = self._ping_ns if self.cluster.workers else None
-        awaited_ns = self._requests.awaited.next_ns() if self.catalogue.discovery.missing else None
-        times = (ping_ns, awaited_ns, self._events.due_ns, *self._handovers.until_ns.values())
-        wakes = (self._wake_ns, self._load_backoff.next_retry_ns(), *times)
+        wakes = [self._wake_ns, self._load_backoff.due_ns, self._events.due_ns]
+        if self.cluster.workers:
+            wakes.append(self._ping_ns)
+        if self.catalogue.discovery.missing:
+            wakes.append(self._requests.awaited.next_ns())
+        if self._handovers.until_ns:
+            wakes.extend(self._handovers.until_ns.values())
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def pending(self) -> int:

@@ -13,6 +13,7 @@ from horologe_common.wire import ModelReport, ScheduledModel, ScheduledShare, Sc
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from horologe_common.wire import Distributions
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.settings import ControllerSettings
@@ -44,22 +45,47 @@ def _describe_model(now_ns: int, cluster: Cluster, key: str, measured: bool) -> 
         for size in spec.batch_sizes
     }
     report = ModelReport(spec, Profile(exec_ns, cluster.profiled_load_ns(key)))
-    return ScheduledModel(report, None if distributions is None else distributions.publish(key))
+    if distributions is None:
+        return ScheduledModel(report)
+    return ScheduledModel(report, _scale(distributions.publish(key), _fastest_pace(now_ns, cluster, key)))
 
 
 def _describe_share(now_ns: int, cluster: Cluster, share: Share, keys: Sequence[str]) -> ScheduledShare:
-    """Return the share. Its factor is the median over some models of its time over that of the fastest share.
-
-    The measured times of dynamic models depend on their inputs, so their profiles are compared.
-    """
+    """Return the share. Its factor is the median over some models of its time over that of the fastest share."""
     able = tuple(place for place, key in enumerate(keys) if key in share.estimates)
     ratios = []
     for place in able[:COMPARED_MODELS]:
         key = keys[place]
-        estimate, size = share.estimates[key], cluster.specs[key].batch_sizes[0]
         if key in cluster.distributions:
-            ratios.append(share.slowness(now_ns) * estimate.seed_ns[size] / cluster.profiled_ns(key, size))
+            ratios.append(_dynamic_pace(now_ns, cluster, share, key) / _fastest_pace(now_ns, cluster, key))
         else:
-            ratios.append(estimate.typical(now_ns, size) / cluster.cached_exec_ns(now_ns, key, size)[1])
+            size = cluster.specs[key].batch_sizes[0]
+            typical_ns = share.estimates[key].typical(now_ns, size)
+            ratios.append(typical_ns / cluster.cached_exec_ns(now_ns, key, size)[1])
     factor = median(ratios) if ratios else share.slowness(now_ns)
-    return ScheduledShare(share.pages_total, round(factor, 4), () if len(able) == len(keys) else able)
+    places = {key: place for place, key in enumerate(keys)}
+    resident = tuple(places[key] for key in (*share.resident, *share.loading) if key in places)
+    return ScheduledShare(share.pages_total, round(factor, 4), () if len(able) == len(keys) else able, resident)
+
+
+def _dynamic_pace(now_ns: int, cluster: Cluster, share: Share, key: str) -> float:
+    """Return the time of a dynamic model on the share as a multiple of its distributions, at least 1.
+
+    The profiles of the shares are compared where no batch of a dynamic model has run for a while.
+    """
+    size = cluster.specs[key].batch_sizes[0]
+    profiled = share.slowness(now_ns) * share.estimates[key].seed_ns[size] / cluster.profiled_ns(key, size)
+    return max(share.dynamic_pace.slowness(now_ns), profiled)
+
+
+def _fastest_pace(now_ns: int, cluster: Cluster, key: str) -> float:
+    return min(_dynamic_pace(now_ns, cluster, share, key) for share in cluster.capable[key])
+
+
+def _scale(published: Distributions, factor: float) -> Distributions:
+    """Return the distributions with all times multiplied by a factor of at least 1."""
+    histograms = tuple(
+        msgspec.structs.replace(part, edges_ns=tuple(round(factor * edge_ns) for edge_ns in part.edges_ns))
+        for part in published.histograms
+    )
+    return msgspec.structs.replace(published, base_ns=round(factor * published.base_ns), histograms=histograms)

@@ -160,7 +160,7 @@ class Horologe(SchedulingPolicy):
             slowness = max(share.slowness(now_ns), share.dynamic_pace.slowness(now_ns))
             return self._dynamic_strategy(start_ns, queue, distributions.slowed(slowness))
         strategy = self._static_strategy(now_ns, start_ns, queue, estimate)
-        if strategy is not None and (until_ns := self._wait_until_ns(now_ns, share, strategy)) > start_ns:
+        if strategy is not None and (until_ns := self._wait_until_ns(now_ns, share, strategy, estimate)) > start_ns:
             self._waits.hold_queue(queue, until_ns)
             return None
         return strategy
@@ -229,25 +229,27 @@ class Horologe(SchedulingPolicy):
             rate *= self._served.weight(queue.model)
         return due_ns - int(ADVANCE * self._advance_ns * math.log(rate))
 
-    def _wait_until_ns(self, now_ns: int, share: Share, strategy: Strategy) -> int:
+    def _wait_until_ns(self, now_ns: int, share: Share, strategy: Strategy, estimate: Estimate) -> int:
         """Return until when the batch should wait for the next larger size; 0 if it should not wait.
 
         The wait grows with the utilisation of the share: where there is time to spare, small batches cost nothing.
         """
-        queue, estimate = strategy.queue, share.estimates[strategy.queue.model]
+        queue, load = strategy.queue, self._load
         larger, saved_ns = estimate.growth.get(strategy.size, (0, 0.0))
-        gap_ns = self._load.gap_ns[queue.model]
+        gap_ns = load.gap_ns[queue.model]
         if not larger or larger > queue.spec.max_batch or saved_ns < SAVING * gap_ns:
             return 0
         first, arrivals_ns = queue[strategy.places[0]], int((larger - len(strategy.places)) * gap_ns)
         likely_ns = now_ns + LIKELY * arrivals_ns
         if first.deadline_ns < likely_ns:
             return 0
-        busy = min(1.0, (self._load.utilisation(now_ns, share) - IDLE) / (BUSY - IDLE))
-        collision_ns = int(COLLISION * self._load.batch_ns) // max(1, share.residency.count_resident(queue.model))
+        busy = min(1.0, (load.utilisation(now_ns, share) - IDLE) / (BUSY - IDLE))
+        if busy <= 0.0:
+            return 0
+        collision_ns = int(COLLISION * load.batch_ns) // max(1, share.residency.count_resident(queue.model))
         closes_ns = first.deadline_ns - estimate.predict(now_ns, larger) - collision_ns
         until_ns = first.arrival_ns + int(busy * (closes_ns - first.arrival_ns))
-        if busy <= 0.0 or until_ns < likely_ns:
+        if until_ns < likely_ns:
             return 0
         return min(until_ns, queue.newest_arrival_ns() + SILENCE * arrivals_ns)
 

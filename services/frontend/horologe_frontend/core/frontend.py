@@ -80,7 +80,7 @@ class Frontend:
         feedback = FeedbackForwarder(settings, declared, selectors, builder, retained)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
         self._settling = Settling(requests)
-        self._peers = PeerLinks(requests, retained, selectors, self._calls, self._sampler, self._settling)
+        self._peers = PeerLinks(requests, retained, staging, selectors, self._calls, self._sampler, self._settling)
         self.tracer: RequestTracer | None = None
         self._timers: tuple[Any, ...] = (requests, retained.timers, *self._calls.timers)
         self._from_clients: dict[type, MessageHandler] = {
@@ -266,7 +266,7 @@ class Frontend:
         for input_id in dispatch.input_ids:
             if request := self._requests.find_request(input_id):
                 request.worker = dispatch.worker
-        self.out.append(self.staging.answer_dispatch(dispatch))
+        self.out.extend(self.staging.answer_dispatch(dispatch))
 
     def _on_applications(self, now_ns: int, selector: str, message: Applications, buffers: Sequence[Buffer]) -> None:
         self.out.extend(self._calls.handle(now_ns, selector, message, buffers, True))
@@ -283,6 +283,8 @@ class Frontend:
         self._peers.connect(message.address)
         if role(message.address) == "selector":
             self._send_unassigned(now_ns)
+        elif role(message.address) == "worker":
+            self.out.extend(self.staging.add_worker(message.address))
         elif self._limit.drain and role(message.address) in ("client", "user"):
             self._limit.drain.notify_client(message.address)
 

@@ -216,7 +216,7 @@ class Profiler:
             self._finish_run(now_ns, task, Status(outcome.status).name)
 
     def _on_dispatch(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
-        self.out.append(self.staging.answer_dispatch(dispatch))
+        self.out.extend(self.staging.answer_dispatch(dispatch))
 
     def _finish_run(self, now_ns: int, task: ProfilingTask, status: str) -> None:
         """Finish a run: release its inputs and count its status. Each run is finished exactly once."""
@@ -262,14 +262,17 @@ class Profiler:
         self._comparisons.keep_models(self._specs)
 
     def _on_peer_connected(self, now_ns: int, sender: str, peer: PeerConnected, buffers: Sequence[Buffer]) -> None:
-        """Publish all measurements to a controller that connects."""
+        """Publish all measurements to a controller that connects, and ship what has waited for a worker."""
         if role(peer.address) == "controller":
             self._drop_controller(now_ns)
             self._controller = peer.address
             self._announcements.connect(peer.address)
             self._publications.publish_soon(self.measurements.model_keys())
+        elif role(peer.address) == "worker":
+            self.out.extend(self.staging.add_worker(peer.address))
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, peer: PeerDisconnected, _: Sequence[Buffer]) -> None:
+        self.staging.remove_worker(peer.address)
         if peer.address == self._controller:
             self._drop_controller(now_ns)
 

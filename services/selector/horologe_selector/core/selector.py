@@ -255,6 +255,8 @@ class Selector:
                 self.pipelines.announce_to(message.address)
             case "profiler":
                 self.pipelines.set_profiler(message.address)
+            case "worker":
+                self.out.extend(self.pipelines.staging.add_worker(message.address))
 
     def _on_peer_disconnected(
         self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]
@@ -266,6 +268,8 @@ class Selector:
             self.inflight.controller = ""
         elif role(address) == "profiler":
             self.pipelines.set_profiler("")
+        elif role(address) == "worker":
+            self.pipelines.staging.remove_worker(address)
         elif role(address) == "frontend":
             self._frontends.pop(address, None)
             self.applications.queries.cancel_holder(now_ns, address)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -80,7 +80,7 @@ class MessageLatency:
             self.dispatch_ns = self._dispatches.low_quantile(now_ns) or 0
 
 
-class LookAhead(NamedTuple):
+class LookAhead(msgspec.Struct, frozen=True):
     """Times up to which the shares get work in one turn. All times are of the controller's clock."""
 
     in_flight: int
@@ -103,10 +103,11 @@ def look_ahead(
     now_ns: int, latency: MessageLatency, settings: ControllerSettings, lead_ns: int, just_in_time: bool
 ) -> LookAhead:
     """Return the look-ahead of this turn: `controller.lookahead_ns`, longer if messages take longer there and back."""
-    longest_ns = ahead_ns = max(settings.lookahead_ns, latency.round_trip_ns) - 1
+    trip_ns = latency.round_trip_ns
+    longest_ns = ahead_ns = max(settings.lookahead_ns, trip_ns) - 1
     if just_in_time:
         ahead_ns = min(ahead_ns, lead_ns)
-    is_far = latency.round_trip_ns > settings.lookahead_ns
+    is_far = trip_ns > settings.lookahead_ns
     return_ns = latency.returns.high_quantile(now_ns) or 0
     overrun_ns = min(latency.overruns.high_quantile(now_ns) or 0, OVERRUN_LIMIT_NS)
     return LookAhead(

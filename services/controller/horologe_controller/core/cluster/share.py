@@ -270,6 +270,8 @@ class LoadBackoff:
         self._max_ns = max_ns
         self._retries: IndexedHeap[tuple[Share, str], int] = IndexedHeap()
         """Retry times; valid while `Share.load_retry_ns` has the same."""
+        self.due_ns: int | None = None
+        """When `end_expired` is to be called next; None if no share is in backoff."""
 
     def record_refusal(self, now_ns: int, share: Share, model: str, cluster: Cluster) -> None:
         """Start a backoff. If no share can load the model now, its queued requests are checked again."""
@@ -277,21 +279,14 @@ class LoadBackoff:
         pause_ns = min(self._first_ns << min(refusals - 1, 62), self._max_ns)
         retry_ns = share.load_retry_ns[model] = now_ns + pause_ns
         self._retries.push((share, model), retry_ns)
+        self.due_ns = self._retries.smallest_priority()
         if cluster.load_retry_ns(model):
             cluster.changes.mark_revised(model)
 
     def end_expired(self, now_ns: int, cluster: Cluster) -> None:
         """End the backoffs whose time has passed, so that the scheduler considers their shares again."""
-        while (at_ns := self.next_retry_ns()) is not None and at_ns <= now_ns:
-            _, (share, model) = self._retries.pop()
-            del share.load_retry_ns[model]
-            cluster.changes.mark_reconfigured(share)
-
-    def next_retry_ns(self) -> int | None:
-        """Return when the next backoff ends."""
-        while (retry := self._retries.peek()) is not None:
-            at_ns, (share, model) = retry
-            if share.load_retry_ns.get(model) == at_ns:
-                return at_ns
-            self._retries.pop()  # reset by a successful LOAD or a Register
-        return None
+        for share, model in self._retries.pop_up_to(now_ns):
+            if share.load_retry_ns.get(model, NEVER_NS) <= now_ns:  # not reset by a successful LOAD or a Register
+                del share.load_retry_ns[model]
+                cluster.changes.mark_reconfigured(share)
+        self.due_ns = self._retries.smallest_priority()

@@ -49,16 +49,20 @@ class ShortestWait:
 
     def record(self, now_ns: int, wait_ns: int) -> None:
         """Add a request. One that was too late already does not count."""
-        self.at(now_ns)
+        if now_ns >= self.window_end_ns:
+            self._begin_window(now_ns)
         if 0 < wait_ns < self._present_ns:
             self._present_ns = wait_ns
 
     def at(self, now_ns: int) -> int:
         """Return the shortest wait in the present and the last window."""
         if now_ns >= self.window_end_ns:
-            self._before_ns = self._present_ns if now_ns < self.window_end_ns + WINDOW_NS else NEVER_NS
-            self._present_ns, self.window_end_ns = NEVER_NS, now_ns + WINDOW_NS
+            self._begin_window(now_ns)
         return min(self._present_ns, self._before_ns)
+
+    def _begin_window(self, now_ns: int) -> None:
+        self._before_ns = self._present_ns if now_ns < self.window_end_ns + WINDOW_NS else NEVER_NS
+        self._present_ns, self.window_end_ns = NEVER_NS, now_ns + WINDOW_NS
 
 
 class Admission:

@@ -39,7 +39,7 @@ class BestEffortLimit:
         if self._held_ns and now_ns >= self._held_ns.get(share, NEVER_NS):
             del self._held_ns[share]
             ranking.mark_all_changed()
-        return ranking.best_strategy(now_ns, start_ns, share)
+        return None if ranking.is_empty() else ranking.best_strategy(now_ns, start_ns, share)
 
     def retry_ns(self, share: Share) -> int | None:
         """Return when a batch of the share that is too long now may be allowed; None if there is no such batch."""

@@ -18,7 +18,7 @@ from horologe_common.clock import ms
 from horologe_common.core.indexed_heap import IndexedHeap
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.share import ModelResidency, Share
@@ -109,21 +109,21 @@ class Demand:
         self._stale[model] = True
         self._counted.push(request, until_ns)
 
-    def remove_request(self, request: Request) -> None:
-        """Stop counting a request that has left its queue."""
-        if self._counted.remove(request):
-            self._subtract_cost(request)
+    def remove_requests(self, requests: Sequence[Request]) -> None:
+        """Stop counting requests of one model that have left their queue."""
+        counted, model = self._counted, requests[0].model
+        if cost_ns := sum([request.cost_ns for request in requests if counted.remove(request)]):
+            self._subtract_cost(model, cost_ns)
         else:
-            self.mark_model(request.model)  # its first deadline may be another
+            self.mark_model(model)  # its first deadline may be another
 
     def clear(self) -> None:
         """Stop counting all requests."""
         for request in list(self._counted):
-            self.remove_request(request)
+            self.remove_requests([request])
 
-    def _subtract_cost(self, request: Request) -> None:
-        model = request.model
-        rest_ns = self._total[model] - request.cost_ns
+    def _subtract_cost(self, model: str, cost_ns: int) -> None:
+        rest_ns = self._total[model] - cost_ns
         if rest_ns > 0:
             self._total[model] = rest_ns
         else:
@@ -149,7 +149,7 @@ class Demand:
         """Bring allocations and priorities up to date."""
         self._slowness.update(now_ns)
         for request in self._counted.pop_up_to(now_ns - 1):
-            self._subtract_cost(request)
+            self._subtract_cost(request.model, request.cost_ns)
         if self._stale:
             stale, self._stale = self._stale, {}
             for model in stale:

@@ -8,7 +8,7 @@ from horologe_controller.core.scheduling.demand import Demand
 from horologe_controller.core.scheduling.placement import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
@@ -37,10 +37,9 @@ class LoadPlanner:
             helped_until_ns = last_start_ns - load_ns - self._wait_ns
             self.demand.add_request(request, helped_until_ns if helped_until_ns > now_ns else last_start_ns)
 
-    def remove_requests(self, requests: Iterable[Request]) -> None:
-        """Stop counting requests that have left their queue."""
-        for request in requests:
-            self.demand.remove_request(request)
+    def remove_requests(self, requests: Sequence[Request]) -> None:
+        """Stop counting requests of one model that have left their queue."""
+        self.demand.remove_requests(requests)
 
     def mark_shares(self, shares: dict[Share, bool]) -> None:
         """Examine these shares again: something happened on them."""

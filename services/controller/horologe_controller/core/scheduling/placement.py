@@ -74,7 +74,7 @@ class Placement:
                 self._reserve_lane(now_ns, *plan.load[0])
                 plan.replan = bool(self._free)
                 lane_free_ns = self._wakes.smallest_priority()
-        return lane_free_ns if len(demand) else None
+        return lane_free_ns if lane_free_ns is not None and len(demand) else None
 
     def _load_kept(self, specs: Mapping[str, ModelSpec], demand: Demand, plan: Plan) -> bool:
         """Load a model that the plan keeps on a share and that the share lacks. Return whether there is one."""

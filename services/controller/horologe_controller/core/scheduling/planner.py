@@ -58,7 +58,7 @@ class Planner:
         self._idle: dict[Share, bool] = {}
         """Shares that had room for a batch when last examined, and found none."""
         self._reexamined: dict[Share, bool] = {}
-        """Idle shares to examine again: a queue of a model that they hold has changed."""
+        """Shares to examine again: idle ones that hold a model of a queue that has changed, and changed ones."""
         self._wants_work: IndexedHeap[Share, int] = IndexedHeap()
         """Shares that have enough work, by the time when they want more, unless they change first."""
 
@@ -73,8 +73,7 @@ class Planner:
         alike = len(requests) > 1 and counted and len({request.rows for request in requests}) == 1
         if alike and self._add_alike(now_ns, sorted(requests, key=DEADLINE), cluster, counted) is None:
             return []
-        refusals = [self._add_alike(now_ns, (request,), cluster, counted) for request in requests]
-        return [refusal for refusal in refusals if refusal is not None]
+        return self._add_each(now_ns, requests, cluster, counted)
 
     def adopt(self, now_ns: int, requests: Sequence[Request], cluster: Cluster) -> Iterator[Refusal]:
         """See `Scheduler.adopt`. The work ahead does not count again: another scheduler has admitted the requests."""
@@ -87,8 +86,15 @@ class Planner:
                 self._on_requests_arrived(group, cluster)
             dynamic = self._is_dynamic is not None and self._is_dynamic(group[0].model, cluster)
             if dynamic or self._add_alike(now_ns, sorted(group, key=DEADLINE), cluster, False) is not None:
-                refusals = [self._add_alike(now_ns, (request,), cluster, False) for request in group]
-                yield from (refusal for refusal in refusals if refusal is not None)
+                yield from self._add_each(now_ns, group, cluster, False)
+
+    def _add_each(self, now_ns: int, requests: Iterable[Request], cluster: Cluster, counted: bool) -> list[Refusal]:
+        """Queue requests one by one. Return refusals of those not queued. `counted`: see `_add_alike`."""
+        return [
+            refusal
+            for request in requests
+            if (refusal := self._add_alike(now_ns, (request,), cluster, counted)) is not None
+        ]
 
     def _add_alike(self, now_ns: int, requests: Sequence[Request], cluster: Cluster, counted: bool) -> Refusal | None:
         """Queue all requests, which have equal rows, or return a refusal. `counted`: the requests ahead count."""
@@ -116,7 +122,7 @@ class Planner:
         idle = self._idle
         for share in self.rankings.mark_queue(queue):
             if share in idle:
-                self._reexamined[share] = False
+                self._reexamined[share] = True
 
     def remove(self, request: Request) -> None:
         """See `Scheduler.remove`."""
@@ -148,10 +154,10 @@ class Planner:
         if (overdue_ns := self._next_overdue_ns()) is not None and overdue_ns <= now_ns:
             plan.refuse.extend(self.late_refusals.refuse_overdue(now_ns, cluster))
         shares = self._adopt_changes(now_ns, cluster)
-        if queues.count:
-            self._fill_shares(now_ns, shares, cluster, plan)
-        elif shares:
+        if not queues.count:
             self._idle |= shares
+        elif shares:
+            self._fill_shares(now_ns, shares, cluster, plan)
         retry_ns = self.loads.plan(now_ns, cluster, plan) if self.loads.models_missing else None
         plan.wake_ns = self._next_wake_ns(now_ns, retry_ns, self._next_overdue_ns())
         return plan
@@ -173,33 +179,37 @@ class Planner:
 
     def _adopt_changes(self, now_ns: int, cluster: Cluster) -> dict[Share, bool]:
         """Update what depends on the cluster. Return the shares that may have room and a batch to start."""
-        changes = cluster.changes
-        shares: dict[Share, bool] = {}
-        for share, model in changes.resident_models:
-            self.loads.demand.mark_model(model)
-            self.rankings.update_residency(share, model, self.queues.of_model(model))
-        for share in self._reexamined:
-            changes.mark_share(share)
-        self._reexamined.clear()
-        for share, reconfigured in changes.shares.items():
-            if share.is_lost:
-                self._discard_share(share)
-                continue
-            shares[share] = True
-            if reconfigured:
-                self.loads.placement.preloadable[share] = None
-        if shares and self.loads.models_missing:
-            self.loads.mark_shares(shares)
-        if changes.resident_models or changes.shares_reconfigured:
-            self.loads.update_missing(now_ns, cluster, self.queues, self.policy.shortest_exec_ns)
-        changes.clear()
+        if cluster.changes.shares:
+            self._adopt_cluster_changes(now_ns, cluster)
+        shares, self._reexamined = self._reexamined, {}
         for share in self._wants_work.pop_up_to(now_ns):
             shares[share] = True
         return shares
 
+    def _adopt_cluster_changes(self, now_ns: int, cluster: Cluster) -> None:
+        """Update what depends on changed shares, and examine these."""
+        changes, changed = cluster.changes, {}
+        for share, model in changes.resident_models:
+            self.loads.demand.mark_model(model)
+            self.rankings.update_residency(share, model, self.queues.of_model(model))
+        for share, reconfigured in changes.shares.items():
+            if share.is_lost:
+                self._discard_share(share)
+                continue
+            changed[share] = True
+            if reconfigured:
+                self.loads.placement.preloadable[share] = None
+        self._reexamined |= changed
+        if self.loads.models_missing:
+            self.loads.mark_shares(changed)
+        if changes.resident_models or changes.shares_reconfigured:
+            self.loads.update_missing(now_ns, cluster, self.queues, self.policy.shortest_exec_ns)
+        changes.clear()
+
     def _discard_share(self, share: Share) -> None:
         self.rankings.discard_share(share)
         self._idle.pop(share, None)
+        self._reexamined.pop(share, None)
         self._wants_work.remove(share)
         self.loads.discard_share(share)
         self.best_effort.discard_share(share)
@@ -216,8 +226,9 @@ class Planner:
         while order:
             index = heapq.heappop(order)
             self._fill_share(now_ns, by_index[index], cluster, ahead, plan)
-            for share in self._reexamined:
-                if share.index > index and share.index not in by_index:
+            for share in [share for share in self._reexamined if share.index > index]:
+                del self._reexamined[share]
+                if share.index not in by_index:
                     by_index[share.index] = share
                     heapq.heappush(order, share.index)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
@@ -30,7 +32,7 @@ UNLIMITED_WINDOW_NS = s(3600)
 NO_RANKINGS: dict[Share, RankingPair] = {}
 
 
-class Strategy(NamedTuple):
+class Strategy(msgspec.Struct, frozen=True):
     """A batch of `size` from the requests at these `places` of a queue. The lowest `rank` goes first.
 
     `latest_ns` is the last start that leaves every request a chance; None: `expected_ns` before the first deadline.
@@ -77,8 +79,12 @@ class Ranking:
         """Queues to recompute: their requests, their model's residency or its estimates have changed."""
         self._start_ns = 0
 
+    def is_empty(self) -> bool:
+        """Return whether there is no queue to seek a strategy in."""
+        return not self._examined and not self.changed
+
     def discard_queue(self, queue: ModelQueue) -> None:
-        """Drop an empty queue."""
+        """Drop a queue that is empty, or whose model has left the share."""
         self.changed.pop(queue, None)
         if self._examined.pop(queue, None) is not None:
             self._ranks.remove(queue)
@@ -122,17 +128,15 @@ class Ranking:
 
     def _store_rank(self, queue: ModelQueue, share: Share, rank: Rank | None) -> None:
         old_rank = self._examined.get(queue)
-        if rank is not None and queue.rows and queue.model in share.resident:
-            if old_rank != rank:
-                self._ranks.push(queue, rank)
-                self._examined[queue] = rank
-            return
-        if old_rank is not None:
-            self._ranks.remove(queue)
-        if queue.rows and queue.model in share.resident:
+        if not queue.rows or queue.model not in share.resident:
+            self.discard_queue(queue)
+        elif rank is None:
+            if old_rank is not None:
+                self._ranks.remove(queue)
             self._examined[queue] = None
-        else:
-            self._examined.pop(queue, None)
+        elif old_rank != rank:
+            self._ranks.push(queue, rank)
+            self._examined[queue] = rank
 
     def check(self) -> None:
         self._ranks.check()
@@ -153,13 +157,10 @@ class ShareRankings:
         self._of_model: dict[str, dict[Share, RankingPair]] = {}
         """Rankings of the shares where each model is resident."""
 
-    def with_model(self, model: str) -> dict[Share, RankingPair]:
-        """Return the rankings of the shares where the model is resident."""
-        return self._of_model.get(model, NO_RANKINGS)
-
     def mark_queue(self, queue: ModelQueue) -> Iterable[Share]:
         """Recompute the strategies of a queue whose requests have changed. Return the shares that hold its model."""
-        waiting, kind, holding = bool(queue.rows), queue.best_effort, self.with_model(queue.model)
+        waiting, kind = queue.rows > 0, queue.best_effort
+        holding = self._of_model.get(queue.model, NO_RANKINGS)
         for rankings in holding.values():
             if waiting:
                 rankings[kind].changed[queue] = True

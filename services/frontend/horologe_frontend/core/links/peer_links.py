@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horologe_common.core.protocol import Buffer, Out
+    from horologe_common.core.staging import StagedInputs
     from horologe_common.wire import Answer
     from horologe_frontend.core.forwarding import CallForwarder
     from horologe_frontend.core.links.selector_routing import SelectorRouter
@@ -29,6 +30,7 @@ class PeerLinks:
         self,
         requests: OpenRequests,
         retained_inputs: RetainedInputs,
+        staging: StagedInputs,
         selectors: SelectorRouter,
         calls: CallForwarder,
         sampler: RequestSampler,
@@ -36,22 +38,20 @@ class PeerLinks:
     ) -> None:
         self._requests = requests
         self._retained_inputs = retained_inputs
+        self._staging = staging
         self._selectors = selectors
         self._calls = calls
         self._sampler = sampler
         self._settling = settling
-        self._workers: dict[str, bool] = {}
 
     def connect(self, address: str) -> None:
-        """Use a peer from now on."""
+        """Use a peer from now on, unless it is a worker."""
         match role(address):
             case "selector":
                 self._calls.connect_selector(address)
                 self._selectors.add_selector(address)
             case "controller":
                 self._calls.connect_controller(address)
-            case "worker":
-                self._workers[address] = True
             case "profiler":
                 self._sampler.profiler = address
             case "tuner":
@@ -71,7 +71,7 @@ class PeerLinks:
                     self._calls.controller = ""
                     self._requests.mark_dispatched()
             case "worker":
-                self._workers.pop(address, None)
+                self._staging.remove_worker(address)
             case "profiler":
                 self._sampler.remove_profiler(address)
             case "tuner":
@@ -84,5 +84,5 @@ class PeerLinks:
             return default
         has_selector = request.selector in self._selectors if request.selector else bool(self._selectors)
         in_driver = request.worker == request.selector and request.worker in self._selectors
-        workers = [request.worker] if in_driver else self._workers
+        workers = [request.worker] if in_driver else self._staging.workers
         return timeout_answer(request, workers, has_selector and bool(self._calls.controller)), ()

@@ -124,7 +124,8 @@ class PipelineProcessor:
 
     def _on_dispatch(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         """Ship the inputs of calls to their worker."""
-        self._post(self.staging.answer_dispatch(dispatch))
+        for out in self.staging.answer_dispatch(dispatch):
+            self._post(out)
 
     def _on_model_call(self, now_ns: int, driver: str, message: ModelCall, buffers: Sequence[Buffer]) -> None:
         if run := self.runs.find_run(message.run, driver):

@@ -60,15 +60,10 @@ def cheapest_partition(fleets: Sequence[Fleet], sets: Sequence[SharedSet]) -> tu
 
     The choice is empty if the solver found none within its time.
     """
-    chosen = _solve(fleets, sets, integral=True)
+    chosen = _solve(fleets, sets)
     if chosen.x is None:
         return [], 0.0
     return [shared for shared, use in zip(sets, chosen.x, strict=True) if use > 0.5], float(chosen.mip_dual_bound)
-
-
-def relaxed_bound(fleets: Sequence[Fleet], sets: Sequence[SharedSet]) -> float:
-    """Return the cost of the linear relaxation of the partition, a lower bound."""
-    return float(_solve(fleets, sets, integral=False).fun)
 
 
 def share_bound(fleets: Sequence[Fleet]) -> float:
@@ -119,7 +114,7 @@ def _extend(members: Index, units: Index, least: Index, whole: int) -> tuple[Ind
     return np.column_stack([members[line], row]), np.column_stack([units[line], least[row]])
 
 
-def _solve(fleets: Sequence[Fleet], sets: Sequence[SharedSet], *, integral: bool) -> Any:
+def _solve(fleets: Sequence[Fleet], sets: Sequence[SharedSet]) -> Any:
     """Return the result of HiGHS for the set partition."""
     count = len(fleets[0].tables.workloads)
     columns = np.concatenate([np.full(len(shared.members), place) for place, shared in enumerate(sets)])
@@ -128,5 +123,5 @@ def _solve(fleets: Sequence[Fleet], sets: Sequence[SharedSet], *, integral: bool
     prices = np.array([fleets[shared.fleet].price for shared in sets])
     return milp(
         prices, constraints=LinearConstraint(cover, 1, 1), bounds=Bounds(0, 1),
-        integrality=np.full(len(sets), int(integral)), options={"time_limit": TIME_LIMIT_S},
+        integrality=np.ones(len(sets)), options={"time_limit": TIME_LIMIT_S},
     )  # fmt: skip

@@ -58,11 +58,12 @@ def choose_candidate(scores: RehearsalScores, current: str, default: str) -> str
     return best if gain_of(scores, best, base).is_clear else base
 
 
-def least_share(scores: RehearsalScores, name: str) -> float:
-    """Return the smallest share of a block that a candidate answers in time."""
-    return min([served / sent for served, sent in zip(scores.in_time[name], scores.sent, strict=True) if sent] or [0.0])
+def range_served(scores: RehearsalScores, name: str) -> tuple[float, float]:
+    """Return the smallest and the largest share of a block that a candidate answers in time."""
+    shares = [served / sent for served, sent in zip(scores.in_time[name], scores.sent, strict=True) if sent] or [0.0]
+    return min(shares), max(shares)
 
 
-def share_served(scores: RehearsalScores, name: str) -> float:
-    """Return the share of the requests that a candidate answers in time."""
-    return sum(scores.in_time[name]) / max(1, sum(scores.sent))
+def share_served(scores: RehearsalScores, name: str, first: int = 0) -> float:
+    """Return the share of the requests that a candidate answers in time, from block `first` on."""
+    return sum(scores.in_time[name][first:]) / max(1, sum(scores.sent[first:]))

@@ -14,7 +14,8 @@ from horologe_common.clock import s
 from horologe_common.core.protocol import Out
 from horologe_common.rehearsal import Candidate, RehearsalCall, RehearsalScores
 from horologe_common.wire import DescribeScheduling, RequestTrace, SchedulingState, UseScheduler
-from horologe_tuner.core.rehearsal.comparison import choose_candidate, least_share, share_served
+from horologe_tuner.core.rehearsal.comparison import choose_candidate, range_served, share_served
+from horologe_tuner.core.rehearsal.served_record import ServedRecord
 from horologe_tuner.core.rehearsal.traffic_window import TrafficWindow
 
 if TYPE_CHECKING:
@@ -28,15 +29,18 @@ if TYPE_CHECKING:
 DEFAULT = Candidate("horologe", "horologe")
 OTHERS = ("orloj", "clockwork", "edf", "nexus", "deferred")
 CANDIDATES = (DEFAULT, *(Candidate(name, name) for name in OTHERS))
-LEAST_REQUESTS = 500
-"""Requests without which nothing is compared: a share of 0.01 of them would be less than 5."""
+LEAST_REQUESTS = 200
+"""Requests without which nothing is compared. The fewer there are, the larger a gain must be to be clear."""
+NEW_REQUESTS = 100
+"""Requests that must have arrived since the rehearsal before. To play the same ones again, with other random numbers,
+until another scheduler seems better would be a change by chance."""
 WATCHED_REQUESTS = 200
 WATCHED_PART = 0.05
-"""Another scheduler than the default is left at once if, of this many requests, it runs a part that is this much less
-than in any block of its rehearsal: the traffic is of another kind now."""
+"""The traffic is of another kind if, of this many requests, a part is run that is this much smaller or larger than in
+any block of the last rehearsal. The earlier requests are then discarded. Another scheduler than the default is left."""
 MISMATCH = 0.1
-"""Without confidence in the replay there is no change to another scheduler: if the controller has run a part of the
-requests since the last rehearsal that differs by more than this from what the scheduler in use serves in the replay."""
+"""Without confidence in the replay there is no change to another scheduler: if the controller has run a part of its
+requests that differs by more than this from what the scheduler in use serves in the replay of the same time."""
 RESULTS = ("kept", "changed", "failed")
 ANSWER_NS = s(10)
 """Time after which a controller that has not described its scheduling is asked again."""
@@ -66,43 +70,48 @@ class Rehearsals:
         self._controller = ""
         self._due_ns = 0
         self._running = False
-        self._number = 0
+        self._number = self._arrived = 0
         self._current = DEFAULT
         self._scores = RehearsalScores()
-        self._finished = self._refused = 0
-        """Requests that have ended since the last check of the scheduler in use."""
-        self._live = [0, 0]
-        """Requests that have run and that were refused, since the last rehearsal or change."""
+        self._served = ServedRecord()
+        self._called_ns = self._span_ns = 0
+        """When the last rehearsal was started, and the time of its requests."""
+        self._discarded = self._stable = False
+        """Whether the requests of the last rehearsal have been discarded, and whether its scores are those of the
+        present traffic."""
         if process:
             stats.create_counters("horologe_tuner_rehearsals_total", RESULTS)
 
     def connect(self, now_ns: int, controller: str) -> None:
         """Start again with another controller, which uses the default. No address: the controller is lost."""
         self._controller, self._current = controller, DEFAULT
-        self._window.clear()
-        self._due_ns = now_ns + self._settings.rehearsal_interval_ns
+        self._discard_traffic(now_ns)
 
     def on_events(self, now_ns: int, events: Events) -> Iterator[Out]:
-        """Return to the default if the traffic is not the rehearsed one."""
-        finished, refused = (sum(getattr(model, name) for model in events.models) for name in ("finished", "refused"))
-        self._live = [self._live[0] + finished, self._live[1] + refused]
-        if self._current == DEFAULT or self._current.name not in self._scores.in_time:
+        """Start again, with the default, if the traffic is not the rehearsed one."""
+        self._served.add(now_ns, events)
+        part, name = self._served.latest(WATCHED_REQUESTS), self._current.name
+        if part is None or not self._stable:
             return
-        self._finished += finished
-        self._refused += refused
-        ended = self._finished + self._refused
-        if ended < WATCHED_REQUESTS:
+        least, most = range_served(self._scores, name)
+        if least - WATCHED_PART <= part <= most + WATCHED_PART:
             return
-        served, self._finished, self._refused = self._finished / ended, 0, 0
-        if served < (least := least_share(self._scores, self._current.name)) - WATCHED_PART:
-            self._window.clear()
-            text = f"{self._current.name} runs {served:.2%} of the requests, in its rehearsal at least {least:.2%}"
+        self._discard_traffic(now_ns)
+        if self._current != DEFAULT:
+            text = f"{name} runs {part:.2%} of the requests, in its rehearsal {least:.2%} to {most:.2%}"
             yield from self._change(now_ns, DEFAULT, text)
+
+    def _discard_traffic(self, now_ns: int) -> None:
+        """Rehearse as soon as there are enough new requests."""
+        self._window.clear()
+        self._served.restart(now_ns)
+        self._discarded, self._stable, self._due_ns = True, False, now_ns
 
     def next_ns(self) -> int | None:
         """Return when `start` has something to do; None while a rehearsal runs or there are too few requests."""
-        ready = self._process and self._controller and not self._running and len(self._window) >= LEAST_REQUESTS
-        return self._due_ns if ready else None
+        ready = self._process and self._controller and not self._running
+        enough = len(self._window) >= LEAST_REQUESTS and self._arrived >= NEW_REQUESTS
+        return self._due_ns if ready and enough else None
 
     def start(self, now_ns: int) -> Iterator[Out]:
         """Ask the controller for its state if a rehearsal is due."""
@@ -116,6 +125,7 @@ class Rehearsals:
         match message:
             case RequestTrace() if sender == self._controller and self._process:
                 self._window.add(message)
+                self._arrived += len(message.requests)
             case SchedulingState() if sender == self._controller and not self._running and message.models:
                 self._running = True
                 yield Out(self._process, self._build_call(now_ns, message))
@@ -125,6 +135,8 @@ class Rehearsals:
     def _build_call(self, now_ns: int, state: SchedulingState) -> RehearsalCall:
         """Return the call. The default and the current candidate come first, if there is no time for all."""
         self._number += 1
+        self._arrived, self._discarded = 0, False
+        self._called_ns, self._span_ns = now_ns, self._window.span_ns()
         keys = tuple(model.report.spec.key for model in state.models)
         ordered = tuple(sorted(CANDIDATES, key=lambda candidate: candidate not in (DEFAULT, self._current)))
         cpu_s = self._settings.rehearsal_window_ns * self._settings.rehearsal_share / 1e9
@@ -134,20 +146,20 @@ class Rehearsals:
         settings = self._settings
         self._running = False
         busy_ns = round(1e9 * scores.cpu_s / settings.rehearsal_share)
-        self._due_ns = now_ns + max(settings.rehearsal_interval_ns, busy_ns)
+        pause_ns = min(settings.rehearsal_interval_ns, self._span_ns)
+        self._due_ns = max(self._called_ns + pause_ns, now_ns + busy_ns)
         served = {DEFAULT.name, self._current.name} <= scores.in_time.keys()
         if scores.error or not served:
             error = scores.error or "no time for the scheduler in use"
             if error != self._scores.error:
                 self._note(now_ns, "rehearsal failed", "", error, False)
-            self._scores = RehearsalScores(error=error)
+            self._scores, self._stable = RehearsalScores(error=error), False
             self._count("failed")
             return
-        self._scores = scores
+        self._scores, self._stable = scores, not self._discarded
         chosen = choose_candidate(scores, self._current.name, DEFAULT.name)
-        if not self._is_confirmed(scores):
+        if not self._stable or not self._is_confirmed(scores):
             chosen = DEFAULT.name
-        self._live = [0, 0]
         if chosen == self._current.name or not self._controller:
             self._count("kept")
             return
@@ -155,16 +167,19 @@ class Rehearsals:
         yield from self._change(now_ns, candidate, self._explain(scores, candidate))
 
     def _is_confirmed(self, scores: RehearsalScores) -> bool:
-        """Return whether the replay serves about what the controller has served, if enough requests have ended."""
-        ended = sum(self._live)
-        share = share_served(scores, self._current.name)
-        return ended < WATCHED_REQUESTS or abs(self._live[0] / ended - share) <= MISMATCH
+        """Return whether the replay serves about what the controller has served in those blocks of time."""
+        blocks = len(scores.sent)
+        block_ns = self._span_ns / (blocks + 1)
+        lived = min(blocks, int((self._called_ns - self._served.since_ns) / max(1.0, block_ns)))
+        part = self._served.part_run(self._called_ns - round(lived * block_ns), self._called_ns, WATCHED_REQUESTS)
+        return part is None or abs(part - share_served(scores, self._current.name, blocks - lived)) <= MISMATCH
 
     def _change(self, now_ns: int, candidate: Candidate, reason: str) -> Iterator[Out]:
         self._count("changed")
         self._note(now_ns, "scheduler changed", "", reason, self._settings.dry_run)
         if not self._settings.dry_run:
-            self._current, self._finished, self._refused, self._live = candidate, 0, 0, [0, 0]
+            self._current = candidate
+            self._served.restart(now_ns)
             yield Out(self._controller, UseScheduler(candidate.scheduler, candidate.settings, reason))
 
     def _explain(self, scores: RehearsalScores, candidate: Candidate) -> str:

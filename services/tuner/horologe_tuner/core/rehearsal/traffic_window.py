@@ -40,6 +40,10 @@ class TrafficWindow:
         """Discard all requests."""
         self._requests.clear()
 
+    def span_ns(self) -> int:
+        """Return the time between the first request and the last one."""
+        return self._requests[-1][1].arrival_ns - self._requests[0][1].arrival_ns if self._requests else 0
+
     def models(self) -> tuple[str, ...]:
         """Return the keys of the requested models, the most popular first."""
         return tuple(model for model, _ in Counter(model for model, _ in self._requests).most_common())
