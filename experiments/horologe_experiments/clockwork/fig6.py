@@ -134,7 +134,7 @@ def _simulate(
     chunks = poisson(streams, total_ns, [seed, 3], step_ns)
     models = variety.copies(scene.models + 1)
     runs.simulate(scheduler, with_scheduler(scene.cluster, scheduler), models, ledger, seed, total_ns, chunks)
-    held = scene.cluster.pages // models[0].report.spec.pages - 1  # one is Minor's
+    held = int(scene.cluster.pages // models[0].report.spec.pages) - 1  # one is Minor's
     minutes = range(scene.minutes_before + scene.minutes)
     return [{"scheduler": scheduler} | _row(scene, ledger, minute, held, variety.load_ms / 1e3) for minute in minutes]
 
