@@ -23,8 +23,8 @@ import msgspec
 
 from horologe_cli.local.topology import settings_sections
 from horologe_common import models, wire
+from horologe_common.metrics.metric_definitions import METRICS, Metric
 from horologe_common.service import settings
-from horologe_common.service.metric_definitions import METRICS, Metric
 from horologe_common.status import Status
 from horologe_common.wire import frames
 from horologe_sim.report.tables import Table

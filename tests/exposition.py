@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from horologe_common.clock import ms
 from horologe_common.core.instruments import Stats
-from horologe_common.service.exposition import TextPage, group_series
-from horologe_common.service.metric_definitions import METRICS
+from horologe_common.metrics.exposition import TextPage, group_series
+from horologe_common.metrics.metric_definitions import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -322,6 +322,8 @@ class Witness:
                 if isinstance(out.message, Infer | Load):
                     self.actions[out.message.action_id] = (now_ns, out.message)
 
+    def observe_call(self, *_: Any) -> None: ...
+
     def observe_fault(self, now_ns: int, core: Core) -> None: ...
 
 

@@ -13,6 +13,7 @@ from horologe_common.clock import ms
 from horologe_common.recording.recorder import Recorder, RecorderSettings, Ticked, read_segments
 from horologe_common.status import Status
 from horologe_common.wire import Answer
+from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
 from horologe_sim.explaining.explanation import explain
 from horologe_sim.explaining.recorded_requests import find_requests
 from horologe_sim.scenario.scenario import Fault, Scenario
@@ -97,6 +98,34 @@ def test_a_late_request_names_the_deviation_from_the_plan(tmp_path: Path) -> Non
     assert all("LATE" in explanation.verdict for explanation in explained)
     assert any("its batch took 10.000 ms longer than predicted" in explanation.verdict for explanation in explained)
     assert any("Batches before it as fast as predicted." in explanation.remedies for explanation in explained)
+
+
+def test_recordings_that_overlap_contain_a_request_once(tmp_path: Path) -> None:
+    scenario = a_scenario(an_entry("m", slo_ns=ms(30)), load=[poisson(1400)], duration_ns=ms(300))
+    cluster = SimulatedCluster(scenario)
+    recorder = Recorder(RecorderSettings(str(tmp_path)), "sim")
+    cluster.world.observer = recorder
+    cluster.run()
+    paths = [path for path in (recorder.write("asked"), recorder.write("stop")) if path]
+    for status in (Status.OK, Status.REFUSED):
+        *_, (client, answer) = answers(paths[0], status)
+        (request,) = find_requests(paths, f"{client}:{answer.id}")
+        assert request == the_request(paths[0], client, answer.id)
+
+
+def test_a_request_without_a_worker_is_not_explained_by_other_requests(tmp_path: Path) -> None:
+    scenario = a_scenario(
+        an_entry("m", slo_ns=ms(20)),
+        load=[poisson(400)],
+        duration_ns=ms(800),
+        faults=(Fault(ms(400), "worker/0"),),
+    )
+    path = recorded(tmp_path, scenario)
+    client, answer = list(answers(path, Status.REFUSED))[-1]
+    explanation = explain(the_request(path, client, answer.id))
+    assert answer.reason == SENTENCES[Reason.NO_WORKER]
+    assert answer.reason in explanation.verdict
+    assert explanation.remedies == ["A connected worker that serves m/1."]
 
 
 def test_the_command_prints_json_and_text(overloaded: Path) -> None:

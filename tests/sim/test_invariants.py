@@ -89,6 +89,8 @@ class Inspector:
             assert action.start_ns >= now_ns
             assert request.best_effort or action.start_ns + action.expected_ns <= request.deadline_ns
 
+    def observe_call(self, *_: Any) -> None: ...
+
     def observe_fault(self, now_ns: int, core: Core) -> None:
         raise AssertionError(f"{core.address} raised")
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horologe_common.clock import ms
+from horologe_common.clock import ms, us
 from horologe_common.recording.recorder import Recorder, RecorderSettings
 from horologe_common.service.settings import SettingsError
 from horologe_controller.core.actions import Actions
 from horologe_sim.replay import replay_recording
 from horologe_sim.scenario.scenario import Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from sim_builders import a_scenario, an_entry, kill, poisson, stall
+from sim_builders import a_scenario, an_entry, kill, poisson, stall, with_network
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +49,13 @@ def test_every_core_does_again_what_it_did(tmp_path: Path, messages: int, split:
     assert {core.partition("/")[0] for core in report.cores} == {"frontend", "selector", "controller", "worker"}
     assert all(core.faults == 0 and core.ticks > 50 for core in report.cores.values())
     assert report.cores["controller/0#00000001"].handled["Submit"] > 100
+
+
+def test_the_durations_of_turns_are_replayed(tmp_path: Path) -> None:
+    scenario = a_scenario(load=[poisson(3000)], duration_ns=ms(300))
+    path = recorded(tmp_path, with_network(scenario, message_ns=us(17), turn_ns=us(30)))
+    report = replay_recording(path)
+    assert report.identical, report.table()
 
 
 def test_one_core_and_a_part_of_the_time(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from horologe_common.clock import ms, s
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_experiments.tournament.match import play
-from horologe_experiments.tournament.separate_queues import separate_kinds
+from horologe_experiments.tournament.separate_queues import register_separate_queues
 from horologe_experiments.tournament.traits import FIXED, Slo, Traits, draw_traits, find_traits
 from horologe_experiments.tournament.workload import build_workload
 from horologe_sim.fast.device_faults import DeviceFault, schedule_faults
@@ -64,12 +64,15 @@ def test_every_scheduler_ends_every_request(scheduler: str, name: str) -> None:
     assert score == play(workload, scheduler, {})
 
 
-def test_a_queue_for_each_kind_keeps_requests_and_helps_a_scheduler_that_cannot_tell_them_apart() -> None:
+def test_a_queue_for_each_kind_helps_a_scheduler_that_cannot_tell_them_apart() -> None:
     workload = build_workload(DYNAMIC, 1000)
-    separate = separate_kinds(workload)
-    assert len(separate.models) > len(workload.models)
-    assert separate.chunk._replace(models=()) == workload.chunk._replace(models=())
-    assert play(separate, "edf", {}).value > play(workload, "edf", {}).value
+    assert play(workload, register_separate_queues("edf"), {}).value > play(workload, "edf", {}).value
+
+
+@pytest.mark.parametrize("scheduler", ["clockwork", "edf", "nexus", "clipper", "deferred"])
+def test_the_second_form_of_every_scheduler_ends_every_request(scheduler: str) -> None:
+    workload = build_workload(find_traits("3"), SMALL)
+    assert play(workload, register_separate_queues(scheduler), {}).value >= 0
 
 
 def test_a_device_that_takes_longer_than_its_profile_serves_less() -> None:

@@ -16,6 +16,7 @@ from horologe_common.wire import (
     Outcome,
     Result,
 )
+from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
 
 
 @pytest.fixture(params=PROMPT_SCHEDULERS)
@@ -84,8 +85,8 @@ def test_unknown_models_and_too_many_rows_are_answered() -> None:
     assert [one.status for one in sent(controller, Outcome)] == [Status.UNKNOWN_MODEL, Status.INVALID_INPUT]
 
 
-def test_without_workers_requests_wait_until_they_cannot() -> None:
-    controller = a_controller()
+def test_without_workers_requests_wait_until_they_cannot(scheduler: str) -> None:
+    controller = a_controller(scheduler)
     controller.handle(0, WORKER, PeerDisconnected(WORKER), ())
     states = sent(controller, Models, FRONTEND)[-1].models
     assert [state.state for state in states] == ["LOADING"]
@@ -95,7 +96,11 @@ def test_without_workers_requests_wait_until_they_cannot() -> None:
     assert wake_ns is not None
     assert ms(47) <= wake_ns <= ms(50)
     controller.tick(wake_ns)
-    assert sent(controller, Outcome)[0].status == Status.REFUSED
+    (outcome,) = sent(controller, Outcome)
+    assert (outcome.status, outcome.retry_after_ns) == (Status.REFUSED, 0), "a later deadline might not help"
+    assert outcome.reason == SENTENCES[Reason.NO_WORKER]
+    counts = {key[3]: value for key, value in controller.stats.values.items() if key[0] == "horologe_refused_total"}
+    assert {code for code, value in counts.items() if value} == {Reason.NO_WORKER}
 
 
 def test_a_model_that_does_not_load_is_withdrawn_with_its_reason() -> None:

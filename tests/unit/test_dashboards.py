@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from horologe_common.service.metric_definitions import METRICS
+from horologe_common.metrics.metric_definitions import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 GRAFANA = ROOT / "deploy" / "grafana"

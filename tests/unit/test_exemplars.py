@@ -11,10 +11,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from exposition import all_metrics, read_fields, read_samples
 from horologe_common.clock import ms, s, us
 from horologe_common.core.instruments import Exemplar, Stats
-from horologe_common.service import protobuf_exposition
-from horologe_common.service.exposition import OPENMETRICS, TEXT, ModelLimit, TextPage, group_series
-from horologe_common.service.metric_definitions import METRICS
-from horologe_common.service.metrics import MetricsSettings, choose_format, serve
+from horologe_common.metrics import protobuf_exposition
+from horologe_common.metrics.endpoint import MetricsSettings, choose_format, serve_metrics
+from horologe_common.metrics.exposition import OPENMETRICS, TEXT, ModelLimit, TextPage, group_series
+from horologe_common.metrics.metric_definitions import METRICS
 
 LATENCY = "horologe_request_seconds"
 OFFSET_NS = s(1_700_000_000)
@@ -118,7 +118,7 @@ def test_the_format_is_the_one_that_the_reader_prefers(accept: str, media_type: 
 def test_the_times_of_exemplars_stay_the_same_from_page_to_page() -> None:
     """Prometheus stores an exemplar a second time if its time has changed by a millisecond."""
     stats = traced_stats()
-    server = serve(MetricsSettings("127.0.0.1:0"), lambda: [stats], lambda: True)
+    server = serve_metrics(MetricsSettings("127.0.0.1:0"), lambda: [stats], lambda: True)
     pages = []
     for _ in range(20):
         connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
@@ -127,7 +127,6 @@ def test_the_times_of_exemplars_stay_the_same_from_page_to_page() -> None:
         assert response.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
         pages.append(response.read())
         connection.close()
-    server.shutdown()
-    server.server_close()
+    server.stop()
     assert set(pages) == {pages[0]}
     assert pages[0].count(b"trace_id") == len(TRACES)

@@ -26,7 +26,7 @@ from helm_chart import (
 )
 from horologe_cli.key_secrets import secret_manifests
 from horologe_cli.local.topology import settings_sections
-from horologe_common.service.metric_definitions import METRICS
+from horologe_common.metrics.metric_definitions import METRICS
 from horologe_common.service.settings import load_settings
 from horologe_common.transport.keys import make_keys
 from horologe_tuner.worker_names import WorkerNames

@@ -180,6 +180,17 @@ def test_missing_runs_name_the_coefficient_unless_it_is_assumed() -> None:
     assert "alpha_cache" not in content.deviations["resnet50"]
 
 
+def test_runs_that_contradict_one_another_name_the_coefficient() -> None:
+    measurements = measure(SimulatedBench(), MODELS[:2])
+    runs = []
+    for run in measurements.runs:
+        pairs = zip(run.times, run.loads, strict=True)
+        times = tuple(msgspec.structs.replace(one, gpu_ms=one.gpu_ms / load.batch) for one, load in pairs)
+        runs.append(msgspec.structs.replace(run, times=times))
+    with pytest.raises(ProfileError, match=r"alexnet: k2: got -.*, wanted a number above 0: the runs contradict"):
+        fitted(msgspec.structs.replace(measurements, runs=tuple(runs)))
+
+
 def test_counted_l2_utilisation_replaces_that_of_the_runs() -> None:
     measurements = measure(SimulatedBench(), MODELS[:2])
     counted = {1: 100.0, 16: 900.0, 32: 1700.0}

@@ -13,9 +13,9 @@ from builders import a_spec
 from exposition import read_samples
 from horologe_common.clock import us
 from horologe_common.core.instruments import MODELS_AT_ZERO, ModelCounters, Stats
-from horologe_common.service.metric_definitions import METRICS
-from horologe_common.service.metrics import MetricsSettings, serve
-from horologe_common.service.metrics_server import CONNECTIONS
+from horologe_common.metrics.endpoint import MetricsSettings, serve_metrics
+from horologe_common.metrics.metric_definitions import METRICS
+from horologe_common.metrics.metrics_server import CONNECTIONS
 from horologe_common.service.settings import SettingsError
 
 
@@ -23,24 +23,23 @@ def test_an_address_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         bind = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(SettingsError, match=f"metrics.bind: got {bind}"):
-            serve(MetricsSettings(bind), tuple, lambda: True)
+            serve_metrics(MetricsSettings(bind), tuple, lambda: True)
 
 
 def test_ready_and_health_are_apart() -> None:
-    server = serve(MetricsSettings("127.0.0.1:0"), tuple, lambda: False)
+    server = serve_metrics(MetricsSettings("127.0.0.1:0"), tuple, lambda: False)
     codes = []
     for path in ("/health", "/ready"):
         connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
         connection.request("GET", path)
         codes.append(connection.getresponse().status)
         connection.close()
-    server.shutdown()
-    server.server_close()
+    server.stop()
     assert codes == [200, 503]
 
 
 def test_connections_that_send_nothing_do_not_block_probes() -> None:
-    server = serve(MetricsSettings(bind="127.0.0.1:0"), list, lambda: True)
+    server = serve_metrics(MetricsSettings(bind="127.0.0.1:0"), list, lambda: True)
     host, port = server.server_address
     silent = [socket.create_connection((host, port), 5) for _ in range(CONNECTIONS - 1)]
     try:
@@ -53,8 +52,7 @@ def test_connections_that_send_nothing_do_not_block_probes() -> None:
         for connection in silent[:-1]:
             assert connection.recv(1) == b""  # its time is over
     finally:
-        server.shutdown()
-        server.server_close()
+        server.stop()
         for connection in silent:
             connection.close()
 

@@ -13,7 +13,7 @@ from horologe_common.clock import ms, s, us
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Refused
 from horologe_common.wire import Query
-from horologe_frontend.core.overload import SendDelays, TurnLimit
+from horologe_frontend.core.overload import REFUSED_ALONE, REFUSED_AMONG_OTHERS, SendDelays, TurnLimit
 
 
 def accepted(limit: TurnLimit, requests: int, budget_ns: int) -> int:
@@ -89,6 +89,17 @@ def test_one_stall_refuses_nothing_that_has_time() -> None:
     accepted(limit, 64, ms(50))
     limit.end_turn(ms(3000), ms(90))
     assert accepted(limit, 64, ms(50)) == 64
+
+
+def test_a_refusal_says_whether_other_requests_are_the_cause() -> None:
+    limit = TurnLimit()
+    turns(limit, 20, 64, us(50), ms(50))
+    reasons = []
+    for _ in range(2):
+        with pytest.raises(Refused) as refused:
+            limit.accept(us(1))
+        reasons.append(str(refused.value))
+    assert reasons == [REFUSED_ALONE, REFUSED_AMONG_OTHERS]
 
 
 def test_a_request_read_after_a_long_turn_has_waited_for_half_of_it() -> None:

@@ -52,11 +52,19 @@ def test_a_name_belongs_to_the_first_process_until_it_is_lost() -> None:
         ("worker/0#a", PeerDisconnected("worker/0#a")),
         ("worker/0#b", PeerConnected("worker/0#b", "host")),
     ]
-    assert ends.peers.stats.values == {
+    assert {key: value for key, value in ends.peers.stats.values.items() if value} == {
         ("horologe_links_made_total", "worker"): 2,
         ("horologe_links_lost_total", "worker", "closed"): 1,
         ("horologe_links_refused_total",): 2,
     }
+
+
+def test_counters_of_failures_begin_at_zero() -> None:
+    ends = Ends()
+    assert ends.peers.stats.values == {("horologe_links_refused_total",): 0}
+    ends.hello(FIRST, "worker/0#a")
+    lost = {key[1:]: value for key, value in ends.peers.stats.values.items() if key[0] == "horologe_links_lost_total"}
+    assert lost == {("worker", reason): 0 for reason in ("closed", "silent", "failed", "refused", "replaced")}
 
 
 def test_one_of_several_names_in_use_refuses_the_whole_process() -> None:

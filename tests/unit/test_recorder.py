@@ -13,10 +13,13 @@ import pytest
 
 from builders import a_report
 from horologe_common.clock import ms
+from horologe_common.core.hosting import CoreHost, NoTransport, raise_fault
 from horologe_common.core.protocol import Out, PeerConnected
 from horologe_common.models import PAGE_BYTES
 from horologe_common.recording import snapshot as snapshot_module
 from horologe_common.recording.recorder import (
+    Called,
+    Entry,
     Handled,
     Recorder,
     RecorderSettings,
@@ -35,6 +38,7 @@ from horologe_common.recording.snapshot import (
     snapshot,
     strip_tensors,
 )
+from horologe_common.service.settings import SettingsError
 from horologe_common.transport import keys
 from horologe_common.wire import Infer, Ping, Pong, Predict, Register, Share, Submit, Tensor
 from horologe_controller.core.controller import Controller
@@ -117,6 +121,47 @@ def test_only_cores_of_the_roles_asked_for_are_recorded(
     assert [segment.core for segment in read_segments(path)] == [echo.address] * recorded
 
 
+class Drains(Echo):
+    """An `Echo` that observes turns and says when it drains."""
+
+    def end_turn(self, now_ns: int, took_ns: int) -> None: ...
+
+    def drain(self) -> None:
+        self.out.append(Out("controller/0#1", Pong(0, 0)))
+
+    def drained(self) -> bool:
+        return True
+
+
+def test_the_duration_of_a_turn_and_a_drain_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import horologe_common.core.protocol
+
+    monkeypatch.setattr(horologe_common.core.protocol, "Drains", Drains, raising=False)
+    core, recorder = Drains(), Recorder(RecorderSettings(str(tmp_path)), "p")
+    host = CoreHost([core], lambda: ms(7), NoTransport(), raise_fault)
+    host.observer = recorder
+    host.run_turn([(core.address, "controller/0#1", Ping(1), ())])
+    host.end_turn(ms(8), ms(1))
+    host.drain_core(core)
+    host.run_turn()
+    path = recorder.write("stop")
+    assert path is not None
+    (segment,) = read_segments(path)
+    kinds = [type(entry) for entry in segment.entries]
+    assert kinds == [Handled, Ticked, Called, Called, Ticked]
+    assert segment.entries[2:4] == [Called(ms(8), "end_turn", (ms(8), ms(1))), Called(ms(7), "drain")]
+
+
+def test_a_call_of_any_other_method_is_not_read(tmp_path: Path, echo: Echo) -> None:
+    path = tmp_path / "evil.rec"
+    with path.open("wb") as file:
+        segment = Segment(echo.address, 0, snapshot(echo), [])
+        segment.entries.append(Called(1, "__init__"))
+        write_segments(file, [segment], "stop")
+    with pytest.raises(SettingsError, match="method: got '__init__', wanted one of end_turn, drain"):
+        list(read_segments(path))
+
+
 def test_a_fault_is_written_out_after_its_turn_and_not_every_time(tmp_path: Path, echo: Echo) -> None:
     recorder = Recorder(RecorderSettings(str(tmp_path)), "p")
     begin_ns = 10**12
@@ -171,7 +216,7 @@ def test_a_core_that_cannot_be_taken_apart_is_left_alone(tmp_path: Path, echo: E
 def test_messages_survive_the_file_without_their_tensors(tmp_path: Path) -> None:
     tensor = Tensor("x", "FP32", (1, 4), 16)
     finished = Finished(1, "exec", 0, 5, 6, outputs=[(tensor, b"\1" * 16)], staged=object())
-    told: list[Handled | Ticked] = [
+    told: list[Entry] = [
         Handled(1, "a", Predict(1, "m", "", 5, (tensor,)), (16,)),
         Handled(2, "b", PeerConnected("worker/0#1", "host")),
         Handled(3, "c", strip_tensors(finished)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from horologe_common.service.metric_definitions import METRICS
+from horologe_common.metrics.metric_definitions import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "operators" / "troubleshooting.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.recording.recorder import Handled, Segment, Ticked, read_segments, summarize
+from horologe_common.recording.recorder import Called, Handled, Segment, Ticked, read_segments, summarize
 from horologe_common.recording.snapshot import fill_tensors, restore, strip_tensors
 from horologe_common.recording.tensor_summary import expand_summaries
 from horologe_selector.core.applications.losses import LOSSES
@@ -129,6 +129,9 @@ class _SegmentReplay:
                 handled[type(entry.message).__name__] += 1
                 self._call(entry.now_ns, self._handle, entry)
                 continue
+            if isinstance(entry, Called):
+                self._call(entry.now_ns, self._call_method, entry)
+                continue
             report.ticks += 1
             self._call(entry.now_ns, self.core.tick, entry.now_ns)
             outs, self.core.out = self.core.out, []
@@ -146,6 +149,9 @@ class _SegmentReplay:
         if self.observer:
             self.observer.observe_message(entry.now_ns, self.core, entry.sender, message, buffers)
         self.core.handle(entry.now_ns, entry.sender, message, buffers)
+
+    def _call_method(self, entry: Called) -> None:
+        getattr(self.core, entry.method)(*entry.arguments)
 
     def _call(self, now_ns: int, call: Callable[[Any], None], argument: Any) -> None:
         """Call the core. Count an exception and continue, as the reactor does."""

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 PAPER_SHIFT_MINUTE, PAPER_FULL_MINUTE = 20, 50
 """Section 6.2: PCIe is the bottleneck from about t = 20. The bar on Major's goodput counts from t = 50."""
-MAX_LATE = 0.0001
-"""Largest part of all answers after their SLO: one execution in 100,000 takes 20 ms longer than predicted."""
+MOST_LATE = 1e-4
+"""One EXEC in 100,000 takes 20 ms longer (`engine/noise.py`), with up to 16 requests, and delays those behind it."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -176,9 +176,10 @@ def _bars(rows: list[dict[str, Any]]) -> list[Bar]:
     shifted = [row for row in rows if row["minute"] >= PAPER_SHIFT_MINUTE]
     minor = sum(row["minor_goodput"] for row in shifted) / max(1.0, sum(row["minor_offered"] for row in shifted))
     major = sum(row["major_goodput"] for row in full) / max(1.0, sum(row["major_bound"] for row in full))
-    late = sum(row["late"] + row["timed_out"] for row in rows) / max(1, sum(row["answered"] for row in rows))
+    late = sum(row["late"] + row["timed_out"] for row in rows)
+    answered = sum(row["answered"] for row in rows)
     return [
-        Bar("answers after their SLO / answers", round(late, 6), MAX_LATE, "at most"),
+        Bar("answers after their SLO or never / answers", round(late / max(1, answered), 7), MOST_LATE, "at most"),
         Bar("Minor's goodput / offered from t = 20 on", round(minor, 4), 0.99),
         Bar("Major's goodput / bound from t = 50 on", round(major, 4), 0.95),
     ]

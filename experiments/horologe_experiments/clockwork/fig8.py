@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.experiment import Progress
 
-PAPER: dict[str, Any] = {
+MISSED = 4511 / 140_000_000
+"""Most requests that are answered late or never, as a share: those of the paper that timed out."""
+PAPER = {
     "run": "paper",
     "devices": 6,
     "slo_ms": 100.0,
@@ -33,14 +35,13 @@ PAPER: dict[str, Any] = {
     "satisfaction": 0.99997,
     "timed_out": 4511,
     "late": 0,
+    "missed": round(MISSED, 7),
     "max_ms": 100.0,
     "cold_share": 0.037,
     "cold_rate": 178.0,
     "cold_models_a_minute": 2190,
 }
 """Six workers. By section 6.1 each has two V100s."""
-MAX_LATE = PAPER["timed_out"] / PAPER["sent"]
-"""The paper's requests without an answer in time, though they were not refused."""
 
 
 class Fig8:
@@ -93,9 +94,8 @@ class Fig8:
 
 
 def _bars(row: dict[str, Any], run: TraceRun) -> list[Bar]:
-    late = row["late"] + row["timed_out"]
     return [
         Bar(f"{run.name}: share within 100 ms", row["satisfaction"], run.wanted),
-        Bar(f"{run.name}: late or timed out / sent", round(late / row["sent"], 7), MAX_LATE, "at most"),
+        Bar(f"{run.name}: share answered after 100 ms or never", row["missed"], MISSED, "at most"),
         Bar(f"{run.name}: share of cold starts", row["cold_share"], run.wanted_cold),
     ]

@@ -118,6 +118,7 @@ def replay_row(run: TraceRun, ledger: Ledger, trace: Replay) -> dict[str, Any]:
         "refused": line.unserved,
         "timed_out": line.timed_out,
         "late": line.late,
+        "missed": round((line.late + line.timed_out) / max(1, line.sent), 7),
         "p50_ms": line.times.quantile_ms(0.5),
         "p99_ms": line.times.quantile_ms(0.99),
         "p9999_ms": line.times.quantile_ms(0.9999),

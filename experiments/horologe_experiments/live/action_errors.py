@@ -84,6 +84,9 @@ class ActionErrors:
                 if action := pending.get(message.action_id):
                     self._sent[action.id] = _Sent(action, message.earliest_ns)
 
+    def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
+        """Do nothing."""
+
     def observe_fault(self, now_ns: int, core: Core) -> None:
         """Do nothing (see `CoreObserver`)."""
 

@@ -35,7 +35,7 @@ CHANGED = ("slo", "arrivals", "cv", "load", "skew", "best_effort")
 """Traits that differ between the two halves of a workload."""
 PER_HALF = 6
 """Rehearsals in a half. They play the requests of the time of `WINDOW` intervals."""
-WINDOW = 3
+WINDOW = 6
 TAKES = 0.3
 """Part of an interval that a rehearsal takes: with the tuner's defaults, 6 s of 20 s."""
 

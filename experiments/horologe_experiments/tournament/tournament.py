@@ -14,7 +14,7 @@ import numpy as np
 from horologe_common.service.settings import SettingsError
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.tournament.match import Score, play
-from horologe_experiments.tournament.separate_queues import separate_kinds
+from horologe_experiments.tournament.separate_queues import register_separate_queues
 from horologe_experiments.tournament.traits import FIXED, find_traits
 from horologe_experiments.tournament.workload import build_workload
 from horologe_sim.comparison.bound import score_bound
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 OURS = "horologe"
 AWARE = (OURS, "orloj")
 """Schedulers that know distributions by application and length. The others also play with a queue for each kind."""
-SEPARATE = ", queues"
-"""Suffix of the second form."""
 NEARLY, BEHIND = -0.005, -0.02
 WITHIN, AHEAD = 0.95, 0.005
 OF_BOUND = 0.93
@@ -119,10 +117,9 @@ def _play_workload(task: Task) -> tuple[dict[str, Any], int, float]:
         scores[scheduler] = play(workload, scheduler, {}, _timeline(task, scheduler))
     others = [scheduler for scheduler in scene.schedulers if scheduler not in AWARE]
     if any(len(distributions) > 1 for distributions in workload.distributions.values()):
-        separate = separate_kinds(workload)
         for scheduler in others:
-            name = scheduler + SEPARATE
-            scores[name] = play(separate, scheduler, {}, _timeline(task, name))
+            name = register_separate_queues(scheduler)
+            scores[name] = play(workload, name, {}, _timeline(task, name))
     best = max((name for name in scores if name != OURS), key=lambda name: scores[name].value, default=OURS)
     for name, settings in scene.variants.items():
         scores[name] = play(workload, OURS, settings, _timeline(task, name))

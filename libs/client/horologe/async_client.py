@@ -137,7 +137,7 @@ class AsyncClient:
     ) -> list[ModelState]:
         """Load a model from the repository, or unload it (`admitted=False`). Return its new state.
 
-        Raise `Lost` after `timeout` seconds. The model then goes on loading.
+        Raise `Lost` after `timeout` seconds. The model then continues to load.
         """
         return list(await self._ask(partial(Admit, model=model, version=version, admitted=admitted), timeout))
 

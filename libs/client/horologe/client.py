@@ -148,7 +148,7 @@ class Client:
     def admit(self, model: str, version: str = "", admitted: bool = True, *, timeout: float = 30.0) -> list[ModelState]:
         """Load a model from the repository, or unload it (`admitted=False`). Return its new state.
 
-        Raise `Lost` after `timeout` seconds. The model then goes on loading.
+        Raise `Lost` after `timeout` seconds. The model then continues to load.
         """
         return list(self._ask(partial(Admit, model=model, version=version, admitted=admitted), timeout))
 

@@ -50,8 +50,8 @@ def gamma_steps(steps: Sequence[RateStep], seed: Seed) -> NDArray[np.int64]:
     """Return arrival times whose gaps are gamma distributed by the rate and CV of each step, in nanoseconds, ascending.
 
     CV is the variance of the gaps over their squared mean (InferLine section 2), so the shape is 1 / CV, and CV 1 is a
-    Poisson process. A gap that a step cuts goes on in the next step at that step's rate. A rate of 0 gives no arrivals.
-    Raises ValueError for a negative rate, or a CV or duration that is not positive.
+    Poisson process. A gap that a step cuts continues in the next step at that step's rate. A rate of 0
+    gives no arrivals. Raises ValueError for a negative rate, or a CV or duration that is not positive.
     """
     rng = np.random.default_rng(seed)
     parts: list[NDArray[np.int64]] = []

@@ -21,7 +21,7 @@ class ScalingError(HorologeError):
 class Scaler(Protocol):
     """Sets the number of workers of each hardware type. Calls may block for seconds and run on a thread of their own.
 
-    Workers are stopped by SIGTERM: they finish their actions, and tell the controller to plan nothing more for them.
+    Workers are stopped by SIGTERM: they finish their actions, and the controller plans nothing more for them.
     """
 
     def count_workers(self, hardware: tuple[str, ...]) -> Mapping[str, int]:

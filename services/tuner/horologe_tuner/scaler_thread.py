@@ -56,6 +56,6 @@ def scale(scaler: Scaler, message: ScaleTo) -> Scaled:
             shares = scaler.set_shares(message.shares)
     except HorologeError as error:
         errors.append(error.reason)
-    except Exception as error:  # of a client library: the tuner must go on, and try again
+    except Exception as error:  # of a client library: the tuner must continue, and retry
         errors.append(f"{type(error).__name__}: {error}")
     return Scaled(running, "; ".join(dict.fromkeys(errors)), shares)

@@ -42,7 +42,7 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Interval at which a scaling that has not succeeded is tried again."""
     rehearsal_interval_ns: int = s(20)
     """Interval at which recent requests are played under other schedulers, if `controller.scheduler` is auto."""
-    rehearsal_window_ns: int = s(60)
+    rehearsal_window_ns: int = s(120)
     """Requests of this time are played, at most the last `rehearsal_requests`."""
     rehearsal_requests: int = 5_000
     """Limit of requests. 5,000 requests under seven schedulers take about 6 s of CPU time."""

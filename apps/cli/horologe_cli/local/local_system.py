@@ -111,7 +111,7 @@ class LocalSystem:
     def wait_ready(
         self, timeout_s: float, stop: StopSignal | None = None
     ) -> tuple[Description, list[ModelState]] | None:
-        """Wait until every worker is connected and no model is loading; return the cluster and the models.
+        """Wait until all workers and the tuner are connected and no model is loading; return cluster and models.
 
         Return None if `stop` is set first. Raises NotReady if a process fails, or after `timeout_s` seconds.
         """
@@ -134,6 +134,8 @@ class LocalSystem:
     def _read_state(self, client: Client) -> tuple[Description, list[ModelState]] | None:
         try:
             description, models = client.describe(timeout=REQUEST_TIMEOUT_S), client.models(timeout=REQUEST_TIMEOUT_S)
+            if self.topology.control:
+                client.tune("status", timeout=REQUEST_TIMEOUT_S)  # LOST until the tuner is connected
         except HorologeError:
             return None
         workers = {share.worker for share in description.shares}

@@ -76,9 +76,9 @@ class Topology(NamedTuple):
 
 def settings_sections() -> dict[str, type[msgspec.Struct]]:
     """Return the struct of every table that a settings file may have."""
+    from horologe_common.metrics.endpoint import MetricsSettings
     from horologe_common.recording.recorder import RecorderSettings
     from horologe_common.service.log import LogSettings
-    from horologe_common.service.metrics import MetricsSettings
     from horologe_common.service.trace_export import TracingSettings
     from horologe_common.transport.sockets import LinkSettings
     from horologe_controller.settings import ControllerSettings

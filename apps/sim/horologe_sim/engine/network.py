@@ -23,7 +23,7 @@ class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jitter_ns: int = us(20)
     """Mean of an exponentially distributed addition to the delay."""
     notice_ns: int = us(500)
-    """Time until the peers notice that a process has died."""
+    """Time until the peers detect that a process has died."""
     turn_ns: int = us(50)
     """Duration of a turn of a process. A message that arrives meanwhile is handled in the next turn. Longer turns are
     faster to simulate."""

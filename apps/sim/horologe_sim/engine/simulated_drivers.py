@@ -79,7 +79,7 @@ class SimulatedDriver:
         self._process.post(self._address, self._core, DriverReady())
 
     def kill(self, reason: str) -> None:
-        """Forget all runs, and start again after `RESTART_NS`."""
+        """Drop all runs, and start again after `RESTART_NS`."""
         self._runs = None
         name = self._definition.spec.name
         self._process.post(self._address, self._core, DriverEnded(name, reason))

@@ -39,7 +39,7 @@ class ProcessWorld(Protocol):
 
 
 class Process:
-    """A process. `make_cores` makes its cores anew at every start: incarnations share only their addresses' prefix.
+    """A process. `make_cores` makes new cores at every start: incarnations share only their addresses' prefix.
 
     `clock_ns` is the offset of its clock to the world's. Processes with the same `host` have the same clock.
     """
@@ -183,7 +183,7 @@ class Process:
         return self.world.events.now_ns + self.clock_ns
 
     def _set_timer(self, at_ns: int) -> None:
-        """Keep one timer, at the earliest time at which a core wants a tick."""
+        """Keep one timer, at the earliest time at which a core needs a tick."""
         if at_ns == self._timer_ns:
             return
         if self._timer is not None:

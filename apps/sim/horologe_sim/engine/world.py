@@ -67,7 +67,7 @@ class World:
                 self._connect(process, peer, process.incarnation, self._cut_count(process, peer))
 
     def kill(self, name: str, *, void: bool = False) -> None:
-        """Kill a process as `kill -9` does. Its peers notice later. With `void`, its packets in flight are lost."""
+        """Kill a process as `kill -9` does. Its peers detect it later. With `void`, its packets in flight are lost."""
         process = self.processes[name]
         if not process.alive:
             return
@@ -89,7 +89,7 @@ class World:
     def cut(self, name: str, for_ns: int) -> None:
         """Break the connections of a process to other services; packets in flight are lost. Reconnect after `for_ns`.
 
-        The peers notice only when its Hello arrives: a bound socket may find that the old connection was replaced.
+        The peers detect it only when its Hello arrives: a bound socket may find that the old connection was replaced.
         """
         process = self.processes[name]
         if not process.alive:

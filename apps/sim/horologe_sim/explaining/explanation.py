@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
+
 if TYPE_CHECKING:
     from horologe_sim.explaining.request_history import Attempt, RequestHistory, SubmitHistory, Work
 
@@ -126,7 +128,7 @@ def split_time(request: RequestHistory, submit: SubmitHistory | None, attempt: A
         if attempt.status == "TOO_LATE":
             times.append(("at the worker, until its window had passed", attempt.end_ns))
         elif attempt.begin_ns:
-            times.append(("at the worker, behind other actions", attempt.begin_ns))
+            times.append(("at the worker, before its batch began", attempt.begin_ns))
             times.append(("executing", attempt.end_ns))
     if request.answered_ns:
         times.append(("back to the client", request.answered_ns))
@@ -187,6 +189,8 @@ def find_remedies(request: RequestHistory, submit: SubmitHistory | None, attempt
 
 
 def _without_refusal(submit: SubmitHistory) -> list[str]:
+    if submit.reason == SENTENCES[Reason.NO_WORKER]:
+        return [f"A connected worker that serves {submit.model}."]
     remedies, missing_ns = [], submit.missing_ns
     if any(attempt.status == "TOO_LATE" for attempt in submit.attempts):
         remedies.append("A worker that begins the batch in its window (`horologe doctor`).")

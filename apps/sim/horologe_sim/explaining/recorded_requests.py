@@ -29,6 +29,7 @@ RECENT_ACTIONS = 4096
 def find_requests(recordings: Iterable[Path], request_id: str) -> list[RequestHistory]:
     """Return the requests with this id in recordings of frontends and controllers, in the order of their arrival.
 
+    Recordings of one process may overlap: a request in several of them is returned once.
     `request_id`: the `id` of an HTTP request, the number of its response header, that of an SDK reply or exception, or
     `CLIENT:NUMBER`. Raises `SettingsError` for a file that is not a recording, and `SnapshotError` for a snapshot of
     another version.
@@ -40,6 +41,7 @@ def find_requests(recordings: Iterable[Path], request_id: str) -> list[RequestHi
     controllers = ControllerObserver(frontends.found)
     if controllers.targets:
         for file in files:
+            controllers.begin_recording()
             replay_recording(file, "controller", observer=controllers)
     return frontends.found
 
@@ -55,17 +57,15 @@ class FrontendObserver:
         self._open: dict[tuple[str, str, int], RequestHistory] = {}
         """Unanswered requests by frontend, client and its id."""
         self._new: list[RequestHistory] = []
+        self._known: dict[tuple[str, str, int, int], RequestHistory] = {}
+        """By frontend, client, its id, and arrival."""
 
     def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Note a Predict with the id. The frontend handles it after this call."""
         if isinstance(core, Frontend):
             self._read_new(core)
             if isinstance(message, Predict) and self._matches(sender, message) and len(self.found) < MATCHES_MAX:
-                model = message.model or message.application
-                request = RequestHistory(sender, message.id, message.name, model, now_ns, core.address)
-                self.found.append(request)
-                self._new.append(request)
-                self._open[core.address, sender, message.id] = request
+                self._follow(now_ns, core, sender, message)
 
     def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         """Note the answers."""
@@ -79,8 +79,23 @@ class FrontendObserver:
                     request.answered_ns, request.reason = now_ns, out.message.reason
                     request.status = Status(out.message.status).name
 
+    def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
+        """Do nothing."""
+
     def observe_fault(self, now_ns: int, core: Core) -> None:
         """Do nothing."""
+
+    def _follow(self, now_ns: int, core: Core, client: str, message: Predict) -> None:
+        """Follow a request, unless an earlier recording has its answer."""
+        key = core.address, client, message.id, now_ns
+        request = self._known.get(key)
+        if request is None:
+            model = message.model or message.application
+            request = self._known[key] = RequestHistory(client, message.id, message.name, model, now_ns, core.address)
+            self.found.append(request)
+        if not request.status:
+            self._new.append(request)
+            self._open[core.address, client, message.id] = request
 
     def _matches(self, client: str, message: Predict) -> bool:
         if self._client:
@@ -107,6 +122,10 @@ class ControllerObserver:
         self._ended: deque[tuple[str, int, Action, int, int]] = deque(maxlen=RECENT_ACTIONS)
         """Worker, share, action, begin and end of recent INFERs."""
 
+    def begin_recording(self) -> None:
+        """Discard the recent INFERs: the next recording may contain them again."""
+        self._ended.clear()
+
     def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Note the Submits of the requests, and every Result."""
         if not isinstance(core, Controller):
@@ -115,7 +134,9 @@ class ControllerObserver:
             self._on_result(now_ns, core, sender, message)
         elif isinstance(message, Submit) and (request := self.targets.get((message.holder, message.input_id))):
             submit = SubmitHistory(sender, message.id, message.model, now_ns, now_ns + message.budget_ns)
-            request.submits.append(submit)
+            key = sender, message.id, now_ns  # the later of two recordings contains more of the request
+            others = [s for s in request.submits if (s.submitter, s.submit_id, s.arrived_ns) != key]
+            request.submits = [*others, submit]
             self._open[sender, message.id] = submit
             self._new.append(submit)
 
@@ -138,6 +159,9 @@ class ControllerObserver:
                 if message.retry_after_ns and now_ns > ended.arrived_ns:
                     ended.missing_ns = max(ended.missing_ns, find_missing_time(now_ns, core, ended))
                 self._add_work_executed(ended)
+
+    def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
+        """Do nothing."""
 
     def observe_fault(self, now_ns: int, core: Core) -> None:
         """Do nothing."""

@@ -58,6 +58,9 @@ class Timeline:
                 end_ns = action.promised_ns
                 self._planned[message.action_id] = kind, label, end_ns - action.expected_ns, end_ns
 
+    def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
+        """Do nothing."""
+
     def observe_fault(self, now_ns: int, core: Core) -> None:
         """Do nothing (see `CoreObserver`)."""
 

@@ -43,7 +43,7 @@ class BlockingLink:
         self.dealer.open(self._context)
 
     def close(self) -> None:
-        """End pending requests with `Cancelled`. Called by another thread, it waits until the first has noticed."""
+        """End pending requests with `Cancelled`. Another thread that calls this waits for the lock of the first."""
         self.session.close()  # a waiting thread sees this within SLICE_MS and releases the lock
         with self.lock:
             self._closed = True

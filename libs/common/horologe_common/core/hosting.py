@@ -15,7 +15,7 @@ from horologe_common.wire import Envelope
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from horologe_common.core.protocol import Arrival, Buffer, Core, Out
+    from horologe_common.core.protocol import Arrival, Buffer, Core, Drains, Out
 
     Deliver = Callable[[Any, Sequence[Buffer]], None]
     OnFault = Callable[[Core | None, Any, Exception], None]
@@ -61,13 +61,16 @@ class CoreObserver(Protocol):
     def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         """Called after the core's tick with the messages that it sends."""
 
+    def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
+        """Called before another method of the core is called: `end_turn` or `drain`."""
+
     def observe_fault(self, now_ns: int, core: Core) -> None:
         """Called when the core has raised."""
 
 
 @runtime_checkable
 class TurnObserver(Protocol):
-    """A core that wants to know how long the turns of its process take."""
+    """A core that observes how long the turns of its process take."""
 
     def end_turn(self, now_ns: int, took_ns: int) -> None:
         """Called at the end of each turn, with the time since the last one in which the process was busy."""
@@ -143,7 +146,7 @@ class CoreHost:
             hosted.wakeup_ns = 0
 
     def wakeup_ns(self) -> int:
-        """Return the earliest time at which a core wants a tick; `NEVER_NS` if none does."""
+        """Return the earliest time at which a core needs a tick; `NEVER_NS` if none does."""
         return min([hosted.wakeup_ns for hosted in self._order])
 
     def run_turn(self, arrivals: Sequence[Arrival] = ()) -> None:
@@ -191,9 +194,18 @@ class CoreHost:
         return bool(self._turn_observers)
 
     def end_turn(self, now_ns: int, took_ns: int) -> None:
-        """Tell the cores that want to know it how long the turn took that ends now."""
+        """Report the duration of the turn that ends now to the cores that observe turns."""
         for core in self._turn_observers:
+            if self.observer:
+                self._observe(self.observer.observe_call, now_ns, core, "end_turn", (now_ns, took_ns))
             core.end_turn(now_ns, took_ns)
+
+    def drain_core(self, core: Drains) -> None:
+        """Have a core accept nothing new, and tick every core in the next turn."""
+        if self.observer:
+            self._observe(self.observer.observe_call, self._clock(), core, "drain", ())
+        core.drain()
+        self.wake_all()
 
     def _call_core(self, hosted: HostedCore) -> None:
         """Hand the core its messages, tick it, and pass on what it sends.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BUSY_NS = ms(100)
 """Time constant of a share's busy fraction: several batches (up to 25 ms in iGniter's workloads), and a tenth of the
-second after which a violation is noticed."""
+second after which a violation is detected."""
 LEAST_BUSY = 0.001
 """A neighbour that is less busy is left out."""
 DRAWS = 1024

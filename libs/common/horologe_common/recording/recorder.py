@@ -8,7 +8,8 @@ File: records, each a length of four bytes (little-endian) and this number of by
 
 - the first: `{"format", "version", "protocol", "reason", "segments"}`
 - for each segment: `{"core", "start_ns", "snapshot", "entries"}` (snapshot.py), then as many entries:
-  `["handled", now_ns, sender, message, summaries]` or `["ticked", now_ns, [[to, message, summaries]...]]`. A message is
+  `["handled", now_ns, sender, message, summaries]`, `["ticked", now_ns, [[to, message, summaries]...]]`, or
+  `["called", now_ns, method, arguments]` (`end_turn`, `drain`). A message is
   `["wire", msgpack]` as in a packet, or `["local", pickle]` if it never leaves a process. A summary is a number, bytes
   or an array of numbers.
 
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
 log = logger("recorder")
 
 FORMAT = "horologe-recording"
-VERSION = 2
+VERSION = 3
+METHODS = ("end_turn", "drain")
+"""Methods of cores, besides those of `Core`, whose calls are recorded."""
 RECORD_LIMIT = 1 << 30
 FAULT_EVERY_NS = s(60)
 """Shortest time between two recordings because of faults."""
@@ -78,13 +81,24 @@ class Ticked(msgspec.Struct, frozen=True, gc=False):
     outs: tuple[tuple[str, Any, tuple[TensorSummary, ...]], ...] = ()
 
 
+class Called(msgspec.Struct, frozen=True, gc=False):
+    """A call of another method of a core: one of `METHODS`, with numbers."""
+
+    now_ns: int
+    method: str
+    arguments: tuple[int, ...] = ()
+
+
+Entry = Handled | Ticked | Called
+
+
 class Segment(msgspec.Struct):
     """A snapshot of a core, and what happened from then on."""
 
     core: str
     start_ns: int
     snapshot: bytes
-    entries: list[Handled | Ticked]
+    entries: list[Entry]
 
 
 class Recorder:
@@ -118,6 +132,11 @@ class Recorder:
         if self.write_reason:
             reason, self.write_reason = self.write_reason, ""
             self.write(reason)
+
+    def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
+        """Record a call of another method of the core."""
+        if ring := self._rings.get(core.address):
+            ring[-1].entries.append(Called(now_ns, method, arguments))
 
     def observe_fault(self, now_ns: int, core: Core) -> None:
         """Request a file after this turn, unless a fault has requested one recently."""
@@ -215,6 +234,8 @@ def write_segments(file: BinaryIO, segments: Sequence[Segment], reason: str) -> 
                 case Ticked():
                     outs = [(to, dump_message(message), summaries) for to, message, summaries in entry.outs]
                     _write_record(file, ["ticked", entry.now_ns, outs])
+                case Called():
+                    _write_record(file, ["called", entry.now_ns, entry.method, entry.arguments])
 
 
 def read_segments(path: str | Path) -> Iterator[Segment]:
@@ -242,6 +263,11 @@ def _read_segment(file: BinaryIO) -> Segment:
         if kind == "handled":
             sender, message, summaries = rest
             segment.entries.append(Handled(now_ns, sender, load_message(message), _to_summaries(summaries)))
+        elif kind == "called":
+            method, arguments = rest
+            if method not in METHODS:
+                raise SettingsError(f"method: got {method!r}, wanted one of {', '.join(METHODS)}")
+            segment.entries.append(Called(now_ns, method, tuple(arguments)))
         else:
             outs = tuple((to, load_message(message), _to_summaries(summaries)) for to, message, summaries in rest[0])
             segment.entries.append(Ticked(now_ns, outs))

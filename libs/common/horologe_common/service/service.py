@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from horologe_common.core.instruments import Stats
+from horologe_common.metrics.endpoint import MetricsSettings, serve_metrics
+from horologe_common.metrics.process_stats import process_stats
 from horologe_common.recording.recorder import RecorderSettings, install
-from horologe_common.service import metrics
 from horologe_common.service.descriptors import raise_limit
 from horologe_common.service.log import LogSettings, configure, logger
 from horologe_common.service.malloc import return_large_blocks
-from horologe_common.service.metrics import MetricsSettings
-from horologe_common.service.process_stats import process_stats
 from horologe_common.service.settings import SettingsError, load_settings
 from horologe_common.service.trace_export import TracingSettings, start_tracing
 from horologe_common.transport.links import Links
@@ -101,7 +100,7 @@ class Service:
         try:
             links.open([core.address for core in cores], client_core, follows_directory)
             end_tracing = start_tracing(reactor, cores, self.settings(TracingSettings, "tracing"), self.name)
-            exporter = metrics.serve(
+            exporter = serve_metrics(
                 self.settings(MetricsSettings, "metrics"),
                 lambda: _stats(reactor, self.name),
                 lambda: links.is_ready() and not reactor.is_stopping,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     Connection: TypeAlias = zmq.Socket[bytes] | Stream | ClientConnection
 
 HANDSHAKES = frozenset({Hello, Welcome, Directory, Rejected})
+LOSS_REASONS = ("closed", "silent", "failed", "refused", "replaced")
 PACKET_ERRORS = (Status.INVALID_INPUT, Status.TOO_LARGE, Status.FORBIDDEN)
 """Statuses of a Rejected for one packet. The link is not affected: without a Welcome, it is lost soon."""
 log = logger("links")
@@ -91,6 +92,7 @@ class Peers:
         self.welcomed: dict[Connection, tuple[str, ...]] = {}
         """Connections that this process has made -> cores at the other end."""
         self.stats = Stats()
+        self.stats.create_counters("horologe_links_refused_total")
         self._send = send
         self._on_made = on_made
         self._on_refused = on_refused
@@ -157,7 +159,7 @@ class Peers:
         if conflict := self._find_name_conflict(message.addresses):
             self._reject(route, Status.REFUSED, conflict)
             return
-        for address in message.addresses:  # a reconnection before the loss of the old connection was noticed
+        for address in message.addresses:  # a reconnection before the loss of the old connection was detected
             if old_route := self.routes.get(address):
                 self.on_router_disconnected(old_route, "replaced")
         self._hellos[route] = message
@@ -226,7 +228,9 @@ class Peers:
 
     def _connect_cores(self, addresses: Sequence[str], host: str, route: Route) -> None:
         self._on_made(route)
-        self.stats.count("horologe_links_made_total", _peer_role(addresses))
+        peer = _peer_role(addresses)
+        self.stats.count("horologe_links_made_total", peer)
+        self.stats.create_counters("horologe_links_lost_total", (peer,), LOSS_REASONS)
         log.info("link made", peers=list(addresses))
         for address in addresses:
             is_new = address not in self.routes

@@ -180,9 +180,8 @@ class Reactor:
         finished = True
         for core in self.core_host:
             if isinstance(core, Drains):
-                core.drain()
+                self.core_host.drain_core(core)
                 self._posted.extend(arrival for arrival in self.links.connected_clients() if arrival[0] == core.address)
-                self.core_host.wake_all()
                 self._schedule()
                 finished &= await self._wait_until(partial(self._is_drained, core), until_ns)
             finished &= await self._wait_until(lambda: all(task.done() for task in self._serving), until_ns)

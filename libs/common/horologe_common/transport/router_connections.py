@@ -22,7 +22,7 @@ class RouterConnections:
     """Descriptors by peer. A disconnect event contains a descriptor and nothing else.
 
     Another connection may use the descriptor already. Therefore the peer is only a suspect: empty packets are sent to
-    it, which the socket refuses if the peer is lost. The socket notices the loss a moment later, so these probes are
+    it, which the socket refuses if the peer is lost. The socket detects the loss a moment later, so these probes are
     repeated for `PROBE_NS`. `probe` sends one, and returns False if it was refused.
     """
 

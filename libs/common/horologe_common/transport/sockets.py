@@ -54,7 +54,7 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum time from SIGTERM to the end of the process. Requests that are then in flight are lost."""
     notice_ns: int = 0
     """Time from SIGTERM, within `drain_ns`, in which the process reports not ready, but accepts connections and works
-    as before. Set it to the time that a load balancer needs to notice."""
+    as before. Set it to the time that a load balancer needs to detect this."""
     silence_ns: int = s(1)
     """The link to a peer that sends nothing for this time is lost, and connected again. Heartbeats are sent four
     times as often. Over ZeroMQ, raise it if the largest frame takes longer to transfer."""

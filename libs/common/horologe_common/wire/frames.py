@@ -2,7 +2,7 @@
 
 If all tensors of a packet together have at most `GLUE_BELOW` bytes, they share one body frame: a frame costs about a
 microsecond at each end, and copying 1 kB costs much less. Otherwise each tensor has a frame of its own and is not
-copied. The headers contain the sizes, so a receiver can tell the two forms apart.
+copied. The headers contain the sizes, so a receiver can distinguish the two forms.
 """
 
 from __future__ import annotations

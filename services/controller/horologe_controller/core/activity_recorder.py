@@ -51,7 +51,7 @@ class ActivityRecorder:
         self._entries.append((refusal, now_ns))
 
     def end_lease(self, now_ns: int) -> None:
-        """Stop recording if nobody has watched for `LEASE_NS`."""
+        """Stop recording if no client has watched for `LEASE_NS`."""
         if self.active and now_ns >= self._until_ns:
             self.active = False
             self._entries.clear()

@@ -79,7 +79,7 @@ def _incarnation(address: str) -> tuple[str, ...]:
 
 
 def _replace_gauge(stats: Stats, name: str, current: Gauge) -> None:
-    """Set a gauge for all labels in `current`, and drop its other labels: their shares or models are gone."""
+    """Set a gauge for all labels in `current`, and drop its other labels: their shares or models no longer exist."""
     for key in [key for key in list(stats.values) if key[0] == name and key[1:] not in current]:
         del stats.values[key]
     for labels, value in current.items():

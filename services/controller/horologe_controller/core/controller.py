@@ -15,12 +15,10 @@ from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
 from horologe_common.wire import (
-    Activity,
     Admit,
     Cancel,
     Describe,
     DescribeScheduling,
-    Description,
     Distributions,
     Drain,
     Ping,
@@ -38,7 +36,7 @@ from horologe_controller.core.action_tracer import ActionTracer
 from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.activity_recorder import ActivityRecorder
 from horologe_controller.core.cluster.cluster import Cluster
-from horologe_controller.core.cluster.description import describe_shares
+from horologe_controller.core.cluster.description import describe_cluster
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
 from horologe_controller.core.cluster.handover import Handovers
 from horologe_controller.core.cluster.share import LoadBackoff
@@ -117,21 +115,17 @@ class Controller:
                 self.out.extend(self.catalogue.admit(sender, message))
             case Settled():
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
-            case Describe() | Watch():
-                self.out.append(Out(sender, self._describe(now_ns, message)))
+            case Describe():
+                state = describe_cluster(now_ns, message, self.cluster, self._choice, self.pending())
+                self.out.append(Out(sender, state))
+            case Watch():
+                self.out.append(Out(sender, self._activity.answer(now_ns, message)))
             case PeerConnected():
                 self._on_peer_connected(now_ns, message)
             case PeerDisconnected():
                 self._on_peer_disconnected(now_ns, message.address)
             case _:
                 self._on_published(now_ns, sender, message)
-
-    def _describe(self, now_ns: int, message: Describe | Watch) -> Description | Activity:
-        """Return the state of the cluster, or what has happened in it."""
-        if isinstance(message, Watch):
-            return self._activity.answer(now_ns, message)
-        shares = describe_shares(now_ns, self.cluster, message.model)
-        return Description(message.id, shares, self._choice.name, self.pending(), self._choice.reason)
 
     def tick(self, now_ns: int) -> None:
         """Admit the buffered requests, plan, and send the planned actions."""
@@ -161,7 +155,8 @@ class Controller:
 
     def _discover_workers(self, now_ns: int) -> None:
         """Hold the requests for models that are not known yet until all workers have registered."""
-        self._requests.awaited.refuse_expired(now_ns)
+        if self._requests.awaited.submits:
+            self._requests.awaited.refuse_expired(now_ns)
         if self.catalogue.discovery.update(now_ns):
             self.out.extend(self.catalogue.announce())
             self._requests.admit_awaited()

@@ -51,7 +51,7 @@ class SchedulerChoice:
         self.wanted, self.reason = wanted, message.reason
 
     def request_default(self) -> None:
-        """Return to the default: no tuner is there that would notice if another scheduler became the worse one."""
+        """Return to the default: without a tuner, nothing detects that the present scheduler has become worse."""
         self.request_change(UseScheduler(DEFAULT, {}, ALONE))
 
     def adopt(self) -> ControllerSettings | None:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
+from horologe_controller.core.scheduling.blocked_arrivals import BlockedArrivals
 from horologe_controller.core.scheduling.queues import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
+from horologe_controller.core.scheduling.served_parts import ServedParts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,8 +54,6 @@ may run other work at that moment. Measured as `IDLE`: 0 serves up to 0.008 more
 ADVANCE = 2.0
 """Time by which a batch goes earlier if it serves e times as many requests for its time, in mean batch durations. The
 fixed workloads of the tournament serve 0.0014 less on average with 1; with 4, `slo-50ms` serves 0.010 less."""
-FAIR_MEMORY = 1 - 1 / 256
-"""Decay of `ServedParts` with each request of the model. Not tuned."""
 MEMORY_NS = ms(200)
 """Time constant of a share's utilisation: work this long ago counts 1/e. Not tuned."""
 MEMORY_BATCHES = 8
@@ -79,6 +79,8 @@ class RecentLoad:
         """Model -> mean inter-arrival time."""
         self._last_ns: dict[str, int] = {}
         """Model -> last arrival."""
+        self.budget_ns: dict[str, int] = {}
+        """Model -> time from arrival to deadline of its last request with a deadline."""
         self._work: dict[Share, tuple[int, float]] = {}
         """Share -> (start of the last batch, decayed sum of batch durations at that time)."""
 
@@ -93,6 +95,13 @@ class RecentLoad:
                 gap_ns += (at_ns - last_ns - gap_ns) / SMOOTHING_GAPS
                 last_ns = at_ns
         self.gap_ns[model], self._last_ns[model] = gap_ns, last_ns
+        newest = requests[-1]
+        if not newest.best_effort:
+            self.budget_ns[model] = newest.deadline_ns - newest.arrival_ns
+
+    def mean_gap_ns(self, now_ns: int, model: str) -> float:
+        """Return the mean inter-arrival time of a model, or the time since its last request if that is longer."""
+        return max(1.0, self.gap_ns[model], now_ns - self._last_ns[model])
 
     def record_batch(self, start_ns: int, share: Share, expected_ns: int) -> None:
         self.batch_ns += (expected_ns - self.batch_ns) / SMOOTHING_BATCHES
@@ -111,32 +120,6 @@ class RecentLoad:
         return work_ns * math.exp(-max(0, now_ns - at_ns) / self._memory_ns)
 
 
-class ServedParts:
-    """Part of each model's recent requests that batches were formed of, for proportional fairness."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, tuple[float, float]] = {}
-        """Model -> (requests that arrived, requests in batches), decayed with each arrival."""
-
-    def record_arrivals(self, model: str, requests: int) -> None:
-        arrived, served = self._counts.get(model, (0.0, 0.0))
-        kept = FAIR_MEMORY**requests
-        self._counts[model] = kept * arrived + requests, kept * served
-
-    def record_batch(self, model: str, requests: int) -> None:
-        arrived, served = self._counts[model]
-        self._counts[model] = arrived, served + requests
-
-    def weight(self, model: str) -> float:
-        """Return what a request of the model counts: 1 / the part that is served.
-
-        The sum over models of rate * ln(part) is largest where each batch is chosen by its weight for its time (Kelly,
-        Maulloo and Tan, section 2). It goes to minus infinity as any part goes to 0.
-        """
-        arrived, served = self._counts.get(model, (0.0, 0.0))
-        return (arrived + 1) / (served + 1)
-
-
 class Horologe(SchedulingPolicy):
     """Batches of similar requests, ordered by expected goodput for the device's time."""
 
@@ -148,6 +131,7 @@ class Horologe(SchedulingPolicy):
         self._distributions: Mapping[str, RuntimeDistributions] = {}
         self._load = RecentLoad()
         self._served = ServedParts() if settings.fairness == "fair" else None
+        self._blocked = BlockedArrivals(self._load, None if self._served is None else self._served.weight)
         self._advance_ns = self._load.batch_ns
         """`ADVANCE` times this, a batch goes earlier if it serves e times as many requests for its time."""
 
@@ -158,14 +142,16 @@ class Horologe(SchedulingPolicy):
         distributions = self._distributions.get(queue.model)
         if distributions is not None and queue.rows == len(queue):
             slowness = max(share.slowness(now_ns), share.dynamic_pace.slowness(now_ns))
-            return self._dynamic_strategy(start_ns, queue, distributions.slowed(slowness))
-        strategy = self._static_strategy(now_ns, start_ns, queue, estimate)
+            return self._dynamic_strategy(now_ns, start_ns, share, queue, distributions.slowed(slowness))
+        strategy = self._static_strategy(now_ns, start_ns, share, queue, estimate)
         if strategy is not None and (until_ns := self._wait_until_ns(now_ns, share, strategy, estimate)) > start_ns:
             self._waits.hold_queue(queue, until_ns)
             return None
         return strategy
 
-    def _static_strategy(self, now_ns: int, start_ns: int, queue: ModelQueue, estimate: Estimate) -> Strategy | None:
+    def _static_strategy(
+        self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue, estimate: Estimate
+    ) -> Strategy | None:
         """Return the batch with the earliest virtual start.
 
         The candidates are, for each size, the requests with the earliest deadlines that are in time in it. A larger
@@ -183,8 +169,9 @@ class Horologe(SchedulingPolicy):
             place = queue.first_in_time(start_ns + expected_ns, size)
             if count := queue.count_filling(place, size):
                 earliest = queue[place]
-                rate = count / expected_ns * (self._served.weight(queue.model) if self._served is not None else 1.0)
-                virtual_ns = earliest.deadline_ns - expected_ns - int(advance_ns * math.log(rate))
+                if (gained := self._gain(now_ns, share, queue, count, expected_ns)) <= 0.0:
+                    continue
+                virtual_ns = earliest.deadline_ns - expected_ns - int(advance_ns * math.log(gained / expected_ns))
                 if best is None or virtual_ns < best.rank[1]:
                     shrunk = count_cheaper(missed_row_ns, seed_ns[size] / size) if missed_row_ns else 0
                     rank = shrunk, virtual_ns, earliest.id
@@ -192,22 +179,24 @@ class Horologe(SchedulingPolicy):
                 if place and first is None:
                     least_ns = estimate.predict(now_ns, queue.spec.batch_sizes[0])
                     first = queue.first_in_time(start_ns + least_ns, queue.spec.max_batch)
-                if place <= (first or 0):
+                if place <= (first or 0) and gained >= count:
                     break  # a smaller batch would have the same first request, and serve fewer for its time
             elif expected_ns <= queue.newest_budget_ns():
                 missed_row_ns.append(seed_ns[size] / size)
         return best
 
     def _dynamic_strategy(
-        self, start_ns: int, queue: ModelQueue, distributions: RuntimeDistributions
+        self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue, distributions: RuntimeDistributions
     ) -> Strategy | None:
         """Return the batch of the highest value among the most urgent requests."""
         choice = dynamic_queue(queue, distributions).best_choice(start_ns)
         if choice is None:
             return None
         earliest = queue[choice.places[0]]
-        rate = choice.in_time / choice.expected_ns
-        rank = 0, self._virtual_ns(queue, earliest.deadline_ns, rate), earliest.id
+        gained = self._gain(now_ns, share, queue, choice.in_time, choice.expected_ns)
+        if gained <= 0.0:
+            return None
+        rank = 0, self._virtual_ns(earliest.deadline_ns, gained / choice.expected_ns), earliest.id
         latest_ns = max(start_ns, earliest.deadline_ns - choice.least_ns)
         return Strategy(rank, queue, choice.size, choice.places, choice.expected_ns, latest_ns)
 
@@ -219,15 +208,31 @@ class Horologe(SchedulingPolicy):
         derived = dynamic_queue(queue, distributions)
         advance_ns, bound = derived.bound
         if advance_ns != self._advance_ns:
-            bound = 0, min([self._virtual_ns(queue, first_ns, rate) for first_ns, rate in derived.fastest]), 0
+            weight = 1.0 if self._served is None else self._served.weight(queue.model)
+            bound = 0, min([self._virtual_ns(first_ns, weight * rate) for first_ns, rate in derived.fastest]), 0
             derived.bound = self._advance_ns, bound
         return bound
 
-    def _virtual_ns(self, queue: ModelQueue, due_ns: int, rate: float) -> int:
-        """Return the rank of a dynamic batch that serves `rate` requests per ns. `due_ns`: its first deadline."""
-        if self._served is not None:
-            rate *= self._served.weight(queue.model)
+    def _virtual_ns(self, due_ns: int, rate: float) -> int:
+        """Return the rank of a dynamic batch that gains `rate` requests per ns. `due_ns`: its first deadline."""
         return due_ns - int(ADVANCE * self._advance_ns * math.log(rate))
+
+    def _gain(self, now_ns: int, share: Share, queue: ModelQueue, requests: float, expected_ns: int) -> float:
+        """Return how many requests a batch serves, less those that become late while it runs (`BlockedArrivals`).
+
+        If the batch gains nothing, the queue is examined again with newer arrivals. All batches of a static model are
+        alike, so what one costs the model itself, the next one would cost as well.
+        """
+        gain, dynamic = requests, queue.model in self._distributions
+        if self._served is not None:
+            gain *= self._served.weight(queue.model)
+        if dynamic or len(share.resident) > 1:
+            arrivals = self._blocked.on_share(now_ns, share)
+            if expected_ns > arrivals.least_ns:
+                gain -= arrivals.lost_to(expected_ns, "" if dynamic else queue.model)
+            if gain <= 0.0:
+                self._waits.hold_queue(queue, arrivals.until_ns + 1)
+        return gain
 
     def _wait_until_ns(self, now_ns: int, share: Share, strategy: Strategy, estimate: Estimate) -> int:
         """Return until when the batch should wait for the next larger size; 0 if it should not wait.
@@ -292,3 +297,4 @@ class Horologe(SchedulingPolicy):
     def on_share_lost(self, share: Share) -> None:
         """Discard the load of the share."""
         self._load.discard_share(share)
+        self._blocked.discard_share(share)

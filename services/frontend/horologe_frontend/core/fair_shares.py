@@ -173,7 +173,7 @@ class FairShares:
             assert not window.waiting or client in self._stalled or len(window.waiting) < len(own)
 
     def _is_contended(self, now_ns: int) -> bool:
-        """Return whether other clients than one have had open requests lately."""
+        """Return whether more than one client has had open requests recently."""
         if self._requests.count_clients() > 1:
             self._contended_until_ns = now_ns + CONTENTION_NS
         return now_ns < self._contended_until_ns

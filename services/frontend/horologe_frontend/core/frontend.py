@@ -280,11 +280,9 @@ class Frontend:
                 self._send_query(now_ns, request)
 
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
-        self._peers.connect(message.address)
+        self.out.extend(self._peers.connect(message.address))
         if role(message.address) == "selector":
             self._send_unassigned(now_ns)
-        elif role(message.address) == "worker":
-            self.out.extend(self.staging.add_worker(message.address))
         elif self._limit.drain and role(message.address) in ("client", "user"):
             self._limit.drain.notify_client(message.address)
 

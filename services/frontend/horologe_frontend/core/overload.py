@@ -32,6 +32,8 @@ BASE_WINDOW_NS = s(60)
 """Clocks of two machines drift by about 50 us per second, so a base of the last one to two minutes is right to 6 ms."""
 COUNTED_FROM = 16
 """Turns with fewer requests say little about the cost of one."""
+REFUSED_ALONE = "its deadline leaves less time than the frontend takes for a request"
+REFUSED_AMONG_OTHERS = "more requests came at once than the frontend can handle in time"
 FIRST_REFUSAL_PART = 4
 """A refused request is assumed to take a quarter of the time of another, before turns have shown it: a sixth over the
 SDK, half over HTTP."""
@@ -96,7 +98,7 @@ class SendDelays:
         return difference_ns - min(base.present_ns, base.before_ns)
 
     def drop_client(self, client: str) -> None:
-        """Forget a client that has disconnected."""
+        """Drop the state of a client that has disconnected."""
         self._bases.pop(client, None)
 
 
@@ -122,8 +124,9 @@ class TurnLimit:
         turn_ns = (self._accepted + 1) * self.cost_ns + self._refused * self.refusal_ns
         late_ns = int(self.turns * turn_ns) - budget_ns + budget_ns // BUDGET_PART
         if late_ns > 0:
+            reason = REFUSED_AMONG_OTHERS if self._accepted or self._refused else REFUSED_ALONE
             self._refused += 1
-            raise Refused("more requests came at once than the frontend can handle in time", retry_after_ns=late_ns)
+            raise Refused(reason, retry_after_ns=late_ns)
         self._accepted += 1
 
     def note_late(self) -> None:

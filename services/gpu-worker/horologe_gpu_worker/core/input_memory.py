@@ -103,7 +103,7 @@ class EarlyInputs:
             del self._finished_ids[next(iter(self._finished_ids))]
 
     def clear_finished(self) -> None:
-        """Forget the finished ids. A new controller numbers its actions independently of the lost one."""
+        """Discard the finished ids. A new controller numbers its actions independently of the lost one."""
         self._finished_ids.clear()
 
     def check(self) -> None:

@@ -143,7 +143,7 @@ class ServedModels:
             self._post("scan", 0, name)
 
     def _start_replacement(self, replacement: _Replacement) -> None:
-        """Open the new content beside the old copy, unless it is gone or the new content needs more pages.
+        """Open the new content beside the old copy, unless that was unloaded or the new content needs more pages.
 
         The controller plans a LOAD that needs more pages. A copy that is being loaded is replaced after its LOAD.
         """

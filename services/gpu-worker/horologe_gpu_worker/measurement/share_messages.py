@@ -39,7 +39,7 @@ class Running(msgspec.Struct, frozen=True, tag=True):
 
 
 class Measure(msgspec.Struct, frozen=True, tag=True):
-    """Time the batches of some seconds. Answered by Measured; batches go on."""
+    """Time the batches of some seconds. Answered by Measured; batches continue."""
 
     seconds: float
 
@@ -55,7 +55,7 @@ class Measured(msgspec.Struct, frozen=True, tag=True):
 
 
 class Trace(msgspec.Struct, frozen=True, tag=True):
-    """Trace some of the batches. Answered by Traced; batches go on."""
+    """Trace some of the batches. Answered by Traced; batches continue."""
 
 
 class Traced(msgspec.Struct, frozen=True, tag=True):

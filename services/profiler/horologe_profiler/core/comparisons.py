@@ -96,7 +96,7 @@ class Comparisons:
         self._advance(now_ns, model, comparison)
 
     def drop_task(self, now_ns: int, task: ProfilingTask) -> None:
-        """Go on without a row that could not run."""
+        """Continue without a row that could not run."""
         comparison = self._present.get(task.key.model)
         if comparison is not None and task.size == 1 and task.row in comparison.times:
             del comparison.times[task.row]

@@ -168,7 +168,7 @@ class Selector:
     def _on_model_query(self, now_ns: int, holder: str, query: Query) -> None:
         """Answer the query from the cache, or wait for its prediction. Ignore a query that is open already.
 
-        A frontend sends its open queries again when it reconnects, perhaps before this selector noticed its loss.
+        A frontend sends its open queries again when it reconnects, perhaps before this selector detected its loss.
         """
         key = holder, query.id
         if key in self._waiters:

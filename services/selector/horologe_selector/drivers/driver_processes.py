@@ -96,7 +96,7 @@ class DriverProcess:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the process and its children. The selector notices when its socket closes."""
+        """Kill the process and its children. The selector detects it when its socket closes."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

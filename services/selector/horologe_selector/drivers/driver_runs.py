@@ -193,7 +193,7 @@ class DriverRuns:
             future.exception()  # a driver need not await it
 
     def _end_run(self, run: DriverRun) -> None:
-        """Forget the run and cancel its tasks."""
+        """Drop the run and cancel its tasks."""
         run.ended = True
         del self._runs[run.id]
         for future, _, _ in run.open.values():

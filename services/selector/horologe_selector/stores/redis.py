@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PREFIX = "horologe:"
 VERSION = PREFIX + "version"
 CHANGES_A_SCRIPT = 1000
-"""Limit for one script. Redis serves nobody else while a script runs; 1,000 changes take about 5 ms."""
+"""Limit for one script. Redis serves no other client while a script runs; 1,000 changes take about 5 ms."""
 WRITE = """
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class TunerState(msgspec.Struct, frozen=True):
-    """What the state file keeps. `number`: of the last Plan message."""
+    """Content of the state file. `number`: number of the last Plan message."""
 
     number: int
     applied: tuple[AppliedPlan, ...]
@@ -98,7 +98,7 @@ class Tuner:
             handler(now_ns, sender, message, buffers)
 
     def tick(self, now_ns: int) -> None:
-        """Notice missing events, and try a scaling again that has not succeeded."""
+        """Detect missing events, and retry a scaling that has not succeeded."""
         if self._watches and now_ns >= self._seen_ns + self.settings.blind_ns:
             self._become_blind(now_ns, "the controller sends no events" if self._controller else "no controller")
         if self._scaling.retry_ns is not None and now_ns >= self._scaling.retry_ns:
@@ -136,7 +136,7 @@ class Tuner:
         self.sharing.check()
 
     def _on_events(self, now_ns: int, sender: str, events: Events, buffers: Sequence[Buffer]) -> None:
-        """Record arrivals, and change what they need changed. A missing message makes the counts useless."""
+        """Record arrivals and latencies, and carry out the decisions. A missing message resets the counts."""
         if sender != self._controller or events.number <= self._last_event:
             return
         if self._last_event and events.number > self._last_event + 1:
@@ -160,7 +160,7 @@ class Tuner:
         self.out.extend(self.rehearsals.handle(now_ns, sender, message))
 
     def _carry_out(self) -> None:
-        """Store the state first, so that a killed tuner continues with it. Then tell controller and scaler."""
+        """Store the state first, so that a killed tuner continues with it. Then send to controller and scaler."""
         self._number += 1
         self._save()
         self._send_plan()
@@ -176,7 +176,7 @@ class Tuner:
             self.out.append(Out(self._controller, Plan(self._number, models)))
 
     def _scale(self) -> None:
-        """Have the scaler run the wanted workers. Nothing is scaled while arrivals are unseen."""
+        """Request the wanted workers from the scaler, except while no arrivals are observed."""
         if self.settings.scaler != "none" and not self._blind:
             call = self._scaling.start_call(self.pipelines.workers_wanted(), self.sharing.wanted_shares())
             if call is not None:

@@ -39,7 +39,8 @@ def measure(options: MeasureOptions, json: output.Json = False) -> None:
     except CoefficientsError as error:
         output.fail(str(error), output.ExitCode.USAGE)
     except ProfileError as error:
-        output.fail(f"{error}. The runs are in {options.runs_file}; --assume NAME=VALUE fits the others")
+        file = options.runs_file
+        output.fail(f"{error}. The runs are in {file}: delete it to measure again, or --assume NAME=VALUE")
     except (HorologeError, OSError) as error:
         if options.runs_file.exists():
             output.stderr_console().print(f"finished runs are in {options.runs_file}; the same command continues")

@@ -129,10 +129,10 @@ def _print_summary(summary: dict[str, Any]) -> None:
     rows = [
         ("HTTP", f"{summary['http']}  (Open Inference Protocol v2)"),
         ("SDK", "  ".join(summary["clients"])),
-        ("metrics", "  ".join(summary["metrics"].values()) or "off"),
-        ("devices", devices),
-        ("scheduler", summary["scheduler"]),
+        ("console", f"{summary['http']}/console"),
     ]
+    rows += [("metrics", f"{url}  {process}") for process, url in summary["metrics"].items()] or [("metrics", "off")]
+    rows += [("devices", devices), ("scheduler", summary["scheduler"])]
     for state in summary["models"]:
         note = "" if state["state"] == "READY" else f"  {state['state']}: {state['reason']}"
         rows.append(("model", f"{state['name']}/{state['version']}  {state['runtime']}{note}"))

@@ -113,7 +113,7 @@ class Acceptor(Generic[P]):
         return accepted
 
     async def _open(self, sock: socket.socket, protocol: P) -> None:
-        """Create the transport. If that fails, the peer is gone."""
+        """Create the transport. If that fails, the peer has disconnected."""
         try:
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

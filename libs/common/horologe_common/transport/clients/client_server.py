@@ -115,7 +115,7 @@ class ClientServer:
         self._timer = loop.call_later(SWEEP_S, self._sweep)
 
     def stop_listening(self) -> None:
-        """Accept no more connections. Those that are open go on."""
+        """Accept no more connections. Open ones remain."""
         for acceptor in self._acceptors:
             acceptor.stop()
 
@@ -134,7 +134,7 @@ class ClientServer:
             listener.close()
 
     def receive(self, inbox: list[Arrival], unpack: Unpack) -> bool:
-        """Append the messages of a turn. Return True if there are more. Clients that have sent least lately come first.
+        """Append the messages of a turn. Return True if more are left. Clients that sent least recently come first.
 
         `inbox` has the messages that HTTP clients sent, which count as those of one client.
         """
@@ -214,7 +214,7 @@ class ClientServer:
         return fits
 
     def _has_others(self, waiting: Collection[ClientConnection]) -> bool:
-        """Return whether clients that do not wait to be read have sent messages lately."""
+        """Return whether clients that do not wait to be read have sent messages recently."""
         return self._active > sum([connection.rate > 0 for connection in waiting])
 
     def _sweep(self) -> None:

@@ -179,12 +179,13 @@ class Estimate:
             current = self._current[size] = measured.summary(now_ns)
             if current[0]:
                 return current
+            del self._measured[size], self._current[size]  # all measurements are too old
         seed_ns = self._profiled(now_ns, size)
         return 0, seed_ns, seed_ns
 
     def _profiled(self, now_ns: int, size: int) -> int:
         """Return the profile's duration, scaled by the share's pace if it is slow, or the model's if that is faster."""
-        seed_ns = profiled_ns(self.seed_ns, size)
+        seed_ns = self.seed_ns.get(size) or profiled_ns(self.seed_ns, size)
         if size and (permille := self._pace.high_quantile(now_ns) or 0) > SLOWER:
             seed_ns = seed_ns * permille // 1000
         elif size and self._faster[1] and now_ns <= self._faster[0]:

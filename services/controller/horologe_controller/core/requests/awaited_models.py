@@ -59,8 +59,8 @@ class AwaitedModels:
 
     def next_ns(self) -> int | None:
         """Return when `refuse_expired` is due, or discovery ends without another worker."""
-        times = (self._catalogue.discovery.end_ns(), self._timers.next_ns())
-        return min([at_ns for at_ns in times if at_ns is not None], default=None)
+        end_ns, timer_ns = self._catalogue.discovery.end_ns(), self._timers.next_ns()
+        return timer_ns if end_ns is None or (timer_ns is not None and timer_ns < end_ns) else end_ns
 
     def pop_admissible(self, models: Container[str]) -> list[Arrived]:
         """Remove and return the Submits for these models; all once every worker has registered."""

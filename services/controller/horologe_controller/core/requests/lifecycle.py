@@ -130,7 +130,7 @@ class RequestLifecycle:
         self.awaited = AwaitedModels(catalogue, settings.max_queued, post)
 
     def admit_buffered(self, now_ns: int, submitters: Container[str]) -> None:
-        """Queue or refuse the buffered Submits of connected submitters. Others are dropped: nobody waits for them."""
+        """Queue or refuse the buffered Submits of connected submitters. Drop the others: no client waits for them."""
         if not self.submitted:
             return
         submitted, self.submitted = self.submitted, []
@@ -168,7 +168,7 @@ class RequestLifecycle:
         self.submitted += self.awaited.pop_admissible(self._cluster.specs)
 
     def requeue_revised(self, now_ns: int, models: Mapping[str, bool]) -> None:
-        """Queue the requests for these models again, by their new specs. Requests that nobody can run are finished."""
+        """Queue the requests for these models again, by their new specs. Finish those that no worker can run."""
         requests = self.table.queued_for(models)
         for request in requests:
             self._scheduler.remove(request)
@@ -273,7 +273,7 @@ class RequestLifecycle:
         for_each(cancelled, self._cancel)
 
     def _cancel(self, request: Request) -> None:
-        if request.queued:  # otherwise its action goes on without it
+        if request.queued:  # otherwise its action continues without it
             self._scheduler.remove(request)
         self._finish(request, Status.CANCELLED)
 

@@ -197,7 +197,8 @@ class Demand:
         priority_ns = total_ns
         if shares := residency.shares_of.get(model):
             capacity_ns = round(CAPACITY_PART * self._budget_ns[model])
-            parts = self._parts[model] = _divide(total_ns, shares, loads)
+            alone = len(shares) == 1
+            parts = self._parts[model] = dict.fromkeys(shares, total_ns) if alone else _divide(total_ns, shares, loads)
             slowness = self._slowness.factors
             for share, part_ns in parts.items():
                 loads[share] = load_ns = loads[share] + part_ns
@@ -227,8 +228,6 @@ class Demand:
 
 def _divide(total_ns: int, shares: Mapping[Share, bool], loads: Mapping[Share, int]) -> dict[Share, int]:
     """Divide the total, in whole ns, in inverse proportion to the loads."""
-    if len(shares) == 1:
-        return dict.fromkeys(shares, total_ns)
     weights = [1 / (1 + loads[share]) for share in shares]
     scale = total_ns / sum(weights)
     parts = [int(scale * weight) for weight in weights]

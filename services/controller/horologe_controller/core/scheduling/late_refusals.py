@@ -26,7 +26,7 @@ class LateRefusals:
         self._on_dequeued = on_dequeued
 
     def refuse_overdue(self, now_ns: int, cluster: Cluster) -> Iterator[Refusal]:
-        """Refuse queued requests that are too late by the policy's deadline rule."""
+        """Refuse queued requests that are too late by the policy's deadline rule: with workers, or without any."""
         policy, expires = self._policy, self._policy.deadline_rule == "expire"
         reason = Reason.EXPIRED if expires else Reason.OVERDUE
         for request in self._queues.pop_overdue(now_ns):
@@ -37,7 +37,10 @@ class LateRefusals:
             self._on_dequeued([request], self._queues.dequeue(request))
             if expires:
                 exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
-            yield Refusal(request, reason, now_ns + exec_ns - request.deadline_ns)
+            if request.model in cluster.capable:
+                yield Refusal(request, reason, now_ns + exec_ns - request.deadline_ns)
+            else:
+                yield Refusal(request, Reason.NO_WORKER)
 
     def drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> Iterator[Refusal]:
         """Refuse the first `count` requests of a queue."""

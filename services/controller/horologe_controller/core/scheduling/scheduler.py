@@ -45,7 +45,7 @@ SENTENCES = {
     Reason.EXECUTION_TOO_LONG: "its execution alone takes past its deadline",
     Reason.WORK_AHEAD: "the work ahead of it takes past its deadline",
     Reason.LOAD_BACKOFF: "its model is loaded nowhere, and workers refuse to load it",
-    Reason.NO_WORKER: "no worker can serve its model",
+    Reason.NO_WORKER: "no connected worker can serve its model",
     Reason.OVERDUE: "its turn did not come in time",
     Reason.EXPIRED: "its deadline passed in the queue",
     Reason.BATCH_FORMED: "it is too late for the batch that was formed",

@@ -44,8 +44,8 @@ class PeerLinks:
         self._sampler = sampler
         self._settling = settling
 
-    def connect(self, address: str) -> None:
-        """Use a peer from now on, unless it is a worker."""
+    def connect(self, address: str) -> Iterable[Out]:
+        """Use a peer from now on. Return the inputs that wait for it if it is a worker."""
         match role(address):
             case "selector":
                 self._calls.connect_selector(address)
@@ -54,8 +54,11 @@ class PeerLinks:
                 self._calls.connect_controller(address)
             case "profiler":
                 self._sampler.profiler = address
+            case "worker":
+                return self._staging.add_worker(address)
             case "tuner":
                 self._calls.tuner = address
+        return ()
 
     def disconnect(self, address: str) -> Iterable[Out]:
         """Remove a peer. Return LOST for the calls that it has not answered. Its requests wait for their timers."""

@@ -74,7 +74,7 @@ class Channel:
         self._reader = cast("io.BufferedReader", sock.makefile("rb", JOIN_BELOW))
 
     def send(self, message: ChannelMessage, buffers: list[Buffer] | None = None) -> None:
-        """Send a message. Raises `OSError` if the peer is gone, `TimeoutError` after the socket's timeout."""
+        """Send a message. Raises `OSError` if the peer has disconnected, `TimeoutError` after the socket's timeout."""
         header = _encoder.encode(message)
         parts = [_SIZE.pack(len(header)), header, *(buffers or ())]
         if sum(map(len, parts)) <= JOIN_BELOW:

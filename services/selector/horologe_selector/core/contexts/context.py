@@ -176,9 +176,9 @@ class Context(msgspec.Struct, eq=False):
     def rebase(self, record: Record | None) -> list[Any]:
         """Take the stored state (none for None or version 0) and observe the unsaved observations again upon it.
 
-        If a record that was read before is gone, because it was trimmed or lost, use its last content. Return the
-        tokens of observations that the record already contains: they were sent to another selector too, or to an
-        earlier incarnation.
+        If a record that was read before was trimmed or lost since, use its last content. Return the tokens of
+        observations that the record already contains: they were sent to another selector too, or to an earlier
+        incarnation.
         """
         active = self.active
         if record and record.version:

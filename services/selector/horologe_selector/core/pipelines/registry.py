@@ -98,7 +98,7 @@ class PipelineRegistry:
                 self._models.pipelines |= dict.fromkeys((name, pipeline.spec.key), pipeline.spec)
 
     def set_state(self, pipeline: Pipeline, state: str, reason: str = "") -> None:
-        """Store the state of a driver, and forget its pings."""
+        """Store the state of a driver, and discard its pings."""
         pipeline.state, pipeline.reason, pipeline.pinged_ns = state, reason, NEVER_NS
         self.changed = True
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 OK = int(Status.OK)
 ATTEMPTS = 2
-"""A run whose driver ended for another reason than the run is executed again, up to this many times in all."""
+"""Maximum number of executions of a run. It is executed again if its driver ended for another reason."""
 DROPS = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST)))
 
 
@@ -45,12 +45,12 @@ class Run(msgspec.Struct, eq=False):
     inputs: tuple[Tensor, ...] | None = None
     buffers: Sequence[Buffer] = ()
     attempts: int = 0
-    """Times that the driver was given the run."""
+    """Number of times that the driver has started the run."""
     calls: dict[int, OpenCall] = {}
     exec_ns: int = 0
     """Execution time of its calls."""
     device_ns: int = 0
-    """Part of their batches' device time that its calls of models have used."""
+    """Device time of its calls of models: of each batch, the call's part."""
 
     @property
     def id(self) -> int:
@@ -140,13 +140,13 @@ class PipelineRuns:
             self._execute(now_ns, run)
 
     def _execute(self, now_ns: int, run: Run) -> None:
-        """Give the run to the driver."""
+        """Send the run to the driver."""
         run.attempts += 1
         assert run.inputs is not None
         self._post(Out(run.pipeline.driver, StartRun(run.id, run.deadline_ns - now_ns, run.inputs), run.buffers))
 
     def on_driver_ready(self, now_ns: int, pipeline: Pipeline, reason: str) -> None:
-        """Give the waiting runs to a driver that has started, or fail them if it could not be loaded."""
+        """Send the waiting runs to a driver that has started, or fail them if it could not be loaded."""
         self._registry.set_state(pipeline, "UNAVAILABLE" if reason else "READY", reason)
         for run in self._runs_of(pipeline):
             if reason:

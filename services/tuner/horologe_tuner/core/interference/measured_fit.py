@@ -60,7 +60,8 @@ class FittedMeasurements(NamedTuple):
 def fit_measurements(measurements: Measurements, options: FitOptions) -> FittedMeasurements:
     """Return the coefficients of the GPU type and of every model.
 
-    Raises ProfileError that names a coefficient that the runs do not determine and the missing run.
+    Raises ProfileError that names a coefficient that the runs do not determine and the missing run, or one that they
+    put outside its range.
     """
     fixed, assumed = dict(options.assumed), dict.fromkeys(options.assumed, "as demanded")
     if not measurements.device.max_power_w:
@@ -85,6 +86,10 @@ def fit_measurements(measurements: Measurements, options: FitOptions) -> FittedM
     content = CoefficientsFile(
         gpu_fit.coefficients, tuple(models.values()), options.interference_model, _finite(deviations), assumed, origin
     )
+    try:
+        content.validate()
+    except ValueError as error:
+        raise ProfileError(f"{error}: the runs contradict one another. Did another program use the device?") from error
     return FittedMeasurements(content, errors)
 
 

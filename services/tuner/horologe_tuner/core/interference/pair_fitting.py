@@ -75,8 +75,8 @@ def fit_pairs(
     """Return `gpu` with beta_sch, cache_scale and alpha_f that minimise the relative error of the pairs.
 
     `solo_ms`: measured latency of each slot alone, of the shape of the pairs. If given, predictions are scaled to it;
-    see `scale_to_measured`. alpha_sch stays: pairs cannot tell it from beta_sch (Eq. 6 with two workloads). So do the
-    coefficients named in `fixed`.
+    see `scale_to_measured`. alpha_sch stays: pairs cannot separate it from beta_sch (Eq. 6 with two workloads). So do
+    the coefficients named in `fixed`.
 
     Raises ProfileError that names a coefficient that the pairs do not determine, and the pair that is missing. With
     `keep_undetermined`, the coefficient keeps the value in `gpu` instead.

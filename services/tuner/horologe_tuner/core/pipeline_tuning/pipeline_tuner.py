@@ -79,7 +79,7 @@ class PipelineTuner:
         return self.plans[pipeline].recent_arrivals()
 
     def reset_traffic(self) -> None:
-        """Forget the arrivals, because some were not observed."""
+        """Discard the arrivals, because some were not observed."""
         for running in self.plans.values():
             running.reset_traffic()
 

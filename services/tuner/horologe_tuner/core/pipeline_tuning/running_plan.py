@@ -63,7 +63,7 @@ class RunningPlan:
         return AppliedPlan(self.plan, dict(self.state.replicas), self.dry_run)
 
     def reset_traffic(self) -> None:
-        """Forget the arrivals, because some were not observed. Nothing is removed before 30 s have been observed."""
+        """Discard the arrivals, because some were not observed. Nothing is removed before 30 s have been observed."""
         self._clock_ns = 0
         """Time of the controller since the reset."""
         self._envelope = SlidingEnvelope(self.plan.envelope.windows_ns)

@@ -43,7 +43,7 @@ def make_plan(evaluator: Evaluator, search: Search = "restarts") -> PipelinePlan
 
 
 def _with_room(evaluator: Evaluator, configuration: Configuration) -> Configuration:
-    """Return the configuration with batches for growth. If they make a cheaper one possible, go on from that."""
+    """Return the configuration with batches for growth. If they make a cheaper one possible, continue from that one."""
     while True:
         configuration = batches_for_growth(evaluator, configuration)
         cheaper = cheaper_action(evaluator, configuration) or exchange_replicas(evaluator, configuration)

@@ -156,8 +156,9 @@ class Rehearsals:
             self._scores, self._stable = RehearsalScores(error=error), False
             self._count("failed")
             return
+        before = self._scores if self._stable else RehearsalScores()
         self._scores, self._stable = scores, not self._discarded
-        chosen = choose_candidate(scores, self._current.name, DEFAULT.name)
+        chosen = choose_candidate(scores, before, self._current.name, DEFAULT.name)
         if not self._stable or not self._is_confirmed(scores):
             chosen = DEFAULT.name
         if chosen == self._current.name or not self._controller:

@@ -1,4 +1,4 @@
-"""The requests of the last minute, in bounded memory."""
+"""The requests of the last minutes, in bounded memory."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class RunningSharing:
         return tuple(workload.applied() for workload in self.workloads.values())
 
     def reset_traffic(self, now_ns: int) -> None:
-        """Forget all latencies, because some were not observed."""
+        """Discard all latencies, because some were not observed."""
         for workload in self.workloads.values():
             workload.reset(now_ns)
 
@@ -88,7 +88,7 @@ class RunningSharing:
         self._loaded = loaded
 
     def forget_devices(self) -> None:
-        """Forget the workers: another controller reports them, in the order in which they connect to it."""
+        """Discard the workers: another controller reports them, in the order in which they connect to it."""
         self._loaded, self._lost = {}, frozenset()
 
     def decide(self, now_ns: int) -> Iterator[SharingDecision]:
@@ -206,7 +206,7 @@ class RunningSharing:
                 workload.unrepaired = "its shadow is not ready" if starting else "nothing is left of its device"
 
     def _decide_calm(self, now_ns: int) -> Iterator[SharingDecision]:
-        """Switch workloads back whose cause of violation has gone."""
+        """Switch calm workloads back to their smaller shares."""
         for workload in self.workloads.values():
             if workload.is_moving or not any(True for _ in workload.standby_below()):
                 continue

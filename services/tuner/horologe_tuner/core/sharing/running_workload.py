@@ -98,7 +98,7 @@ class RunningWorkload:
         return (steps.below for steps in self.serving if steps.below is not None)
 
     def adopt_target(self, now_ns: int, target: WorkloadTarget, rules: ShadowRules) -> None:
-        """Replace the target. Latencies count anew if the SLO has changed."""
+        """Replace the target. If the SLO has changed, the latencies are discarded."""
         if target.slo_ns != self.target.slo_ns:
             self.window = LatencyWindow(target.slo_ns)
         self.target = target
@@ -122,7 +122,7 @@ class RunningWorkload:
         self.unrepaired = ""
 
     def reset(self, now_ns: int) -> None:
-        """Forget the latencies: some messages are missing, or other shares serve."""
+        """Discard the latencies: some messages are missing, or other shares serve."""
         self.window.reset(now_ns)
         self.watch.reset(now_ns)
         self.unrepaired = ""

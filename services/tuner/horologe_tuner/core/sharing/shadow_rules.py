@@ -113,5 +113,5 @@ class Watch:
             self.calm_ns = min(2 * self.calm_ns, rules.max_calm_ns) if failed else rules.calm_ns
 
     def reset(self, now_ns: int) -> None:
-        """Forget what was suspected: arrivals were not observed."""
+        """Discard suspected violations: arrivals were not observed."""
         self._suspected, self._calm_since_ns, self._within_since_ns = None, now_ns, now_ns

@@ -105,11 +105,11 @@ class SharingTuner:
         self._note(now_ns, "withdrawn", SHARING, "the workers that serve keep running", False)
 
     def reset_traffic(self, now_ns: int) -> None:
-        """Forget all latencies, because some were not observed."""
+        """Discard all latencies, because some were not observed."""
         self._running.reset_traffic(now_ns)
 
     def forget_devices(self) -> None:
-        """Forget the workers: the controller has disconnected."""
+        """Discard the workers: the controller has disconnected."""
         self._devices = ()
         self._running.forget_devices()
 

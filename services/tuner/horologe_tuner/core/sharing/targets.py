@@ -1,4 +1,4 @@
-"""What a sharing plan wants of each workload: its model, SLO and batch size, and its shares of devices."""
+"""Targets of a sharing plan for each workload: its model, SLO and batch size, and its shares of devices."""
 
 from __future__ import annotations
 

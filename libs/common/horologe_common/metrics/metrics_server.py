@@ -44,7 +44,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Do not log clients that are too slow or have gone. Errors of the application are logged by wsgiref."""
+        """Do not log slow or disconnected clients. wsgiref logs the errors of the application."""
 
 
 class MetricsHandler(WSGIRequestHandler):

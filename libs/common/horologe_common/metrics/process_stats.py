@@ -7,7 +7,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from horologe_common.core.instruments import Stats
-from horologe_common.service.metric_definitions import METRICS
+from horologe_common.metrics.metric_definitions import METRICS
 
 
 def process_stats(service: str) -> Stats:

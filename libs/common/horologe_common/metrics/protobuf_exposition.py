@@ -20,14 +20,14 @@ from horologe_common.core.buckets import (
     native_positions,
 )
 from horologe_common.core.instruments import Histogram
-from horologe_common.service.exposition import bucket_scale, latest_exemplars
-from horologe_common.service.metric_definitions import METRICS
+from horologe_common.metrics.exposition import bucket_scale, latest_exemplars
+from horologe_common.metrics.metric_definitions import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core.instruments import Exemplar
-    from horologe_common.service.exposition import Groups
+    from horologe_common.metrics.exposition import Groups
 
 MEDIA_TYPE = "application/vnd.google.protobuf"
 CONTENT_TYPE = f"{MEDIA_TYPE}; proto=io.prometheus.client.MetricFamily; encoding=delimited"

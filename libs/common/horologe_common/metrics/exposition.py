@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.core.buckets import classic_bounds, classic_positions
 from horologe_common.core.instruments import Histogram
-from horologe_common.service.metric_definitions import METRICS, MODEL
+from horologe_common.metrics.metric_definitions import METRICS, MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import monotonic_ns, s
-from horologe_common.service import protobuf_exposition
-from horologe_common.service.exposition import (
+from horologe_common.metrics import protobuf_exposition
+from horologe_common.metrics.exposition import (
     OPENMETRICS,
     OPENMETRICS_CONTENT_TYPE,
     TEXT,
@@ -21,14 +21,14 @@ from horologe_common.service.exposition import (
     TextPage,
     group_series,
 )
-from horologe_common.service.metrics_server import MetricsServer
+from horologe_common.metrics.metrics_server import MetricsServer
 from horologe_common.service.settings import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from horologe_common.core.instruments import Stats
-    from horologe_common.service.exposition import Groups
+    from horologe_common.metrics.exposition import Groups
 
 CONTENT_TYPES = {
     TEXT: TEXT_CONTENT_TYPE,
@@ -99,8 +99,8 @@ def choose_format(accept: str) -> str:
     return best
 
 
-def serve(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], ready: Callable[[], bool]) -> Any:
-    """Serve the pages on threads. Return the server (`shutdown()` ends it), or None if it is off.
+def serve_metrics(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]], ready: Callable[[], bool]) -> Any:
+    """Serve the pages on threads. Return the server (`stop()` ends it), or None if it is off.
 
     Raises `SettingsError` if the address cannot be bound.
     """
