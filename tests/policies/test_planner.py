@@ -187,3 +187,21 @@ def test_short_batches_of_many_models_are_in_flight_until_a_result_can_return() 
     for name in names:
         desk.ask(NOW, 50, model=name)
     assert len(desk.plan(NOW)[0]) == len(names)
+
+
+def test_a_batch_that_may_still_grow_starts_one_return_latency_before_the_device_is_idle() -> None:
+    """The Result of the batch before it comes too late: the device would be idle for the return latency."""
+    names = [f"m{number}" for number in range(3)]
+    desk = Desk("horologe", [tuple(names)], tuple(names))
+    share = next(iter(desk.cluster.shares()))
+    for name in names:
+        for _ in range(10):
+            share.estimates[f"{name}/1"].observe(NOW, 1, us(700))
+    desk.cluster.latency.returns.observe(NOW, ms(1))
+    for name in names:
+        desk.ask(NOW, 50, model=name)
+    started, now_ns = len(desk.plan(NOW)[0]), NOW
+    while started < len(names) and desk.wake_ns is not None:
+        now_ns = desk.wake_ns
+        started += len(desk.plan(now_ns)[0])
+    assert now_ns == NOW + 2 * us(700) - ms(1)

@@ -12,6 +12,7 @@ import pytest
 
 from model_folders import ECHO, a_python_model, an_emulated_model, an_onnx_model
 from running_up import HOROLOGE, Up
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,6 +173,28 @@ def test_writes_only_to_the_folders_of_its_settings(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= written
     assert not [*(tmp_path / "home").iterdir(), *(tmp_path / "tmp").iterdir()]
     assert set((tmp_path / "models").rglob("*")) == files
+
+
+def test_a_signal_writes_the_recordings_of_all_services(tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    up = Up(tmp_path, "--no-profiler", "--no-tuner", "--set", f"recorder.directory={tmp_path / 'recordings'}")
+    try:
+        up.ask("predict", "pretend", "--input", INPUT, "--slo-ms", "20000")
+        up.process.send_signal(signal.SIGUSR1)
+        until(lambda: len(list((tmp_path / "recordings").glob("*-asked.rec"))) == 2)
+        up.ask("predict", "pretend", "--input", INPUT, "--slo-ms", "20000")
+    finally:
+        assert up.stop(signal.SIGTERM) == 0
+
+
+def test_without_a_recorder_the_signal_is_ignored(tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    up = Up(tmp_path, "--no-profiler", "--no-tuner")
+    try:
+        up.process.send_signal(signal.SIGUSR1)
+        up.ask("predict", "pretend", "--input", INPUT, "--slo-ms", "20000")
+    finally:
+        assert up.stop(signal.SIGTERM) == 0
 
 
 def test_prints_the_address_that_it_listens_on(tmp_path: Path) -> None:

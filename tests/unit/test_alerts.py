@@ -121,6 +121,14 @@ def check_rules(folder: Path, test: dict[str, Any]) -> subprocess.CompletedProce
 
 
 @needs_promtool
+@pytest.mark.parametrize("name", ["prometheus.yml", "local.yml"])
+def test_configurations_are_valid(name: str) -> None:
+    file = RULES.parents[1] / name
+    result = subprocess.run([str(PROMTOOL), "check", "config", str(file)], capture_output=True, text=True, timeout=50)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@needs_promtool
 @pytest.mark.parametrize("series", [QUIET, ROLLING], ids=["quiet", "rolling_restart"])
 def test_no_alert_fires(series: dict[str, str], tmp_path: Path) -> None:
     result = run_promtool(tmp_path, series, set())

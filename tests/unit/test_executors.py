@@ -285,6 +285,18 @@ def test_whatever_a_model_raises_its_lane_goes_on(error: BaseException, cause: s
     harness.executors.stop()
 
 
+@pytest.mark.parametrize("error", [ModelFailed("text"), ValueError("text")])
+def test_an_execution_that_raises_is_logged(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise error
+
+    harness = ExecutorHarness(StubStore(bad=Sum(fail)))
+    harness.load("bad/1")
+    harness.do(an_exec([1], 1, "bad/1"))
+    harness.executors.stop()
+    assert "operation failed" in caplog.text
+
+
 def test_outputs_that_are_not_what_was_promised_fail_the_batch(harness: ExecutorHarness, store: StubStore) -> None:
     harness.load("sum/1")
     store.models["sum"].run = lambda batch_size, inputs: {"y": np.zeros((7, 1), np.float32)}

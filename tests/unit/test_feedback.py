@@ -2,100 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-from typing import Any
-
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contexts_harness import BOTH, A, B, ContextsHarness, RecordedLosses, make_active_application
-from horologe_common.application_answers import HEAD_BYTES
+from contexts_harness import A, B, make_active_application
+from feedback_harness import INVALID, LOST, MISSING, OK, REFUSED, FeedbackHarness, make_observation
 from horologe_common.clock import ms, s
 from horologe_common.status import Status
-from horologe_common.wire import Acknowledged, Feedback, Observation, Query, Release, Tensor
-from horologe_selector.core.feedback.feedback import FeedbackProcessor
-from horologe_selector.core.predictions.cache import PredictionCache
-from horologe_selector.policy import Selection
-from horologe_selector.settings import SelectorSettings
-from horologe_selector.stores.memory import MemoryStore
-
-FRONTEND = "frontend/0#1"
-QUERY = Query(9, "", ms(100), 1, bytes(32), application="digits")
-OK, LOST = int(Status.OK), int(Status.LOST)
-MISSING, INVALID, REFUSED = int(Status.MISSING_INPUT), int(Status.INVALID_INPUT), int(Status.REFUSED)
-
-
-class FeedbackHarness:
-    """Feedback processing of a selector with logged answers, and a store that replies step by step."""
-
-    def __init__(self, active: Any = None, **settings: Any) -> None:
-        self.active = active or make_active_application()
-        self.contexts_harness = ContextsHarness(MemoryStore(), active=self.active, **settings)
-        self.cache = PredictionCache(1 << 20)
-        applications = {self.active.application.name: self.active}
-        self.feedback = FeedbackProcessor(
-            SelectorSettings(**settings), applications, self.contexts_harness.contexts, self.cache
-        )
-        self.number = 0
-        self.released: list[int] = []
-
-    def log_answer(
-        self, context: str = "", own: bool = False, selection: Selection = BOTH, **predictions: tuple[int, ...]
-    ) -> bytes:
-        """Log an answer and cache the predictions of `digits-a` and `digits-b`. Return the prediction id."""
-        self.number += 1
-        prediction = self.number.to_bytes(HEAD_BYTES, "big") + self.number.to_bytes(32, "little")
-        keys = {}
-        for model, values in {A: predictions.get("a"), B: predictions.get("b")}.items():
-            keys[model] = b"%s/1\0hash" % model.encode() + (prediction if own else prediction[HEAD_BYTES:])
-            if values:
-                tensor = Tensor("label", "INT64", (len(values),), 8 * len(values))
-                data = struct.pack(f"<{len(values)}q", *values)
-                self.cache.store(self.contexts_harness.now_ns, keys[model], (tensor,), [data], s(60))
-        self.feedback.predictions.add(prediction, self.active.application.name, context, selection, keys)
-        return prediction
-
-    def send_feedback(self, *items: Observation, application: str = "digits") -> int:
-        self.number += 1
-        self.feedback.on_feedback(self.contexts_harness.now_ns, FRONTEND, Feedback(self.number, application, items))
-        self.tick()
-        return self.number
-
-    def tick(self, later_ns: int = 0) -> None:
-        self.contexts_harness.now_ns += later_ns
-        self.contexts_harness.contexts.tick(self.contexts_harness.now_ns)
-        self.contexts_harness.requests += self.contexts_harness.contexts.pop_messages()
-        self.feedback.tick(self.contexts_harness.now_ns)
-        self.feedback.check()
-
-    def run_until_idle(self) -> None:
-        while self.contexts_harness.requests or self.contexts_harness.replies:
-            self.contexts_harness.serve_request()
-            if self.contexts_harness.replies:
-                self.contexts_harness.contexts.on_store_reply(
-                    self.contexts_harness.now_ns, self.contexts_harness.replies.popleft()
-                )
-            self.tick()
-
-    def pop_acknowledgements(self) -> dict[int, Acknowledged]:
-        outs = self.feedback.pop_messages()
-        assert all(out.to == FRONTEND for out in outs)
-        self.released += [input_id for out in outs if isinstance(out.message, Release) for input_id in out.message.ids]
-        messages = [out.message for out in outs if isinstance(out.message, Acknowledged)]
-        by_id = {message.id: message for message in messages}
-        assert len(by_id) == len(messages)
-        return by_id
-
-    def observed_losses(self, context: str = "") -> list[float]:
-        state = self.contexts_harness.contexts.get_state(self.contexts_harness.now_ns, self.active, context)
-        assert isinstance(state, RecordedLosses)
-        return state.losses
-
-
-def make_observation(prediction: bytes, *truths: float, **fields: Any) -> Observation:
-    return Observation(truths or (7.0,), prediction, **fields)
+from horologe_common.wire import Acknowledged, Observation
 
 
 def test_feedback_is_joined_with_each_models_prediction_and_acknowledged_once_saved() -> None:
@@ -196,88 +111,6 @@ def test_feedback_without_prediction_or_inputs_is_missing_input() -> None:
     assert "send the inputs again" in acknowledged.reason
 
 
-def test_feedback_with_inputs_is_predicted_again() -> None:
-    harness = FeedbackHarness()
-    prediction = harness.log_answer("ann", a=(7,))
-    number = harness.send_feedback(make_observation(prediction, query=QUERY))
-    (request,) = harness.feedback.pop_unstarted_repredictions()
-    assert request.item.feedback.frontend == FRONTEND
-    assert (request.active, request.query, request.selection) == (harness.active, QUERY, BOTH)
-    twice = harness.send_feedback(make_observation(prediction, query=msgspec.structs.replace(QUERY, id=10)))
-    assert harness.feedback.pop_unstarted_repredictions() == []
-    harness.feedback.on_repredicted(0, request.token, {B: (7.0,)})
-    harness.feedback.on_repredicted(0, request.token, {B: (7.0,)})
-    harness.tick()
-    harness.run_until_idle()
-    assert {message.id: message.statuses for message in harness.pop_acknowledgements().values()} == {
-        number: (OK,),
-        twice: (OK,),
-    }
-    assert harness.observed_losses("ann") == [0.0]
-    assert harness.active.tallies[B].observations == 1
-    assert harness.released == [10], "the duplicate's inputs; a query releases the others"
-
-
-@pytest.mark.parametrize("application", ["digits", "letters"])
-def test_unneeded_inputs_are_released_at_once(application: str) -> None:
-    harness = FeedbackHarness()
-    prediction = harness.log_answer(a=(7,), b=(7,))
-    harness.send_feedback(
-        make_observation(prediction, query=QUERY), make_observation(b"nonsense"), application=application
-    )
-    harness.pop_acknowledgements()
-    assert harness.released == [QUERY.id]
-    assert harness.feedback.pop_unstarted_repredictions() == []
-
-
-def test_removed_models_do_not_predict_again() -> None:
-    harness = FeedbackHarness()
-    prediction = harness.log_answer("ann")
-    less = make_active_application(revision=2)
-    less.application = msgspec.structs.replace(less.application, models=(A,))
-    harness.feedback._applications["digits"] = less  # type: ignore[index]
-    harness.send_feedback(make_observation(prediction, query=QUERY))
-    (request,) = harness.feedback.pop_unstarted_repredictions()
-    assert request.selection == Selection((A,))
-
-
-def test_too_many_duplicates_are_refused() -> None:
-    harness = FeedbackHarness()
-    prediction = harness.log_answer(a=(7,))
-    for _ in range(5):
-        number = harness.send_feedback(*[make_observation(prediction)] * 70)
-        harness.tick(s(5))
-        statuses = harness.pop_acknowledgements()[number].statuses
-        assert statuses.count(LOST) + statuses.count(REFUSED) == 70
-        assert statuses.count(REFUSED) >= 5
-    logged = harness.feedback.predictions.get(prediction)
-    assert logged is not None
-    assert len(logged.pending_item.duplicates) <= 64
-    harness.run_until_idle()
-    assert harness.observed_losses() == [0.0]
-
-
-def test_feedback_with_inputs_needs_no_prediction() -> None:
-    harness = FeedbackHarness()
-    number = harness.send_feedback(
-        make_observation(b"", query=QUERY, context="bob"), make_observation(b"unheard of", query=QUERY)
-    )
-    first, second = harness.feedback.pop_unstarted_repredictions()
-    assert first.selection is second.selection is None
-    harness.feedback.on_repredicted(0, first.token, {A: (7.0,), B: (7.0,)}, BOTH)
-    harness.feedback.on_repredicted(0, second.token, {}, BOTH)
-    harness.tick()
-    harness.run_until_idle()
-    assert harness.pop_acknowledgements()[number].statuses == (OK, MISSING)
-    assert harness.observed_losses("bob") == [0.0]
-    again = harness.send_feedback(make_observation(b"unheard of", query=QUERY))
-    (third,) = harness.feedback.pop_unstarted_repredictions()
-    harness.feedback.on_repredicted(0, third.token, {A: (7.0,)}, BOTH)
-    harness.tick()
-    harness.run_until_idle()
-    assert harness.pop_acknowledgements()[again].statuses == (OK,)
-
-
 @pytest.mark.parametrize("truths", [(), (1.0, 2.0), (float("nan"),), (float("inf"),)])
 def test_truths_of_the_wrong_number_or_not_finite_are_invalid(truths: tuple[float, ...]) -> None:
     harness = FeedbackHarness()
@@ -360,23 +193,6 @@ def test_feedback_not_saved_in_time_is_lost_and_may_be_sent_again() -> None:
     assert harness.pop_acknowledgements()[again].statuses == (OK,)
     assert harness.observed_losses() == [0.0]
     assert harness.feedback.wakeup_ns() is None
-
-
-def test_feedback_not_predicted_again_in_time_is_lost_and_may_be_sent_again() -> None:
-    harness = FeedbackHarness()
-    prediction = harness.log_answer()
-    number = harness.send_feedback(make_observation(prediction, query=QUERY))
-    (request,) = harness.feedback.pop_unstarted_repredictions()
-    harness.tick(s(5))
-    assert harness.pop_acknowledgements()[number].statuses == (LOST,)
-    harness.feedback.on_repredicted(harness.contexts_harness.now_ns, request.token, {A: (7.0,)}, BOTH)
-    assert harness.contexts_harness.contexts.unsaved == 0
-    again = harness.send_feedback(make_observation(prediction, query=QUERY))
-    (request,) = harness.feedback.pop_unstarted_repredictions()
-    harness.feedback.on_repredicted(harness.contexts_harness.now_ns, request.token, {A: (7.0,)}, BOTH)
-    harness.tick()
-    harness.run_until_idle()
-    assert harness.pop_acknowledgements()[again].statuses == (OK,)
 
 
 def test_the_prediction_log_is_bounded() -> None:

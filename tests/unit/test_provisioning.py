@@ -1,8 +1,6 @@
-"""Provisioning: the paper's plans, the exact optimum, several GPU types, split workloads, changes, bad input."""
+"""Provisioning: the paper's plans, the exact optimum, several GPU types, split workloads, bad input."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,7 +23,6 @@ from horologe_tuner.core.provisioning.exact_sharing import (
     share_bound,
 )
 from horologe_tuner.core.provisioning.explanation import explain_plan
-from horologe_tuner.core.provisioning.incremental import RunningProvision, update_plan
 from horologe_tuner.core.provisioning.placement import RULES
 from horologe_tuner.core.provisioning.plan_prediction import with_batch_times, with_predictions
 from horologe_tuner.core.provisioning.provisioner import (
@@ -38,33 +35,16 @@ from horologe_tuner.core.provisioning.provisioner import (
 from horologe_tuner.core.provisioning.share_bounds import least_bound, paper_bound
 from horologe_tuner.core.provisioning.share_tables import GpuType
 from horologe_tuner.core.provisioning.workloads import ProvisioningError, SharingPlan, Workload, parse_sharing_plan
-
-PAPER, V100 = (GpuType(*V100_CATALOGUES[name]) for name in ("igniter", "pcie-contention"))
-SLOW = GpuType(  # half the speed of a V100 at a third of its price
-    msgspec.structs.replace(V100.gpu, name="slow", price_per_hour=1.0),
-    {
-        name: msgspec.structs.replace(model, **{k: 2 * getattr(model, k) for k in ("k1", "k2", "k3", "k5", "k6")})
-        for name, model in V100.models.items()
-    },
+from workload_lists import (
+    LARGEST,
+    PAPER,
+    SLOW,
+    TABLE_3,
+    V100,
+    check_plan,
+    groups,
+    workload_lists,
 )
-LARGEST = {"alexnet": (1200.0, 10.0), "resnet50": (600.0, 20.0), "vgg19": (400.0, 20.0), "ssd": (300.0, 25.0)}
-TABLE_3 = [
-    Workload(f"W{3 * place + app + 1}", model, float(rates[app]), float(slos[app]))
-    for place, (model, slos, rates) in enumerate((
-        ("alexnet", (10, 15, 20), (1200, 400, 800)), ("resnet50", (20, 30, 40), (400, 600, 200)),
-        ("vgg19", (20, 30, 40), (300, 400, 200)), ("ssd", (25, 40, 55), (150, 50, 300)),
-    ))
-    for app in range(3)
-]  # fmt: skip
-
-
-@st.composite
-def workload_lists(draw: st.DrawFn, most: int = 8) -> list[Workload]:
-    loads = st.tuples(st.sampled_from(sorted(LARGEST)), st.floats(0.02, 1.0), st.floats(1.0, 3.0))
-    return [
-        Workload(f"w{place}", model, part * LARGEST[model][0], factor * LARGEST[model][1])
-        for place, (model, part, factor) in enumerate(draw(st.lists(loads, min_size=1, max_size=most)))
-    ]
 
 
 def shares(plan: SharingPlan) -> dict[str, tuple[float, int]]:
@@ -73,22 +53,6 @@ def shares(plan: SharingPlan) -> dict[str, tuple[float, int]]:
         for gpu in plan.gpus
         for placement in gpu.placements
     }
-
-
-def groups(plan: SharingPlan) -> set[frozenset[str]]:
-    return {frozenset(placement.workload for placement in gpu.placements) for gpu in plan.gpus}
-
-
-def check_plan(plan: SharingPlan, workloads: list[Workload]) -> None:
-    """All requests are placed, no GPU exceeds 100% or has two parts of a workload, no SLO is violated."""
-    rates: dict[str, float] = {}
-    for gpu in plan.gpus:
-        assert len({placement.workload for placement in gpu.placements}) == len(gpu.placements)
-        assert gpu.share_percent <= 100 + 1e-9
-        for placement in gpu.placements:
-            rates[placement.workload] = rates.get(placement.workload, 0.0) + placement.rate
-    assert rates == pytest.approx({workload.name: workload.rate for workload in workloads})
-    assert not violations(plan)
 
 
 def test_the_plan_of_table_1() -> None:
@@ -283,76 +247,6 @@ def test_bad_options_are_named() -> None:
     assert provision([], [V100]) == SharingPlan((), 0.0)
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    workload_lists(),
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.floats(0.05, 3.0)), max_size=12),
-    st.booleans(),
-)
-def test_changes_keep_every_slo_and_move_few(
-    workloads: list[Workload], changes: list[tuple[int, int, float]], two_types: bool
-) -> None:
-    running = RunningProvision(workloads, [V100, SLOW] if two_types else [V100])
-    present = {workload.name: workload for workload in workloads}
-    for number, (kind, place, factor) in enumerate(changes):
-        names = sorted(present)
-        if kind == 0 or not names:
-            added = Workload(f"new{number}", "resnet50", 400 * factor, 30)
-            present[added.name], change = added, running.add(added)
-        elif kind == 1:
-            name = names[place % len(names)]
-            del present[name]
-            change = running.remove(name)
-        else:
-            name = names[place % len(names)]
-            present[name] = msgspec.structs.replace(present[name], rate=present[name].rate * factor)
-            change = running.change_rate(name, present[name].rate)
-        running.check()
-        check_plan(running.plan(), list(present.values()))
-        assert change.cost_after == pytest.approx(running.occupancy.cost)
-
-
-def test_changes_of_one_workload_among_many_move_at_most_two_others() -> None:
-    rng = np.random.default_rng(2)
-    loads = [
-        Workload(f"w{number}", model, rng.uniform(0.1, 0.8) * LARGEST[model][0], rng.uniform(1, 2) * LARGEST[model][1])
-        for number, model in enumerate(rng.choice(sorted(LARGEST), 200).tolist())
-    ]
-    running = RunningProvision(loads, [V100])
-    moves = [len(running.change_rate(load.name, load.rate * rng.uniform(0.6, 1.25)).moved) for load in loads[:60]]
-    running.check()
-    assert np.quantile(moves, 0.95) <= 2
-
-
-@settings(max_examples=30, deadline=None)
-@given(workload_lists(), workload_lists(), st.booleans())
-def test_a_running_plan_is_changed_to_any_other_list(
-    before: list[Workload], after: list[Workload], two_types: bool
-) -> None:
-    kinds = [V100, SLOW] if two_types else [V100]
-    plan = provision(before, kinds)
-    changed, change = update_plan(plan, after, kinds)
-    check_plan(changed, after)
-    assert len(set(changed.devices())) == len(changed.gpus)
-    assert set(change.moved) <= {load.name for load in before} & {load.name for load in after}
-    assert change.cost_after == pytest.approx(changed.cost_per_hour)
-
-
-def test_a_running_plan_of_the_same_workloads_stays() -> None:
-    plan = provision(TABLE_3, [V100])
-    changed, change = update_plan(plan, TABLE_3, [V100])
-    assert change == ((), plan.cost_per_hour, plan.cost_per_hour)
-    assert groups(changed) == groups(plan)
-    assert changed.devices() == plan.devices()
-
-
-def test_the_gpu_of_a_type_that_is_gone_is_replaced() -> None:
-    plan = provision(TABLE_3[:3], [SLOW])
-    changed, change = update_plan(plan, TABLE_3[:3], [V100])
-    check_plan(changed, TABLE_3[:3])
-    assert set(change.moved) == {"W1", "W2", "W3"}
-
-
 @settings(max_examples=20, deadline=None)
 @given(workload_lists(), st.sampled_from(("igniter", "pcie-contention")))
 def test_the_parts_of_a_latency_add_up(workloads: list[Workload], model: str) -> None:
@@ -389,41 +283,3 @@ def test_batch_times_end_with_the_prediction_of_the_plan() -> None:
             assert share.exec_ns[share.batch] / 1e6 < share.latency_ms  # without transfers
     plan.validate()
     assert parse_sharing_plan(msgspec.json.encode(plan)) == plan
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"share_percent": 120.0}, "share_percent: got 120, wanted a number above 0 of at most 100"),
-        ({"share_percent": float("nan")}, "share_percent: got nan"),
-        ({"batch": 0}, "batch: got 0"),
-        ({"rate": -1.0}, "rate: got -1"),
-        ({"exec_ns": {1: -5}}, "exec_ns: got"),
-        ({"share_percent": 99.0}, "GPU 1 .v100.: shares: got .*, wanted at most 100% of a GPU"),
-    ],
-)
-def test_a_plan_that_does_not_add_up_is_named(change: dict[str, Any], message: str) -> None:
-    plan = provision(TABLE_3[:3], [V100])
-    first, *others = plan.gpus[0].placements
-    assert others
-    gpu = msgspec.structs.replace(plan.gpus[0], placements=(msgspec.structs.replace(first, **change), *others))
-    with pytest.raises(ProvisioningError, match=message):
-        msgspec.structs.replace(plan, gpus=(gpu, *plan.gpus[1:])).validate()
-    with pytest.raises(ProvisioningError, match="plan: "):
-        parse_sharing_plan(b"[]")
-
-
-def test_an_unknown_workload_cannot_change_and_a_bad_one_changes_nothing() -> None:
-    running = RunningProvision([Workload("w", "alexnet", 100, 10)], [V100])
-    plan = running.plan()
-    with pytest.raises(ProvisioningError, match="'x': got an unknown name"):
-        running.change_rate("x", 10)
-    with pytest.raises(ProvisioningError, match="rate: got nan"):
-        running.change_rate("w", float("nan"))
-    with pytest.raises(ProvisioningError, match="'w': got the name twice"):
-        running.add(Workload("w", "alexnet", 100, 10))
-    with pytest.raises(ProvisioningError, match="slo_ms: got 1"):
-        running.add(Workload("v", "ssd", 100, 1))
-    assert running.plan() == plan
-    running.remove("w")
-    assert running.occupancy.cost == 0

@@ -207,7 +207,7 @@ def test_the_default_returns_at_once_when_the_traffic_is_not_the_rehearsed_one()
     assert bench.ended(1, 186, 14) == []
     (change,) = bench.ended(2, 90, 50)
     assert (change.scheduler, change.settings) == ("horologe", {})
-    assert change.reason == "orloj runs 81.18% of the requests, in its rehearsal 95.00% to 95.00%"
+    assert change.reason == "orloj runs 81.18% of the requests, in its rehearsal at least 95.00%"
     assert bench.ended(3, 0, 500) == []
 
 
@@ -224,6 +224,17 @@ def test_requests_from_before_a_change_of_the_traffic_are_not_played() -> None:
     assert bench.score(scores_of(horologe=90, orloj=95)) == []
     (change,) = bench.rehearse(scores_of(horologe=90, orloj=95))
     assert change.scheduler == "orloj"
+
+
+def test_a_scheduler_that_serves_more_than_in_its_rehearsal_stays_until_the_next_one() -> None:
+    bench = Bench()
+    bench.change(scores_of(horologe=50, orloj=60))
+    assert bench.ended(1, 180, 20) == []
+    bench.trace(LEAST_REQUESTS)
+    (call,) = bench.started()
+    assert len(call.trace.requests) == LEAST_REQUESTS
+    (change,) = bench.score(scores_of(horologe=90, orloj=90))
+    assert change.scheduler == "horologe"
 
 
 def test_scores_of_discarded_requests_change_nothing() -> None:

@@ -6,6 +6,7 @@ kernel sends the parent-death signal when the thread that started the child ends
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -118,6 +119,12 @@ class Supervisor:
     def pids(self) -> dict[str, int]:
         """Return the process ids of the running children by name."""
         return {child.spec.name: pid for child in self._children if (pid := child.pid())}
+
+    def forward_signal(self, number: signal.Signals) -> None:
+        """Send a signal to every running child. Takes no lock: a signal handler calls it."""
+        for pid in self.pids().values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def restarts(self) -> dict[str, int]:
         """Return the number of restarts of each child."""

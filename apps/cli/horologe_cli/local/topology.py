@@ -72,6 +72,8 @@ class Topology(NamedTuple):
     """True if log lines are JSON objects."""
     control: str = ""
     """Path of the control socket for the tuner; empty without one."""
+    records: bool = False
+    """True if the services record their messages, which they write on SIGUSR1."""
 
 
 def settings_sections() -> dict[str, type[msgspec.Struct]]:
@@ -149,6 +151,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
         lambda number, hardware: builder.further_worker(number, options.split, nice, hardware),
         lambda share: builder.share_worker(share, options.split, nice),
         settings["worker"].hardware or settings["worker"].device, settings["log"].json, control,
+        bool(settings["recorder"].directory),
     )  # fmt: skip
 
 

@@ -122,6 +122,8 @@ class Device:
             status, reason, cause = Status.REFUSED, error.reason, ""
         except HorologeError as error:
             reason, cause = error.reason, getattr(error, "cause", "error")
+            if cause == "error" and operation.lane == "exec":  # the others are logged where they are detected
+                log.warning("operation failed", lane=operation.lane, model=operation.model, reason=reason)
         except BaseException as error:  # a model may raise anything, even SystemExit, and the lane must continue
             log.exception("operation failed", lane=operation.lane, model=operation.model)
             reason, cause = f"model {operation.model}: {type(error).__name__}: {error}", "error"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import signal
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,7 +88,10 @@ def _run(options: SystemOptions, drain_s: float, json: bool) -> None:
     except HorologeError as error:
         fail(error.reason, ExitCode.USAGE)
     log.json = system.topology.log_json
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # services that do not record inherit it
     with system:
+        if system.topology.records:
+            signal.signal(signal.SIGUSR1, lambda *_: system.supervisor.forward_signal(signal.SIGUSR1))
         try:
             _serve(system, stop, drain_s, json, log)
         except HorologeError as error:

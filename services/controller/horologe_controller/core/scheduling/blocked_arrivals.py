@@ -11,6 +11,7 @@ its requests, more than it serves.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
@@ -76,9 +77,10 @@ class BlockedArrivals:
     def _measure(self, now_ns: int, share: Share) -> ShareArrivals:
         """Return the recent arrivals of the models on the share.
 
-        With k shares that hold a model, each is to serve 1/k of its requests. Arrivals find all others busy with a
-        probability of u ** (k - 1), if u is the utilisation. If the share could not serve all arrivals without the
-        batch, the part that it could serve counts.
+        With k shares that hold a model, each is to serve 1/k of its requests. The utilisation is the probability that
+        another share is busy. It stays so for the slack of a request with exp(-slack / mean batch), as if batches ended
+        by a Poisson process. If the share could not serve all arrivals without the batch, the part that it could serve
+        counts.
         """
         load, work = self._load, 0.0
         arrivals: dict[str, tuple[int, float]] = {}
@@ -90,9 +92,11 @@ class BlockedArrivals:
             alone_ns, row_ns = _fastest(estimate.seed_ns, budget_ns)
             if alone_ns < budget_ns:
                 holders = max(1, share.residency.count_resident(model))
-                rate = busy ** (holders - 1) / (holders * load.mean_gap_ns(now_ns, model))
+                slack_ns = budget_ns - alone_ns
+                others_busy = (busy * math.exp(-slack_ns / load.batch_ns)) ** (holders - 1)
+                rate = others_busy / (holders * load.mean_gap_ns(now_ns, model))
                 work += rate * row_ns
-                arrivals[model] = budget_ns - alone_ns, rate * self._weight(model) if self._weight else rate
+                arrivals[model] = slack_ns, rate * self._weight(model) if self._weight else rate
         refresh_ns = max(REFRESH_NS, REFRESH_MODEL_NS * len(share.resident) * (1 + len(self._shares)))
         return ShareArrivals(now_ns + refresh_ns, arrivals, 1 / max(1.0, work))
 

@@ -257,7 +257,8 @@ class Planner:
                 return
             is_full = strategy.size == strategy.queue.spec.max_batch
             if in_flight >= settings.in_flight and not is_full and free_ns > ahead.return_until_ns:
-                self._idle[share] = True  # until the batch has grown, or a Result comes
+                self._idle[share] = True  # until the batch has grown, a Result comes, or the share will run dry
+                self._wants_work.push(share, free_ns - (ahead.return_until_ns - now_ns))
                 return
             plan.start.append(self._pop_batch(now_ns, start_ns, share, cluster, strategy, plan.refuse))
             free_ns = start_ns + strategy.expected_ns

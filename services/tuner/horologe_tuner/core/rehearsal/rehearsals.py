@@ -37,7 +37,7 @@ until another scheduler seems better would be a change by chance."""
 WATCHED_REQUESTS = 200
 WATCHED_PART = 0.05
 """The traffic is of another kind if, of this many requests, a part is run that is this much smaller or larger than in
-any block of the last rehearsal. The earlier requests are then discarded. Another scheduler than the default is left."""
+any block of the last rehearsal. The earlier requests are then discarded. If it is smaller, the default is used."""
 MISMATCH = 0.1
 """Without confidence in the replay there is no change to another scheduler: if the controller has run a part of its
 requests that differs by more than this from what the scheduler in use serves in the replay of the same time."""
@@ -88,7 +88,7 @@ class Rehearsals:
         self._discard_traffic(now_ns)
 
     def on_events(self, now_ns: int, events: Events) -> Iterator[Out]:
-        """Start again, with the default, if the traffic is not the rehearsed one."""
+        """Start again if the traffic is not the rehearsed one, with the default if less of it is served."""
         self._served.add(now_ns, events)
         part, name = self._served.latest(WATCHED_REQUESTS), self._current.name
         if part is None or not self._stable:
@@ -97,8 +97,8 @@ class Rehearsals:
         if least - WATCHED_PART <= part <= most + WATCHED_PART:
             return
         self._discard_traffic(now_ns)
-        if self._current != DEFAULT:
-            text = f"{name} runs {part:.2%} of the requests, in its rehearsal {least:.2%} to {most:.2%}"
+        if self._current != DEFAULT and part < least:
+            text = f"{name} runs {part:.2%} of the requests, in its rehearsal at least {least:.2%}"
             yield from self._change(now_ns, DEFAULT, text)
 
     def _discard_traffic(self, now_ns: int) -> None:

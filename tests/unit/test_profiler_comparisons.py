@@ -1,0 +1,93 @@
+"""Comparisons of a model's rows in rounds: whether execution times depend on the input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from builders import a_spec, sent
+from horologe_common.clock import ms, s
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Distributions,
+    Outcome,
+    Submit,
+)
+from horologe_profiler.core.batch_fit import Point
+from horologe_profiler.core.measurements import BatchTime, ProfilerState
+from horologe_profiler.core.profiler import Profiler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+from profiler_builders import CONTROLLER, a_profiler, announce, finish_run, sample
+
+
+def play_rows(profiler: Profiler, took_of: Callable[[int, int], int], until_ns: int, now_ns: int = 0) -> int:
+    """Sample a row every 5 ms until `until_ns`; `took_of`(content, run) is how long each run takes. Return the time."""
+    content, runs = 0, dict[bytes, int]()
+    while now_ns < until_ns:
+        content = (content + 1) % 200
+        sample(profiler, now_ns, data=bytes([content]) * 16)
+        for submit in sent(profiler, Submit):
+            held = profiler.staging.inputs_of(submit.input_id)
+            assert held is not None
+            row = bytes(held[1][0])
+            runs[row] = runs.get(row, 0) + 1
+            finish_run(profiler, submit, now_ns + 1, took_of(row[0], runs[row]))
+        now_ns += ms(5)
+    profiler.tick(now_ns + s(2))
+    return now_ns + s(2)
+
+
+def test_a_model_whose_rows_take_as_long_in_every_round_is_dynamic() -> None:
+    profiler = a_profiler(comparison_interval_ns=s(1), busy_share=1.0)
+    now_ns = play_rows(profiler, lambda content, run: ms(1) + content * ms(1) // 10, s(2))
+    assert sent(profiler, Distributions)[-1].dynamic
+    play_rows(profiler, lambda content, run: ms(5), now_ns + s(12), now_ns)
+    assert not sent(profiler, Distributions)[-1].dynamic
+
+
+def test_a_model_whose_rows_take_another_time_in_every_run_is_static() -> None:
+    profiler = a_profiler(comparison_interval_ns=s(1), busy_share=1.0)
+    play_rows(profiler, lambda content, run: ms(1) + crc32(bytes([content, run])) % ms(10), s(10))
+    assert not any(message.dynamic for message in sent(profiler, Distributions))
+
+
+def test_the_verdict_survives_a_restart_and_ends_with_the_content() -> None:
+    profiler = a_profiler(comparison_interval_ns=s(1), busy_share=1.0)
+    now_ns = play_rows(profiler, lambda content, run: ms(1) + content * ms(1) // 10, s(2))
+    state = sent(profiler, ProfilerState, profiler.store)[-1]
+    again = a_profiler(comparison_interval_ns=s(1))
+    again.restore(0, state, 0)
+    again.tick(s(3))
+    assert sent(again, Distributions)[-1].dynamic
+    announce(profiler, a_spec(batch_sizes=(1,), content_hash="another"))
+    profiler.tick(now_ns + s(5))
+    profiler.check()
+    assert not sent(profiler, Distributions)[-1].dynamic
+
+
+def test_a_row_is_not_mistaken_for_one_before_the_restart() -> None:
+    again = a_profiler()
+    again.restore(0, ProfilerState(batches={"sum/1": [BatchTime(-1, Point(1, 0, ms(2), row=7))]}), 0)
+    sample(again)
+    (submit,) = sent(again, Submit)
+    assert submit.id > 7, "the first run of a row has the row's number as its id"
+
+
+def test_rows_that_cannot_run_do_not_stop_a_comparison() -> None:
+    """Every tenth run is refused; those rows are left out."""
+    profiler = a_profiler(comparison_interval_ns=s(1), busy_share=1.0)
+    now_ns = runs = 0
+    for content in range(400):
+        now_ns += ms(200)
+        sample(profiler, now_ns, data=bytes([content % 200]) * 16)
+        for submit in sent(profiler, Submit):
+            runs += 1
+            held = profiler.staging.inputs_of(submit.input_id)
+            assert held is not None
+            if runs % 10:
+                finish_run(profiler, submit, now_ns, ms(1) + crc32(bytes(held[1][0])) % ms(10))
+            else:
+                profiler.handle(now_ns, CONTROLLER, Outcome(submit.id, int(Status.REFUSED)), ())
+    assert sent(profiler, Distributions)[-1].dynamic

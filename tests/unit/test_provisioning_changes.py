@@ -1,0 +1,134 @@
+"""Changes of a sharing plan: every SLO holds, and few workloads move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horologe_tuner.core.provisioning.incremental import RunningProvision, update_plan
+from horologe_tuner.core.provisioning.provisioner import (
+    provision,
+)
+from horologe_tuner.core.provisioning.workloads import ProvisioningError, Workload, parse_sharing_plan
+from workload_lists import (
+    LARGEST,
+    SLOW,
+    TABLE_3,
+    V100,
+    check_plan,
+    groups,
+    workload_lists,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    workload_lists(),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.floats(0.05, 3.0)), max_size=12),
+    st.booleans(),
+)
+def test_changes_keep_every_slo_and_move_few(
+    workloads: list[Workload], changes: list[tuple[int, int, float]], two_types: bool
+) -> None:
+    running = RunningProvision(workloads, [V100, SLOW] if two_types else [V100])
+    present = {workload.name: workload for workload in workloads}
+    for number, (kind, place, factor) in enumerate(changes):
+        names = sorted(present)
+        if kind == 0 or not names:
+            added = Workload(f"new{number}", "resnet50", 400 * factor, 30)
+            present[added.name], change = added, running.add(added)
+        elif kind == 1:
+            name = names[place % len(names)]
+            del present[name]
+            change = running.remove(name)
+        else:
+            name = names[place % len(names)]
+            present[name] = msgspec.structs.replace(present[name], rate=present[name].rate * factor)
+            change = running.change_rate(name, present[name].rate)
+        running.check()
+        check_plan(running.plan(), list(present.values()))
+        assert change.cost_after == pytest.approx(running.occupancy.cost)
+
+
+def test_changes_of_one_workload_among_many_move_at_most_two_others() -> None:
+    rng = np.random.default_rng(2)
+    loads = [
+        Workload(f"w{number}", model, rng.uniform(0.1, 0.8) * LARGEST[model][0], rng.uniform(1, 2) * LARGEST[model][1])
+        for number, model in enumerate(rng.choice(sorted(LARGEST), 200).tolist())
+    ]
+    running = RunningProvision(loads, [V100])
+    moves = [len(running.change_rate(load.name, load.rate * rng.uniform(0.6, 1.25)).moved) for load in loads[:60]]
+    running.check()
+    assert np.quantile(moves, 0.95) <= 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(workload_lists(), workload_lists(), st.booleans())
+def test_a_running_plan_is_changed_to_any_other_list(
+    before: list[Workload], after: list[Workload], two_types: bool
+) -> None:
+    kinds = [V100, SLOW] if two_types else [V100]
+    plan = provision(before, kinds)
+    changed, change = update_plan(plan, after, kinds)
+    check_plan(changed, after)
+    assert len(set(changed.devices())) == len(changed.gpus)
+    assert set(change.moved) <= {load.name for load in before} & {load.name for load in after}
+    assert change.cost_after == pytest.approx(changed.cost_per_hour)
+
+
+def test_a_running_plan_of_the_same_workloads_stays() -> None:
+    plan = provision(TABLE_3, [V100])
+    changed, change = update_plan(plan, TABLE_3, [V100])
+    assert change == ((), plan.cost_per_hour, plan.cost_per_hour)
+    assert groups(changed) == groups(plan)
+    assert changed.devices() == plan.devices()
+
+
+def test_the_gpu_of_a_type_that_is_gone_is_replaced() -> None:
+    plan = provision(TABLE_3[:3], [SLOW])
+    changed, change = update_plan(plan, TABLE_3[:3], [V100])
+    check_plan(changed, TABLE_3[:3])
+    assert set(change.moved) == {"W1", "W2", "W3"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"share_percent": 120.0}, "share_percent: got 120, wanted a number above 0 of at most 100"),
+        ({"share_percent": float("nan")}, "share_percent: got nan"),
+        ({"batch": 0}, "batch: got 0"),
+        ({"rate": -1.0}, "rate: got -1"),
+        ({"exec_ns": {1: -5}}, "exec_ns: got"),
+        ({"share_percent": 99.0}, "GPU 1 .v100.: shares: got .*, wanted at most 100% of a GPU"),
+    ],
+)
+def test_a_plan_that_does_not_add_up_is_named(change: dict[str, Any], message: str) -> None:
+    plan = provision(TABLE_3[:3], [V100])
+    first, *others = plan.gpus[0].placements
+    assert others
+    gpu = msgspec.structs.replace(plan.gpus[0], placements=(msgspec.structs.replace(first, **change), *others))
+    with pytest.raises(ProvisioningError, match=message):
+        msgspec.structs.replace(plan, gpus=(gpu, *plan.gpus[1:])).validate()
+    with pytest.raises(ProvisioningError, match="plan: "):
+        parse_sharing_plan(b"[]")
+
+
+def test_an_unknown_workload_cannot_change_and_a_bad_one_changes_nothing() -> None:
+    running = RunningProvision([Workload("w", "alexnet", 100, 10)], [V100])
+    plan = running.plan()
+    with pytest.raises(ProvisioningError, match="'x': got an unknown name"):
+        running.change_rate("x", 10)
+    with pytest.raises(ProvisioningError, match="rate: got nan"):
+        running.change_rate("w", float("nan"))
+    with pytest.raises(ProvisioningError, match="'w': got the name twice"):
+        running.add(Workload("w", "alexnet", 100, 10))
+    with pytest.raises(ProvisioningError, match="slo_ms: got 1"):
+        running.add(Workload("v", "ssd", 100, 1))
+    assert running.plan() == plan
+    running.remove("w")
+    assert running.occupancy.cost == 0
