@@ -17,7 +17,7 @@ from horologe_common.wire import Share as Told
 from horologe_controller.core.actions import Actions
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.requests.request import Request
-from horologe_controller.core.scheduling.demand import ADVANCE_NS, CAPACITY_PART, Demand
+from horologe_controller.core.scheduling.loading.demand import ADVANCE_NS, CAPACITY_PART, Demand
 from horologe_controller.core.scheduling.planner import Planner
 from horologe_controller.core.scheduling.ranking import Ranking, Strategy
 from horologe_controller.schedulers.clockwork import Clockwork

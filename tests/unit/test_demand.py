@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from builders import a_spec
 from horologe_controller.core.requests.request import Request
-from horologe_controller.core.scheduling.demand import Demand
+from horologe_controller.core.scheduling.loading.demand import Demand
 from horologe_controller.core.scheduling.queues import RequestQueues
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from horologe_common.clock import ms, s
 from horologe_controller.core.cluster.lane import MessageLatency
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
-from horologe_controller.core.scheduling.demand import DeviceSlowness
+from horologe_controller.core.scheduling.loading.demand import DeviceSlowness
 
 GRACE_NS = ms(250)
 steps = st.lists(

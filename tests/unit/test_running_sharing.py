@@ -1,9 +1,8 @@
-"""The sharing core: shadows, switches and the way back, lost workers, moves to a new plan, and its invariants."""
+"""A sharing plan in force: violations, shadows, and the sum of the shares of a device."""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -12,78 +11,10 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
 from horologe_common.latency_buckets import bucket_bound_ns, latency_bucket
-from horologe_common.wire import DeviceState, Events, ModelEvents
-from horologe_tuner.core.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from horologe_tuner.core.provisioning.workloads import SharingPlan
 from horologe_tuner.core.sharing.running_sharing import RunningSharing
-from horologe_tuner.core.sharing.shadow_rules import ShadowRules
 from horologe_tuner.core.sharing.targets import DeviceShare, collect_targets, parse_targets, percent_by_device
-
-if TYPE_CHECKING:
-    from horologe_tuner.core.sharing.decisions import SharingDecision
-
-STEP_NS = ms(100)
-SLO_MS = 20.0
-
-
-def placement(name: str, percent: float, rate: float = 400.0, slo_ms: float = SLO_MS) -> Placement:
-    return Placement(name, "resnet50", rate, slo_ms, 4, percent, 8.0, rate)
-
-
-def a_plan(*gpus: dict[str, float]) -> SharingPlan:
-    """Return a plan of GPUs v100-1, v100-2, ... with the percents of their workloads."""
-    planned = [PlannedGpu("v100", tuple(placement(*item) for item in gpu.items())) for gpu in gpus]
-    return SharingPlan(tuple(planned), 3.06 * len(gpus))
-
-
-class Bench:
-    """The core with events every 100 ms, and workers that load their model as soon as they are wanted."""
-
-    def __init__(self, *gpus: dict[str, float], rules: ShadowRules | None = None) -> None:
-        self.now_ns = s(1000)
-        self.sharing = RunningSharing(rules or ShadowRules())
-        self.dead: set[str] = set()
-        self.needs: dict[str, float] = {}
-        """Workload -> percent with which it takes 17 ms; it takes 25 ms with less."""
-        self.decisions: list[tuple[int, SharingDecision]] = []
-        self.apply(*gpus)
-        self.start_workers()
-
-    def apply(self, *gpus: dict[str, float]) -> None:
-        self.sharing.apply_targets(self.now_ns, collect_targets(a_plan(*gpus)))
-
-    def start_workers(self) -> None:
-        self.sharing.record_devices(
-            DeviceState(f"worker/{share.worker}#1", 0, "v100", (key := f"{share.workload}/1",), (key,))
-            for share in self.sharing.wanted()
-            if share.worker not in self.dead
-        )
-
-    def step(self, latency_ms: dict[str, float], refused: dict[str, int], count: int, start: bool = True) -> None:
-        self.now_ns += STEP_NS
-        models = []
-        for name, workload in self.sharing.workloads.items():
-            latency = latency_ms.get(name, 5.0)
-            if name in self.needs:
-                latency = 17.0 if sum(share.percent for share in workload.active()) >= self.needs[name] else 25.0
-            bucket = latency_bucket(ms(latency), workload.target.slo_ns)
-            models.append(ModelEvents(f"{name}/1", (), count, refused.get(name, 0), ((bucket, count),)))
-        self.sharing.record_events(self.now_ns, Events(1, STEP_NS, ms(10), tuple(models)))
-        self.decisions += [(self.now_ns, decision) for decision in self.sharing.decide(self.now_ns)]
-        self.sharing.check()
-        if start:
-            self.start_workers()
-
-    def run(self, seconds: float, count: int = 40, refused: dict[str, int] | None = None, **latency_ms: float) -> None:
-        for _ in range(round(seconds * 10)):
-            self.step(latency_ms, refused or {}, count)
-
-    def percents(self) -> dict[str, float]:
-        return {
-            name: sum(share.percent for share in workload.active()) for name, workload in self.sharing.workloads.items()
-        }
-
-    def reasons(self) -> list[str]:
-        return [decision.reason for _, decision in self.decisions]
+from running_sharing_bench import Bench, a_plan
 
 
 def test_a_violation_is_confirmed_and_repaired_by_the_shadow() -> None:
@@ -190,102 +121,6 @@ def test_a_shadow_that_is_not_ready_cannot_be_switched_to() -> None:
     bench.dead.clear()
     bench.run(1.5)
     assert bench.percents() == {"w1": 30}
-
-
-def test_a_standby_serves_in_place_of_a_lost_worker() -> None:
-    bench = Bench({"w1": 20, "w5": 50})
-    bench.run(2)
-    bench.dead.add("w1.v100-1.200")
-    bench.run(0.3)
-    assert bench.percents() == {"w1": 30, "w5": 50}
-    assert bench.reasons() == ["worker lost"]
-    assert "w1.v100-1.200" in {share.worker for share in bench.sharing.wanted()}  # it is started again
-
-
-def test_a_gpu_that_disappears_is_reported_and_its_workloads_go_on_when_it_is_back() -> None:
-    bench = Bench({"w1": 20, "w5": 50})
-    bench.run(2)
-    bench.dead |= {share.worker for share in bench.sharing.wanted()}
-    bench.run(0.3)
-    assert bench.decisions == []
-    reason = "its worker has disconnected, and no standby is ready"
-    assert bench.sharing.unrepaired() == {"w1": reason, "w5": reason}
-    bench.dead.clear()
-    bench.run(0.3)
-    assert bench.sharing.unrepaired() == {}
-    assert bench.percents() == {"w1": 20, "w5": 50}
-
-
-def test_a_worker_that_dies_in_the_middle_of_a_switch() -> None:
-    """The shadow takes over and dies at once: the worker before it serves again."""
-    bench = Bench({"w1": 20})
-    bench.needs["w1"] = 30
-    while not bench.decisions:
-        bench.step({}, {}, 40, start=False)
-    assert bench.percents() == {"w1": 30}
-    bench.dead |= {"w1.v100-1.300", "w1.v100-1.400"}  # the next shadow has not started yet
-    bench.start_workers()
-    bench.run(0.1)
-    assert bench.percents() == {"w1": 20}
-    assert bench.reasons() == ["violation", "worker lost"]
-
-
-def test_a_new_plan_moves_what_fits_first() -> None:
-    bench = Bench({"a": 60, "b": 40})
-    bench.run(1)
-    bench.apply({"a": 80, "b": 20})
-    assert bench.percents() == {"a": 60, "b": 40}
-    bench.step({}, {}, 40, start=False)
-    assert bench.percents() == {"a": 60, "b": 40}  # no new worker is ready
-    bench.start_workers()
-    bench.run(0.3)
-    assert bench.percents() == {"a": 80, "b": 20}
-    assert [decision.workload for _, decision in bench.decisions] == ["b", "a"]
-
-
-def test_moves_that_wait_for_one_another_are_made_at_once() -> None:
-    bench = Bench({"a": 100}, {"b": 100})
-    bench.run(1)
-    bench.apply({"b": 100}, {"a": 100})
-    bench.run(0.3)
-    devices = {share.workload: share.device for w in bench.sharing.workloads.values() for share in w.active()}
-    assert devices == {"b": "v100-1", "a": "v100-2"}
-
-
-def test_a_new_plan_takes_back_the_room_of_a_shadow() -> None:
-    bench = Bench({"a": 30, "b": 40})
-    bench.needs["a"] = 40
-    bench.run(2)
-    assert bench.percents() == {"a": 40, "b": 40}
-    bench.apply({"a": 30, "b": 70})
-    bench.run(1)
-    assert bench.percents() == {"a": 30, "b": 70}
-
-
-def test_a_workload_that_leaves_has_no_workers() -> None:
-    bench = Bench({"a": 30, "b": 40})
-    bench.apply({"b": 40})
-    assert {share.workload for share in bench.sharing.wanted()} == {"b"}
-
-
-def test_a_gap_in_the_events_starts_the_observation_anew() -> None:
-    bench = Bench({"w1": 20})
-    bench.run(1)
-    for _ in range(10):
-        bench.run(0.4, w1=50.0)
-        bench.sharing.reset_traffic(bench.now_ns)
-    assert bench.decisions == []
-
-
-def test_a_restart_goes_on_with_the_shares_that_serve() -> None:
-    bench = Bench({"w1": 20})
-    bench.needs["w1"] = 30
-    bench.run(2)
-    assert bench.percents() == {"w1": 30}
-    restored = RunningSharing(ShadowRules())
-    restored.restore(bench.now_ns, bench.sharing.applied())
-    assert restored.applied() == bench.sharing.applied()
-    assert {share.worker for share in restored.wanted()} == {share.worker for share in bench.sharing.wanted()}
 
 
 CHANGES = st.lists(

@@ -15,7 +15,7 @@ from horologe_controller.core.cluster.lane import look_ahead
 from horologe_controller.core.scheduling.admission import Admission, count_cost
 from horologe_controller.core.scheduling.best_effort import BestEffortLimit
 from horologe_controller.core.scheduling.late_refusals import LateRefusals
-from horologe_controller.core.scheduling.load_planner import LoadPlanner
+from horologe_controller.core.scheduling.loading.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
 from horologe_controller.core.scheduling.scheduler import Batch, Plan, Reason, Refusal
@@ -182,8 +182,7 @@ class Planner:
         if cluster.changes.shares:
             self._adopt_cluster_changes(now_ns, cluster)
         shares, self._reexamined = self._reexamined, {}
-        for share in self._wants_work.pop_up_to(now_ns):
-            shares[share] = True
+        shares |= dict.fromkeys(self._wants_work.pop_up_to(now_ns), True)
         return shares
 
     def _adopt_cluster_changes(self, now_ns: int, cluster: Cluster) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_controller.core.scheduling.demand import Demand
-from horologe_controller.core.scheduling.placement import Placement
+from horologe_controller.core.scheduling.loading.demand import Demand
+from horologe_controller.core.scheduling.loading.placement import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
-    from horologe_controller.core.scheduling.demand import Demand
+    from horologe_controller.core.scheduling.loading.demand import Demand
     from horologe_controller.core.scheduling.scheduler import Plan
     from horologe_controller.settings import ControllerSettings
 
