@@ -38,22 +38,29 @@ def test_inputs_for_a_worker_that_is_not_connected_yet_are_shipped_when_it_conne
     staging = StagedInputs("frontend/0#a", 100)
     staging.hold(1, X, [b"aaaa"])
     staging.hold(2, X, [b"bbbb"])
-    assert not staging.answer_dispatch(Dispatch(9, "new", (1, 2)))
-    assert not staging.answer_dispatch(Dispatch(10, "gone", (1,)))
+    assert not staging.answer_dispatch(Dispatch(9, "worker/new#1", (1, 2)))
+    assert not staging.answer_dispatch(Dispatch(10, "worker/gone#1", (1,)))
     staging.release(2)
     assert not staging.add_worker("old")
-    (out,) = staging.add_worker("new")
-    assert (out.to, out.message) == ("new", Ship(9, "frontend/0#a", (Shipped(1, X),), (2,)))
+    (out,) = staging.add_worker("worker/new#1")
+    assert (out.to, out.message) == ("worker/new#1", Ship(9, "frontend/0#a", (Shipped(1, X),), (2,)))
     assert list(out.buffers) == [b"aaaa"]
-    staging.remove_worker("new")
-    assert not staging.add_worker("new"), "shipped once"
+    staging.remove_worker("worker/new#1")
+    assert not staging.add_worker("worker/new#1"), "shipped once"
+
+
+def test_a_selector_gets_the_inputs_of_a_pipeline_at_once() -> None:
+    staging = StagedInputs("frontend/0#a", 100)
+    staging.hold(1, (), ())
+    (out,) = staging.answer_dispatch(Dispatch(3, "selector/0#1", (1,)))
+    assert (out.to, out.message) == ("selector/0#1", Ship(3, "frontend/0#a", (Shipped(1, ()),)))
 
 
 def test_the_dispatches_that_wait_for_workers_are_bounded() -> None:
     staging = StagedInputs("frontend/0#a", 100)
     for number in range(2 * EARLY_DISPATCHES):
-        staging.answer_dispatch(Dispatch(number, "new", ()))
-    assert [out.message.action_id for out in staging.add_worker("new")] == list(
+        staging.answer_dispatch(Dispatch(number, "worker/new#1", ()))
+    assert [out.message.action_id for out in staging.add_worker("worker/new#1")] == list(
         range(EARLY_DISPATCHES, 2 * EARLY_DISPATCHES)
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from horologe_common.core.protocol import Out
+from horologe_common.core.protocol import Out, role
 from horologe_common.wire import Dispatch, Ship, Shipped, Tensor
 
 if TYPE_CHECKING:
@@ -97,8 +97,11 @@ class StagedInputs:
         self.workers.pop(address, None)
 
     def answer_dispatch(self, dispatch: Dispatch) -> list[Out]:
-        """Return the Ship for a Dispatch, or nothing yet if its worker is not connected."""
-        if dispatch.worker in self.workers:
+        """Return the Ship for a Dispatch, or nothing yet if its worker is not connected.
+
+        A selector asks for the inputs of pipelines over the link that the holder has to it.
+        """
+        if dispatch.worker in self.workers or role(dispatch.worker) != "worker":
             return [self._ship(dispatch)]
         self._early.append(dispatch)
         return []

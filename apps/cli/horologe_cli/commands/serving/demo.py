@@ -220,6 +220,10 @@ def _report(result: DemoResult, slo_ms: float, seconds: float, json: bool) -> No
     print_result(out, result, slo_ms)
     verdict = "[green]all criteria are met" if result.passed else "[red]a criterion is not met"
     out.print(f"{verdict}[/], in {seconds:.0f} s")
+    if not result.passed:
+        out.print(
+            "if other programs use these cores, requests are late: `horologe doctor` shows the load", markup=False
+        )
 
 
 def _write_log(lines: list[str]) -> None:
