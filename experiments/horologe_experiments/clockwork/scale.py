@@ -40,9 +40,10 @@ class Scale:
             measured = replay_row(run, ledger, trace)
             paper = {"run": "paper", "devices": 20, "slo_ms": measured["slo_ms"]} | PAPER.get(measured["slo_ms"], {})
             rows += [measured, paper]
-            bars.append(Bar(f"{run.name}: share served in time", measured["satisfaction"], run.wanted))
+            if run.wanted:
+                bars.append(Bar(f"{run.name}: share served in time", measured["satisfaction"], run.wanted))
             facts[run.name] = describe_replay(run, trace)
-            series[run.name] = {"counts": _cdf(ledger), "errors": error_rows(ledger)}
+            series[f"{run.name}, {measured['scheduler']}"] = {"counts": _cdf(ledger), "errors": error_rows(ledger)}
         return Findings(self.name, self.title, seed, quick, facts, rows, bars, series, cost)
 
     def draw(self, findings: Findings) -> Figure:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
+from horologe_experiments.harness.runner import with_scheduler
 from horologe_experiments.traces.azure_functions import Mapping as Mapping
 from horologe_experiments.traces.azure_functions import Replay, replay
 from horologe_sim.fast.fast_worker import FastClusterSettings
@@ -28,6 +29,8 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: int
     wanted: float
     """Share to be served in time; 0: no bar."""
+    wanted_cold: float = 0.0
+    """Least share of cold starts: with fewer, the trace would not test them."""
     first_minute: int | None = None
     """Replaces the mapping's."""
     duration_ns: int | None = None
@@ -44,24 +47,28 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     duration_ns: int
     """Length after the warm-up."""
     mapping: Mapping
+    schedulers: tuple[str, ...]
+    """The bars are for the first one."""
     cluster: FastClusterSettings
     runs: tuple[Variant, ...]
 
     def replays(self) -> list[TraceRun]:
         """Return the runs with all their parameters."""
-        return [
-            TraceRun(
-                variant.name,
-                self.rate,
-                variant.slo_ns,
-                variant.wanted,
-                self._mapping(variant),
-                msgspec.structs.replace(self.cluster, devices=variant.devices),
-                self.warmup_ns,
-                min(self.duration_ns, variant.duration_ns or self.duration_ns),
-            )
-            for variant in self.runs
-        ]
+        return [self._replay(variant, scheduler) for scheduler in self.schedulers for variant in self.runs]
+
+    def _replay(self, variant: Variant, scheduler: str) -> TraceRun:
+        cluster = with_scheduler(self.cluster, scheduler)
+        return TraceRun(
+            variant.name,
+            self.rate,
+            variant.slo_ns,
+            variant.wanted if scheduler == self.schedulers[0] else 0.0,
+            variant.wanted_cold,
+            self._mapping(variant),
+            msgspec.structs.replace(cluster, devices=variant.devices),
+            self.warmup_ns,
+            min(self.duration_ns, variant.duration_ns or self.duration_ns),
+        )
 
     def _mapping(self, variant: Variant) -> Mapping:
         first_minute = self.mapping.first_minute if variant.first_minute is None else variant.first_minute
@@ -77,6 +84,7 @@ class TraceRun(NamedTuple):
     rate: float
     slo_ns: int
     wanted: float
+    wanted_cold: float
     mapping: Mapping
     cluster: FastClusterSettings
     warmup_ns: int
@@ -100,6 +108,7 @@ def replay_row(run: TraceRun, ledger: Ledger, trace: Replay) -> dict[str, Any]:
     panels = ledger.panels
     return {
         "run": run.name,
+        "scheduler": run.cluster.controller.scheduler,
         "devices": run.cluster.devices,
         "slo_ms": run.slo_ns / 1e6,
         "sent": line.sent,

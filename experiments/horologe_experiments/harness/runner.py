@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from horologe_common.wire import Infer
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from horologe_sim.fast.fast_world import Watch
     from horologe_sim.fast.ledger import Ledger
     from horologe_sim.fast.traffic import Chunk, Loop
+
+
+def with_scheduler(cluster: FastClusterSettings, scheduler: str) -> FastClusterSettings:
+    """Return the same cluster with another scheduler."""
+    controller = msgspec.structs.replace(cluster.controller, scheduler=scheduler)
+    return msgspec.structs.replace(cluster, controller=controller)
 
 
 class SimulationRuns:

@@ -52,6 +52,8 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """First minute of the trace."""
     start: int = 0
     """Index of the model that gets the largest workload."""
+    minutes_of_hour: int = 60
+    """First minutes of each hour that are used. Peaks are at full hours."""
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -69,6 +71,7 @@ class Replay(msgspec.Struct, frozen=True):
 
 def replay(mapping: Mapping, rate: float, minutes: int) -> Replay:
     """Map `minutes` of the trace to models, scaled to `rate` requests per second. After 480 minutes it repeats."""
+    whole = [minute // mapping.minutes_of_hour * HOUR + minute % mapping.minutes_of_hour for minute in range(minutes)]
     used = [model for model in catalogue_models() if model.name not in mapping.left_out]
     if mapping.order == "cheapest":
         used.sort(key=lambda model: model.best_row_ms)
@@ -77,7 +80,8 @@ def replay(mapping: Mapping, rate: float, minutes: int) -> Replay:
     rates = np.zeros((minutes, len(instances)))
     functions = read_calls()
     for index, workload in enumerate(workloads(mapping)):
-        rates[:, index % len(instances)] += workload.series(functions, mapping.first_minute, minutes)
+        series = workload.series(functions, mapping.first_minute, whole[-1] + 1)
+        rates[:, index % len(instances)] += series[whole]
     rates *= rate / rates.sum(1).mean()
     best_s = np.array([variety.best_row_ms / 1e3 for variety, _ in instances])
     return Replay([_instance(*instance) for instance in instances], rates, best_s)

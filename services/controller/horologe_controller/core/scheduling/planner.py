@@ -182,8 +182,7 @@ class Planner:
         if cluster.changes.shares:
             self._adopt_cluster_changes(now_ns, cluster)
         shares, self._reexamined = self._reexamined, {}
-        for share in self._wants_work.pop_up_to(now_ns):
-            shares[share] = True
+        shares |= dict.fromkeys(self._wants_work.pop_up_to(now_ns), True)
         return shares
 
     def _adopt_cluster_changes(self, now_ns: int, cluster: Cluster) -> None:
