@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
-from horologe_controller.core.scheduling.blocked_arrivals import BlockedArrivals
 from horologe_controller.core.scheduling.queues import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
@@ -79,8 +78,6 @@ class RecentLoad:
         """Model -> mean inter-arrival time."""
         self._last_ns: dict[str, int] = {}
         """Model -> last arrival."""
-        self.budget_ns: dict[str, int] = {}
-        """Model -> time from arrival to deadline of its last request with a deadline."""
         self._work: dict[Share, tuple[int, float]] = {}
         """Share -> (start of the last batch, decayed sum of batch durations at that time)."""
 
@@ -95,13 +92,6 @@ class RecentLoad:
                 gap_ns += (at_ns - last_ns - gap_ns) / SMOOTHING_GAPS
                 last_ns = at_ns
         self.gap_ns[model], self._last_ns[model] = gap_ns, last_ns
-        newest = requests[-1]
-        if not newest.best_effort:
-            self.budget_ns[model] = newest.deadline_ns - newest.arrival_ns
-
-    def mean_gap_ns(self, now_ns: int, model: str) -> float:
-        """Return the mean inter-arrival time of a model, or the time since its last request if that is longer."""
-        return max(1.0, self.gap_ns[model], now_ns - self._last_ns[model])
 
     def record_batch(self, start_ns: int, share: Share, expected_ns: int) -> None:
         self.batch_ns += (expected_ns - self.batch_ns) / SMOOTHING_BATCHES
@@ -131,7 +121,6 @@ class Horologe(SchedulingPolicy):
         self._distributions: Mapping[str, RuntimeDistributions] = {}
         self._load = RecentLoad()
         self._served = ServedParts() if settings.fairness == "fair" else None
-        self._blocked = BlockedArrivals(self._load, None if self._served is None else self._served.weight)
         self._advance_ns = self._load.batch_ns
         """`ADVANCE` times this, a batch goes earlier if it serves e times as many requests for its time."""
 
@@ -142,16 +131,14 @@ class Horologe(SchedulingPolicy):
         distributions = self._distributions.get(queue.model)
         if distributions is not None and queue.rows == len(queue):
             slowness = max(share.slowness(now_ns), share.dynamic_pace.slowness(now_ns))
-            return self._dynamic_strategy(now_ns, start_ns, share, queue, distributions.slowed(slowness))
-        strategy = self._static_strategy(now_ns, start_ns, share, queue, estimate)
+            return self._dynamic_strategy(start_ns, queue, distributions.slowed(slowness))
+        strategy = self._static_strategy(now_ns, start_ns, queue, estimate)
         if strategy is not None and (until_ns := self._wait_until_ns(now_ns, share, strategy, estimate)) > start_ns:
             self._waits.hold_queue(queue, until_ns)
             return None
         return strategy
 
-    def _static_strategy(
-        self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue, estimate: Estimate
-    ) -> Strategy | None:
+    def _static_strategy(self, now_ns: int, start_ns: int, queue: ModelQueue, estimate: Estimate) -> Strategy | None:
         """Return the batch with the earliest virtual start.
 
         The candidates are, for each size, the requests with the earliest deadlines that are in time in it. A larger
@@ -159,7 +146,7 @@ class Horologe(SchedulingPolicy):
         one is fast enough. Sizes whose rows save no time are left out, unless requests have several rows. As in
         `largest_strategy`, a batch for which larger, cheaper sizes have come too late goes after all others.
         """
-        seed_ns, advance_ns = estimate.seed_ns, ADVANCE * self._advance_ns
+        seed_ns, advance_ns, weight = estimate.seed_ns, ADVANCE * self._advance_ns, self._weight(queue.model)
         missed_row_ns: list[float] = []
         best = first = None
         for size in queue.batch_sizes():
@@ -169,9 +156,8 @@ class Horologe(SchedulingPolicy):
             place = queue.first_in_time(start_ns + expected_ns, size)
             if count := queue.count_filling(place, size):
                 earliest = queue[place]
-                if (gained := self._gain(now_ns, share, queue, count, expected_ns)) <= 0.0:
-                    continue
-                virtual_ns = earliest.deadline_ns - expected_ns - int(advance_ns * math.log(gained / expected_ns))
+                rate = weight * count / expected_ns
+                virtual_ns = earliest.deadline_ns - expected_ns - int(advance_ns * math.log(rate))
                 if best is None or virtual_ns < best.rank[1]:
                     shrunk = count_cheaper(missed_row_ns, seed_ns[size] / size) if missed_row_ns else 0
                     rank = shrunk, virtual_ns, earliest.id
@@ -179,24 +165,22 @@ class Horologe(SchedulingPolicy):
                 if place and first is None:
                     least_ns = estimate.predict(now_ns, queue.spec.batch_sizes[0])
                     first = queue.first_in_time(start_ns + least_ns, queue.spec.max_batch)
-                if place <= (first or 0) and gained >= count:
+                if place <= (first or 0):
                     break  # a smaller batch would have the same first request, and serve fewer for its time
             elif expected_ns <= queue.newest_budget_ns():
                 missed_row_ns.append(seed_ns[size] / size)
         return best
 
     def _dynamic_strategy(
-        self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue, distributions: RuntimeDistributions
+        self, start_ns: int, queue: ModelQueue, distributions: RuntimeDistributions
     ) -> Strategy | None:
         """Return the batch of the highest value among the most urgent requests."""
         choice = dynamic_queue(queue, distributions).best_choice(start_ns)
         if choice is None:
             return None
         earliest = queue[choice.places[0]]
-        gained = self._gain(now_ns, share, queue, choice.in_time, choice.expected_ns)
-        if gained <= 0.0:
-            return None
-        rank = 0, self._virtual_ns(earliest.deadline_ns, gained / choice.expected_ns), earliest.id
+        rate = self._weight(queue.model) * choice.in_time / choice.expected_ns
+        rank = 0, self._virtual_ns(earliest.deadline_ns, rate), earliest.id
         latest_ns = max(start_ns, earliest.deadline_ns - choice.least_ns)
         return Strategy(rank, queue, choice.size, choice.places, choice.expected_ns, latest_ns)
 
@@ -208,31 +192,18 @@ class Horologe(SchedulingPolicy):
         derived = dynamic_queue(queue, distributions)
         advance_ns, bound = derived.bound
         if advance_ns != self._advance_ns:
-            weight = 1.0 if self._served is None else self._served.weight(queue.model)
+            weight = self._weight(queue.model)
             bound = 0, min([self._virtual_ns(first_ns, weight * rate) for first_ns, rate in derived.fastest]), 0
             derived.bound = self._advance_ns, bound
         return bound
 
     def _virtual_ns(self, due_ns: int, rate: float) -> int:
-        """Return the rank of a dynamic batch that gains `rate` requests per ns. `due_ns`: its first deadline."""
+        """Return the rank of a dynamic batch that serves `rate` requests per ns. `due_ns`: its first deadline."""
         return due_ns - int(ADVANCE * self._advance_ns * math.log(rate))
 
-    def _gain(self, now_ns: int, share: Share, queue: ModelQueue, requests: float, expected_ns: int) -> float:
-        """Return how many requests a batch serves, less those that become late while it runs (`BlockedArrivals`).
-
-        If the batch gains nothing, the queue is examined again with newer arrivals. All batches of a static model are
-        alike, so what one costs the model itself, the next one would cost as well.
-        """
-        gain, dynamic = requests, queue.model in self._distributions
-        if self._served is not None:
-            gain *= self._served.weight(queue.model)
-        if dynamic or len(share.resident) > 1:
-            arrivals = self._blocked.on_share(now_ns, share)
-            if expected_ns > arrivals.least_ns:
-                gain -= arrivals.lost_to(expected_ns, "" if dynamic else queue.model)
-            if gain <= 0.0:
-                self._waits.hold_queue(queue, arrivals.until_ns + 1)
-        return gain
+    def _weight(self, model: str) -> float:
+        """Return what a request of the model counts."""
+        return 1.0 if self._served is None else self._served.weight(model)
 
     def _wait_until_ns(self, now_ns: int, share: Share, strategy: Strategy, estimate: Estimate) -> int:
         """Return until when the batch should wait for the next larger size; 0 if it should not wait.
@@ -297,4 +268,3 @@ class Horologe(SchedulingPolicy):
     def on_share_lost(self, share: Share) -> None:
         """Discard the load of the share."""
         self._load.discard_share(share)
-        self._blocked.discard_share(share)
