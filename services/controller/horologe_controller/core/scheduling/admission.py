@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue
 
-RESERVED_PART = 0.4
+RESERVED_PART = 0.25
 """The work ahead of the last full batches is taken to need this much more than the median time. Without, what is
 admitted under overload ends as often just after its deadline as just before it."""
 LONG_BATCHES = 2
