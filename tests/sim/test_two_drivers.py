@@ -200,14 +200,12 @@ class Links:
         self.inbox: list[Arrival] = []
         self.route = ROUTES.get
         self.send = edge.record
+        self.readiness = SimpleNamespace(has_readable=lambda: bool(self.inbox))
 
     def receive(self, inbox: list[Arrival]) -> bool:
         inbox.extend(self.inbox)
         self.inbox.clear()
         return False
-
-    def idle(self) -> bool:
-        return not self.inbox
 
     def wakeup_ns(self) -> int | None:
         return None

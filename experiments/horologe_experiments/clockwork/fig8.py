@@ -54,11 +54,12 @@ class Fig8:
         """See `Experiment`."""
         scene = load_scene(self.name, Scene, quick, changes)
         cost = Cost()
-        runs = SimulationRuns(len(scene.runs), cost, progress)
+        replays = scene.replays()
+        runs = SimulationRuns(len(replays), cost, progress)
         rows, bars = [], []
         facts: dict[str, str] = {}
         series: dict[str, Any] = {}
-        for number, run in enumerate(scene.replays()):
+        for number, run in enumerate(replays):
             ledger, trace = simulate_replay(run, runs, seed)
             rows.append(replay_row(run, ledger, trace))
             if run.wanted:

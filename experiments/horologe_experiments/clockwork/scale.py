@@ -31,16 +31,18 @@ class Scale:
         """See `Experiment`."""
         scene = load_scene(self.name, Scene, quick, changes)
         cost = Cost()
-        runs = SimulationRuns(len(scene.runs), cost, progress)
+        replays = scene.replays()
+        runs = SimulationRuns(len(replays), cost, progress)
         rows, bars = [], []
         facts: dict[str, str] = {}
         series: dict[str, Any] = {}
-        for run in scene.replays():
+        for run in replays:
             ledger, trace = simulate_replay(run, runs, seed)
             measured = replay_row(run, ledger, trace)
-            paper = {"run": "paper", "devices": 20, "slo_ms": measured["slo_ms"]} | PAPER.get(measured["slo_ms"], {})
-            rows += [measured, paper]
+            rows.append(measured)
             if run.wanted:
+                paper = {"run": "paper", "devices": 20, "slo_ms": measured["slo_ms"]}
+                rows.append(paper | PAPER.get(measured["slo_ms"], {}))
                 bars.append(Bar(f"{run.name}: share served in time", measured["satisfaction"], run.wanted))
             facts[run.name] = describe_replay(run, trace)
             series[f"{run.name}, {measured['scheduler']}"] = {"counts": _cdf(ledger), "errors": error_rows(ledger)}

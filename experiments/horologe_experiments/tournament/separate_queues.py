@@ -16,7 +16,7 @@ from horologe_controller.core.scheduling.scheduling_policy import SchedulingPoli
 from horologe_controller.schedulers import SCHEDULERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
@@ -60,14 +60,13 @@ class SeparateQueues(SchedulingPolicy):
         super().__init__(policy.settings)
         self._policy = policy
         self.deadline_rule, self.just_in_time, self.waits = policy.deadline_rule, policy.just_in_time, policy.waits
-        self._cluster: Cluster | None = None
+        self._distributions: Mapping[str, RuntimeDistributions] = {}
         self._views: dict[tuple[Share, str, int], KindShare] = {}
         """By share, model and `shape_key` of its requests: 1 + the kind."""
 
     def _view(self, share: Share, model: str, shape_key: int) -> Any:
         """Return the share with the kind's estimates; the share itself if the model is static."""
-        assert self._cluster is not None
-        distributions = self._cluster.distributions.get(model)
+        distributions = self._distributions.get(model)
         if distributions is None or shape_key <= 0 or model not in share.estimates:
             return share
         view = self._views.get((share, model, shape_key))
@@ -98,7 +97,7 @@ class SeparateQueues(SchedulingPolicy):
 
     def on_requests_arrived(self, requests: Sequence[Request], cluster: Cluster) -> None:
         """Set the kind of the requests, which chooses their queue."""
-        self._cluster = cluster
+        self._distributions = cluster.distributions
         distributions = cluster.distributions.get(requests[0].model)
         if distributions is not None:
             for request in requests:
