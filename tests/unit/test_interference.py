@@ -21,8 +21,8 @@ from horologe_common.interference.prediction import (
 )
 from horologe_common.interference.v100 import CALIBRATED, PAPER, V100_CATALOGUES
 from horologe_experiments.igniter.held_out_errors import gpu_lets_errors, model_errors
-from horologe_experiments.igniter.igniter_data import MODELS, gpu_profile, model_profile, read_rows
-from horologe_tuner.core.interference.fitting import active_time, fit_gpu, fit_model
+from horologe_experiments.igniter.igniter_data import MODELS, gpu_profile, model_profile, read_rows, solo_points
+from horologe_tuner.core.interference.fitting import active_deviation, active_time, fit_gpu, fit_model
 from horologe_tuner.core.interference.measurements import (
     CacheContentionRun,
     CopiesRun,
@@ -279,6 +279,19 @@ def test_published_model_coefficients(model: str) -> None:
         # The published fit of ResNet-50 stopped before the minimum: k3 differs in the second digit, 1e-4 deviations.
         near = pytest.approx(float(row[field]), rel=1e-4, abs=0 if np.isnan(deviation) else 2e-4 * deviation)
         assert getattr(fit.coefficients, field) == near, field
+
+
+@needs_measurements
+def test_uncertainty_covers_the_runs_that_were_not_fitted() -> None:
+    gpu = fit_gpu(gpu_profile()).coefficients
+    for model in MODELS:
+        fit = fit_model(model_profile(model), gpu)
+        batch, share, latency = solo_points(model)
+        solo = predict_shares(
+            IGNITER, gpu, stack_coefficients([fit.coefficients]), batch[:, None], share[:, None]
+        ).latency_ms[:, 0]
+        deviation = active_deviation(fit, batch, share)
+        assert np.mean(np.abs(solo - latency) <= 3 * deviation + 0.03 * latency) >= 0.95, model
 
 
 @needs_measurements
