@@ -32,11 +32,15 @@ def fixed(*solo_ms: float) -> RuntimeDistributions:
 
 
 def best(
-    known: RuntimeDistributions, *waiting: tuple[str, float], start_ns: int = NOW, sizes: tuple[int, ...] = SIZES
+    known: RuntimeDistributions,
+    *waiting: tuple[str, float],
+    start_ns: int = NOW,
+    sizes: tuple[int, ...] = SIZES,
+    rows: list[int] | None = None,
 ) -> BatchChoice | None:
-    """Return the choice for queued requests (application, ms left), ascending."""
+    """Return the choice for queued requests (application, ms left), ascending, of so many `rows` each."""
     deadlines_ns, kinds = [NOW + ms(left) for _, left in waiting], [known.kind_of(one, 0) for one, _ in waiting]
-    return choose_batch(start_ns, QueuedRequests(deadlines_ns, kinds, sizes, known))
+    return choose_batch(start_ns, QueuedRequests(deadlines_ns, kinds, sizes, known, rows))
 
 
 def test_likes_go_with_likes() -> None:
@@ -131,6 +135,52 @@ def test_a_request_alone_runs_in_the_smallest_size() -> None:
     assert (found.places, found.size) == ((0,), 4)
 
 
+@pytest.mark.parametrize(
+    ("rows", "sizes", "places", "size"),
+    [
+        ([3, 1], SIZES, (0, 1), 4),
+        ([4, 8, 4], SIZES, (0, 2), 8),  # the second one does not fit beside the first
+        ([5], (1, 16), (0,), 16),  # no smaller size holds it
+        ([5, 4], (1, 16), (0, 1), 16),
+        ([2, 1], SIZES, (0, 1), 4),
+    ],
+)
+def test_the_rows_of_all_requests_fit_into_the_batch(
+    rows: list[int], sizes: tuple[int, ...], places: tuple[int, ...], size: int
+) -> None:
+    parts = [SoloDistribution("0", 0, Distribution.point(ms(10)))]
+    known = RuntimeDistributions(BASE_NS, parts, ((1, 1.0), (16, 1.2)))
+    found = best(known, *[("0", 1000.0)] * len(rows), sizes=sizes, rows=rows)
+    assert found is not None
+    assert (found.places, found.size) == (places, size)
+
+
+def test_each_row_of_a_request_may_be_the_longest_one() -> None:
+    known = RuntimeDistributions(
+        BASE_NS, [SoloDistribution("0", 0, Distribution.from_samples([ms(10)] * 3 + [ms(60)]))]
+    )
+    found = best(known, ("0", 7 + 4 * 3.5), rows=[4])
+    assert found is not None
+    assert found.in_time == pytest.approx(0.75**4, rel=0.05)
+
+
+@given(LEFT, st.lists(st.integers(1, 8), min_size=30, max_size=30))
+def test_a_batch_of_requests_of_several_rows_is_one_that_could_be_run(
+    waiting: list[tuple[str, float]], rows: list[int]
+) -> None:
+    solo_ms = {"0": 8, "1": 20, "2": 45}
+    waiting = sorted(waiting, key=lambda one: one[1])
+    found = best(fixed(*solo_ms.values()), *waiting, rows=rows[: len(waiting)])
+    if found is None:
+        alone_ms = [7 + 8 * (solo_ms[one] - 7) for one, _ in waiting]
+        assert all(left < took_ms * 1.05 for (_, left), took_ms in zip(waiting, alone_ms, strict=True))
+        return
+    filled, most = (take(rows[place] for place in found.places) for take in (sum, max))
+    assert found.size in SIZES
+    assert filled <= found.size
+    assert 2 * filled > found.size or found.size == min(size for size in SIZES if size >= most)
+
+
 @given(LEFT, st.integers(0, 200))
 def test_a_choice_holds_for_starts_up_to_its_time(waiting: list[tuple[str, float]], later_ms: int) -> None:
     known, waiting = fixed(8, 20, 45), sorted(waiting, key=lambda one: one[1])
@@ -147,8 +197,10 @@ SPREAD = [
 ]
 
 
-@given(st.lists(LEFT, min_size=1, max_size=6), st.lists(st.integers(0, 120), min_size=1, max_size=6))
-def test_the_queue_with_the_lowest_rank_goes_first(waiting: list[list[tuple[str, float]]], starts: list[int]) -> None:
+@given(st.lists(LEFT, min_size=1, max_size=6), st.lists(st.integers(0, 120), min_size=1, max_size=6), st.integers(1, 3))
+def test_the_queue_with_the_lowest_rank_goes_first(
+    waiting: list[list[tuple[str, float]]], starts: list[int], most_rows: int
+) -> None:
     policy, cluster = Horologe(ControllerSettings()), Cluster(10)
     specs = [a_spec(f"m{number}", batch_sizes=SIZES) for number in range(len(waiting))]
     worker = cluster.workers["w"] = WorkerMirror("w", True)
@@ -162,7 +214,8 @@ def test_the_queue_with_the_lowest_rank_goes_first(waiting: list[list[tuple[str,
         for application, left in requests:
             number += 1
             deadline_ns = NOW + ms(left)
-            request = Request(number, "s", number, spec, spec.key, 1, "f", number, NOW, deadline_ns, False)
+            rows = 1 + number % most_rows
+            request = Request(number, "s", number, spec, spec.key, rows, "f", number, NOW, deadline_ns, False)
             request.application = application
             policy.on_requests_arrived([request], cluster)
             queue.insert([request])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import msgspec
@@ -95,6 +95,18 @@ def test_it_agrees_with_the_exact_world_on_the_same_arrivals(load: float) -> Non
     (line,) = lean.ledger.lines
     assert line.ok == pytest.approx(report.total.ok, rel=0.02)
     assert line.times.quantile_ms(0.5) == pytest.approx(report.total.p50_ms + 0.1, rel=0.05)
+
+
+@pytest.mark.parametrize("charged", [False, True])
+def test_a_turn_can_last_as_long_as_the_controller_computes(charged: bool) -> None:
+    """Each message and tick of the core takes 1 ms by this clock, so the next request waits for the turn to end."""
+    times = count(step=ms(1))
+    setting = FastClusterSettings(noise=NOISES["none"], charge_decisions=charged)
+    ledger = Ledger(["all"], 1, s(1))
+    world = FastWorld(setting, RESNET.copies(1), ledger, 1, loops=[Loop(0, s(1), 0)], clock=lambda: next(times))
+    world.run(s(1))
+    median_ms = ledger.lines[0].times.quantile_ms(0.5)
+    assert (median_ms > RESNET.exec_ms[1] + 1.5) is charged
 
 
 def test_a_closed_loop_of_full_batches_reaches_what_batches_allow() -> None:

@@ -1,12 +1,11 @@
-"""Rows of ORLOJ's tables with too few seeds to decide which scheduler is better."""
+"""Margins between schedulers in a row of ORLOJ's tables."""
 
 from __future__ import annotations
 
 import pytest
 
-from horologe_experiments.orloj.contest import is_undecided, margin
+from horologe_experiments.orloj.contest import margin
 
-WORSE = -0.01
 NOISE = [0.03, -0.03, 0.02, -0.02, 0.01, -0.01, 0.03, -0.03, 0.02, -0.02]
 
 
@@ -14,14 +13,16 @@ def rates(ours: float, noise: list[float]) -> dict[str, list[float]]:
     return {"horologe": [0.5 + ours + one for one in noise], "edf": [0.5] * len(noise)}
 
 
-@pytest.mark.parametrize(
-    ("ours", "noise", "expected"),
-    [(0.0, NOISE, True), (0.1, NOISE, False), (-0.02, NOISE, False), (0.0, [one / 100 for one in NOISE], False)],
-    ids=["noise hides who is better", "better", "worse on the mean", "the same, without noise"],
-)
-def test_more_seeds_are_needed_only_if_noise_decides(ours: float, noise: list[float], expected: bool) -> None:
-    assert is_undecided(rates(ours, noise), False, WORSE) is expected
-
-
 def test_more_seeds_of_the_same_noise_narrow_the_limit() -> None:
     assert margin(rates(0.0, NOISE * 3), False)[0] > margin(rates(0.0, NOISE), False)[0]
+
+
+def test_the_margin_is_a_lower_limit_of_the_difference_from_the_best_other() -> None:
+    finished = rates(0.1, NOISE) | {"orloj": [0.55] * len(NOISE)}
+    lowest, against = margin(finished, False)
+    assert against == "orloj"
+    assert 0.02 < lowest < 0.05
+
+
+def test_with_few_seeds_the_margin_is_the_mean() -> None:
+    assert margin(rates(0.1, [0.02, -0.02]), False) == (pytest.approx(0.1), "edf")

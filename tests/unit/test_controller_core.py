@@ -152,6 +152,17 @@ def test_solo_requests_have_a_batch_each(scheduler: str) -> None:
     assert all(len(batch) == 1 for batch in batches if any(number % 2 == 0 for number in batch))
 
 
+def test_a_request_of_several_rows_takes_as_long_as_the_batch_size_that_holds_them() -> None:
+    controller = a_controller("horologe")
+    solo = Distribution.from_samples([ms(8), ms(9), ms(10)])
+    controller.cluster.distributions["sum/1"] = RuntimeDistributions(ms(1), [SoloDistribution("", 0, solo)])
+    controller.handle(0, SELECTOR, Submit(1, "sum/1", ms(100), 2, FRONTEND, 1), ())
+    controller.tick(ms(0))
+    (infer,) = sent(controller, Infer)
+    assert infer.batch_size == 2
+    assert infer.expected_ns > ms(1) + 2 * ms(8)
+
+
 def test_a_request_of_several_rows_does_not_change_how_the_others_of_a_dynamic_model_are_planned() -> None:
     controller = a_controller("horologe")
     solo = Distribution.from_samples([ms(8), ms(9), ms(10)])

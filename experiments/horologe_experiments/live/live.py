@@ -6,6 +6,7 @@ simulator's network. Nothing else in the simulator is fitted.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import tempfile
 from pathlib import Path
@@ -55,7 +56,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warmup_s: float
     probes: int
     models: tuple[ModelEntry, ...]
-    controller: ControllerSettings = ControllerSettings()
+    schedulers: tuple[str, ...]
 
     @property
     def names(self) -> list[str]:
@@ -71,7 +72,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Live:
-    """Goodput and latency, live and simulated, by load."""
+    """Goodput and latency, live and simulated, by scheduler and load."""
 
     name = "live"
     title = "Simulator against reality"
@@ -79,17 +80,17 @@ class Live:
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. Starts the services as processes of this machine."""
         scene = load_scene(self.name, Scene, quick, changes)
+        points = list(itertools.product(range(scene.runs), range(len(scene.loads)), scene.schedulers))
         runs, networks = [], []
         with tempfile.TemporaryDirectory() as folder:
             write_emulated(Path(folder), scene.models)
-            for number in range(scene.runs):
-                for index, load in enumerate(scene.loads):
-                    done = (number * len(scene.loads) + index) / scene.runs / len(scene.loads)
-                    progress(done, f"run {number + 1}, load {load:g}")
-                    both, network = _run_both(folder, scene, load, [seed, number, index])
-                    runs.append({"run": number, "load": load} | both)
-                    networks.append(network)
-        rows = [_median_row(load, [run for run in runs if run["load"] == load]) for load in scene.loads]
+            for done, (number, index, scheduler) in enumerate(points):
+                load = scene.loads[index]
+                progress(done / len(points), f"run {number + 1}, load {load:g}, {scheduler}")
+                both, network = _run_both(folder, scene, scheduler, load, [seed, number, index])
+                runs.append({"run": number, "scheduler": scheduler, "load": load} | both)
+                networks.append(network)
+        rows = [_median_row(*point, runs) for point in itertools.product(scene.schedulers, scene.loads)]
         facts = {
             "scenario": f"{len(scene.names)} emulated models, one device; full batches allow {scene.capacity:.0f} r/s",
             "network": _describe_networks(networks),
@@ -103,24 +104,30 @@ class Live:
         from horologe_experiments.harness.plots import make_figure
 
         figure, axes = make_figure(1, 3)
-        loads = [row["load"] for row in findings.rows]
         for panel, field in zip(axes, ("goodput", "p50_ms", "p99_ms"), strict=True):
-            for side in ("live", "sim"):
-                panel.plot(loads, [row[f"{side}_{field}"] for row in findings.rows], marker="o", label=side)
+            for scheduler in dict.fromkeys(row["scheduler"] for row in findings.rows):
+                rows = [row for row in findings.rows if row["scheduler"] == scheduler]
+                for side, style in (("live", "-"), ("sim", "--")):
+                    values = [row[f"{side}_{field}"] for row in rows]
+                    panel.plot([row["load"] for row in rows], values, style, marker="o", label=f"{scheduler}, {side}")
             panel.set(xlabel="load / capacity", ylabel=field, ylim=(0, None))
             panel.legend()
         return figure
 
 
-def _run_both(folder: str, scene: Scene, load: float, seed: list[int]) -> tuple[dict[str, Any], NetworkSettings]:
+def _run_both(
+    folder: str, scene: Scene, scheduler: str, load: float, seed: list[int]
+) -> tuple[dict[str, Any], NetworkSettings]:
     """Run live, then simulate with the measured network. Return the row of the run, and the network."""
     import uvloop
 
-    with local_services(folder, changed_settings("controller", scene.controller)) as house:
+    controller = ControllerSettings(scheduler=scheduler)
+    with local_services(folder, changed_settings("controller", controller)) as house:
         house.wait_ready(READY_S)
         probes, requests = uvloop.run(_measure(house, scene, load, seed))
     network = _fit_network(probes, scene)
-    return _live_values(requests, scene) | _simulated_values(requests, scene, network, seed[0]), network
+    simulated = _simulated_values(requests, scene, controller, network, seed[0])
+    return _live_values(requests, scene) | simulated, network
 
 
 async def _measure(
@@ -163,7 +170,7 @@ def _live_values(requests: list[ModelRequest], scene: Scene) -> dict[str, Any]:
 
 
 def _simulated_values(
-    requests: list[ModelRequest], scene: Scene, network: NetworkSettings, seed: int
+    requests: list[ModelRequest], scene: Scene, controller: ControllerSettings, network: NetworkSettings, seed: int
 ) -> dict[str, Any]:
     """Simulate with the same send times. Return the values of the simulation."""
     times = [
@@ -182,7 +189,7 @@ def _simulated_values(
             duration_ns=s(scene.seconds + 1),
             warmup_ns=s(scene.warmup_s),
             network=network,
-            controller=scene.controller,
+            controller=controller,
         )
     ).total
     return _side("sim", total.ok / (scene.seconds - scene.warmup_s), total.p50_ms, total.p99_ms)
@@ -193,19 +200,20 @@ def _side(name: str, goodput: float, p50_ms: float, p99_ms: float) -> dict[str, 
     return {f"{name}_{field}": round(value, 3) for field, value in fields.items()}
 
 
-def _median_row(load: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def _median_row(scheduler: str, load: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    runs = [run for run in runs if (run["scheduler"], run["load"]) == (scheduler, load)]
     fields = [f"{side}_{field}" for field in ("goodput", "p50_ms", "p99_ms") for side in ("live", "sim")]
-    return {"load": load} | {field: round(statistics.median(run[field] for run in runs), 3) for field in fields}
+    return {"scheduler": scheduler, "load": load} | {field: round(statistics.median(run[field] for run in runs), 3) for field in fields}
 
 
 def _bars(rows: list[dict[str, Any]]) -> list[Bar]:
     bars = []
     for row in rows:
-        at = f"at {row['load']:g} of capacity"
+        at = f"{row['scheduler']} at {row['load']:g} of capacity"
         for field, wanted in (("goodput", GOODPUT), ("p50_ms", MEDIAN)):
             off = abs(row[f"sim_{field}"] - row[f"live_{field}"]) / row[f"live_{field}"]
-            bars.append(Bar(f"{field} {at}, relative difference", round(off, 4), wanted, "at most"))
+            bars.append(Bar(f"{at}: {field}, relative difference", round(off, 4), wanted, "at most"))
         off_ms = abs(row["sim_p99_ms"] - row["live_p99_ms"])
         wanted_ms = max(TAIL * row["live_p99_ms"], TAIL_MS)
-        bars.append(Bar(f"p99_ms {at}, difference", round(off_ms, 3), round(wanted_ms, 3), "at most"))
+        bars.append(Bar(f"{at}: p99_ms, difference", round(off_ms, 3), round(wanted_ms, 3), "at most"))
     return bars

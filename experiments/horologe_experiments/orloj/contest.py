@@ -121,14 +121,6 @@ def margin(finished: Mapping[str, Sequence[float]], lengths: bool) -> tuple[floa
     return min((_lower_limit(values), name) for name, values in _differences(finished, lengths).items())
 
 
-def is_undecided(finished: Mapping[str, Sequence[float]], lengths: bool, worse: float) -> bool:
-    """Return True if more seeds are needed: some lower limit is at most `worse`, but no mean is."""
-    differences = _differences(finished, lengths).values()
-    return any(_lower_limit(values) <= worse for values in differences) and all(
-        values.mean() > worse for values in differences
-    )
-
-
 def _differences(finished: Mapping[str, Sequence[float]], lengths: bool) -> dict[str, Differences]:
     """Return the finish rate of `horologe` minus that of each other contestant, by seed."""
     ours = np.array(finished[Contestant(OURS, lengths).name])

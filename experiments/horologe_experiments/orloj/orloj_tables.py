@@ -14,7 +14,7 @@ import numpy as np
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.orloj import llm
 from horologe_experiments.orloj.cases import SYSTEMS, table_rows
-from horologe_experiments.orloj.contest import is_undecided, margin, run_contest
+from horologe_experiments.orloj.contest import margin, run_contest
 from horologe_experiments.orloj.critical import LLM, critical_rates
 from horologe_experiments.orloj.workloads import build_row
 
@@ -33,6 +33,8 @@ WORSE = -0.01
 SHOWN = 0.8
 """Load of the figure, as a share of the critical rate."""
 LLM_SLOS = (1.5, 2.0, 3.0, 4.0, 5.0)
+TUNED_CASES = ("two-modal", "three-modal", "blenderbot-convAI")
+"""Cases that benchmarks/horologe_constants.py runs, with seeds that are not used here."""
 
 
 class TableLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,12 +43,13 @@ class TableLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     share: float
     """Share of the critical rate."""
     seeds: int
+    """Seeds of a row. With fewer than five, its margin is a mean instead of a lower limit."""
     bound_seeds: int
     """Seeds for which the best schedule and the bound are computed."""
     hidden_seeds: int
     """Seeds for which the bound for hidden execution times is computed."""
-    undecided_seeds: int = 0
-    """Seeds of a row where `horologe` is not worse on average, but the 95% limit does not exclude it."""
+    llm_seeds: int = 0
+    """Seeds of a row of the language model, whose finish rates vary more; 0: `seeds`."""
     searched: bool = False
     """Also run the other schedulers with settings searched for each row."""
 
@@ -93,7 +96,7 @@ class OrlojTables:
                 cost.requests += requests
                 cost.wall_s += wall_s
                 progress(len(rows) / len(tasks), f"{row['case']} x{row['slo_x_p99']:g} at {row['load']:g}")
-        facts = {"arrivals": f"{scene.requests} requests a run, 480 minutes of the Azure trace"}
+        facts = {"arrivals": f"{scene.requests} requests a run, 480 minutes of the Azure trace", **_mean_margins(rows)}
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, rows), cost=cost)
 
     def draw(self, findings: Findings) -> Figure:
@@ -126,11 +129,8 @@ def _simulate_row(task: tuple[int, TableLoad, int, int]) -> tuple[dict[str, Any]
     number, load, requests, seed = task
     line, begin = table_lines()[number], time.perf_counter()
     rate = load.share * critical_rates()[line.case]
-    seeds = [seed + offset for offset in range(load.seeds)]
+    seeds = [seed + offset for offset in range(load.seeds if line.table else load.llm_seeds or load.seeds)]
     finished = run_contest(line.build, rate, requests, seeds, load.searched)
-    if load.undecided_seeds > load.seeds and any(is_undecided(finished, lengths, WORSE) for lengths in (False, True)):
-        seeds = [seed + offset for offset in range(load.undecided_seeds)]
-        finished = run_contest(line.build, rate, requests, seeds, load.searched)
     workloads = [line.build(rate, requests, workload_seed) for workload_seed in seeds[: load.bound_seeds]]
     solutions = [solve(workload) for workload in workloads]
     best, bound = (
@@ -171,8 +171,22 @@ def _mean_hidden_bound(workloads: Sequence[Workload]) -> float | None:
     return round(float(np.mean([hidden_bound(workload) / workload.requests for workload in workloads])), 4)
 
 
+def _mean_margins(rows: list[dict[str, Any]]) -> dict[str, str]:
+    """Return mean margins of the cases that constants of `horologe` were chosen on, and of the other cases."""
+    shown = [row for row in rows if row["load"] == SHOWN]
+    groups = (
+        ("mean margin, cases that constants were chosen on", [row for row in shown if row["case"] in TUNED_CASES]),
+        ("mean margin, other cases", [row for row in shown if row["case"] not in TUNED_CASES]),
+    )
+    return {
+        name: ", ".join(f"{float(np.mean([row[field] for row in group])):+.4f}" for field in ("margin", "margin+"))
+        for name, group in groups
+        if group
+    }
+
+
 def _bars(scene: Scene, rows: list[dict[str, Any]]) -> list[Bar]:
-    """Return the bars. Rows of the language model count in the means, but not in the numbers of rows."""
+    """Return the bars. Rows of the language model count like the others."""
     bars = []
     for load in scene.loads:
         here = [row for row in rows if row["load"] == load.share]
@@ -181,7 +195,7 @@ def _bars(scene: Scene, rows: list[dict[str, Any]]) -> list[Bar]:
             bars += [
                 Bar(f"rows where another may finish {-WORSE:g} more, lengths {knowledge}, {at}", count, 0, "at most")
                 for knowledge, field in (("known", "margin+"), ("hidden", "margin"))
-                for count in [sum(row[field] <= WORSE for row in here if row["table"])]
+                for count in [sum(row[field] <= WORSE for row in here)]
             ]
             part = float(np.mean([row["horologe+"] for row in here]) / np.mean([row["bound"] for row in here]))
             bars.append(Bar(f"part of the clairvoyant bound, lengths known, {at}", round(part, 4), 0.95))

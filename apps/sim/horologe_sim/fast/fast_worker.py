@@ -45,6 +45,9 @@ class FastClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Time after the SLO until a client gets its final answer. Late outputs are sent until then."""
     turn_ns: int = us(50)
     """Duration of a turn of the controller. A message that arrives meanwhile is handled in the next turn."""
+    charge_decisions: bool = False
+    """Lengthen each turn by the processor time that the controller took for it on this machine. The results then differ
+    from run to run."""
     controller: ControllerSettings = ControllerSettings()
 
 

@@ -7,6 +7,7 @@ action is one event, so that an hour at thousands of requests per second takes m
 from __future__ import annotations
 
 import heapq
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,8 @@ class FastWorld:
         self._pages = pages or [setting.pages] * len(self._installed)
         self.devices: dict[str, FastDevice] = {}
         """Connected devices by address. Those of the start have the incarnation 1."""
+        if setting.charge_decisions:
+            clock = clock or time.thread_time_ns
         self._core: Core = TimedCore(self.controller, clock) if clock else self.controller
         self._host = CoreHost([*neighbours, self._core], lambda: self.now_ns, NoTransport(), raise_fault)
         self._host.observer = observer
@@ -144,9 +147,11 @@ class FastWorld:
                 self._run_turn()
 
     def _run_turn(self) -> None:
-        host = self._host
+        host, setting, spent_ns = self._host, self.setting, self.controller_ns
         host.run_turn()
-        self._free_ns = self.now_ns + self.setting.turn_ns
+        self._free_ns = self.now_ns + setting.turn_ns
+        if setting.charge_decisions:
+            self._free_ns += self.controller_ns - spent_ns
         self._wake_ns = max(host.wakeup_ns(), self._free_ns)
 
     def _to_client(self, message: Any, buffers: Sequence[Buffer]) -> None:

@@ -52,7 +52,6 @@ class AcceptLimit:
             case zmq.EVENT_ACCEPTED:
                 self._accepted.add(descriptor)
                 if not self.dropping and len(self._accepted) >= self._limit:
-                    log.warning("no connection accepted", reason="too many connections", limit=self._limit)
                     self._set_dropping(True)
 
     def stop_accepting(self) -> None:
@@ -73,9 +72,12 @@ class AcceptLimit:
 
     def _set_dropping(self, dropping: bool) -> None:
         self.dropping = dropping
-        for listener in self._listeners:
-            with suppress(OSError):  # another system than Linux
-                if dropping:
-                    listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, DROP_ALL_PROGRAM)
-                else:
-                    listener.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+        option, value = (SO_ATTACH_FILTER, DROP_ALL_PROGRAM) if dropping else (SO_DETACH_FILTER, 0)
+        try:
+            for listener in self._listeners:
+                listener.setsockopt(socket.SOL_SOCKET, option, value)
+        except OSError as error:  # another system than Linux, or a container that may not
+            log.warning("connections cannot be limited", limit=self._limit, reason=error.strerror)
+        else:
+            if dropping:
+                log.warning("no connection accepted", reason="too many connections", limit=self._limit)

@@ -144,11 +144,21 @@ class RuntimeDistributions:
         return slowed
 
     def mean_batch_ns(self, requests: Sequence[Request], size: int) -> float:
-        """Return the mean duration of a batch of these requests; 0 if one of them has several rows."""
-        if any(request.rows > 1 for request in requests):
-            return 0.0
-        row = self.longest_row(tuple(sorted([self.kind_of(one.application, one.length) for one in requests])))
-        return self.base_ns + self.scale(size) * row.mean_ns
+        """Return the mean duration of a batch of these requests."""
+        return self.base_ns + self.scale(size) * self.longest_row(self.kinds_of_rows(requests)).mean_ns
+
+    def kinds_of_rows(self, requests: Sequence[Request]) -> tuple[int, ...]:
+        """Return the kind of each row of the requests, ascending."""
+        kind_of = self.kind_of
+        return tuple(sorted([kind_of(one.application, one.length) for one in requests for _ in range(one.rows)]))
+
+    def least_exec_ns(self, request: Request) -> int:
+        """Return the time that all but 1% of the requests of this kind take at least, alone (`HOPELESS_QUANTILE`)."""
+        least_ns = self.least_ns[self.kind_of(request.application, request.length)]
+        if request.rows == 1:
+            return least_ns
+        scale = self.scale(request.spec.compiled_batch_size(request.rows))
+        return int(self.base_ns + scale * (least_ns - self.base_ns))
 
     def kind_of(self, application: str, length: int) -> int:
         """Return the most specific kind for a request: its own bucket of lengths, or the nearest above."""

@@ -129,7 +129,7 @@ class Horologe(SchedulingPolicy):
         if not queue.rows or (estimate := share.estimates.get(queue.model)) is None:
             return None
         distributions = self._distributions.get(queue.model)
-        if distributions is not None and queue.rows == len(queue):
+        if distributions is not None:
             slowness = max(share.slowness(now_ns), share.dynamic_pace.slowness(now_ns))
             return self._dynamic_strategy(start_ns, queue, distributions.slowed(slowness))
         strategy = self._static_strategy(now_ns, start_ns, queue, estimate)
@@ -187,7 +187,7 @@ class Horologe(SchedulingPolicy):
     def rank_bound(self, queue: ModelQueue) -> Rank | None:
         """Return a lower bound of the rank of any batch that a dynamic queue allows."""
         distributions = self._distributions.get(queue.model)
-        if distributions is None or queue.rows > len(queue):
+        if distributions is None:
             return None
         derived = dynamic_queue(queue, distributions)
         advance_ns, bound = derived.bound
@@ -240,7 +240,7 @@ class Horologe(SchedulingPolicy):
         distributions = cluster.distributions.get(request.model)
         if distributions is None:
             return cluster.request_exec_ns(now_ns, request)
-        return distributions.least_ns[distributions.kind_of(request.application, request.length)]
+        return distributions.least_exec_ns(request)
 
     def is_dynamic(self, model: str, cluster: Cluster) -> bool:
         """Return whether distributions of the model's execution times are known."""

@@ -68,7 +68,7 @@ class Eligible(NamedTuple):
 class QueuedRequests:
     """Requests of a model in order of their deadlines, and what any choice of a batch from them needs."""
 
-    __slots__ = ("deadlines_ns", "distributions", "eligible", "kinds", "sizes")
+    __slots__ = ("deadlines_ns", "distributions", "eligible", "kinds", "rows", "sizes")
 
     def __init__(
         self,
@@ -76,17 +76,53 @@ class QueuedRequests:
         kinds: Sequence[int],
         sizes: Sequence[int],
         distributions: RuntimeDistributions,
+        rows: Sequence[int] | None = None,
     ) -> None:
-        """`deadlines_ns` (n,), ascending, and `kinds` (n,) describe the requests. `sizes`, ascending, can be run."""
+        """Describe n requests by `deadlines_ns` (n,), ascending, `kinds` (n,), and `rows` (n,); None: one row each.
+
+        `sizes`, ascending, can be run.
+        """
         self.deadlines_ns = deadlines_ns
         self.kinds = kinds
+        self.rows = rows
         self.sizes = sizes
         self.distributions = distributions
         self.eligible: list[Eligible] = []
         for longest in sorted(set(kinds)):
             places = [place for place, kind in enumerate(kinds) if kind <= longest]
             deadlines = deadlines_ns if len(places) == len(kinds) else [deadlines_ns[place] for place in places]
-            self.eligible.append(Eligible(longest, places, deadlines, _fillable(sizes, len(places))))
+            self.eligible.append(Eligible(longest, places, deadlines, self._fillable(places)))
+
+    def _fillable(self, places: Sequence[int]) -> Sequence[int]:
+        """Return the sizes, ascending, that the requests at `places` can make a batch of.
+
+        A size that they fill at most half is left out, unless it is the smallest, or a request needs it.
+        """
+        sizes, rows = self.sizes, self.rows
+        if rows is None:
+            return sizes[: max(1, bisect_left(sizes, 2 * len(places)))]
+        counts = [rows[place] for place in places]
+        return sizes[: max(1, bisect_left(sizes, 2 * sum(counts)), bisect_left(sizes, max(counts)) + 1)]
+
+    def pack_rows(self, places: Sequence[int], size: int) -> Sequence[int]:
+        """Return the first of `places` that fit into a batch of `size` together; none if it stays half empty.
+
+        It may stay so if it is the smallest size, or if no smaller one holds its largest request.
+        """
+        rows = self.rows
+        if rows is None:
+            chosen, filled, most = places[:size], min(size, len(places)), 1
+        else:
+            chosen, filled, most = _first_fitting(places, rows, size)
+        needed = bool(chosen) and self.sizes[bisect_left(self.sizes, most)] == size
+        return chosen if 2 * filled > size or needed else ()
+
+    def kinds_of_rows(self, places: Sequence[int]) -> tuple[int, ...]:
+        """Return the kind of each row of the requests at `places`, ascending."""
+        kinds, rows = self.kinds, self.rows
+        if rows is None:
+            return tuple(sorted([kinds[place] for place in places]))
+        return tuple(sorted([kinds[place] for place in places for _ in range(rows[place])]))
 
     def fastest_batches(self) -> list[tuple[int, float]]:
         """Return (first deadline, requests per ns) of ideal batches, one for each queued kind.
@@ -130,12 +166,19 @@ def choose_batch(start_ns: int, queued: QueuedRequests) -> BatchChoice | None:
     return BatchChoice(tuple(chosen.places), chosen.size, expected_ns, least_ns, in_time, until_ns)
 
 
-def _fillable(sizes: Sequence[int], count: int) -> Sequence[int]:
-    """Return the sizes, ascending, that `count` requests can make a batch of.
-
-    A size that they fill at most half is left out, unless it is the smallest.
-    """
-    return sizes[: max(1, bisect_left(sizes, 2 * count))]
+def _first_fitting(places: Sequence[int], rows: Sequence[int], size: int) -> tuple[list[int], int, int]:
+    """Return the first of `places` that fit into `size` rows together, their rows, and the most rows of one."""
+    chosen: list[int] = []
+    filled = most = 0
+    for place in places:
+        count = rows[place]
+        if filled + count <= size:
+            chosen.append(place)
+            filled += count
+            most = max(most, count)
+            if filled == size:
+                break
+    return chosen, filled, most
 
 
 def _in_time(begin_ns: int, queued: QueuedRequests) -> list[tuple[Sequence[int], int]]:
@@ -144,16 +187,15 @@ def _in_time(begin_ns: int, queued: QueuedRequests) -> list[tuple[Sequence[int],
     A candidate holds only requests no longer than its kind. A size is left out if a smaller one holds them all.
     `begin_ns`: when the part of the batch ends that does not depend on its rows.
     """
-    needed_ns, smallest = queued.distributions.needed_ns, queued.sizes[0]
+    needed_ns = queued.distributions.needed_ns
     batches: list[tuple[Sequence[int], int]] = []
     for longest, places, deadlines_ns, sizes in queued.eligible:
-        count = len(places)
         for size in sizes:
-            least, previous = (size // 2 + 1 if size > smallest else 1), -1
+            previous = -1
             for row_ns in needed_ns(longest, size):
                 first = bisect_left(deadlines_ns, begin_ns + row_ns)
-                if first != previous and count - first >= least:
-                    batches.append((places[first : first + size], size))
+                if first != previous and (chosen := queued.pack_rows(places[first:], size)):
+                    batches.append((chosen, size))
                 previous = first
     return batches
 
@@ -187,9 +229,10 @@ def _candidates(
     base_ns, row_mean_ns = distributions.base_ns, distributions.row_mean_ns
     candidates = []
     for number, (places, size) in enumerate(batches):
-        rows = sorted([kinds[place] for place in places])
-        limit = sum([urgency[kind] for kind in rows]) / (base_ns + distributions.scale(size) * row_mean_ns[rows[-1]])
-        candidates.append(Candidate(-LIMIT_MARGIN * limit, number, places, size, tuple(rows)))
+        rows = queued.kinds_of_rows(places)
+        value = sum([urgency[kinds[place]] for place in places])
+        limit = value / (base_ns + distributions.scale(size) * row_mean_ns[rows[-1]])
+        candidates.append(Candidate(-LIMIT_MARGIN * limit, number, places, size, rows))
     candidates.sort()
     return candidates
 
@@ -225,6 +268,7 @@ class DynamicQueue:
             [distributions.kind_of(request.application, request.length) for request in requests],
             queue.spec.batch_sizes,
             distributions,
+            None if queue.rows == len(queue) else [request.rows for request in requests],
         )
         self.fastest = self.queued.fastest_batches()
         self.bound: tuple[float, Rank] = 0.0, (0, 0, 0)

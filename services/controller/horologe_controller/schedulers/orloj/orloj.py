@@ -166,6 +166,5 @@ def batch_quantile_ns(distributions: RuntimeDistributions, requests: Sequence[Re
 
     With the mean instead, every other batch would be followed by one that was sent while it still ran.
     """
-    kinds = sorted([distributions.kind_of(request.application, request.length) for request in requests])
-    row_ns = distributions.longest_row(tuple(kinds)).high_ns
+    row_ns = distributions.longest_row(distributions.kinds_of_rows(requests)).high_ns
     return int(distributions.base_ns + distributions.scale(size) * row_ns)
