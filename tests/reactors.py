@@ -11,13 +11,15 @@ import pytest
 import zmq
 
 from horologe_common.core.protocol import Out
+from horologe_common.transport.keys import load_keys
 from horologe_common.transport.links import Links
 from horologe_common.transport.reactor import Reactor
 from horologe_common.transport.sockets import LinkSettings
-from horologe_common.wire import AnyMessage, Ping, Pong, Predict
+from horologe_common.wire import AnyMessage, Envelope, Ping, Pong, Predict, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from horologe_common.core.protocol import Buffer
 
@@ -132,3 +134,34 @@ def start() -> Iterator[Any]:
 
 def _fail(*_: Any, **__: Any) -> None:
     raise zmq.ZMQError(zmq.ENOTSOCK)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Any]:
+    """A raw DEALER at `endpoint`, with keys if given."""
+    context = zmq.Context()
+    sockets = []
+
+    def connect(endpoint: str, keys: Path | None = None, holder: str = "clients/client") -> zmq.Socket[bytes]:
+        sock = context.socket(zmq.DEALER)
+        sock.setsockopt(zmq.LINGER, 0)
+        sock.setsockopt(zmq.RCVTIMEO, 5000)
+        if keys:
+            sock.curve_serverkey = load_keys(keys / "service" / "service.key_secret")[0]
+            sock.curve_publickey, sock.curve_secretkey = load_keys(keys / f"{holder}.key_secret")
+        sock.connect(endpoint)
+        sockets.append(sock)
+        return sock
+
+    yield connect
+    for sock in sockets:
+        sock.close()
+    context.term()
+
+
+def packet(*messages: AnyMessage) -> bytes:
+    return encode([Envelope("", "", list(messages))])
+
+
+def reply(sock: zmq.Socket[bytes]) -> Any:
+    return decode(sock.recv_multipart()[0])[0].messages[0]
