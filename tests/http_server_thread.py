@@ -7,6 +7,8 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+import httpx
+import pytest
 import uvloop
 
 from fake_gateway import FakeGateway
@@ -15,7 +17,7 @@ from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator
 
     from horologe_frontend.auth import BearerKeys
 
@@ -106,3 +108,61 @@ def _receive(sock: socket.socket) -> bytes:
     if not data:
         raise ConnectionError("closed")
     return data
+
+
+GOOD = b'{"inputs":[{"name":"in","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'
+
+
+def request(model: str = "echo", body: bytes = GOOD, extra: str = "", version: str = "1.1") -> bytes:
+    head = f"POST /v2/models/{model}/infer HTTP/{version}\r\nHost: x\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
+    return head.encode() + body
+
+
+@pytest.fixture
+def http() -> Iterator[HttpServerThread]:
+    with HttpServerThread() as http:
+        yield http
+
+
+def check_infer(http: HttpServerThread) -> None:
+    response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=GOOD)
+    assert response.status_code == 200, response.text
+    assert response.json()["outputs"][0]["data"] == [1, 2, 3, 4]
+
+
+def is_closed(sock: socket.socket) -> bool:
+    """Read to the end. Return True when the server has closed the connection."""
+    try:
+        while sock.recv(65536):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def flood(sock: socket.socket, data: bytes, times: int, pause: float = 0) -> None:
+    for _ in range(times):
+        sock.sendall(data)
+        threading.Event().wait(pause)
+
+
+def read_response_once(sock: socket.socket, body: bool) -> tuple[int, dict[str, str], bytes]:
+    """Read a response byte by byte, so that a pipelined response behind it stays unread."""
+    data = b""
+    while not data.endswith(b"\r\n\r\n"):
+        data += sock.recv(1)
+    lines = data.decode().strip().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+    rest = b""
+    while body and len(rest) < int(headers["content-length"]):
+        rest += sock.recv(1)
+    return int(lines[0].split()[1]), headers, rest
+
+
+def wait_for_infer(http: HttpServerThread) -> None:
+    """Retry until the server has noticed the closed connections."""
+    for _ in range(100):
+        response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=GOOD)
+        if response.status_code == 200:
+            return
+    raise AssertionError(response.text)

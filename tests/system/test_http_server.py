@@ -13,47 +13,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horologe_frontend.auth import read_keys
-from http_server_thread import HttpServerThread, read_response
+from http_server_thread import (
+    GOOD,
+    HttpServerThread,
+    check_infer,
+    http,
+    is_closed,
+    read_response,
+    read_response_once,
+    request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-GOOD = b'{"inputs":[{"name":"in","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'
 MS = 1_000_000
 
-
-def request(model: str = "echo", body: bytes = GOOD, extra: str = "", version: str = "1.1") -> bytes:
-    head = f"POST /v2/models/{model}/infer HTTP/{version}\r\nHost: x\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
-    return head.encode() + body
-
-
-@pytest.fixture
-def http() -> Iterator[HttpServerThread]:
-    with HttpServerThread() as http:
-        yield http
-
-
-def check_infer(http: HttpServerThread) -> None:
-    response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=GOOD)
-    assert response.status_code == 200, response.text
-    assert response.json()["outputs"][0]["data"] == [1, 2, 3, 4]
-
-
-def is_closed(sock: socket.socket) -> bool:
-    """Read to the end. Return True when the server has closed the connection."""
-    try:
-        while sock.recv(65536):
-            pass
-    except ConnectionResetError:
-        pass
-    return True
-
-
-def flood(sock: socket.socket, data: bytes, times: int, pause: float = 0) -> None:
-    for _ in range(times):
-        sock.sendall(data)
-        threading.Event().wait(pause)
+__all__ = ["http"]
 
 
 def test_httpx_client(http: HttpServerThread) -> None:
@@ -76,19 +53,6 @@ def test_head_has_no_body(http: HttpServerThread) -> None:
         status, headers, _ = read_response_once(sock, body=False)
         assert (status, headers["content-length"]) == (200, headers["content-length"])
         assert read_response(sock)[0] == 200
-
-
-def read_response_once(sock: socket.socket, body: bool) -> tuple[int, dict[str, str], bytes]:
-    """Read a response byte by byte, so that a pipelined response behind it stays unread."""
-    data = b""
-    while not data.endswith(b"\r\n\r\n"):
-        data += sock.recv(1)
-    lines = data.decode().strip().split("\r\n")
-    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
-    rest = b""
-    while body and len(rest) < int(headers["content-length"]):
-        rest += sock.recv(1)
-    return int(lines[0].split()[1]), headers, rest
 
 
 def test_pipelined_requests_are_answered_in_order(http: HttpServerThread) -> None:
@@ -184,176 +148,6 @@ client.close()
 """
     done = subprocess.run([sys.executable, "-c", code, http.address, str(tensors)], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
-
-
-def test_body_over_the_limit_is_refused_unread() -> None:
-    with HttpServerThread(body_limit_bytes=100_000) as http:
-        with http.connect() as sock:
-            sock.sendall(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 90000000000\r\n\r\n")
-            status, _, body = read_response(sock)
-            assert status == 413
-            assert b"at most 100000" in body
-        response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=bytes(3_000_000))
-        assert response.status_code == 413
-        with http.connect() as sock:
-            sock.sendall(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-            sock.sendall(b"%x\r\n%s\r\n" % (150_000, bytes(150_000)))
-            assert read_response(sock)[0] == 413
-        check_infer(http)
-
-
-def test_bytes_of_all_bodies_are_bounded() -> None:
-    with HttpServerThread(held_limit_bytes=1000) as http:
-        response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=bytes(1001))
-        assert (response.status_code, response.headers["horologe-status"]) == (503, "REFUSED")
-        check_infer(http)
-
-
-@pytest.mark.parametrize("filler", [b"x" * 80_000, b"X: " + b"y" * 80_000, b"X: y\r\n" * 15_000])
-def test_headers_over_the_limit(http: HttpServerThread, filler: bytes) -> None:
-    with http.connect() as sock:
-        sock.sendall(b"GET /v2 HTTP/1.1\r\n" + filler)
-        assert read_response(sock)[0] in (400, 431)
-        assert is_closed(sock)
-    with http.connect() as sock:
-        sock.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 70_000 + b"\r\n\r\n")
-        assert read_response(sock)[0] == 431
-    check_infer(http)
-
-
-def test_endless_header_closes_the_connection(http: HttpServerThread) -> None:
-    with http.connect() as sock:
-        sock.sendall(b"GET /v2 HTTP/1.1\r\nX: ")
-        with pytest.raises(ConnectionError):
-            flood(sock, b"y" * 100_000, times=100, pause=0.05)
-    check_infer(http)
-
-
-@pytest.mark.parametrize(
-    "junk",
-    [
-        b"\x00\x01\x02\r\n\r\n",
-        b"GET\r\n\r\n",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03",
-        b"GET /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"POST /v2 HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-        b"POST /v2 HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello",
-        b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"GET \xff\xfe HTTP/1.1\r\n\r\n",
-        b"GET /v2 HTTP/1.1\r\nbad header\r\n\r\n",
-        b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
-    ],
-)
-def test_malformed_http_gets_an_error(http: HttpServerThread, junk: bytes) -> None:
-    with http.connect() as sock:
-        sock.sendall(junk)
-        try:
-            assert 400 <= read_response(sock)[0] < 600
-            sock.shutdown(socket.SHUT_WR)
-        except ConnectionError:
-            pass
-        assert is_closed(sock)
-    check_infer(http)
-
-
-def test_slow_clients_time_out() -> None:
-    with HttpServerThread(header_timeout_ns=150 * MS, body_timeout_ns=150 * MS, idle_timeout_ns=1000 * MS) as http:
-        for start in (b"GET /v2 HT", request()[:-5], b"POST /v2 HTTP/1.1\r\nHost: x\r\nX: y\r\n"):
-            with http.connect() as sock:
-                sock.sendall(start)
-                assert read_response(sock)[0] == 408
-                sock.shutdown(socket.SHUT_WR)
-                assert is_closed(sock)
-        with http.connect() as sock:
-            assert is_closed(sock)
-        with http.connect() as sock:
-            sock.sendall(request())
-            assert read_response(sock)[0] == 200
-            assert is_closed(sock)
-        check_infer(http)
-
-
-def test_client_that_does_not_read_is_disconnected() -> None:
-    body = json.dumps({"inputs": [{"name": "in", "shape": [400_000], "datatype": "UINT8", "data": [7] * 400_000}]})
-    with HttpServerThread(write_timeout_ns=200 * MS) as http, http.connect() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        with pytest.raises(ConnectionError):
-            flood(sock, request("huge", body.encode()), times=200)
-        assert len(http.gateway.predicts) < 50
-
-
-def test_disconnect_cancels_the_request(http: HttpServerThread) -> None:
-    with http.connect() as sock:
-        sock.sendall(request("slow"))
-        http.wait(lambda: len(http.gateway.predicts) == 1)
-    http.wait(lambda: http.gateway.cancelled == 1)
-    http.wait(lambda: http.server.limits.total.requests == 0)
-    check_infer(http)
-
-
-def test_requests_in_flight_are_bounded() -> None:
-    with HttpServerThread(max_requests=2, client_share=1.0) as http:
-        socks = [http.connect() for _ in range(2)]
-        for sock in socks:
-            sock.sendall(request("slow"))
-        http.wait(lambda: len(http.gateway.predicts) == 2)
-        response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=GOOD)
-        assert response.status_code == 503
-        assert response.headers["retry-after"] == "1"
-        http.release_slow()
-        for sock in socks:
-            assert read_response(sock)[0] == 200
-            sock.close()
-        check_infer(http)
-
-
-def test_connections_are_bounded() -> None:
-    with HttpServerThread(max_connections=2, client_share=1.0) as http:
-        socks = [http.connect() for _ in range(2)]
-        for sock in socks:
-            sock.sendall(request())
-            assert read_response(sock)[0] == 200
-        with http.connect() as third:
-            third.sendall(request())
-            assert read_response(third)[0] == 503
-            assert is_closed(third)
-        for sock in socks:
-            sock.close()
-        http.wait(lambda: True)
-        wait_for_infer(http)
-
-
-def test_one_client_cannot_take_all_connections() -> None:
-    with HttpServerThread(max_connections=4) as http:
-        host, _, port = http.address.rpartition(":")
-        socks = [http.connect() for _ in range(3)]
-        assert read_response(socks[2])[0] == 503
-        with socket.create_connection((host, int(port)), 10, ("127.0.0.2", 0)) as other:
-            other.sendall(request())
-            assert read_response(other)[0] == 200
-        for sock in socks:
-            sock.close()
-
-
-def test_a_read_of_tiny_requests_does_not_delay_another_client(http: HttpServerThread) -> None:
-    host, _, port = http.address.rpartition(":")
-    tiny = b"GET /v2/models/x%d HTTP/1.1\r\n\r\n"
-    with http.connect() as sock, socket.create_connection((host, int(port)), 10, ("127.0.0.2", 0)) as other:
-        sock.sendall(b"".join(tiny % number for number in range(60)) * 20)
-        other.sendall(request())
-        assert read_response(other)[0] == 200
-        assert read_response_once(sock, True)[0] == 404
-
-
-def wait_for_infer(http: HttpServerThread) -> None:
-    """Retry until the server has noticed the closed connections."""
-    for _ in range(100):
-        response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=GOOD)
-        if response.status_code == 200:
-            return
-    raise AssertionError(response.text)
 
 
 def test_stop_finishes_requests_in_flight(http: HttpServerThread) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
@@ -21,75 +19,14 @@ from horologe_common.wire import (
     TracedRequest,
     UseScheduler,
 )
-from horologe_tuner.core.rehearsal.comparison import choose_candidate, gain_of
 from horologe_tuner.core.rehearsal.rehearsals import DEFAULT, LEAST_REQUESTS, NEW_REQUESTS
-from horologe_tuner.core.rehearsal.traffic_window import TrafficWindow
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.core.tuner_status import JournalEntry
 from horologe_tuner.settings import TunerSettings
+from rehearsal_scores import scores_of
 
 CONTROLLER = "controller/0#1"
-SENT = (100,) * 19
 STATE = SchedulingState({"scheduler": "horologe"}, (ScheduledModel(a_report(a_spec("m"))),), (ScheduledShare(64),))
-
-
-def scores_of(sent_each: tuple[int, ...] = SENT, cpu_s: float = 0.0, **in_time: Any) -> RehearsalScores:
-    """Return scores. An int stands for as many in each block."""
-    blocks = {
-        name: (value,) * len(sent_each) if isinstance(value, int) else tuple(value) for name, value in in_time.items()
-    }
-    return RehearsalScores(sent_each, blocks, cpu_s)
-
-
-def choose(scores: RehearsalScores, current: str = "horologe") -> str:
-    """Return the choice if the rehearsal before had the same scores."""
-    return choose_candidate(scores, scores, current, "horologe")
-
-
-def test_a_clear_gain_changes_the_scheduler() -> None:
-    assert choose(scores_of(horologe=90, edf=92, orloj=95)) == "orloj"
-
-
-def test_a_gain_that_the_rehearsal_before_did_not_show_does_not() -> None:
-    scores = scores_of(horologe=90, orloj=95, edf=92)
-    assert choose_candidate(scores, RehearsalScores(), "horologe", "horologe") == "horologe"
-    assert choose_candidate(scores, scores_of(horologe=90, orloj=90), "horologe", "horologe") == "horologe"
-    assert choose_candidate(scores, scores_of(horologe=90, orloj=90, edf=91), "horologe", "horologe") == "edf"
-
-
-def test_a_small_gain_does_not() -> None:
-    assert choose(scores_of((1000,) * 19, horologe=900, orloj=909)) == "horologe"
-
-
-def test_a_gain_that_one_block_explains_does_not() -> None:
-    lucky = [90] * 18 + [90 + 60]
-    scores = scores_of((200,) * 19, horologe=90, orloj=lucky)
-    gain = gain_of(scores, "orloj", "horologe")
-    assert gain.mean > 0.01
-    assert gain.error == pytest.approx(gain.mean)
-    assert choose(scores) == "horologe"
-
-
-def test_the_default_returns_when_another_scheduler_is_hardly_better() -> None:
-    keeps = scores_of((1000,) * 19, horologe=900, orloj=905)
-    assert choose(keeps, "orloj") == "orloj"
-    hardly = scores_of((1000,) * 19, horologe=900, orloj=902)
-    assert choose(hardly, "orloj") == "horologe"
-    third = scores_of((1000,) * 19, horologe=900, orloj=902, edf=950)
-    assert choose(third, "orloj") == "edf"
-
-
-def test_the_window_is_bounded_by_time_and_number() -> None:
-    window = TrafficWindow(s(10), 100)
-    rows = tuple(TracedRequest(number % 2, ms(number), ms(50)) for number in range(200))
-    window.add(RequestTrace(("a/1", "b/1"), rows))
-    assert len(window) == 100
-    assert [request.arrival_ns for request in window.trace(("b/1",)).requests[:2]] == [ms(101), ms(103)]
-    window.add(RequestTrace(("c/1",), (TracedRequest(0, s(10) + ms(150), ms(50)),)))
-    assert len(window) == 51
-    assert window.models()[-1] == "c/1"
-    window.add(RequestTrace((), (), left_out=1))
-    assert len(window) == 0
 
 
 class Bench:
@@ -191,14 +128,6 @@ def test_scores_change_the_scheduler_and_the_reason_is_logged() -> None:
     status = bench.tuner.describe(bench.now_ns).rehearsal
     assert status is not None
     assert (status.scheduler, status.served) == ("horologe", {"horologe": 0.95, "orloj": 0.95})
-
-
-def test_a_gain_that_the_recent_requests_contradict_does_not_count() -> None:
-    before, after = [950] * 13, [890] * 6
-    scores = scores_of((1000,) * 19, horologe=900, orloj=before + after)
-    assert gain_of(scores, "orloj", "horologe").is_clear
-    assert choose(scores) == "horologe"
-    assert choose(scores, "orloj") == "horologe"
 
 
 def test_the_default_returns_at_once_when_the_traffic_is_not_the_rehearsed_one() -> None:
