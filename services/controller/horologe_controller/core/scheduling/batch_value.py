@@ -104,16 +104,16 @@ class QueuedRequests:
         counts = [rows[place] for place in places]
         return sizes[: max(1, bisect_left(sizes, 2 * sum(counts)), bisect_left(sizes, max(counts)) + 1)]
 
-    def pack_rows(self, places: Sequence[int], size: int) -> Sequence[int]:
-        """Return the first of `places` that fit into a batch of `size` together; none if it stays half empty.
+    def pack_rows(self, places: Sequence[int], first: int, size: int) -> Sequence[int]:
+        """Return those of `places`, from index `first` on, that fit into a batch of `size`; none if it is half empty.
 
-        It may stay so if it is the smallest size, or if no smaller one holds its largest request.
+        It may be half empty if it is the smallest size, or if no smaller one holds its largest request.
         """
         rows = self.rows
         if rows is None:
-            chosen, filled, most = places[:size], min(size, len(places)), 1
-        else:
-            chosen, filled, most = _first_fitting(places, rows, size)
+            count = len(places) - first
+            return places[first : first + size] if 2 * count > size or (count and size == self.sizes[0]) else ()
+        chosen, filled, most = _first_fitting(places[first:], rows, size)
         needed = bool(chosen) and self.sizes[bisect_left(self.sizes, most)] == size
         return chosen if 2 * filled > size or needed else ()
 
@@ -194,7 +194,7 @@ def _in_time(begin_ns: int, queued: QueuedRequests) -> list[tuple[Sequence[int],
             previous = -1
             for row_ns in needed_ns(longest, size):
                 first = bisect_left(deadlines_ns, begin_ns + row_ns)
-                if first != previous and (chosen := queued.pack_rows(places[first:], size)):
+                if first != previous and (chosen := queued.pack_rows(places, first, size)):
                     batches.append((chosen, size))
                 previous = first
     return batches
