@@ -203,7 +203,9 @@ def _side(name: str, goodput: float, p50_ms: float, p99_ms: float) -> dict[str, 
 def _median_row(scheduler: str, load: float, runs: list[dict[str, Any]]) -> dict[str, Any]:
     runs = [run for run in runs if (run["scheduler"], run["load"]) == (scheduler, load)]
     fields = [f"{side}_{field}" for field in ("goodput", "p50_ms", "p99_ms") for side in ("live", "sim")]
-    return {"scheduler": scheduler, "load": load} | {field: round(statistics.median(run[field] for run in runs), 3) for field in fields}
+    return {"scheduler": scheduler, "load": load} | {
+        field: round(statistics.median(run[field] for run in runs), 3) for field in fields
+    }
 
 
 def _bars(rows: list[dict[str, Any]]) -> list[Bar]:
