@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from time import monotonic, monotonic_ns
 from typing import Any
 
@@ -117,6 +119,21 @@ def test_a_protocol_error_ends_the_connection() -> None:
     for _ in range(10):
         door.server.reads.resume()
     assert transport.is_aborted
+
+
+def test_a_connection_that_is_lost_is_freed_without_a_garbage_collection() -> None:
+    door = Door()
+    connection, _ = door.connect()
+    connection.data_received(packet(predict(1)))
+    door.turn()
+    freed = weakref.ref(connection)
+    gc.disable()
+    try:
+        connection.connection_lost(None)
+        del connection
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_only_a_client_that_has_sent_a_message_is_reported_as_lost() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -139,6 +142,30 @@ def test_clients_take_turns_and_calls_of_one_client_keep_their_order(monkeypatch
 
     asyncio.run(scenario())
     assert calls == ["a0", "b0", "a1", "a2"]
+
+
+class LargeBody:
+    """An argument that a test can hold weakly."""
+
+
+def test_the_arguments_of_a_call_that_fails_are_freed_without_a_garbage_collection() -> None:
+    def fail(body: LargeBody) -> None:
+        raise ValueError(body)
+
+    async def scenario() -> bool:
+        turns, body = FairTurns(), LargeBody()
+        freed = weakref.ref(body)
+        turns.defer("a", lambda: None)
+        with contextlib.suppress(ValueError):
+            await turns.in_turn("a", fail, body)
+        del body
+        return freed() is None
+
+    gc.disable()
+    try:
+        assert asyncio.run(scenario())
+    finally:
+        gc.enable()
 
 
 def test_a_client_rests_after_a_long_call_while_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:

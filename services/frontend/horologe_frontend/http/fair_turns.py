@@ -91,7 +91,10 @@ class FairTurns:
             return self.run(client, function, *arguments)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.defer(client, partial(_complete, future, function, arguments))
-        return await future
+        try:
+            return await future
+        finally:
+            del future  # else a cycle of it, its exception and this frame would keep the arguments, bodies of requests
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -132,3 +135,5 @@ def _complete(future: asyncio.Future[T], function: Callable[..., T], arguments: 
         future.set_result(function(*arguments))
     except Exception as error:
         future.set_exception(error)
+    finally:
+        del future  # as in `in_turn`

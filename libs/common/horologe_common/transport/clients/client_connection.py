@@ -95,6 +95,7 @@ class ClientConnection(asyncio.Protocol):
         self.packets.clear()
         self.arrivals.clear()
         self._server.remove(self)
+        del self.route  # it holds this object: a cycle that only the garbage collector would free
 
     def data_received(self, data: bytes) -> None:
         """Part of `asyncio.Protocol`."""
