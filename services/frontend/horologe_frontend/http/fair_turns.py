@@ -90,11 +90,11 @@ class FairTurns:
         if self.is_open(client):
             return self.run(client, function, *arguments)
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.defer(client, partial(_complete, future, function, arguments))
+        self.defer(client, partial(_complete, [future], function, arguments))
         try:
             return await future
         finally:
-            del future  # else a cycle of it, its exception and this frame would keep the arguments, bodies of requests
+            del future  # see `_complete`
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -128,7 +128,13 @@ class FairTurns:
         self._schedule()
 
 
-def _complete(future: asyncio.Future[T], function: Callable[..., T], arguments: tuple[Any, ...]) -> None:
+def _complete(waiting: list[asyncio.Future[T]], function: Callable[..., T], arguments: tuple[Any, ...]) -> None:
+    """Call the function for the future in the list, and remove it from there.
+
+    An exception holds the frames that it has passed, and the future holds the exception. If a frame held the future,
+    this cycle would keep the arguments, such as bodies of requests, until the next garbage collection.
+    """
+    future = waiting.pop()
     if future.done():
         return
     try:
@@ -136,4 +142,4 @@ def _complete(future: asyncio.Future[T], function: Callable[..., T], arguments: 
     except Exception as error:
         future.set_exception(error)
     finally:
-        del future  # as in `in_turn`
+        del future
