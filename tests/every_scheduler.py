@@ -25,7 +25,7 @@ names = pytest.mark.parametrize("name", [name for name in NAMES if name not in L
 @pytest.fixture(autouse=True, scope="module")
 def contributing_example() -> Iterator[None]:
     """Register the policy that CONTRIBUTING.md shows."""
-    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
     code = textwrap.dedent(
         re.findall(r"^ *```python\n(.*?)^ *```", text.split("## Add a scheduler")[1], re.M | re.S)[0]
     )
