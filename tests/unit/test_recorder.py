@@ -39,6 +39,7 @@ from horologe_common.recording.snapshot import (
     strip_tensors,
 )
 from horologe_common.service.settings import SettingsError
+from horologe_common.status import Status
 from horologe_common.transport import keys
 from horologe_common.wire import Infer, Ping, Pong, Predict, Register, Share, Submit, Tensor
 from horologe_controller.core.controller import Controller
@@ -268,6 +269,14 @@ def test_functions_are_named_and_put_in_place_by_whoever_restores() -> None:
     assert restore(state, {"<lambda>": lambda header, buffers: b"mine"})._builder._digest(b"", []) == b"mine"
     with pytest.raises(SnapshotError, match="<lambda> is not part of a snapshot"):
         restore(state)._builder._digest(b"", [])
+
+
+def test_a_status_is_saved_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11.0 to 3.11.3 save members of an enumeration as calls of `getattr`."""
+    monkeypatch.setattr(Status, "__reduce_ex__", lambda self, _: (getattr, (Status, self.name)))
+    again = restore(snapshot([Status.LOST]))  # type: ignore[arg-type]
+    assert again == [Status.LOST]
+    assert again[0] is Status.LOST
 
 
 def test_records_of_a_store_are_kept_whole() -> None:

@@ -10,6 +10,7 @@ A pickle can name anything to be imported and called. `restore` imports only cla
 
 from __future__ import annotations
 
+import enum
 import importlib
 import io
 import pickle
@@ -189,6 +190,8 @@ class _Writer(pickle.Pickler):
         """Save methods by name, and mark the bytes of whole structs before their fields are written."""
         if isinstance(value, types.MethodType):
             return method, (value.__self__, value.__name__)
+        if isinstance(value, enum.Enum):  # Python 3.11.0 to 3.11.3 save a call of `getattr`, which is not allowed
+            return type(value), (value.value,)
         if _is_whole(value):
             self._whole.update(map(id, _bytes_of(value)))
         return NotImplemented
