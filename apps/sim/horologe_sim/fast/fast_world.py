@@ -147,7 +147,8 @@ class FastWorld:
                 self._run_turn()
 
     def _run_turn(self) -> None:
-        host, setting, spent_ns = self._host, self.setting, self.controller_ns
+        host, setting = self._host, self.setting
+        spent_ns = self.controller_ns if setting.charge_decisions else 0
         host.run_turn()
         self._free_ns = self.now_ns + setting.turn_ns
         if setting.charge_decisions:

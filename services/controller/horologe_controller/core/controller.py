@@ -241,8 +241,7 @@ class Controller:
         if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
             dynamic = self.cluster.distributions.get(action.model)
             estimate.observe(now_ns, action.batch_size, took_ns, steady=dynamic is None)
-            if dynamic is not None and action.requests and not action.requests[0].solo:  # solo: rows of one input
-                mean_ns = dynamic.mean_batch_ns(action.requests, action.batch_size)
+            if dynamic is not None and (mean_ns := dynamic.mean_batch_ns(action.requests, action.batch_size)):
                 action.share.dynamic_pace.observe(now_ns, took_ns, mean_ns)
         if action.kind == "load":
             action.share.finish_load(action.model, ok=ok)

@@ -144,7 +144,12 @@ class RuntimeDistributions:
         return slowed
 
     def mean_batch_ns(self, requests: Sequence[Request], size: int) -> float:
-        """Return the mean duration of a batch of these requests."""
+        """Return the mean duration of a batch of these requests; 0 for a batch of the profiler, of copies of one row.
+
+        Copies take the same time, while the mean assumes independent rows.
+        """
+        if any(one.solo and one.rows > 1 for one in requests):
+            return 0.0
         return self.base_ns + self.scale(size) * self.longest_row(self.kinds_of_rows(requests)).mean_ns
 
     def kinds_of_rows(self, requests: Sequence[Request]) -> tuple[int, ...]:
