@@ -40,6 +40,18 @@ def test_at_first_more_is_run_at_once_and_in_the_long_run_no_more_than_the_share
     assert ms(950) <= len(begun) * ms(10) <= ms(10_000) * 0.1 + ms(110)
 
 
+def test_the_first_runs_follow_each_other_and_those_after_them_keep_to_the_share() -> None:
+    profiler = a_profiler(busy_share=0.1, initial_time_ns=ms(25), initial_runs=10**6)
+    begun, now_ns = [], 0
+    while now_ns < s(1):
+        sample(profiler, now_ns)
+        for submit in sent(profiler, Submit):
+            begun.append(now_ns)
+            finish_run(profiler, submit, now_ns + ms(10), ms(10))
+        now_ns += ms(10)
+    assert begun[:6] == [0, ms(10), ms(20), ms(30), ms(130), ms(230)]
+
+
 def test_the_least_known_goes_first() -> None:
     profiler = a_profiler()
     now_ns = published_distributions(profiler, ms(1), 5)

@@ -15,7 +15,10 @@ class ProfilerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     busy_share: float = 0.05
     """Share of one device's time that profiling runs may use, on average."""
     busy_burst_ns: int = s(1)
-    """Device time that may be used at once after a period without runs. At the start nothing has been measured yet."""
+    """Device time that may be used at once after a period without runs."""
+    initial_time_ns: int = s(3)
+    """Device time of the first runs, which `busy_share` does not limit: until they have ended, every model counts as
+    static. The first comparison of a model that takes 60 ms uses 2 s."""
     in_flight: int = 2
     """Maximum number of runs in flight; at most one of each model."""
     budget_ns: int = s(10)

@@ -125,6 +125,8 @@ class ActiveRuns:
         self.running_models: dict[str, bool] = {}
         """Models that have a run in flight."""
         self._timeouts = Timers()
+        self._initial_left_ns = settings.initial_time_ns
+        """Device time of the first runs that is left."""
         self._budget_spent_ns = 0
         """The device time of past runs is paid for at this time, at the rate `busy_share`."""
         self._paused_ns = 0
@@ -161,8 +163,12 @@ class ActiveRuns:
     def charge_device_time(self, now_ns: int, took_ns: int) -> None:
         """Charge `took_ns` of device time: it uses up the share of the next `took_ns / busy_share`.
 
-        Example: with `busy_share` 0.05, a run of 10 ms uses up the share of 200 ms.
+        Example: with `busy_share` 0.05, a run of 10 ms uses up the share of 200 ms. The first runs use up
+        `initial_time_ns` instead.
         """
+        if self._initial_left_ns > 0:
+            self._initial_left_ns -= took_ns
+            return
         self._budget_spent_ns = max(self._budget_spent_ns, now_ns - took_ns) + round(
             took_ns / self._settings.busy_share
         )
