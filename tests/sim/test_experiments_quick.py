@@ -48,7 +48,7 @@ TINY |= {
     ],
     "inferline-traces": ["point_seconds=1", 'pipeline="cascade"', "max_rate=50", "oracle=true"],
     "inferline-drop": ['duration="500ms"'],
-    "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_seconds=3", "serve_seconds=3"],
+    "inferline-pooled": ['pipelines=["cascade"]', "cvs=[1]", "pool_queries=150", "serve_seconds=3"],
     "igniter-run": ["seconds=2", 'runs=[{strategy="ours", arrivals="even", seeds=1}]'],
     "igniter-shadow": ["seconds=3", "switches=2"],
 }

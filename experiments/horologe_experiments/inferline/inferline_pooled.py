@@ -18,6 +18,7 @@ from horologe_experiments.inferline.cases import (
 )
 from horologe_load.arrivals import gamma
 from horologe_sim.scenario.pooled_plan import PoolSimulation, plan_pooled
+from horologe_tuner.core.planning.growth import busiest_stretch
 from horologe_tuner.core.pipeline_workload import draw_calls
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ ATTAINMENT = 0.99
 class Scene(PipelineScene, frozen=True, forbid_unknown_fields=True):
     """Scene file of inferline-pooled."""
 
-    pool_seconds: float
-    """First part of the sample, on which pools are simulated."""
+    pool_queries: int
+    """Queries of the sample, the busiest ones in a row, that pools are simulated on."""
     schedulers: tuple[str, ...]
 
 
@@ -59,7 +60,7 @@ class InferLinePooled:
         facts = {
             "dedicated": f"InferLine's plan for a sample of {scene.plan_seconds:g} s",
             "pooled": "every device has all models that are fast enough on its type; fewest devices that meet the "
-            f"planner's objective on the first {scene.pool_seconds:g} s of the sample, found with the scheduler "
+            f"planner's objective on the busiest {scene.pool_queries:,} queries of the sample, found with the scheduler "
             f"{scene.schedulers[0]}",
             "attainment": f"on {scene.serve_seconds:g} s of unseen arrivals, with the real controller in the simulator",
         }
@@ -91,7 +92,8 @@ class InferLinePooled:
 def _row(case: PipelineCase, cv: float, rate: float, scene: Scene, seed: int) -> dict[str, Any]:
     sample_ns = gamma(rate, cv, scene.plan_seconds, [seed, 1])
     plan = case.plan(sample_ns, seed)
-    part_ns = sample_ns[sample_ns < scene.pool_seconds * 1e9]
+    busiest_ns = sample_ns[busiest_stretch(sample_ns, scene.pool_queries)]
+    part_ns = busiest_ns - busiest_ns[0]
     live_ns = gamma(rate, cv, scene.serve_seconds, [seed, 2])
 
     def simulation(arrivals_ns: np.ndarray, draw: int, scheduler: str) -> PoolSimulation:
