@@ -130,6 +130,8 @@ def test_what_is_wrong_with_one_model_leaves_the_others(store: ModelStore, repos
         (SIGNATURE.replace("-1", "-2"), r"inputs: x: shape: got \[-2, 4\]"),
         (SIGNATURE.replace("4", "99999999999999999999"), r"inputs: x: shape: got \[-1, 99999999999999999999\], wanted"),
         (SIGNATURE + SIGNATURE, "inputs: name: got 'x', wanted a unique name"),
+        (SIGNATURE.replace("[-1", "[" + "-1, " * 33 + "-1", 1), "inputs: x: shape: got .*at most 32 sizes"),
+        ("slo = " + "[" * 5000, "maximum recursion depth"),
         ("[[[", r"model\.toml: "),
     ],
 )

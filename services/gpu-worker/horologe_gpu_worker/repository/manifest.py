@@ -10,7 +10,7 @@ import msgspec
 from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
 from horologe_common.models import DTYPES, MAX_DIM, ModelSpec, TensorSpec, check_declared_shape
 from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, parse_quantity
-from horologe_common.status import HorologeError, Status
+from horologe_common.status import HorologeError, InvalidInput, Status
 from horologe_gpu_worker.repository.model_signature import zeros
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def read_manifest(folder: Path) -> Manifest:
         table = tomllib.loads(path.read_text())
         _check_keys(str(path), table)
         manifest = msgspec.convert(table, Manifest, strict=False)
-    except (OSError, ValueError) as error:  # ValueError: not TOML, not UTF-8, or a field of the wrong type
+    # ValueError: not TOML, not UTF-8, or a field of the wrong type; RecursionError: nested too deeply
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidModel(f"{path}: {error}") from error
     _check(path, manifest)
     return manifest
@@ -165,7 +166,10 @@ def _check_tensors(where: str, entries: Iterable[TensorEntry]) -> None:
             raise InvalidModel(
                 f"{where}: {entry.name}: datatype: got {entry.datatype!r}, wanted one of {', '.join(DATATYPES)}"
             )
-        check_declared_shape(f"{where}: {entry.name}", entry.shape)
+        try:
+            check_declared_shape(f"{where}: {entry.name}", entry.shape)
+        except InvalidInput as error:
+            raise InvalidModel(str(error)) from error
         if isinstance(entry.warmup, str) != (entry.datatype == "BYTES") and entry.warmup != 0:
             raise InvalidModel(f"{where}: {entry.name}: warmup: got {entry.warmup!r}, wanted an element of the tensor")
         seen.add(entry.name)
