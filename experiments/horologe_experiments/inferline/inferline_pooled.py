@@ -18,8 +18,8 @@ from horologe_experiments.inferline.cases import (
 )
 from horologe_load.arrivals import gamma
 from horologe_sim.scenario.pooled_plan import PoolSimulation, plan_pooled
-from horologe_tuner.core.planning.growth import busiest_stretch
 from horologe_tuner.core.pipeline_workload import draw_calls
+from horologe_tuner.core.planning.growth import busiest_stretch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,8 +60,8 @@ class InferLinePooled:
         facts = {
             "dedicated": f"InferLine's plan for a sample of {scene.plan_seconds:g} s",
             "pooled": "every device has all models that are fast enough on its type; fewest devices that meet the "
-            f"planner's objective on the busiest {scene.pool_queries:,} queries of the sample, found with the scheduler "
-            f"{scene.schedulers[0]}",
+            f"planner's objective on the busiest {scene.pool_queries:,} queries of the sample, found with the "
+            f"scheduler {scene.schedulers[0]}",
             "attainment": f"on {scene.serve_seconds:g} s of unseen arrivals, with the real controller in the simulator",
         }
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(scene, rows))
