@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from builders import a_spec, sent
@@ -11,6 +13,9 @@ from horologe_common.wire import (
     Submit,
 )
 from profiler_builders import a_profiler, finish_run, published_distributions, run_sample, sample
+
+if TYPE_CHECKING:
+    from horologe_profiler.core.profiler import Profiler
 
 
 def test_it_takes_no_more_than_its_share_of_a_device() -> None:
@@ -27,28 +32,25 @@ def test_it_takes_no_more_than_its_share_of_a_device() -> None:
     assert len(sent(profiler, Submit)) == 1
 
 
-def test_at_first_more_is_run_at_once_and_in_the_long_run_no_more_than_the_share() -> None:
-    profiler = a_profiler(busy_share=0.1, busy_burst_ns=ms(95), initial_runs=10**6)
-    begun, now_ns = [], 0
-    while now_ns < s(10):
+def begins_of_runs(profiler: Profiler, until_ns: int) -> list[int]:
+    """Offer a sample every 10 ms, finish each run after 10 ms, and return when the runs began."""
+    begun = []
+    for now_ns in range(0, until_ns, ms(10)):
         sample(profiler, now_ns)
         for submit in sent(profiler, Submit):
             begun.append(now_ns)
             finish_run(profiler, submit, now_ns + ms(10), ms(10))
-        now_ns += ms(10)
+    return begun
+
+
+def test_at_first_more_is_run_at_once_and_in_the_long_run_no_more_than_the_share() -> None:
+    begun = begins_of_runs(a_profiler(busy_share=0.1, busy_burst_ns=ms(95), initial_runs=10**6), s(10))
     assert begun[:10] == [number * ms(10) for number in range(10)]
     assert ms(950) <= len(begun) * ms(10) <= ms(10_000) * 0.1 + ms(110)
 
 
 def test_the_first_runs_follow_each_other_and_those_after_them_keep_to_the_share() -> None:
-    profiler = a_profiler(busy_share=0.1, initial_time_ns=ms(25), initial_runs=10**6)
-    begun, now_ns = [], 0
-    while now_ns < s(1):
-        sample(profiler, now_ns)
-        for submit in sent(profiler, Submit):
-            begun.append(now_ns)
-            finish_run(profiler, submit, now_ns + ms(10), ms(10))
-        now_ns += ms(10)
+    begun = begins_of_runs(a_profiler(busy_share=0.1, initial_time_ns=ms(25), initial_runs=10**6), s(1))
     assert begun[:6] == [0, ms(10), ms(20), ms(30), ms(130), ms(230)]
 
 
