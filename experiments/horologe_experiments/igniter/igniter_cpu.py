@@ -63,7 +63,7 @@ class IgniterCpu:
     title = "Interference on this machine's CPU: pairs of real models, predicted from runs beside a probe"
 
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
-        """See `Experiment`. Raises SettingsError unless this process may use exactly two CPUs."""
+        """See `Experiment`. Raises SettingsError unless two CPUs may be used and the probe disturbs."""
         scene = load_scene(self.name, Scene, quick, changes)
         if (cpus := len(os.sched_getaffinity(0))) != 2:
             raise SettingsError(f"{self.name}: got {cpus} CPUs, wanted 2: taskset -c 0,1 horologe experiment ...")
@@ -82,7 +82,11 @@ class IgniterCpu:
                 runs, pairs = measure_all(scene, measure, progress)
             finally:
                 bench.close()
-        coefficients = fit_cpu(runs)
+        try:
+            coefficients = fit_cpu(runs)
+        except ValueError as error:
+            hint = f"probe_mib was {scene.probe_mib}. With a large cache, a larger probe disturbs: --set probe_mib=256"
+            raise SettingsError(f"{self.name}: {error}; {hint}") from error
         rows = [row for pair, times_ms in pairs for row in _pair_rows(pair, times_ms, runs, coefficients)]
         facts = {
             "machine": describe_machine(),
