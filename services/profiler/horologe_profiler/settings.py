@@ -17,8 +17,8 @@ class ProfilerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     busy_burst_ns: int = s(1)
     """Device time that may be used at once after a period without runs."""
     initial_time_ns: int = s(3)
-    """Device time of the first runs, which `busy_share` does not limit: until they have ended, every model counts as
-    static. The first comparison of a model that takes 60 ms uses 2 s."""
+    """Device time of the first runs, which `busy_share` does not limit: a model counts as static until its inputs have
+    been compared. For a model that takes 60 ms, this uses 2 s."""
     in_flight: int = 2
     """Maximum number of runs in flight; at most one of each model."""
     budget_ns: int = s(10)
