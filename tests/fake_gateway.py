@@ -121,6 +121,10 @@ class FakeGateway(Gateway):
         self.watches: list[Watch] = []
 
     @property
+    def frontend(self) -> str:
+        return "frontend/0"
+
+    @property
     def is_tracing(self) -> bool:
         return False
 

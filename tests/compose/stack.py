@@ -131,6 +131,7 @@ class Stack(ComposeProject):
             "PROMETHEUS_PORT": str(self.prometheus),
             "GRAFANA_PORT": str(self.grafana),
             "IMAGE_TAG": "test",
+            "RECORDINGS": "/recordings",
         }
         self.variables = example_variables() | base_images() | changes
         env_file = folder / "test.env"

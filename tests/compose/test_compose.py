@@ -36,6 +36,7 @@ FAULT_RATE, FAULTS_S, EVERY_S = 30.0, 18.0, 6.0
 SEED = 561
 """With three workers: the controller is killed, a worker is paused, and the frontend restarts."""
 REPLACED = ("gpu-worker", "controller", "selector", "frontend")
+"""The services behind a request. Profiler and tuner take no part in one."""
 CLIENTS, REPLACEMENT_SLO_MS = 4, 30_000
 INFER = "/v2/models/twice/infer"
 ML_RUNTIMES = ("onnxruntime", "torch", "sklearn", "scipy")
@@ -148,6 +149,32 @@ def test_doctor_runs_inside_containers(stack: Stack, service: str) -> None:
     if service == WORKERS:
         assert "WORKER_RTPRIO" in findings["real-time priority"]["hint"]
         assert "8.0 GiB" in findings["memory"]["found"]
+
+
+@pytest.mark.parametrize("service", ["frontend", WORKERS])
+def test_the_images_can_export_traces(stack: Stack, service: str) -> None:
+    script = "import opentelemetry.sdk.trace, opentelemetry.exporter.otlp.proto.http.trace_exporter; print('ok')"
+    assert stack.execute(service, "python3", "-c", script).strip() == "ok"
+
+
+def test_a_request_is_explained_from_the_recordings_of_the_containers(
+    stack: Stack, client: Client, keys: Path
+) -> None:
+    """The commands of deploy/README.md."""
+    body = json.loads(_body(7, slo_ms=5_000)) | {"id": "explain-me"}
+    request = Request(f"http://127.0.0.1:{stack.http}{INFER}", json.dumps(body).encode(), _bearer(keys))
+    with urlopen(request, timeout=10) as answer:
+        assert json.load(answer)["id"] == "explain-me"
+    stack.compose("kill", "-s", "USR1", "frontend", "controller")
+    command = "horologe", "explain", "explain-me", "--recording", "/recordings", "--json"
+
+    def explanation() -> Any:
+        text = stack.execute("frontend", *command)
+        return json.loads(text) if text.startswith("[") else None
+
+    (found,) = wait_until("recordings with the request", 20, explanation)
+    assert found["request"]["name"] == "explain-me"
+    assert found["explanation"]["parts"]
 
 
 def test_prometheus_scrapes_every_service(stack: Stack, client: Client) -> None:

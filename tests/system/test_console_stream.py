@@ -65,6 +65,7 @@ def test_frames_hold_activity_traffic_and_state(http: HttpServerThread) -> None:
         (begin, facts), (name, first) = events(response.iter_text(), 2)[:2]
     assert (begin, name) == ("begin", "frame")
     assert len(facts["bounds_ms"]) > 30
+    assert facts["frontend"] == "frontend/0"
     assert first["ready"] is True
     assert first["activity"][4] == [["infer", "worker/0#1", 0, "echo/10", 4, 3, 10, 20, 11, 22, 0, 0]]
     assert first["cluster"][3] == "edf"

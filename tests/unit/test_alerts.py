@@ -30,7 +30,7 @@ MISS = 'nv_inference_request_failure{model="m",version="1",reason="%s"}'
 SUCCESS = 'nv_inference_request_success{model="m",version="1"}'
 REFUSED = 'horologe_refused_total{model="m",version="1",reason="work_ahead"}'
 LOADS, INFERS = (f'horologe_actions_total{{action="{action}",status="OK"}}' for action in ("load", "infer"))
-READY = 'horologe_workers{state="ready"}'
+READY, LOST = (f'horologe_workers{{state="{state}"}}' for state in ("ready", "lost"))
 OFFSET, ERROR = (f'horologe_clock_{name}_seconds{{worker="0",incarnation="a"}}' for name in ("offset", "error"))
 EDGE_UP, WORKER_UP = 'up{job="horologe",instance="edge"}', 'up{job="horologe-gpu-worker",instance="worker"}'
 
@@ -45,6 +45,7 @@ QUIET = {
     INFERS: f"0+3000x{HOUR}",
     "horologe_oldest_request_seconds": f"0.02+0x{HOUR}",
     READY: f"2+0x{HOUR}",
+    LOST: f"0+0x{HOUR}",
     "horologe_workers_expected": f"2+0x{HOUR}",
     'horologe_tuner_workers{hardware="cpu",state="wanted"}': f"0+0x{HOUR}",
     OFFSET: f"1000+0.00000001x{HOUR}",
@@ -86,6 +87,14 @@ FIRING = {
     "HorologeTunerBlind": {"horologe_tuner_blind": f"0x40 1x{HOUR}"},
 }
 """Alert -> the series that differ from a quiet hour."""
+FIRING_TOO = [
+    ("HorologeWorkersLost", {"horologe_workers_expected": f"0+0x{HOUR}", READY: f"3x40 2x{HOUR}", LOST: f"0x40 1x{HOUR}"}),
+    ("HorologeWorkersLost", {"horologe_workers_expected": f"0+0x{HOUR}", READY: f"1x40 0x{HOUR}"}),
+    ("HorologeWorkersLost", {'horologe_tuner_workers{hardware="cpu",state="wanted"}': f"3+0x{HOUR}"}),
+    ("HorologeProcessDown", {READY: f"2x40 _x{HOUR}", LOST: f"0x40 _x{HOUR}"}),
+    ("HorologeClockOffset", {ERROR: f"0.00005x40 0.006x{HOUR}"}),
+]
+"""Other causes of an alert: a worker that was lost, none ready, less than wanted; a controller that is not known any more."""
 ALSO = {"HorologeAttainmentBurnsFast": {"HorologeAttainmentBurns"}}
 """Alerts that fire together with another."""
 
@@ -166,6 +175,21 @@ def test_no_alert_fires_in_a_recorded_rolling_restart(slowness: int, tmp_path: P
 @pytest.mark.parametrize("alert", ALERTS)
 def test_alert_fires_alone(alert: str, tmp_path: Path) -> None:
     result = run_promtool(tmp_path, QUIET | FIRING[alert], {alert} | ALSO.get(alert, set()))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@needs_promtool
+@pytest.mark.parametrize(("alert", "series"), FIRING_TOO)
+def test_alert_fires_for_each_cause(alert: str, series: dict[str, str], tmp_path: Path) -> None:
+    result = run_promtool(tmp_path, QUIET | series, {alert})
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@needs_promtool
+def test_fewer_workers_on_purpose_are_no_alert(tmp_path: Path) -> None:
+    """A worker that is stopped drains, and is not lost."""
+    series = QUIET | {"horologe_workers_expected": f"0+0x{HOUR}", READY: f"3x40 2x{HOUR}"}
+    result = run_promtool(tmp_path, series, set())
     assert result.returncode == 0, result.stdout + result.stderr
 
 

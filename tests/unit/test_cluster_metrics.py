@@ -57,6 +57,21 @@ def test_workers_are_counted_by_state() -> None:
     assert states == {"ready": 0, "draining": 1, "unreachable": 1}
 
 
+def test_a_worker_is_lost_until_another_connects_unless_it_drained() -> None:
+    controller = a_controller()
+    connect(controller, 1, "worker/1#1", "host")
+    lost = "horologe_workers", "lost"
+    assert read(controller, 2)[lost] == 0
+    controller.handle(3, WORKER, PeerDisconnected(WORKER), ())
+    assert read(controller, 4)[lost] == 1
+    connect(controller, 5, "worker/0#2", "host")
+    assert read(controller, 6)[lost] == 0
+    connect(controller, 7, "worker/2#1", "host")
+    controller.handle(8, "worker/1#1", Drain(), ())
+    controller.handle(9, "worker/1#1", PeerDisconnected("worker/1#1"), ())
+    assert read(controller, 10)[lost] == 0, "drained"
+
+
 def test_a_restarted_worker_has_a_clock_series_of_its_own() -> None:
     controller = a_controller("elsewhere")
     clock = "horologe_clock_offset_seconds", "worker/0"

@@ -86,6 +86,10 @@ def test_the_overlay_reserves_a_gpu() -> None:
     (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
     assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
     assert worker["environment"]["HOROLOGE_WORKER_DEVICE"] == "cuda"
+    dockerfile = (ROOT / "deploy" / "Dockerfile").read_text()
+    stage = dockerfile.partition(f" AS {worker['build']['target']}-build\n")[2].partition("\nFROM ")[0]
+    assert "onnx-cuda" in stage, "onnxruntime for the CPU would make every ONNX model UNAVAILABLE"
+    assert worker["image"].startswith(f"horologe-{worker['build']['target']}:")
 
 
 def test_prometheus_scrapes_every_service_of_horologe() -> None:

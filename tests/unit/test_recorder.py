@@ -168,6 +168,7 @@ def test_a_signal_asks_and_no_directory_means_off(tmp_path: Path) -> None:
     try:
         off, on = Hosting(), Hosting()
         assert install(off, RecorderSettings(), "p") is off.observer is None  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGUSR1)  # would end the process by default
         recorder = install(on, RecorderSettings(str(tmp_path)), "p")  # type: ignore[arg-type]
         assert recorder is on.observer is not None
         os.kill(os.getpid(), signal.SIGUSR1)

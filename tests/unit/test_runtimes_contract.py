@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,7 +23,6 @@ from model_folders import a_folder, a_python_model, a_pytorch_model, an_emulated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 FOLDERS: dict[str, Callable[[Path], Path]] = {
     "onnx": an_onnx_model,
@@ -237,6 +237,15 @@ def test_onnx_without_cuda_names_the_package_that_has_it(tmp_path: Path) -> None
     runtime = RUNTIMES["onnx"](DeviceConfig("cuda"))
     with pytest.raises(InvalidModel, match="wanted the package onnxruntime-gpu"):
         runtime.open(runtime.inspect(folder), folder)
+
+
+def test_onnx_does_not_run_on_the_cpu_where_cuda_is_wanted() -> None:
+    """Without its libraries, ONNX Runtime opens the session on the CPU, and says so in a warning only."""
+    pytest.importorskip("onnxruntime")
+    onnx = importlib.import_module("horologe_gpu_worker.runtimes.onnx.onnx_runtime")
+    onnx.check_provider(Path("model.onnx"), ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    with pytest.raises(InvalidModel, match=r"model.onnx: got .*CPU.*, wanted CUDA"):
+        onnx.check_provider(Path("model.onnx"), ["CPUExecutionProvider"])
 
 
 def test_onnx_keeps_only_sessions_of_the_content_that_was_opened_last(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from horologe_common.core.protocol import instance
 from horologe_common.service.log import logger
 from horologe_common.wire import Admit, Answer, Cancel, Models, Predict
 from horologe_frontend.console.traffic import Totals, read_totals
@@ -114,6 +115,11 @@ class Gateway:
             else:
                 self.callbacks.pop(key, None)
             raise
+
+    @property
+    def frontend(self) -> str:
+        """Return role and name of the frontend, such as `frontend/0`."""
+        return instance(self._core.address)
 
     @property
     def is_tracing(self) -> bool:

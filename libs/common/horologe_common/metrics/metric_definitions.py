@@ -90,7 +90,12 @@ METRICS: dict[str, Metric] = {
     "horologe_model_resident_bytes": Metric("gauge", "Bytes of the pages of a model on all shares", MODEL),
     "horologe_model_resident_shares": Metric("gauge", "Shares on which a model is resident", MODEL),
     "horologe_oldest_request_seconds": Metric("gauge", "Age of the oldest queued request that has a deadline"),
-    "horologe_workers": Metric("gauge", "Connected workers, by state: ready, draining, unreachable", ("state",)),
+    "horologe_workers": Metric(
+        "gauge",
+        "Connected workers, by state: ready, draining, unreachable. lost: disconnected without draining, and no other "
+        "worker has connected since",
+        ("state",),
+    ),
     "horologe_workers_expected": Metric("gauge", "Setting controller.workers; 0 if the number is not fixed"),
     "horologe_clock_offset_seconds": Metric(
         "gauge", "Clock of a worker minus that of the controller. Between machines, only its changes matter", CLOCK

@@ -196,8 +196,12 @@ def summarize(core: Core, message: Any, buffers: Sequence[Buffer]) -> tuple[Tens
 
 
 def install(host: CoreHost, settings: RecorderSettings, process: str) -> Recorder | None:
-    """Record the cores of a process if recording is on, and write on SIGUSR1. Call it on the main thread."""
+    """Record the cores of a process if recording is on, and write on SIGUSR1. Call it on the main thread.
+
+    If recording is off, SIGUSR1 is logged: by default, it would end the process.
+    """
     if not settings.directory:
+        signal.signal(signal.SIGUSR1, lambda *_: log.warning("no recording: recorder.directory is empty"))
         return None
     recorder = Recorder(settings, process)
     host.observer = recorder

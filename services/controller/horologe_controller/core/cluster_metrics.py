@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def publish_cluster(now_ns: int, stats: Stats, cluster: Cluster) -> None:
     """Set the gauges of workers, shares, devices and models."""
     workers = cluster.workers.values()
-    states: Gauge = {("ready",): 0, ("draining",): 0, ("unreachable",): 0}
+    states: Gauge = {("ready",): 0, ("draining",): 0, ("unreachable",): 0, ("lost",): cluster.lost_workers}
     for worker in workers:
         states[_worker_state(worker),] += 1
     _replace_gauge(stats, "horologe_workers", states)

@@ -78,6 +78,7 @@ function handleEvent(name, data) {
   if (name === "begin") {
     state.bounds = data.bounds_ms;
     state.statuses = data.statuses;
+    byId("traffic-of").textContent = `Requests that came to ${data.frontend}.`;
   } else if (name === "frame") {
     addFrame(data);
     draw();

@@ -78,7 +78,8 @@ class ConsoleFeed:
     def _add_viewer(self, sender: EventSender) -> Callable[[], object]:
         self._viewers[sender] = True
         self._ticks = 0  # the next event has everything
-        sender.send(encode_event("begin", msgspec.json.encode({"bounds_ms": BOUNDS_MS, "statuses": STATUSES})))
+        facts = {"bounds_ms": BOUNDS_MS, "statuses": STATUSES, "frontend": self._gateway.frontend}
+        sender.send(encode_event("begin", msgspec.json.encode(facts)))
         if self._task is None:
             self._meter, self._read_ns = TrafficMeter(), 0
             self._read_traffic()

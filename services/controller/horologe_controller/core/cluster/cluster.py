@@ -62,6 +62,8 @@ class Cluster:
 
     def __init__(self, return_window: int) -> None:
         self.workers: dict[str, WorkerMirror] = {}
+        self.lost_workers = 0
+        """Workers that disconnected without draining, less those that have connected since."""
         self.specs: dict[str, ModelSpec] = {}
         """Admitted models that at least one worker serves, with the batch sizes that the plan permits."""
         self.admitted: dict[str, ModelSpec] = {}

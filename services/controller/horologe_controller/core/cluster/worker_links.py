@@ -31,6 +31,7 @@ class WorkerLinks:
     def connect(self, address: str, host: str) -> None:
         """Mirror a worker that has connected. Its shares and models follow in its Register."""
         self._cluster.workers[address] = WorkerMirror(address, host == self._host)
+        self._cluster.lost_workers = max(0, self._cluster.lost_workers - 1)
 
     def register(self, now_ns: int, sender: str, message: Register) -> list[Out]:
         """Adopt a worker's report, unless a later one has arrived before. Return the announcements."""
@@ -60,3 +61,4 @@ class WorkerLinks:
         """Remove a worker from the mirror. Its actions are dropped by `Actions.drop_worker`."""
         self._handovers.remove_worker(worker)
         self._cluster.remove_worker(worker)
+        self._cluster.lost_workers += not worker.draining

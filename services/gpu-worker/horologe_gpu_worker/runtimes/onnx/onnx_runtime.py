@@ -177,6 +177,7 @@ class OnnxRuntime:
             model: OpenModel = OnnxModel(spec, _session(folder / MODEL, threads, optimise=True), self._idle)
         else:
             session = _session(folder / MODEL, threads, optimise=True, providers=cuda_providers(self._cuda))
+            check_provider(folder / MODEL, session.get_providers())
             model = BoundModel(spec, session, "cuda", self._cuda) if bindable(spec) else OnnxModel(spec, session)
         for batch_size in spec.batch_sizes:
             outputs = model.run(batch_size, zeros(spec, spec.inputs, batch_size))
@@ -243,12 +244,29 @@ def cuda_providers(device: int) -> list[Any]:
             f"worker.device: got 'cuda:{device}' and an onnxruntime for {onnxruntime.get_available_providers()}, "
             "wanted the package onnxruntime-gpu (the extra `onnx-cuda`)"
         )
+    _preload_libraries()
     options = {
         "device_id": str(device),
         "user_compute_stream": str(_stream(device)),
         "cudnn_conv_algo_search": "HEURISTIC",  # the default benchmarks all algorithms for every new shape
     }
     return [(CUDA, options), "CPUExecutionProvider"]
+
+
+def check_provider(path: Path, providers: Sequence[str]) -> None:
+    """Raise `InvalidModel` if a session that wanted CUDA runs on the CPU: ONNX Runtime then has logged a warning only."""
+    if CUDA not in providers:
+        raise InvalidModel(
+            f"{path}: got a session with {list(providers)}, wanted {CUDA}: libraries of CUDA or cuDNN are missing or of "
+            "another version (the extra `onnx-cuda` has them)"
+        )
+
+
+@cache
+def _preload_libraries() -> None:
+    """Load CUDA and cuDNN from the packages of PyTorch or NVIDIA: the dynamic linker does not look there."""
+    if preload := getattr(onnxruntime, "preload_dlls", None):  # from version 1.21 on
+        preload()
 
 
 @cache
