@@ -23,7 +23,7 @@ FRONTEND, CONTROLLER, WORKER = "frontend/0#1", "controller/0#1", "worker/0#1"
 
 def a_profiler(*specs: ModelSpec, **settings: Any) -> Profiler:
     """Return a profiler with a connected controller and one model. It compares no inputs unless `settings` say so."""
-    defaults = {"busy_share": 0.5, "busy_burst_ns": 0, "initial_time_ns": 0, "comparison_interval_ns": 0}
+    defaults = {"busy_share": 0.5, "initial_time_ns": 0, "comparison_interval_ns": 0}
     profiler = Profiler("profiler/0#1", ProfilerSettings(**(defaults | settings)))
     for address in (FRONTEND, CONTROLLER, WORKER):
         profiler.handle(0, address, PeerConnected(address), ())

@@ -34,9 +34,11 @@ from horologe_experiments.live.batching import Batching
 from horologe_experiments.live.dynamic import Dynamic
 from horologe_experiments.live.fig9 import Fig9
 from horologe_experiments.live.live import Live
+from horologe_experiments.live.live_tournament import LiveTournament
 from horologe_experiments.live.overhead import Overhead
 from horologe_experiments.orloj.orloj_sensitivity import OrlojSensitivity
 from horologe_experiments.orloj.orloj_tables import OrlojTables
+from horologe_experiments.tournament.network_sweep import NetworkSweep
 from horologe_experiments.tournament.rehearsal import Rehearsal
 from horologe_experiments.tournament.tournament import Tournament
 
@@ -52,6 +54,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         OrlojTables(),
         OrlojSensitivity(),
         Tournament(),
+        NetworkSweep(),
         Rehearsal(),
         Bandits(),
         Ensembles(),
@@ -79,6 +82,7 @@ LIVE_EXPERIMENTS: dict[str, Experiment] = {
     for experiment in (
         Fig9(),
         Live(),
+        LiveTournament(),
         Dynamic(),
         Batching(),
         Overhead(),

@@ -157,9 +157,7 @@ def test_the_images_can_export_traces(stack: Stack, service: str) -> None:
     assert stack.execute(service, "python3", "-c", script).strip() == "ok"
 
 
-def test_a_request_is_explained_from_the_recordings_of_the_containers(
-    stack: Stack, client: Client, keys: Path
-) -> None:
+def test_a_request_is_explained_from_the_recordings_of_the_containers(stack: Stack, client: Client, keys: Path) -> None:
     """The commands of deploy/README.md."""
     body = json.loads(_body(7, slo_ms=5_000)) | {"id": "explain-me"}
     request = Request(f"http://127.0.0.1:{stack.http}{INFER}", json.dumps(body).encode(), _bearer(keys))

@@ -73,7 +73,7 @@ def test_it_learns_from_nothing_what_the_devices_take(split: bool) -> None:
 def test_solo_runs_keep_to_their_share_and_deadlines_are_kept() -> None:
     scenario = with_profiler(
         load=[poisson(200)],
-        profiler={"busy_share": 0.02, "busy_burst_ns": 0, "initial_time_ns": 0, "initial_runs": 10**6},
+        profiler={"busy_share": 0.02, "initial_time_ns": 0, "initial_runs": 10**6},
     )
     house, _ = play(scenario)
     report, without = house.report(), played(msgspec.structs.replace(scenario, profiler=None)).report()

@@ -134,6 +134,8 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, text: str, message:
         (["failures", "--scheduler", "edf"], "--scheduler: got a scenario with"),
         (["--model", "resnet50_v1", "--rate", "5", "--requests", "x.csv"], "got several or none"),
         (["--requests", "nowhere.csv"], "nowhere.csv"),
+        (["two-models", "--scheduler", "edf", "--find-devices", "99"], "--find-devices, --trace-out"),
+        (["two-models", "--scheduler", "edf", "--trace-out", "x.json"], "--find-devices, --trace-out"),
     ],
 )
 def test_what_cannot_be_compared_is_a_usage_error(arguments: list[str], message: str) -> None:

@@ -29,6 +29,8 @@ def sim(*arguments: str) -> Any:
 def test_a_scenario_from_models_and_a_rate() -> None:
     report = json.loads(sim("--model", "resnet50_v1*3", "--rate", "300", "--slo", "50ms", "--json", *SHORT).stdout)
     assert report["total"]["ok"] == report["total"]["sent"] > 50
+    assert report["attainment"] == 1
+    assert 0 < report["utilisation"] < 1
     assert len(report["workers"]) == 1
     assert "attainment 100.000%" in sim("--model", "resnet50_v1", "--rate", "100", "--devices", "2", *SHORT).stdout
 

@@ -10,6 +10,7 @@ from horologe_controller.schedulers import SCHEDULERS
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_experiments.tournament.match import play
 from horologe_experiments.tournament.separate_queues import register_separate_queues
+from horologe_experiments.tournament.tournament import Tournament
 from horologe_experiments.tournament.traits import FIXED, Slo, Traits, draw_traits, find_traits
 from horologe_experiments.tournament.workload import build_workload
 from horologe_sim.fast.device_faults import DeviceFault, schedule_faults
@@ -48,6 +49,23 @@ def test_a_workload_offers_its_load_and_repeats(name: str) -> None:
         offered = len(times) / (first.duration_ns / 1e9)
         assert offered == pytest.approx(traits.load * first.capacity, rel=0.5)
         assert all(0 <= model < len(first.models) for model in first.chunk.models)
+
+
+def test_a_row_shows_what_was_played_and_how_to_replay_it() -> None:
+    changes = {"workloads": ["2"], "requests": 100, "processes": 1, "schedulers": ["horologe", "edf"]}
+    found = Tournament().run(1, True, changes, lambda part, label: None)
+    (row,) = found.rows
+    played = build_workload(find_traits("2"), 100)
+    assert len(played.factors) < len(find_traits("2").devices)
+    assert row["traits"].startswith(f"{len(played.factors)} device")
+    assert row["score / bound"] == pytest.approx(row["horologe"] / row["bound"], abs=1e-3)
+    (worst,) = found.series["The 10 least margins"]
+    assert """'workloads=["2"]' --set requests=100""" in worst["replay"]
+
+
+def test_fixed_workloads_have_the_slo_of_their_name() -> None:
+    workload = build_workload(FIXED["slow-network"], SMALL)
+    assert set(workload.chunk.slos_ns) == {ms(50)}
 
 
 def test_an_unknown_workload_is_named() -> None:

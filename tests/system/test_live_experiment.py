@@ -21,6 +21,15 @@ def test_the_same_arrivals_live_and_simulated() -> None:
     assert [bar["bar"] for bar in found["bars"]][:2] == [0.02, 0.05]
 
 
+def test_a_workload_of_the_tournament_live_and_simulated() -> None:
+    changes = [f"--set={change}" for change in ("requests=150", "models=3")]
+    result = CliRunner().invoke(app, ["experiment", "live-tournament", "--quick", "--json", *changes])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    (row,) = json.loads(result.stdout)["rows"]
+    assert row["other"] == "edf"
+    assert min(row["simulated, horologe"], row["live, horologe"], row["live, other"]) > 0
+
+
 def test_the_estimator_beside_a_live_run() -> None:
     traffic = 'traffic=[{pipeline="cascade", rate=20, cv=1}]'
     changes = [f"--set={change}" for change in (traffic, "seconds=2", "warmup_s=0.5", "plan_seconds=10")]

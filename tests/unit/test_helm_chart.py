@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 kubernetes_validate: Any = pytest.importorskip("kubernetes_validate", reason="the extra `dev` is not installed")
-VERSIONS = ("1.31", "1.33", "1.35")
+VERSIONS = ("1.27", "1.31", "1.35")
 EDGE = {"frontend", "selector", "controller", "profiler", "tuner"}
 BY_NAME = {path.stem: path for path in EXAMPLES}
 each_example = pytest.mark.parametrize("values", EXAMPLES, ids=lambda path: path.stem)

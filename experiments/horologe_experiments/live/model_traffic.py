@@ -55,9 +55,13 @@ class ModelTraffic:
         self, rate: float, seconds: float, rng: np.random.Generator, skew: float = 0.0
     ) -> list[ModelRequest]:
         """Send `rate` requests per second over all models; the n-th gets a share in proportion to `n ** -skew`."""
-        arrivals, samples = poisson(rate, seconds, rng), Samples()
+        arrivals = poisson(rate, seconds, rng)
         shares = popularity(len(self._models), skew)
-        models = rng.choice(len(self._models), len(arrivals), p=shares).tolist()
+        return await self.send_at(arrivals, rng.choice(len(self._models), len(arrivals), p=shares).tolist())
+
+    async def send_at(self, arrivals: Sequence[int], models: Sequence[int]) -> list[ModelRequest]:
+        """Send a request to each of `models` at these times in nanoseconds from the start, in an open loop."""
+        samples = Samples()
         with no_garbage_collection():
             await open_loop(self._target(models), samples, arrivals, drain_s=TIMEOUT_S)
         return sorted(_requests(samples, models, samples.due_ns[0] - arrivals[0])) if arrivals else []

@@ -49,8 +49,6 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requests: int
     """Requests of each half, about."""
     processes: int
-    schedulers: tuple[str, ...]
-    """The best of them in hindsight is the one that auto is compared with."""
 
 
 class Task(NamedTuple):
@@ -80,7 +78,8 @@ class Rehearsal:
         facts = {
             "halves": f"two workloads of the tournament on the same models and devices, that differ in "
             f"{', '.join(CHANGED)}",
-            "hindsight": "the scheduler that serves most of both halves",
+            "hindsight": "the candidate of the rehearsals, a scheduler or the default with other settings, that serves "
+            "most of both halves",
             "rehearsals": f"{PER_HALF} in each half, each plays the requests of the last {WINDOW} intervals. Time is "
             "compressed: with its settings, the product would see a half in two minutes",
         }
@@ -147,7 +146,7 @@ def _play_workload(task: Task) -> tuple[dict[str, Any], int, float]:
     window = WINDOW * len(workload.chunk.times_ns) / (2 * PER_HALF)
     tuner = RehearsedTuner(settings, round(TAKES * interval_ns / window / len(CANDIDATES)))
     auto = play(workload, AUTO, {}, tuner=tuner)
-    scores = {name: play(workload, name, {}).value for name in scene.schedulers}
+    scores = {each.name: play(workload, each.scheduler, each.settings).value for each in CANDIDATES}
     best = max(scores, key=lambda name: scores[name])
     row = {
         "seed": task.seed,

@@ -90,7 +90,7 @@ class Tournament:
             "scheduler without distributions knows applications or lengths, also with a queue for each",
             "bound": "no schedule serves more, even one that knows all arrivals (bound.py); none for closed loops",
         }
-        series = {f"The {WORST} least margins": [_worst_row(row) for row in sorted(rows, key=_margin)[:WORST]]}
+        series = {f"The {WORST} least margins": [_worst_row(row, scene) for row in sorted(rows, key=_margin)[:WORST]]}
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows), series, cost)
 
     def draw(self, findings: Findings) -> Figure:
@@ -131,6 +131,7 @@ def _play_workload(task: Task) -> tuple[dict[str, Any], int, float]:
         "by": best,
         "margin": round(ours.value - scores[best].value, 5),
         "bound": None if bound is None else round(bound, 5),
+        "score / bound": None if not bound else round(ours.value / bound, 4),
         "late": ours.late,
         "timed_out": ours.timed_out,
         "refused": ours.refused,
@@ -155,9 +156,12 @@ def _margin(row: Mapping[str, Any]) -> float:
     return float(row["margin"])
 
 
-def _worst_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    name = row["workload"]
-    command = f"horologe experiment tournament --set 'workloads=[\"{name}\"]' --set timelines=timelines"
+def _worst_row(row: Mapping[str, Any], scene: Scene) -> dict[str, Any]:
+    """Return the row with the command that replays it. The number of requests is one of a workload's parameters."""
+    command = (
+        f"horologe experiment tournament --set 'workloads=[\"{row['workload']}\"]' --set requests={scene.requests} "
+        "--set timelines=timelines"
+    )
     return {key: row[key] for key in ("workload", "margin", "by", OURS, "best other", "traits")} | {"replay": command}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 
 from horologe_common.clock import ms, s
@@ -42,6 +43,7 @@ class Workload(NamedTuple):
     """
 
     traits: Traits
+    """Of the devices that it has: a workload with too few requests for all that were drawn has fewer."""
     models: list[SimModel]
     distributions: Mapping[str, RuntimeDistributions]
     """Distributions of dynamic models, by key, as the profiler would publish them."""
@@ -69,8 +71,7 @@ def build_workload(traits: Traits, requests: int) -> Workload:
     """Return the workload of these traits, with about `requests` requests. Deterministic."""
     model_rng, slo_rng, arrival_rng = (np.random.default_rng([17, traits.seed, part]) for part in range(3))
     models = draw_models(traits, model_rng, requests)
-    trip_ns = 2 * traits.network_ns + ms(1)
-    slos_ns = [trip_ns + _draw_slo_ns(traits.slo, model, slo_rng) for model in models]
+    slos_ns = [_draw_slo_ns(traits.slo, model, slo_rng) for model in models]
     factors = traits.devices
     rate_of_one = 1 / float(model_shares(traits) @ _best_row_s(models, slos_ns))
     while len(factors) > 1 and _capacity(rate_of_one, factors) * traits.load * LEAST_S > MOST_REQUESTS * requests:
@@ -90,7 +91,9 @@ def build_workload(traits: Traits, requests: int) -> Workload:
     duration_ns = s(seconds)
     faults = _place_faults(traits, len(factors), duration_ns)
     cluster = _cluster(traits, sims, len(factors))
-    return Workload(traits, sims, known, cluster, factors, faults, chunk, loops, duration_ns, len(sims), capacity)
+    kept = tuple(fault for fault in traits.faults if fault.device < len(factors))
+    played = msgspec.structs.replace(traits, devices=factors, faults=kept)
+    return Workload(played, sims, known, cluster, factors, faults, chunk, loops, duration_ns, len(sims), capacity)
 
 
 def _capacity(rate_of_one: float, factors: Sequence[float]) -> float:
@@ -99,7 +102,7 @@ def _capacity(rate_of_one: float, factors: Sequence[float]) -> float:
 
 def _draw_slo_ns(slo: Slo, model: MixedModel, rng: Rng) -> int:
     drawn = float(np.exp(rng.uniform(np.log(slo.low), np.log(slo.high))))
-    return int(drawn * (ms(1) if slo.unit == "ms" else model.exec_ns[min(model.exec_ns)]))
+    return slo.beyond_ns + int(drawn * (ms(1) if slo.unit == "ms" else model.exec_ns[min(model.exec_ns)]))
 
 
 def _best_row_s(models: Sequence[MixedModel], slos_ns: Sequence[int]) -> NDArray[np.float64]:

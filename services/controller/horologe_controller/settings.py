@@ -25,6 +25,11 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Objective of `horologe` under overload. goodput: the most requests, so models that take long per request are
     served last. fair: proportional fairness, the largest sum of ln(part served) over all requests' models. No model
     starves, and fewer requests are served in all (docs/scheduling.md)."""
+    advance: float = 2.0
+    """How much the value of a batch counts for `horologe` beside its deadline: a batch goes earlier by this many mean
+    batch durations if it serves e times as many requests for its time. 0: the last start that meets the deadline
+    decides alone. The fixed workloads of the tournament serve 0.0014 less on average with 1; with 4, one of them serves
+    0.010 less. `auto` also rehearses 0.5 and 8."""
     lookahead_ns: int = ms(5)
     """Time for which each lane of each share is given work ahead (Clockwork appendix B)."""
     in_flight: int = 2

@@ -13,10 +13,8 @@ class ProfilerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: str = ".cache/horologe"
     """Folder of the state file. Empty: measurements are lost at a restart."""
     busy_share: float = 0.05
-    """Share of one device's time that profiling runs may use, on average."""
-    busy_burst_ns: int = s(1)
-    """Device time that may be used at once after a period without runs."""
-    initial_time_ns: int = s(3)
+    """Share of one device's time that profiling runs may use. After a run they pause until it has used up its share."""
+    initial_time_ns: int = s(4)
     """Device time of the first runs, which `busy_share` does not limit: a model counts as static until its inputs have
     been compared. For a model that takes 60 ms, this uses 2 s."""
     in_flight: int = 2

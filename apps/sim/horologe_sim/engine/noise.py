@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DRAWS = 4096
+LEAST_DEVIATIONS = 3.09
+"""Quantile of 0.001 of a normal distribution, in standard deviations below the mean."""
 SAMPLES = {"exec": "clockwork_exec_samples.csv", "load": "clockwork_load_samples.csv"}
 
 
@@ -35,6 +37,12 @@ class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tail_ns: int = 0
     body: Literal["", "measured"] = ""
     """measured: factors are repeated runs of three models (loads of four) over their median (`data/README.md`)."""
+
+    @property
+    def least_factor(self) -> float:
+        """Return the least factor of an EXEC; of lognormal factors, all but one in 1,000 are larger."""
+        body = float(measured("exec").min()) if self.body else 1.0
+        return body * math.exp(-LEAST_DEVIATIONS * self.sigma)
 
 
 NOISES = {

@@ -111,7 +111,8 @@ class Report(msgspec.Struct, frozen=True):
 
     def to_json(self) -> str:
         """Return the report as indented JSON with a fixed order of keys."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+        shares = {"attainment": self.attainment, "utilisation": self.utilisation}
+        return msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(self) | shares), indent=2).decode()
 
     def table(self) -> str:
         """Return the report as plain text."""

@@ -13,7 +13,7 @@ from horologe_controller.settings import ControllerSettings
 if TYPE_CHECKING:
     from horologe_common.core.instruments import Stats
 
-CHANGEABLE = ("admission", "in_flight", "lookahead_ns", "window_ns")
+CHANGEABLE = ("admission", "advance", "in_flight", "lookahead_ns", "window_ns")
 """Settings that a tuner may change with the scheduler."""
 ALONE = "no tuner compares the schedulers"
 

@@ -50,9 +50,6 @@ COLLISION = 4.0
 """Margin before the last start, in mean batch durations, divided by the number of shares with the model: these shares
 may run other work at that moment. Measured as `IDLE`: 0 serves up to 0.008 more, 8 up to 0.022 less."""
 
-ADVANCE = 2.0
-"""Time by which a batch goes earlier if it serves e times as many requests for its time, in mean batch durations. The
-fixed workloads of the tournament serve 0.0014 less on average with 1; with 4, `slo-50ms` serves 0.010 less."""
 MEMORY_NS = ms(200)
 """Time constant of a share's utilisation: work this long ago counts 1/e. Not tuned."""
 MEMORY_BATCHES = 8
@@ -122,7 +119,7 @@ class Horologe(SchedulingPolicy):
         self._load = RecentLoad()
         self._served = ServedParts() if settings.fairness == "fair" else None
         self._advance_ns = self._load.batch_ns
-        """`ADVANCE` times this, a batch goes earlier if it serves e times as many requests for its time."""
+        """`settings.advance` times this, a batch goes earlier if it serves e times as many requests for its time."""
 
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the batch with the best value for its time, ranked by virtual start."""
@@ -146,7 +143,11 @@ class Horologe(SchedulingPolicy):
         one is fast enough. Sizes whose rows save no time are left out, unless requests have several rows. As in
         `largest_strategy`, a batch for which larger, cheaper sizes have come too late goes after all others.
         """
-        seed_ns, advance_ns, weight = estimate.seed_ns, ADVANCE * self._advance_ns, self._weight(queue.model)
+        seed_ns, advance_ns, weight = (
+            estimate.seed_ns,
+            self.settings.advance * self._advance_ns,
+            self._weight(queue.model),
+        )
         missed_row_ns: list[float] = []
         best = first = None
         for size in queue.batch_sizes():
@@ -199,7 +200,7 @@ class Horologe(SchedulingPolicy):
 
     def _virtual_ns(self, due_ns: int, rate: float) -> int:
         """Return the rank of a dynamic batch that serves `rate` requests per ns. `due_ns`: its first deadline."""
-        return due_ns - int(ADVANCE * self._advance_ns * math.log(rate))
+        return due_ns - int(self.settings.advance * self._advance_ns * math.log(rate))
 
     def _weight(self, model: str) -> float:
         """Return what a request of the model counts."""

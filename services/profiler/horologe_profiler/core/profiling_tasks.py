@@ -156,9 +156,7 @@ class ActiveRuns:
 
     def next_start_ns(self) -> int:
         """Return the time from which the next run may start."""
-        return max(
-            self._paused_ns, self._budget_spent_ns - round(self._settings.busy_burst_ns / self._settings.busy_share)
-        )
+        return max(self._paused_ns, self._budget_spent_ns)
 
     def charge_device_time(self, now_ns: int, took_ns: int) -> None:
         """Charge `took_ns` of device time: it uses up the share of the next `took_ns / busy_share`.

@@ -114,6 +114,8 @@ def _simulate(
 ) -> None:
     """Compare schedulers, find the number of devices, or run the scenario. Print the result."""
     if schedulers or scenario.requests:
+        if find_devices is not None or trace_out:
+            fail("--find-devices, --trace-out: got one with a comparison of schedulers, wanted none", ExitCode.USAGE)
         _compare(scenario, schedulers, json)
         return
     if find_devices is not None:

@@ -254,11 +254,11 @@ def cuda_providers(device: int) -> list[Any]:
 
 
 def check_provider(path: Path, providers: Sequence[str]) -> None:
-    """Raise `InvalidModel` if a session that wanted CUDA runs on the CPU: ONNX Runtime then has logged a warning only."""
+    """Raise `InvalidModel` if a session that wanted CUDA runs on the CPU: ONNX Runtime only logs a warning then."""
     if CUDA not in providers:
         raise InvalidModel(
-            f"{path}: got a session with {list(providers)}, wanted {CUDA}: libraries of CUDA or cuDNN are missing or of "
-            "another version (the extra `onnx-cuda` has them)"
+            f"{path}: got a session with {list(providers)}, wanted {CUDA}: libraries of CUDA or cuDNN are missing, or "
+            "of another version (the extra `onnx-cuda` has them)"
         )
 
 

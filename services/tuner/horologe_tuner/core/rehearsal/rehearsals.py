@@ -23,12 +23,24 @@ if TYPE_CHECKING:
 
     from horologe_common.core.instruments import Stats
     from horologe_common.wire import Events
+    from horologe_common.wire.rehearsal_messages import Setting
     from horologe_tuner.core.tuner_status import Note
     from horologe_tuner.settings import TunerSettings
 
 DEFAULT = Candidate("horologe", "horologe")
 OTHERS = ("orloj", "clockwork", "edf", "nexus", "deferred")
-CANDIDATES = (DEFAULT, *(Candidate(name, name) for name in OTHERS))
+VARIANTS: dict[str, dict[str, Setting]] = {
+    "horologe, deadlines": {"advance": 0.5},
+    "horologe, value": {"advance": 8.0},
+    "horologe, no admission": {"admission": False},
+}
+"""Settings of the default that are played too: more like the order of deadlines, more like that of the value of a
+batch, and without refusals on arrival."""
+CANDIDATES = (
+    DEFAULT,
+    *(Candidate(name, name) for name in OTHERS),
+    *(Candidate(name, DEFAULT.scheduler, settings) for name, settings in VARIANTS.items()),
+)
 LEAST_REQUESTS = 200
 """Requests without which nothing is compared. The fewer there are, the larger a gain must be to be clear."""
 NEW_REQUESTS = 100
