@@ -52,15 +52,15 @@ def test_a_workload_offers_its_load_and_repeats(name: str) -> None:
 
 
 def test_a_row_shows_what_was_played_and_how_to_replay_it() -> None:
-    changes = {"workloads": ["2"], "requests": 100, "processes": 1, "schedulers": ["horologe", "edf"]}
+    changes = {"workloads": ["12"], "requests": 100, "processes": 1, "schedulers": ["horologe", "edf"]}
     found = Tournament().run(1, True, changes, lambda part, label: None)
     (row,) = found.rows
-    played = build_workload(find_traits("2"), 100)
-    assert len(played.factors) < len(find_traits("2").devices)
+    played = build_workload(find_traits("12"), 100)
+    assert len(played.factors) < len(find_traits("12").devices)
     assert row["traits"].startswith(f"{len(played.factors)} device")
     assert row["score / bound"] == pytest.approx(row["horologe"] / row["bound"], abs=1e-3)
     (worst,) = found.series["The 10 least margins"]
-    assert """'workloads=["2"]' --set requests=100""" in worst["replay"]
+    assert """'workloads=["12"]' --set requests=100""" in worst["replay"]
 
 
 def test_fixed_workloads_have_the_slo_of_their_name() -> None:

@@ -125,7 +125,8 @@ def _entries(workload: Workload, factor: float) -> list[ModelEntry]:
         assert profile is not None
         exec_ms = {size: factor * time_ns / 1e6 for size, time_ns in profile.exec_ns.items()}
         weights_mb = (spec.pages - 0.5) * PAGE_BYTES / 1e6
-        entries.append(ModelEntry(f"m{number}", exec_ms, factor * profile.load_ns / 1e6, weights_mb))
+        load_ms = factor * profile.load_ns / 1e6
+        entries.append(ModelEntry(f"m{number}", exec_ms, load_ms=load_ms, weights_mb=weights_mb))
     return entries
 
 

@@ -102,7 +102,7 @@ def _capacity(rate_of_one: float, factors: Sequence[float]) -> float:
 
 def _draw_slo_ns(slo: Slo, model: MixedModel, rng: Rng) -> int:
     drawn = float(np.exp(rng.uniform(np.log(slo.low), np.log(slo.high))))
-    return slo.beyond_ns + int(drawn * (ms(1) if slo.unit == "ms" else model.exec_ns[min(model.exec_ns)]))
+    return slo.beyond_ns + round(drawn * (ms(1) if slo.unit == "ms" else model.exec_ns[min(model.exec_ns)]))
 
 
 def _best_row_s(models: Sequence[MixedModel], slos_ns: Sequence[int]) -> NDArray[np.float64]:

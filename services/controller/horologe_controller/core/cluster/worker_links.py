@@ -59,6 +59,7 @@ class WorkerLinks:
 
     def disconnect(self, worker: WorkerMirror) -> None:
         """Remove a worker from the mirror. Its actions are dropped by `Actions.drop_worker`."""
+        leaves = worker.draining or worker in self._handovers.until_ns
         self._handovers.remove_worker(worker)
         self._cluster.remove_worker(worker)
-        self._cluster.lost_workers += not worker.draining
+        self._cluster.lost_workers += not leaves
