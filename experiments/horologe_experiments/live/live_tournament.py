@@ -135,7 +135,7 @@ def _play_live(workload: Workload, scheduler: str, factor: float) -> float:
     import uvloop
 
     entries = _entries(workload, factor)
-    pages = f"worker.pages_bytes={workload.cluster.pages * PAGE_BYTES}"
+    pages = f"worker.pages_bytes={workload.cluster.pages * PAGE_BYTES}B"
     settings = (*changed_settings("controller", ControllerSettings(scheduler=scheduler)), pages)
     with tempfile.TemporaryDirectory() as folder:
         write_emulated(Path(folder), entries)
