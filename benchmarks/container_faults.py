@@ -45,7 +45,10 @@ RESTART_TIMEOUT_S = 30
 KINDS = ("kill", "pause", "restart")
 SLO_MS, GRACE_MS = 300.0, 250.0
 CLIENTS = 4
-SATURATE, SATURATE_S, STEP_S = 32, 3.0, 2.0
+WARM_RATE, WARM_S = 100.0, 60.0
+"""Load before the capacity is measured: the profiler's first runs take device time that later ones do not."""
+SATURATE, SATURATE_S, STEP_S = 32, 3.0, 10.0
+"""A step is long, since two seconds of queues and idle time before them carry more than the same load for an hour."""
 NOT_FAULTY = ("keys", "demo")
 """Services whose containers end by themselves."""
 
@@ -191,6 +194,7 @@ def _inject(container: Any, kind: str) -> None:
 async def measure_capacity(client: AsyncClient, references: References) -> float:
     """Return the highest Poisson rate at which 99% of the requests are in time. Raises ValueError if there is none."""
     load = ModelLoad(client, references.model, references.images[:, 0], SLO_MS, 1)
+    await load.offer_rate(WARM_RATE, WARM_S)
     search = CapacitySearch(0.5 * (await load.saturate(SATURATE, SATURATE_S)).throughput)
     while (rate := search.next_rate()) is not None:
         step = await load.offer_rate(rate, STEP_S)

@@ -1,110 +1,116 @@
-"""Requests in time with several values of the constants of `horologe`. Prints a table for docs/experiments/orloj.md.
+"""How much the constants of `horologe` matter: each is halved and doubled on random workloads of the tournament.
 
-    python benchmarks/horologe_constants.py
+    python benchmarks/horologe_constants.py --seeds 40 --requests 1500
+    python benchmarks/horologe_constants.py --only COLLISION,PATIENCE --factors 0,0.5,2 --first-seed 61
+    python benchmarks/horologe_constants.py --json constants.json
 
-Each row replaces one constant. The constants for dynamic models run on workloads of `horologe experiment orloj-tables`:
-lengths hidden, 0.8 of the critical rate, 1,000 requests, mean over SLOs of 1.5, 3 and 5 times P99. The constants for
-static models run copies of ResNet-50 with Poisson arrivals in the fast simulated cluster, admission off.
+Prints a table for docs/experiments/orloj.md. All settings are the defaults. A column has the mean change of the score,
+and in parentheses the seeds that gain and that lose more than 0.002.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import argparse
+import json
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from horologe_common.clock import ms, s
 from horologe_controller.core import runtime_distributions
-from horologe_controller.core.scheduling import batch_value
+from horologe_controller.core.scheduling import admission, batch_value, ranking
+from horologe_controller.core.scheduling.loading import demand
 from horologe_controller.schedulers import horologe
 from horologe_controller.settings import ControllerSettings
-from horologe_experiments.clockwork.catalogue_models import batch_limited_rate, catalogue_models
-from horologe_experiments.orloj.cases import all_cases
-from horologe_experiments.orloj.critical import critical_rates
-from horologe_experiments.orloj.orloj_tables import TUNED_CASES
-from horologe_experiments.orloj.workload_replay import HISTORY, SchedulerKnowledge, finish_rate
-from horologe_experiments.orloj.workloads import build_case
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Stream, poisson
+from horologe_experiments.tournament.match import play
+from horologe_experiments.tournament.traits import find_traits
+from horologe_experiments.tournament.workload import build_workload
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import ModuleType
 
-SLOS = (1.5, 3.0, 5.0)
-LOAD = 0.8
-REQUESTS = 1000
-SEED = 501
-"""Not a seed of `orloj-tables`, so that constants are not chosen on the runs that judge them."""
-SECONDS = 6
+OF_WAITS = "COLLISION", "LIKELY", "SILENCE", "SAVING", "SMOOTHING_GAPS", "BUSY"
+OF_TIMES = "MESSAGE_TRIPS", "MEMORY_NS", "MEMORY_BATCHES", "SMOOTHING_BATCHES"
+CONSTANTS: dict[str, ModuleType] = {
+    **dict.fromkeys((*OF_WAITS, *OF_TIMES), horologe),
+    **dict.fromkeys(("PATIENCE", "MAX_CANDIDATES"), batch_value),
+    "HOPELESS_QUANTILE": runtime_distributions,
+    "RESERVED_PART": admission,
+    "PAYS": ranking,
+    **dict.fromkeys(("CAPACITY_PART", "ADVANCE_NS"), demand),
+}
+"""Constant -> the module that reads it. `BUSY` scales `IDLE` too."""
+SETTINGS = ("advance",)
+CHANGED = 0.002
+"""Change of a score that counts as a gain or a loss."""
 
 
-class StaticCase(NamedTuple):
-    """Copies of ResNet-50 on some devices. `load`: part of what full batches within the SLO would serve."""
+class Variant(NamedTuple):
+    """A constant or a setting, multiplied by `factor`."""
 
-    models: int
-    devices: int
-    slo_ms: int
-    load: float
+    name: str
+    factor: float
 
 
-STATIC_CASES = (StaticCase(2, 4, 25, 0.9), StaticCase(15, 4, 50, 0.9), StaticCase(4, 1, 50, 0.35))
-DYNAMIC: tuple[tuple[ModuleType, str, tuple[object, ...]], ...] = (
-    (batch_value, "PATIENCE", (2.0, 0.2, 1.0, 5.0, 20.0)),
-    (runtime_distributions, "CANDIDATE_QUANTILES", ((0.5, 0.95), (0.5,), (0.95,), (0.25, 0.5, 0.75, 0.95))),
-    (batch_value, "MAX_CANDIDATES", (256, 32, 1024)),
-)
-STATIC: tuple[tuple[ModuleType, str, tuple[object, ...]], ...] = (
-    (horologe, "IDLE", (0.6, 0.0, 0.3, 0.9)),
-    (horologe, "BUSY", (1.2, 0.9, 2.0)),
-    (horologe, "LIKELY", (1.0, 0.0, 0.4)),
-    (horologe, "SILENCE", (3, 1, 10)),
-    (horologe, "COLLISION", (4.0, 0.0, 2.0, 8.0)),
-    (horologe, "MESSAGE_TRIPS", (3, 1, 10)),
-)
-"""(module, constant, values); the first value is the one in use."""
+def play_variant(workload: Any, variant: Variant) -> float:
+    """Return the score with one value changed."""
+    if variant.name in SETTINGS:
+        value = variant.factor * getattr(ControllerSettings(), variant.name)
+        return play(workload, "horologe", {variant.name: value}).value
+    module = CONSTANTS[variant.name]
+    names = ("IDLE", "BUSY") if variant.name == "BUSY" else (variant.name,)
+    before = {name: getattr(module, name) for name in names}
+    for name, value in before.items():
+        setattr(module, name, type(value)(variant.factor * value))
+    try:
+        return play(workload, "horologe", {}).value
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
 
 
-def run_dynamic(name: str) -> float:
-    """Return the mean finish rate of a case over the SLOs."""
-    (case,) = [case for case in all_cases() if case.name == name]
-    rate = LOAD * critical_rates()[name]
-    finished = []
-    for slo in SLOS:
-        knowledge = SchedulerKnowledge(build_case(case, slo, rate, HISTORY, 977), False)
-        finished.append(finish_rate(build_case(case, slo, rate, REQUESTS, SEED), knowledge, "horologe", {}))
-    return sum(finished) / len(finished)
-
-
-def run_static(case: StaticCase) -> float:
-    """Return the part of the requests that finish in time."""
-    (resnet,) = catalogue_models(["resnet50_v1"])
-    rate = case.load * case.devices * batch_limited_rate(resnet, case.slo_ms)
-    stream = Stream(lambda step: np.full(case.models, rate / case.models), s(SECONDS), lambda step: ms(case.slo_ms))
-    setting = FastClusterSettings(devices=case.devices, controller=ControllerSettings(admission=False))
-    ledger = Ledger(["all"], case.models, s(SECONDS + 1))
-    world = FastWorld(setting, resnet.copies(case.models), ledger, 1, poisson([stream], s(SECONDS), [1]))
-    world.run(s(SECONDS + 1))
-    return world.ledger.lines[0].ok / world.ledger.lines[0].sent
+def play_seed(seed: str, requests: int, variants: Sequence[Variant]) -> tuple[float, list[float]]:
+    """Return the score of the defaults, and of each variant."""
+    workload = build_workload(find_traits(seed), requests)
+    return play(workload, "horologe", {}).value, [play_variant(workload, variant) for variant in variants]
 
 
 def main() -> None:
-    for variants, cases, run in ((DYNAMIC, TUNED_CASES, run_dynamic), (STATIC, STATIC_CASES, run_static)):
-        print("| constant | value |", " | ".join(map(_title, cases)), "|\n| --- | --- |", " ---: |" * len(cases))
-        for module, constant, values in variants:
-            for value in values:
-                setattr(module, constant, value)
-                in_time = " | ".join(f"{run(case):.3f}" for case in cases)  # type: ignore[operator]
-                print(f"| `{constant}` | {value} | {in_time} |", flush=True)
-            setattr(module, constant, values[0])
-        print()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="constants and settings; default all")
+    parser.add_argument("--factors", default="0.5,2")
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=40)
+    parser.add_argument("--requests", type=int, default=1500)
+    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--json", type=Path, default=None)
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else [*CONSTANTS, *SETTINGS]
+    factors = [float(factor) for factor in options.factors.split(",")]
+    variants = [Variant(name, factor) for name in names for factor in factors]
+    seeds = [str(seed) for seed in range(options.first_seed, options.first_seed + options.seeds)]
+    scores = {}
+    with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
+        work = partial(play_seed, requests=options.requests, variants=variants)
+        for seed, score in zip(seeds, pool.map(work, seeds), strict=True):
+            scores[seed] = score
+            print(f"seed {seed}: {score[0]:.3f}", file=sys.stderr, flush=True)
+    print("| constant |", " | ".join(f"x {factor:g}" for factor in factors), "|\n| --- |", " --- |" * len(factors))
+    for name in names:
+        cells = [_cell(scores, variants.index(Variant(name, factor))) for factor in factors]
+        print(f"| `{name}` | {' | '.join(cells)} |")
+    if options.json:
+        document = {"variants": variants, "scores": scores, "requests": options.requests}
+        options.json.write_text(json.dumps(document, indent=1))
 
 
-def _title(case: str | StaticCase) -> str:
-    if isinstance(case, str):
-        return case
-    return f"{case.models} models, {case.devices} devices, {case.slo_ms} ms, load {case.load}"
+def _cell(scores: dict[str, tuple[float, list[float]]], at: int) -> str:
+    changes = [values[at] - default for default, values in scores.values()]
+    gains, losses = (sum(sign * change > CHANGED for change in changes) for sign in (1, -1))
+    return f"{sum(changes) / len(changes):+.4f} ({gains}, {losses})"
 
 
 if __name__ == "__main__":
