@@ -26,6 +26,11 @@ TINY = [
     "effort.runs_min=3",
     'effort.enough_ns="1ms"',
     'delayed.duration="2s"',
+    'live.models=["linear-svm"]',
+    "live.largest=16",
+    "live.most_rate=200",
+    "live.warmup_s=0.2",
+    "live.seconds=0.5",
 ]
 MEASURED = BatchTimes("m", "onnx", {1: 2.0, 2: 2.0, 4: 4.0, 8: 12.0})
 USAGE = 2
@@ -45,9 +50,15 @@ def test_rows_by_model_and_strategy_delays_and_bars(tmp_path: Path) -> None:
         assert 1 <= row["rows"] <= 1.7 * row["largest"]
         assert row["gain"] == pytest.approx(row["throughput"] / rows[row["model"], "none"]["throughput"], rel=0.02)
     assert rows["linear-svm", "aimd"]["gain"] > 5 * rows["digits-cnn", "aimd"]["gain"], "a row alone is mostly overhead"
-    assert {bar["name"].partition(":")[0] for bar in found["bars"]} == {"aimd", "quantile", "linear-svm"}
+    names = {bar["name"].partition(":")[0] for bar in found["bars"]}
+    assert names == {"aimd", "quantile", "linear-svm", "live, linear-svm"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["batching.json", "batching.md", "batching.png"]
-    delays = json.loads((tmp_path / "batching.json").read_text())["series"]["Delayed batches (Fig. 5)"]
+    series = json.loads((tmp_path / "batching.json").read_text())["series"]
+    live = series["Live, requests of one row"]
+    assert [row["batching"] for row in live] == ["none", "aimd", "quantile", "horologe"]
+    assert len({row["offered"] for row in live}) == 1
+    assert min(row["answered"] for row in live) > 0
+    delays = series["Delayed batches (Fig. 5)"]
     alone, waited = [row for row in delays if row["model"] == "linear-svm"]
     assert waited["rows"] > alone["rows"]
     assert waited["p50_ms"] > alone["p50_ms"]

@@ -52,7 +52,6 @@ class Model:
         return {{"digit": digits.astype(np.int64)[:, None]}}
 """
 MANIFEST = """
-batch_sizes = [1]
 timeout = "30s"
 inputs = [{ name = "image", datatype = "FP32", shape = [-1, 784] }]
 outputs = [{ name = "digit", datatype = "INT64", shape = [-1, 1] }]
@@ -100,7 +99,9 @@ class BatchTimes(NamedTuple):
         return low
 
 
-def write_models(folder: Path, onnx: Sequence[str], estimators: Sequence[str]) -> dict[str, tuple[str, Path]]:
+def write_models(
+    folder: Path, onnx: Sequence[str], estimators: Sequence[str], batch_sizes: Sequence[int] = (1,)
+) -> dict[str, tuple[str, Path]]:
     """Write ONNX models of the repository and Python models under `folder`. Return runtime and version folder by name.
 
     Raises `SettingsError` for an unknown name, and without scikit-learn.
@@ -110,16 +111,17 @@ def write_models(folder: Path, onnx: Sequence[str], estimators: Sequence[str]) -
     except ImportError:
         raise SettingsError("batching: scikit-learn is not installed: pip install 'horologe[models]'") from None
     models: dict[str, tuple[str, Path]] = {}
+    sizes = f"batch_sizes = {list(batch_sizes)}\n"
     for name in onnx:
         source = Path(default_repository()) / name / "1" / "model.onnx"
         if not source.is_file():
             raise SettingsError(f"onnx: got {name!r}, wanted a model of {Path(default_repository()).resolve()}")
-        models[name] = "onnx", _write_version(folder, name, "batch_sizes = [1]\n")
+        models[name] = "onnx", _write_version(folder, name, sizes)
         shutil.copy(source, models[name][1])
     for name in estimators:
         if name not in ESTIMATORS:
             raise SettingsError(f"estimators: got {name!r}, wanted one of {', '.join(ESTIMATORS)}")
-        models[name] = "python", _write_version(folder, name, MANIFEST)
+        models[name] = "python", _write_version(folder, name, sizes + MANIFEST)
         (models[name][1] / "model.py").write_text(SOURCE.format(estimator=ESTIMATORS[name]))
     return models
 

@@ -1,7 +1,7 @@
 """`horologe experiment batching`: Clipper's batch limits and delayed batches on models of this machine (section 4.3).
 
 Execution times of batches are measured in the worker's runtimes. The controller's scheduler `clipper` then runs in the
-simulator, on a device with these times.
+simulator, on a device with these times, and on the services of this machine.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from horologe_common.clock import s
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
 from horologe_experiments.live.batch_times import BEYOND, BatchTimes, Effort, measure_batches, write_models
+from horologe_experiments.live.batching_live import LiveRuns, run_live
 from horologe_experiments.live.batching_runs import BatchingCase, simulate_case
 from horologe_experiments.live.local_services import describe_machine
 from horologe_sim.fast.fast_worker import FastClusterSettings
@@ -44,8 +45,10 @@ MOST_RATE = 20_000.0
 """Largest offered rate of one-row requests per second: messages and turns allow no more."""
 ALONE_WARMUP_NS, ALONE_NS = s(0.5), s(2)
 """Shorter times for runs without batching, which have nothing to adapt."""
-MEASURING = 0.3
-"""Part of the progress bar for the measurements."""
+MEASURING, SIMULATING = 0.2, 0.5
+"""Parts of the progress bar for the measurements and the simulations."""
+LIVE_GAIN = 0.95
+"""Least rate in time with AIMD on the services, of that without batches."""
 
 
 class DelayedBatches(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,6 +75,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     duration_ns: int
     effort: Effort
     delayed: DelayedBatches
+    live: LiveRuns
     cluster: FastClusterSettings
 
     @property
@@ -92,15 +96,21 @@ class Batching:
         models = _measure(scene, lambda part, label: progress(MEASURING * part, label))
         cost = Cost()
         total = len(STRATEGIES) * len(models) + len(scene.delayed.models) * len(scene.delayed.delays_ms)
-        runs = SimulationRuns(total, cost, lambda part, label: progress(MEASURING + (1 - MEASURING) * part, label))
+        runs = SimulationRuns(total, cost, lambda part, label: progress(MEASURING + SIMULATING * part, label))
         rows = [row for model in models.values() for row in _strategies(scene, model, seed, runs)]
         delays = [row for name in scene.delayed.models for row in _delays(scene, models[name], seed, runs)]
+        begin = MEASURING + SIMULATING
+        live = run_live(
+            scene.live, models, scene.overload, scene.slo_ms, seed,
+            lambda part, label: progress(begin + (1 - begin) * part, label),
+        )  # fmt: skip
         series = {
+            "Live, requests of one row": live,
             "Median time of a batch, ms (Fig. 3)": _profiles(list(models.values())),
             "Delayed batches (Fig. 5)": delays,
             "profiles": {model.name: list(model.p50_ms.items()) for model in models.values()},
         }
-        bars = _bars(scene, rows, delays)
+        bars = [*_bars(scene, rows, delays), *_live_bars(live)]
         return Findings(self.name, self.title, seed, quick, _facts(scene, models), rows, bars, series, cost)
 
     def draw(self, findings: Findings) -> Figure:
@@ -230,6 +240,20 @@ def _facts(scene: Scene, models: Mapping[str, BatchTimes]) -> dict[str, str]:
         "exceeding it",
         "noise": "the measured noise of Clockwork's repository, as in the other experiments",
     }
+
+
+def _live_bars(rows: list[dict[str, Any]]) -> list[Bar]:
+    """Return a bar for each model: the rate in time with AIMD, of that without batches."""
+    in_time = {(row["model"], row["batching"]): row["in_time"] for row in rows}
+    return [
+        Bar(
+            f"live, {name}: in time with aimd / without batches",
+            round(rate / max(1e-9, in_time[name, "none"]), 3),
+            LIVE_GAIN,
+        )
+        for (name, batching), rate in in_time.items()
+        if batching == "aimd"
+    ]
 
 
 def _bars(scene: Scene, rows: list[dict[str, Any]], delays: list[dict[str, Any]]) -> list[Bar]:

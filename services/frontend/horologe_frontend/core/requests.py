@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from horologe_frontend.settings import FrontendSettings
 
 FAILURES = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
+NOT_CONNECTED = ", because no selector or no controller was connected"
 """If an application has a default, the client gets it instead of these statuses."""
 NO_IDS: Mapping[int, int] = {}
 
@@ -278,13 +279,14 @@ def answer_failure(request: Request, answer: Answer, buffers: Sequence[Buffer]) 
 def timeout_answer(request: Request, workers: Container[str], services_connected: bool) -> Answer:
     """Return the answer to a request that was not answered in time.
 
-    LOST means that a process died: the worker that has its inputs, or, if none has, selector or controller. If all of
-    them are connected, it is LATE, or REFUSED if no worker was ever given its inputs: none of its work was done.
+    REFUSED: no worker was ever given its inputs, so none of its work was done. LATE: what has its inputs is connected.
+    LOST: the process that had them died. An application's request may have been given to several workers.
     """
     if request.worker in workers or (not request.worker and services_connected and not request.query.model):
         return Answer(request.id, int(Status.LATE), (), "not finished by the deadline")
-    if not request.worker and services_connected and not request.may_have_run:
-        return Answer(request.id, int(Status.REFUSED), (), "not started by the deadline")
+    if not request.worker and not request.may_have_run and request.query.model:
+        reason = "not started by the deadline" + ("" if services_connected else NOT_CONNECTED)
+        return Answer(request.id, int(Status.REFUSED), (), reason)
     return Answer(request.id, int(Status.LOST), (), "no answer by the deadline")
 
 
