@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections import Counter
-from contextlib import ExitStack, contextmanager
-from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.parse import quote
@@ -17,6 +13,7 @@ import pytest
 
 import container_faults
 from bench.compose_project import kill_processes
+from compose.host_traffic import INFER, bearer, infer, infer_body, rows_of, steady_load
 from compose.stack import ROOT, SERVICES, WORKERS, Stack, get_json, wait_until
 from container_faults import measure
 from horologe import Application, Client
@@ -24,7 +21,6 @@ from horologe_cli.demo.digits import held_out
 from horologe_common.status import HorologeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -37,33 +33,11 @@ SEED = 561
 """With three workers: the controller is killed, a worker is paused, and the frontend restarts."""
 REPLACED = ("gpu-worker", "controller", "selector", "frontend")
 """The services behind a request. Profiler and tuner take no part in one."""
-CLIENTS, REPLACEMENT_SLO_MS = 4, 30_000
-INFER = "/v2/models/twice/infer"
 ML_RUNTIMES = ("onnxruntime", "torch", "sklearn", "scipy")
 
 
-def _rows(number: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    return np.full((1, 4), number, np.float32)
-
-
-def _bearer(keys: Path, group: str = "clients") -> dict[str, str]:
-    return {"Authorization": f"Bearer {(keys / 'http' / f'{group}.txt').read_text().strip()}"}
-
-
-def _body(number: int, **parameters: int) -> bytes:
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [number] * 4}
-    return json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
-
-
-def _infer(stack: Stack, keys: Path, number: int) -> Any:
-    url = f"http://127.0.0.1:{stack.http}{INFER}"
-    request = Request(url, _body(number), _bearer(keys))
-    with urlopen(request, timeout=10) as answer:
-        return json.load(answer)["outputs"][0]["data"]
-
-
 def test_the_sdk_gets_its_own_answers(client: Client) -> None:
-    answers = client.predict_many("twice", [_rows(number) for number in range(50)], slo_ms=5_000)
+    answers = client.predict_many("twice", [rows_of(number) for number in range(50)], slo_ms=5_000)
     assert [answer[0, 0] for answer in answers] == [2 * number for number in range(50)]
 
 
@@ -81,17 +55,17 @@ def test_every_model_of_the_demo_answers(client: Client) -> None:
 
 
 def test_http_works_at_the_same_time(stack: Stack, client: Client, keys: Path) -> None:
-    assert _infer(stack, keys, 21) == [42] * 4
+    assert infer(stack, keys, 21) == [42] * 4
     url = f"http://127.0.0.1:{stack.http}/v2"
-    with urlopen(Request(f"{url}/models/twice", headers=_bearer(keys)), timeout=10) as answer:
+    with urlopen(Request(f"{url}/models/twice", headers=bearer(keys)), timeout=10) as answer:
         assert json.load(answer)["name"] == "twice"
     load = f"{url}/repository/models/twice/load"
-    for headers, status in (({}, 401), (_bearer(keys), 403)):
+    for headers, status in (({}, 401), (bearer(keys), 403)):
         with pytest.raises(HTTPError) as refused:
             urlopen(Request(load, b"", headers), timeout=10)
         assert refused.value.code == status
         refused.value.close()
-    with urlopen(Request(load, b"", _bearer(keys, "management")), timeout=10) as answer:
+    with urlopen(Request(load, b"", bearer(keys, "management")), timeout=10) as answer:
         assert answer.status == 200
 
 
@@ -107,7 +81,7 @@ def test_a_model_finds_neither_foreign_keys_nor_the_store(stack: Stack) -> None:
 
 def test_a_client_without_keys_is_rejected(stack: Stack) -> None:
     with Client(f"tcp://127.0.0.1:{stack.clients}") as stranger, pytest.raises(HorologeError):
-        stranger.predict("twice", _rows(1), slo_ms=1_000)
+        stranger.predict("twice", rows_of(1), slo_ms=1_000)
 
 
 def test_no_container_runs_as_root_or_writes_to_its_root_or_the_models(stack: Stack) -> None:
@@ -159,8 +133,8 @@ def test_the_images_can_export_traces(stack: Stack, service: str) -> None:
 
 def test_a_request_is_explained_from_the_recordings_of_the_containers(stack: Stack, client: Client, keys: Path) -> None:
     """The commands of deploy/README.md."""
-    body = json.loads(_body(7, slo_ms=5_000)) | {"id": "explain-me"}
-    request = Request(f"http://127.0.0.1:{stack.http}{INFER}", json.dumps(body).encode(), _bearer(keys))
+    body = json.loads(infer_body(7, slo_ms=5_000)) | {"id": "explain-me"}
+    request = Request(f"http://127.0.0.1:{stack.http}{INFER}", json.dumps(body).encode(), bearer(keys))
     with urlopen(request, timeout=10) as answer:
         assert json.load(answer)["id"] == "explain-me"
     stack.compose("kill", "-s", "USR1", "frontend", "controller")
@@ -189,7 +163,7 @@ def test_prometheus_scrapes_every_service(stack: Stack, client: Client) -> None:
 
     wait_until("every target up", 60, scraped)
     before = count_requests()
-    client.predict_many("twice", [_rows(number) for number in range(20)], slo_ms=5_000)
+    client.predict_many("twice", [rows_of(number) for number in range(20)], slo_ms=5_000)
     wait_until("the requests in Prometheus", 30, lambda: count_requests() >= before + 20)
 
 
@@ -233,56 +207,6 @@ def test_selection_states_survive_restarts_of_selector_and_store(stack: Stack, c
 
 def _weights(client: Client) -> dict[str, float]:
     return {statistics.model: statistics.weight for statistics in client.application("digits").statistics}
-
-
-@contextmanager
-def steady_load(stack: Stack, keys: Path) -> Iterator[Counter[str]]:
-    """Send requests over SDK and HTTP while the context is open. Yield the outcomes: OK, HTTP OK, WRONG or the error.
-
-    HTTP requests on new connections are not counted if they fail: the engine's proxy accepts connections for a
-    container that does not listen. A 503 is a refusal before any work, which an HTTP client repeats.
-    """
-    outcomes: Counter[str] = Counter()
-    ended = threading.Event()
-
-    def send() -> None:
-        number = 0
-        with Client(f"tcp://127.0.0.1:{stack.clients}", keys=keys) as client:
-            while not ended.wait(0.02):
-                number += 1
-                try:
-                    answer = client.predict("twice", _rows(number), slo_ms=REPLACEMENT_SLO_MS)
-                    outcomes["OK" if answer[0, 0] == 2 * number else "WRONG"] += 1
-                except HorologeError as error:
-                    outcomes[f"{error.status.name}: {error.reason}"] += 1
-
-    def send_http() -> None:
-        number, connection = 0, HTTPConnection("127.0.0.1", stack.http, timeout=REPLACEMENT_SLO_MS / 1e3)
-        while not ended.wait(0.02):
-            number += 1
-            was_open = connection.sock is not None
-            try:
-                connection.request("POST", INFER, _body(number, slo_ms=REPLACEMENT_SLO_MS), _bearer(keys))
-                response = connection.getresponse()
-                answer = json.loads(response.read())
-            except (OSError, HTTPException) as error:
-                connection.close()
-                if was_open:
-                    outcomes[f"HTTP: {error!r}"] += 1
-                continue
-            if response.status == 200:
-                outcomes["HTTP OK" if answer["outputs"][0]["data"] == [2 * number] * 4 else "WRONG"] += 1
-            elif response.status != 503:
-                outcomes[f"HTTP {response.status}: {answer}"] += 1
-        connection.close()
-
-    threads = [threading.Thread(target=work) for work in (*[send] * CLIENTS, send_http)]
-    with ExitStack() as cleanup:
-        for thread in threads:
-            thread.start()
-            cleanup.callback(thread.join)
-        cleanup.callback(ended.set)
-        yield outcomes
 
 
 def test_containers_that_are_replaced_one_after_the_other_lose_no_request(
