@@ -58,3 +58,7 @@ def sent(core: Core, kind: type[M], to: str = "") -> list[M]:
     removed = [out for out in core.out if isinstance(out.message, kind) and out.to.startswith(to)]
     core.out = [out for out in core.out if out not in removed]
     return [out.message for out in removed]
+
+
+class BrokenError(Exception):
+    """Raised by cores that a test has broken."""

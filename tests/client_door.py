@@ -5,9 +5,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import Any
 
-from horologe_common.transport.clients.client_connection import (
-    ClientConnection,
-)
+from horologe_common.transport.clients.client_connection import ClientConnection
 from horologe_common.transport.clients.client_server import ClientLimits, ClientServer
 from horologe_common.transport.clients.zmtp import GREETING, READY, encode_message
 from horologe_common.transport.peers import Peers, Route

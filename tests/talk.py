@@ -9,9 +9,7 @@ import numpy as np
 from horologe.core.session import Session
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
-from horologe_common.status import (
-    Status,
-)
+from horologe_common.status import Status
 from horologe_common.wire import (
     PROTOCOL,
     Answer,

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from horologe_common.interference.v100 import V100_CATALOGUES
-from horologe_tuner.core.provisioning.baselines import (
-    violations,
-)
+from horologe_tuner.core.provisioning.baselines import violations
 from horologe_tuner.core.provisioning.share_tables import GpuType
 from horologe_tuner.core.provisioning.workloads import SharingPlan, Workload
 

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from builders import a_report, a_spec, sent
+from changed_model_builders import (
+    FRONTEND,
+    MODEL,
+    NEW,
+    OLD,
+    OTHER,
+    SELECTOR,
+    WORKER,
+    a_controller,
+    answers,
+    register,
+    request_load,
+    served_content,
+    settle,
+    submit,
+)
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
@@ -12,82 +26,19 @@ from horologe_common.wire import (
     Admit,
     Distributions,
     DurationHistogram,
-    Infer,
     Load,
-    ModelReport,
     Models,
     ModelState,
     Register,
     Result,
-    Scan,
     Settle,
     Settled,
     Share,
-    Submit,
-    Unload,
 )
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.controller import Controller
 from horologe_controller.core.model_loads import LOADS_MAX
 from horologe_controller.settings import ControllerSettings
-
-FRONTEND, SELECTOR, WORKER, OTHER = "frontend/0#1", "selector/0#1", "worker/0#1", "worker/1#1"
-MODEL = "sum/1"
-OLD, NEW = a_spec(content_hash="old"), a_spec(content_hash="new")
-
-
-def a_controller(
-    *workers: str, settled: bool = True, resident: tuple[str, ...] = (MODEL,), **settings: Any
-) -> Controller:
-    """Return a controller whose workers have the old content loaded. Without `settled` no subscriber is connected."""
-    controller = Controller(
-        "controller/0#1", ControllerSettings(scheduler="edf", margin_ns=0, preload=False, **settings), "host"
-    )
-    for address in (FRONTEND, SELECTOR) if settled else ():
-        controller.handle(0, address, PeerConnected(address, "host"), ())
-    for worker in workers or (WORKER,):
-        controller.handle(0, worker, PeerConnected(worker, "host"), ())
-        register(controller, OLD, worker, resident=resident)
-    controller.out.clear()
-    return controller
-
-
-def register(
-    controller: Controller, spec: Any, worker: str = WORKER, scans: Any = (), resident: Any = (MODEL,), **report: Any
-) -> None:
-    """Send the Register of a worker with one model, which is loaded."""
-    reports = (ModelReport(spec, None, report["broken"]),) if "broken" in report else (a_report(spec, **report),)
-    controller.handle(0, worker, Register((Share(0, "cpu", 8, resident),), reports, scans=scans), ())
-    controller.tick(0)
-    controller.check()
-
-
-def request_load(controller: Controller, number: int = 7) -> int:
-    """Request a load, and return the id of its Scans."""
-    controller.handle(0, FRONTEND, Admit(number, "sum", "", True), ())
-    [scan_id] = {scan.id for scan in sent(controller, Scan)}
-    return scan_id
-
-
-def answers(controller: Controller, number: int = 7) -> list[Models]:
-    return [models for models in sent(controller, Models, FRONTEND) if models.id == number]
-
-
-def settle(controller: Controller) -> list[Models]:
-    """Answer the Settles of selectors and frontends, and return the answers to the load."""
-    for role in (SELECTOR, FRONTEND):
-        for message in sent(controller, Settle, role):
-            controller.handle(0, role, Settled(message.id), ())
-    return answers(controller)
-
-
-def submit(controller: Controller, number: int, model: str = MODEL) -> None:
-    controller.handle(0, SELECTOR, Submit(number, model, ms(100), 1, FRONTEND, number), ())
-    controller.tick(0)
-
-
-def served_content(models: Models) -> list[tuple[str, str]]:
-    return [(state.state, state.spec.content_hash) for state in models.models]
 
 
 def test_ready_is_told_when_the_worker_has_the_new_content_and_everybody_has_settled() -> None:
@@ -199,88 +150,6 @@ def test_a_copy_with_fewer_pages_frees_them_in_the_mirror() -> None:
     assert share.pages_free == 3
     register(controller, NEW)
     assert share.pages_free == 7
-
-
-def test_both_contents_are_run_until_the_last_worker_has_read_the_model() -> None:
-    controller = a_controller(WORKER, OTHER)
-    scan_id = request_load(controller)
-    register(controller, NEW, scans=(scan_id,))
-    for number in range(1, 5):
-        submit(controller, number)
-    infers = [out for out in controller.out if isinstance(out.message, Infer)]
-    assert {out.to for out in infers} == {WORKER, OTHER}
-    assert not sent(controller, Unload)
-    register(controller, NEW, OTHER, scans=(scan_id,))
-    assert not sent(controller, Unload)
-    assert settle(controller)
-
-
-def test_a_worker_with_another_signature_gets_nothing_until_it_is_chosen() -> None:
-    controller = a_controller(WORKER, OTHER)
-    scan_id = request_load(controller)
-    other = a_spec(content_hash="new", batch_sizes=(1, 2))
-    register(controller, other, scans=(scan_id,))
-    for number in range(1, 5):
-        submit(controller, number)
-    assert {out.to for out in controller.out if isinstance(out.message, Infer)} == {OTHER}
-
-
-def test_after_a_load_the_changed_content_is_served_and_the_worker_without_it_gets_nothing() -> None:
-    controller = a_controller(WORKER, OTHER)
-    scan_id = request_load(controller)
-    register(controller, NEW, scans=(scan_id,))
-    register(controller, OLD, OTHER, scans=(scan_id,))
-    assert [unload.model for unload in sent(controller, Unload, OTHER)] == [MODEL]
-    [answer] = settle(controller)
-    assert served_content(answer) == [("READY", "new")]
-    assert answer.models[0].reason == "not at worker/1#1: its content is old, wanted new"
-    for number in range(1, 5):
-        submit(controller, number)
-    assert {out.to for out in controller.out if isinstance(out.message, Infer)} == {WORKER}
-
-
-def test_a_worker_that_connects_with_another_content_reads_the_model_again_once() -> None:
-    controller = a_controller(WORKER)
-    controller.handle(0, OTHER, PeerConnected(OTHER, "host"), ())
-    register(controller, NEW, OTHER, resident=())
-    assert [scan.model for scan in sent(controller, Scan)] == ["sum"]
-    register(controller, NEW, OTHER, resident=())
-    assert not sent(controller, Scan)
-    assert [share.worker for share in controller.cluster.capable[MODEL]] == [WORKER]
-    register(controller, OLD, OTHER, resident=())
-    assert [share.worker for share in controller.cluster.capable[MODEL]] == [WORKER, OTHER]
-
-
-def test_without_a_load_a_worker_with_another_content_changes_nothing() -> None:
-    controller = a_controller(WORKER)
-    controller.handle(0, OTHER, PeerConnected(OTHER, "host"), ())
-    register(controller, NEW, OTHER, resident=())
-    state = sent(controller, Models, FRONTEND)[-1].models[0]
-    assert (state.state, state.spec.content_hash) == ("READY", "old")
-    controller.handle(0, WORKER, PeerDisconnected(WORKER), ())
-    state = sent(controller, Models, FRONTEND)[-1].models[0]
-    assert (state.state, state.spec.content_hash) == ("READY", "new"), "no worker has the old one any more"
-
-
-def test_a_load_of_a_broken_content_fails_and_the_content_before_is_served() -> None:
-    controller = a_controller()
-    scan_id = request_load(controller)
-    kept = ModelReport(OLD, a_report(OLD).profile, "model.py: SyntaxError")
-    controller.handle(0, WORKER, Register((Share(0, "cpu", 8, (MODEL,)),), (kept,), scans=(scan_id,)), ())
-    [answer] = answers(controller)
-    assert (answer.status, answer.reason) == (Status.FAILED, "serves the content before: model.py: SyntaxError")
-    assert served_content(answer) == [("READY", "old")]
-    submit(controller, 1)
-    assert sent(controller, Infer)
-
-
-def test_a_load_of_a_broken_model_that_is_not_loaded_makes_it_unavailable() -> None:
-    controller = a_controller()
-    scan_id = request_load(controller)
-    register(controller, NEW, scans=(scan_id,), resident=(), broken="model.py: SyntaxError")
-    [answer] = answers(controller)
-    assert (answer.status, answer.reason) == (Status.FAILED, "model.py: SyntaxError")
-    assert [state.state for state in answer.models] == ["UNAVAILABLE"]
 
 
 def test_an_unloaded_model_is_served_again_when_it_has_been_read_again() -> None:

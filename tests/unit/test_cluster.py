@@ -2,75 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from builders import a_report, a_spec, sent
+from cluster_builders import (
+    OTHER,
+    WORKER,
+    a_controller,
+    end,
+    register,
+    resident,
+    state,
+    submit,
+    tick,
+)
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.distribution import Distribution
 from horologe_common.status import Status
-from horologe_common.wire import Infer, Load, Models, Outcome, Register, Result, Share, Submit, Unload
+from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Unload
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
-from horologe_controller.core.controller import Controller
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
-from horologe_controller.settings import ControllerSettings
-
-FRONTEND, SELECTOR, WORKER, OTHER = "frontend/0#1", "selector/0#1", "worker/0#1", "worker/1#1"
-SMALL, LARGE = a_spec(batch_sizes=(1, 2, 4)), a_spec(batch_sizes=(1, 2, 4, 8))
-
-
-def a_controller(**settings: Any) -> Controller:
-    settings = {"margin_ns": 0, "preload": False} | settings
-    controller = Controller("controller/0#2", ControllerSettings(workers=1, **settings), "host")
-    for address in (FRONTEND, SELECTOR):
-        controller.handle(0, address, PeerConnected(address, "host"), ())
-    return controller
-
-
-def register(
-    controller: Controller,
-    *reports: Any,
-    worker: str = WORKER,
-    shares: tuple[Share, ...] = (),
-    now_ns: int = 0,
-) -> None:
-    """Send a report of the worker, and connect it first if necessary."""
-    if worker not in controller.cluster.workers:
-        controller.handle(now_ns, worker, PeerConnected(worker, "host"), ())
-    controller.handle(now_ns, worker, Register(shares or (Share(0, "cpu", 10),), reports), ())
-    tick(controller, now_ns)
-
-
-def tick(controller: Controller, now_ns: int) -> None:
-    controller.tick(now_ns)
-    controller.check()
-
-
-def submit(controller: Controller, *numbers: int, model: str = "sum/1", now_ns: int = 0, **fields: Any) -> None:
-    given = {"budget_ns": ms(500), "rows": 1} | fields
-    for number in numbers:
-        controller.handle(now_ns, SELECTOR, Submit(number, model, holder=FRONTEND, input_id=number, **given), ())
-    tick(controller, now_ns)
-
-
-def end(controller: Controller, action: Infer | Load, now_ns: int, status: Status = Status.OK, **fields: Any) -> None:
-    sender = fields.pop("worker", WORKER)
-    begin_ns = now_ns - ms(1)
-    controller.handle(now_ns, sender, Result(action.action_id, status, begin_ns, now_ns, **fields), ())
-    tick(controller, now_ns)
-
-
-def state(controller: Controller, model: str = "sum") -> Any:
-    """Return (state, reason) of each model as last announced."""
-    found = {one.spec.name: (one.state, one.reason) for one in sent(controller, Models, FRONTEND)[-1].models}
-    return found.get(model)
-
-
-def resident(*models: str, pages: int = 10) -> tuple[Share, ...]:
-    return (Share(0, "cpu", pages, models),)
-
 
 A, B = (a_report(a_spec(name, weights_bytes=6 << 24)) for name in ("a", "b"))
 
@@ -174,56 +126,6 @@ def test_pages_of_a_model_that_the_worker_holds_and_does_not_serve_are_asked_bac
     assert [unload.model for unload in sent(controller, Unload)] == ["a/1", "gone/1"]
     [share] = controller.cluster.shares()
     assert share.pages_free == 10
-
-
-def test_a_worker_without_all_batch_sizes_is_not_given_the_model_and_it_is_said_why() -> None:
-    controller = a_controller()
-    register(controller, a_report(LARGE), shares=resident("sum/1"))
-    register(controller, a_report(SMALL), worker=OTHER, shares=resident("sum/1"))
-    ready, reason = state(controller)
-    assert ready == "READY"
-    assert OTHER in reason
-    assert "[8]" in reason
-    submit(controller, *range(20))
-    assert sent(controller, Infer, WORKER)
-    assert not sent(controller, Infer, OTHER)
-    controller.handle(1, WORKER, PeerDisconnected(WORKER), ())
-    tick(controller, 1)
-    assert state(controller) == ("READY", ""), "now it is the one that says what the model is"
-    assert [load.model for load in sent(controller, Load, OTHER)] == ["sum/1"]
-
-
-def test_a_worker_with_more_batch_sizes_than_admitted_runs_those_that_are() -> None:
-    controller = a_controller()
-    register(controller, a_report(SMALL), shares=resident("sum/1"))
-    register(controller, a_report(LARGE), worker=OTHER, shares=resident("sum/1"))
-    assert state(controller) == ("READY", "")
-    submit(controller, *range(7))
-    submit(controller, 8, rows=5)
-    assert [outcome.status for outcome in sent(controller, Outcome)] == [Status.INVALID_INPUT]
-    infers = sent(controller, Infer)
-    assert all(infer.batch_size <= 4 for infer in infers)
-    assert controller.pending() == 7
-
-
-def test_requests_queued_when_the_batch_sizes_change_are_queued_anew_or_told() -> None:
-    controller = a_controller(in_flight=1)
-    register(controller, a_report(SMALL), shares=resident("sum/1"))
-    submit(controller, 1)
-    [first] = sent(controller, Infer)
-    submit(controller, 2, 3, 4)
-    submit(controller, 5, rows=4)
-    register(controller, a_report(a_spec(batch_sizes=(1, 2))), shares=resident("sum/1"))
-    [outcome] = sent(controller, Outcome)
-    assert (outcome.id, outcome.status) == (5, Status.INVALID_INPUT)
-    assert not sent(controller, Unload), "it can go on where it is"
-    end(controller, first, ms(3))
-    [second] = sent(controller, Infer)
-    assert second.batch_size == 2
-    end(controller, second, ms(6))
-    [third] = sent(controller, Infer)
-    end(controller, third, ms(9))
-    assert not controller.pending()
 
 
 def test_one_share_that_cannot_load_a_model_does_not_withdraw_it_from_the_others() -> None:

@@ -8,50 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
+from builders import a_predict, a_spec, a_tensor, sent
+from frontend_core_builders import CLIENT, CONTROLLER, SELECTOR, WORKER, a_frontend, send_predict
 from horologe_common.applications import NAME_LIMIT
-from horologe_common.clock import ms, s
+from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
-    Admit,
     Answer,
     Cancel,
-    Describe,
-    Description,
     Dispatch,
-    ModelInfo,
-    Models,
     Predict,
     Query,
     Release,
     Ship,
     Tensor,
 )
-from horologe_frontend.core.frontend import Frontend
-from horologe_frontend.settings import FrontendSettings
-
-CLIENT, SELECTOR, CONTROLLER, WORKER = "client/aa", "selector/0#1", "controller/0#1", "worker/0#1"
-
-
-def digest(header: bytes, buffers: Any) -> bytes:
-    return header + b"".join(map(bytes, buffers))
-
-
-def a_frontend(spec: Any = None, **settings: Any) -> Frontend:
-    """Return a frontend with selector, controller and worker, and one model."""
-    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest)
-    for address in (SELECTOR, CONTROLLER, WORKER):
-        frontend.handle(0, address, PeerConnected(address), ())
-    frontend.handle(0, CONTROLLER, Models(0, (a_state(spec),)), ())
-    frontend.handle(0, SELECTOR, Models(0, ()), ())  # it has no pipelines
-    return frontend
-
-
-def send_predict(frontend: Frontend, predict: Predict, now_ns: int = 0, buffers: Any = None) -> None:
-    rows = predict.inputs[0].shape[0] if predict.inputs else 0
-    frontend.handle(now_ns, CLIENT, predict, [some_bytes(rows)] if buffers is None else buffers)
-    frontend.tick(now_ns)
 
 
 def test_valid_request_is_staged_and_sent_to_the_selector() -> None:
@@ -244,46 +216,6 @@ def test_only_requested_outputs_are_returned() -> None:
     (out,) = [out for out in frontend.out if isinstance(out.message, Answer)]
     assert [tensor.name for tensor in out.message.outputs] == ["y"]
     assert out.buffers == [b"bbbb"]
-
-
-def test_model_info_and_describe() -> None:
-    frontend = a_frontend()
-    frontend.handle(0, CLIENT, ModelInfo(3), ())
-    assert sent(frontend, Models, CLIENT)[0].models == (a_state(),)
-    frontend.handle(0, CLIENT, Describe(4), ())
-    (asked,) = sent(frontend, Describe, CONTROLLER)
-    frontend.handle(0, CONTROLLER, Description(asked.id, (), "edf", 0), ())
-    assert sent(frontend, Description, CLIENT)[0].id == 4
-
-
-def test_call_without_a_controller_is_lost() -> None:
-    frontend = a_frontend()
-    frontend.handle(0, CONTROLLER, PeerDisconnected(CONTROLLER), ())
-    assert not frontend.is_ready()
-    frontend.handle(0, CLIENT, Admit(4, "sum", "", True), ())
-    assert sent(frontend, Models, CLIENT)[0].status == Status.LOST
-
-
-def test_a_load_may_take_longer_than_other_calls() -> None:
-    frontend = a_frontend(call_timeout_ns=s(1), load_timeout_ns=s(300))
-    frontend.handle(0, CLIENT, Admit(1, "sum", "", True), ())
-    frontend.handle(0, CLIENT, Describe(2), ())
-    frontend.tick(s(40))
-    assert sent(frontend, Description, CLIENT)
-    assert not sent(frontend, Models, CLIENT)
-    assert frontend.wakeup_ns() == s(300)
-    frontend.tick(s(300))
-    assert [models.status for models in sent(frontend, Models, CLIENT)] == [Status.LOST]
-
-
-def test_messages_of_services_are_ignored_from_clients() -> None:
-    frontend = a_frontend()
-    send_predict(frontend, a_predict(7))
-    (query,) = sent(frontend, Query)
-    for message in (Answer(query.id, 0), Release((query.id,)), Models(0, ()), Dispatch(1, WORKER, (query.id,))):
-        frontend.handle(1, CLIENT, message, ())
-    assert not frontend.out
-    assert query.id in frontend.staging
 
 
 EVENTS = st.lists(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_spec, a_tensor, sent, some_bytes
+from builders import a_tensor, sent, some_bytes
 from frontend_builders import (
     BARE,
     CLIENT,
@@ -23,8 +22,6 @@ from frontend_builders import (
     request_application,
     send_feedback,
 )
-from horologe_common.application_answers import selector_mark
-from horologe_common.applications import Application
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance
 from horologe_common.status import Status
@@ -34,36 +31,14 @@ from horologe_common.wire import (
     ApplicationInfo,
     Applications,
     ApplicationState,
-    Cancel,
     Feedback,
     Predict,
     Query,
     Release,
 )
-from horologe_frontend.core.frontend import Frontend
-from horologe_frontend.core.links.selector_routing import highest_ranked
+from selector_routing_builders import OTHER, connect, queries, two_selectors
 
-OTHER = "selector/1#1"
 BYTES = some_bytes()
-
-
-def connect(frontend: Frontend, address: str, *applications: Application) -> None:
-    frontend.handle(NOW, address, PeerConnected(address), ())
-    announce(frontend, *applications, selector=address)
-
-
-def two_selectors(**fields: Any) -> Frontend:
-    """Return a frontend with two selectors that serve the same applications."""
-    frontend = connected_frontend(**fields)
-    connect(frontend, OTHER, SAFE, BARE)
-    return frontend
-
-
-def queries(frontend: Frontend) -> list[tuple[str, Query]]:
-    """Return and clear the queries that were sent, with their selectors."""
-    sent_queries = [(out.to, out.message) for out in frontend.out if isinstance(out.message, Query)]
-    sent(frontend, Query)
-    return sent_queries
 
 
 def test_new_selector_gets_queries_after_its_announcement() -> None:
@@ -97,55 +72,6 @@ def test_release_of_a_previous_selector_is_ignored() -> None:
     frontend.handle(NOW, OTHER, Release((resent.id,)), ())
     assert len(frontend.staging) == 0
     frontend.check()
-
-
-ADDRESSES = st.lists(st.integers(0, 9), min_size=1, unique=True).map(
-    lambda numbers: [f"selector/{number}#{number:x}" for number in numbers]
-)
-
-
-@given(ADDRESSES, st.binary(max_size=8), st.data())
-def test_disconnect_moves_only_the_keys_of_that_selector(addresses: list[str], key: bytes, data: Any) -> None:
-    removed = data.draw(st.sampled_from(addresses))
-    before = highest_ranked(addresses, key)
-    after = highest_ranked([address for address in addresses if address != removed], key)
-    assert after != removed
-    if before != removed:
-        assert after == before
-    replaced = [f"{removed}0", *[address for address in addresses if address != removed]]
-    assert highest_ranked(replaced, key) == (before if before != removed else f"{removed}0")
-
-
-def test_contexts_are_distributed_evenly() -> None:
-    addresses = [f"selector/{number}#1" for number in range(4)]
-    counts = Counter(highest_ranked(addresses, f"digits\0user-{number}".encode()) for number in range(4000))
-    assert all(900 < count < 1100 for count in counts.values()), counts
-
-
-def test_context_stays_with_its_selector() -> None:
-    frontend = two_selectors()
-    asked: dict[str, set[str]] = {}
-    for number in range(60):
-        context = f"user-{number % 20}"
-        predict = Predict(number, "", "", 0, (a_tensor(),), application="bare", context=context)
-        frontend.handle(NOW, CLIENT, predict, [some_bytes()])
-        ((to, _),) = queries(frontend)
-        asked.setdefault(context, set()).add(to)
-    assert all(len(selectors) == 1 for selectors in asked.values())
-    assert set().union(*asked.values()) == {SELECTOR, OTHER}
-
-
-def test_models_are_routed_in_turn_and_cached_models_by_inputs() -> None:
-    frontend = two_selectors(specs=(a_spec("one"), a_spec("kept", cache=True)))
-    for number in range(8):
-        frontend.handle(NOW, CLIENT, Predict(number, "one", "", 0, (a_tensor(),)), [some_bytes()])
-    assert Counter(to for to, _ in queries(frontend)) == {SELECTOR: 4, OTHER: 4}
-    for number in range(8, 28):
-        rows = 1 + number % 10
-        frontend.handle(NOW, CLIENT, Predict(number, "kept", "", 0, (a_tensor(rows),)), [some_bytes(rows)])
-    asked = queries(frontend)
-    assert len({to for to, _ in asked}) == 2
-    assert len({(to, query.input_hash) for to, query in asked}) == len({query.input_hash for _, query in asked})
 
 
 def test_queries_of_a_disconnected_selector_are_sent_to_the_other() -> None:
@@ -226,38 +152,6 @@ def test_application_is_withdrawn_when_no_selector_announces_it() -> None:
     assert frontend.declared.serving_selectors("bare") == (SELECTOR,)
     announce(frontend, SAFE)
     assert "bare" not in frontend.declared
-
-
-def test_feedback_is_routed_to_the_predicting_selector_else_by_context() -> None:
-    frontend = two_selectors()
-    named = {selector_mark(address) + b"n" * 8 + bytes(32): address for address in (SELECTOR, OTHER)}
-    unknown = [an_observation(1, context=f"user-{number}", prediction=b"?" * 44) for number in range(10)]
-    frontend.handle(
-        NOW, CLIENT, Feedback(9, "bare", (*[an_observation(1, prediction=name) for name in named], *unknown)), ()
-    )
-    passed = {out.to: out.message for out in frontend.out if isinstance(out.message, Feedback)}
-    for name, address in named.items():
-        assert passed[address].items[0].prediction == name
-    assert sum(len(message.items) for message in passed.values()) == 12
-    for number in range(10):
-        request_application(frontend, "bare", context=f"user-{number}")
-        frontend.handle(NOW, CLIENT, Cancel((7,)), ())
-    for to, query in queries(frontend):
-        assert query.context in [observation.context for observation in passed[to].items]
-    frontend.out.clear()
-    frontend.handle(NOW, OTHER, PeerDisconnected(OTHER), ())
-    frontend.handle(NOW, SELECTOR, Acknowledged(passed[SELECTOR].id, (0,) * len(passed[SELECTOR].items)), ())
-    statuses, reason = acknowledgement(frontend)
-    assert Counter(statuses) == {
-        Status.OK: len(passed[SELECTOR].items),
-        Status.LOST: len(passed[OTHER].items),
-    }
-    assert statuses[:2] == [Status.OK, Status.LOST]
-    assert reason == "the selector disconnected"
-    frontend.handle(NOW, CLIENT, Feedback(9, "bare", tuple(an_observation(1, prediction=name) for name in named)), ())
-    (resent,) = sent(frontend, Feedback, SELECTOR)
-    assert len(resent.items) == 2
-    frontend.check()
 
 
 STEPS = st.lists(

@@ -13,16 +13,14 @@ from hypothesis import strategies as st
 
 from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
 from horologe_common.interference.prediction import (
-    DEFAULT_INTERFERENCE_MODEL,
     INTERFERENCE_MODELS,
     Prediction,
     predict_shares,
     stack_coefficients,
 )
 from horologe_common.interference.v100 import CALIBRATED, PAPER, V100_CATALOGUES
-from horologe_experiments.igniter.held_out_errors import gpu_lets_errors, model_errors
-from horologe_experiments.igniter.igniter_data import MODELS, gpu_profile, model_profile, read_rows, solo_points
-from horologe_tuner.core.interference.fitting import active_deviation, active_time, fit_gpu, fit_model
+from horologe_experiments.igniter.igniter_data import MODELS
+from horologe_tuner.core.interference.fitting import active_time, fit_gpu, fit_model
 from horologe_tuner.core.interference.measurements import (
     CacheContentionRun,
     CopiesRun,
@@ -36,14 +34,13 @@ from horologe_tuner.core.interference.pair_fitting import (
     fit_pairs,
     pair_arrays,
 )
-from interference_data import needs_measurements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-GPU = GpuCoefficients("g", 100, 1000, 20, 1000, -2.0, 0.01, -0.015)
+from interference_builders import GPU, PCIE
+
 MODEL = ModelCoefficients("m", 0.5, 8, 4, 5, 1, 0.01, 0.5, 10, 0.25, 1, 10, 0.2, 50, 20)
-IGNITER, PCIE = INTERFERENCE_MODELS["igniter"], INTERFERENCE_MODELS["pcie-contention"]
 
 
 def predict(
@@ -240,70 +237,9 @@ def test_pairs_that_do_not_determine_a_coefficient_keep_it() -> None:
     assert "frequency_slope" not in fit.deviations
 
 
-@pytest.mark.parametrize("field", ["max_power_w", "pcie_bytes_per_ms", "frequency_slope", "price_per_hour"])
-def test_coefficients_of_a_gpu_are_checked(field: str) -> None:
-    with pytest.raises(ValueError, match=f"{field}: got nan"):
-        msgspec.structs.replace(GPU, **{field: float("nan")}).validate()
-
-
-def test_catalogued_coefficients_are_valid() -> None:
-    for gpu, models in V100_CATALOGUES.values():
-        gpu.validate()
-        for model in models.values():
-            model.validate()
-
-
 def test_pairs_without_a_hot_gpu_do_not_determine_the_frequency() -> None:
     run = PairRun(("alexnet", "alexnet"), (1, 2), (10, 10), (4.0, 5.0))
     with pytest.raises(ProfileError, match=r"frequency_slope: .*above the cap"):
         fit_pairs(PCIE, CALIBRATED.gpu, pair_arrays([run], CALIBRATED.models))
     with pytest.raises(ProfileError, match="got model 'bert'"):
         pair_arrays([msgspec.structs.replace(run, models=("bert", "alexnet"))], CALIBRATED.models)
-
-
-@needs_measurements
-def test_published_hardware_coefficients() -> None:
-    fit = fit_gpu(gpu_profile()).coefficients
-    assert (round(fit.frequency_slope, 3), round(fit.scheduling_slope_ms, 5), round(fit.scheduling_offset_ms, 5)) == (
-        -1.025, 0.00475, -0.00902,
-    )  # fmt: skip
-    assert fit.frequency_slope == pytest.approx(PAPER.gpu.frequency_slope, rel=1e-6)
-
-
-@needs_measurements
-@pytest.mark.parametrize("model", MODELS)
-def test_published_model_coefficients(model: str) -> None:
-    fit = fit_model(model_profile(model), fit_gpu(gpu_profile()).coefficients)
-    row = next(row for row in read_rows("v100_fitted_coefficients.csv") if row["model"] == model)
-    for field, deviation in fit.deviations.items():
-        # The published fit of ResNet-50 stopped before the minimum: k3 differs in the second digit, 1e-4 deviations.
-        near = pytest.approx(float(row[field]), rel=1e-4, abs=0 if np.isnan(deviation) else 2e-4 * deviation)
-        assert getattr(fit.coefficients, field) == near, field
-
-
-@needs_measurements
-def test_uncertainty_covers_the_runs_that_were_not_fitted() -> None:
-    gpu = fit_gpu(gpu_profile()).coefficients
-    for model in MODELS:
-        fit = fit_model(model_profile(model), gpu)
-        batch, share, latency = solo_points(model)
-        solo = predict_shares(
-            IGNITER, gpu, stack_coefficients([fit.coefficients]), batch[:, None], share[:, None]
-        ).latency_ms[:, 0]
-        deviation = active_deviation(fit, batch, share)
-        assert np.mean(np.abs(solo - latency) <= 3 * deviation + 0.03 * latency) >= 0.95, model
-
-
-@needs_measurements
-def test_the_default_model_is_the_best_on_pairs_that_were_not_fitted() -> None:
-    gpu = fit_gpu(gpu_profile()).coefficients
-    models = {model: fit_model(model_profile(model), gpu, row_term=True).coefficients for model in MODELS}
-    for measured in (False, True):
-        errors = {name: np.abs(model_errors(name, models, gpu, from_solo=measured)) for name in INTERFERENCE_MODELS}
-        assert min(errors, key=lambda name: errors[name].mean()) == DEFAULT_INTERFERENCE_MODEL
-        default = errors[DEFAULT_INTERFERENCE_MODEL]
-        assert default.mean() <= 0.05
-        assert np.quantile(default, 0.95) <= 0.12
-    linear = np.abs(gpu_lets_errors())
-    assert default.mean() <= linear.mean()
-    assert np.quantile(default, 0.95) <= np.quantile(linear, 0.95)

@@ -5,25 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from horologe_cli.commands.measuring.measure_options import MeasureOptions
-from horologe_cli.main import app
-from horologe_cli.measuring import measurement_run
-from horologe_cli.measuring.measurement_report import measure_document, measure_text
-from horologe_cli.measuring.measurement_run import run_measurement
 from horologe_cli.measuring.measurement_session import MeasurementSession, SessionProgress
-from horologe_cli.measuring.measurement_setup import find_models
-from horologe_common.interference.coefficients_file import CoefficientsError, CoefficientsFile, Origin
-from horologe_common.interference.measured_runs import MeasuredDevice, Measurements, ShareLoad, write_measurements
-from horologe_common.interference.prediction import INTERFERENCE_MODELS, predict_shares, stack_coefficients
+from horologe_common.interference.measured_runs import Measurements, ShareLoad
 from horologe_common.interference.v100 import CALIBRATED
-from horologe_common.service.settings import SettingsError
-from horologe_gpu_worker.measurement.device_sensor import DeviceLost, SensorFailed
-from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS
-from horologe_tuner.core.interference.measured_fit import FitOptions, fit_measurements, model_profile
+from horologe_gpu_worker.measurement.device_sensor import DeviceLost
+from horologe_tuner.core.interference.measured_fit import model_profile
 from horologe_tuner.core.interference.measurement_plan import (
     RunSizes,
     copies_runs,
@@ -32,30 +20,14 @@ from horologe_tuner.core.interference.measurement_plan import (
     profiled_batches,
 )
 from horologe_tuner.core.interference.measurements import ProfileError
-from model_folders import an_emulated_model
 from simulated_bench import SimulatedBench
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from horologe_common.interference.measured_runs import MeasuredRun
 
-MODELS = ("alexnet", "resnet50", "ssd", "vgg19")
-ORIGIN = Origin("v100", "2026-01-31", "abc", "simulated")
-SIZES = RunSizes()
-EXACT = CoefficientsFile(CALIBRATED.gpu, tuple(CALIBRATED.models.values()))
-
-
-def measure(
-    bench: SimulatedBench,
-    models: Sequence[str] = MODELS,
-    sizes: RunSizes = SIZES,
-    earlier: Measurements | None = None,
-    stored: list[Measurements] | None = None,
-) -> Measurements:
-    progress = SessionProgress(lambda done, total, run: None, (stored if stored is not None else []).append)
-    return MeasurementSession(bench, models, sizes, ORIGIN, earlier).measure(progress)
+from measure_builders import EXACT, MODELS, ORIGIN, SIZES, fitted, measure, predictions
 
 
 def test_a_model_has_eleven_runs() -> None:
@@ -100,19 +72,6 @@ def test_two_batch_sizes_are_too_few() -> None:
 def test_absurd_sizes_are_named(sizes: RunSizes, message: str) -> None:
     with pytest.raises(ProfileError, match=message):
         sizes.validate()
-
-
-def fitted(measurements: Measurements, **options: object) -> CoefficientsFile:
-    return fit_measurements(measurements, FitOptions("v100", **options)).content  # type: ignore[arg-type]
-
-
-def predictions(content: CoefficientsFile) -> np.ndarray:
-    gpu, models = content.catalogue
-    coefficients = stack_coefficients([models[name] for name in MODELS])
-    batch, share = np.array([4.0, 8, 16, 24]), np.array([10.0, 20, 30, 40])
-    return np.asarray(
-        predict_shares(INTERFERENCE_MODELS[content.interference_model], gpu, coefficients, batch, share).latency_ms
-    )
 
 
 def test_exact_runs_give_back_the_coefficients() -> None:
@@ -226,96 +185,3 @@ def test_models_that_do_not_slow_each_other_have_no_cache_contention() -> None:
     content = fitted(measure(bench), assumed={"cache_scale": 1.0})
     assert all(0 <= model.alpha_cache < 0.001 for model in content.models)
     assert any("not slower beside a copy" in reason for reason in content.assumed.values())
-
-
-def options(tmp_path: Path, **changes: object) -> MeasureOptions:
-    defaults = MeasureOptions(
-        ["pretend"], tmp_path / "out.json", tmp_path / "models", "cpu", "", "", 1.0, "50,100", 2, "", 0.1, None, False
-    )
-    return defaults._replace(**changes)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"models": ("other",)}, "MODEL: got 'other', wanted a model of .*: pretend"),
-        ({"device": "tpu"}, "--device: got 'tpu', wanted one of cuda, cpu, emulated"),
-        ({"mechanism": "magic"}, "share_mechanism"),
-        ({"shares": "ten"}, "--shares: got 'ten', wanted numbers"),
-        ({"assume": ("k9=1",)}, "--assume: got 'k9=1', wanted NAME=VALUE with one of k1"),
-        ({"assume": ("k1",)}, "--assume: got 'k1'"),
-    ],
-)
-def test_wrong_options_are_named(changes: dict[str, object], message: str, tmp_path: Path) -> None:
-    an_emulated_model(tmp_path / "models")
-    with pytest.raises(SettingsError, match=message):
-        run_measurement(options(tmp_path, **changes), lambda done, total, run: None)
-
-
-def test_runs_of_another_device_are_not_continued(tmp_path: Path) -> None:
-    an_emulated_model(tmp_path / "models")
-    chosen = options(tmp_path)
-    write_measurements(chosen.runs_file, Measurements(MeasuredDevice("v100", 300, 1530, 50, 1e7), ORIGIN))
-    with pytest.raises(SettingsError, match=r"out\.runs\.json: device: got runs of 'v100', wanted"):
-        run_measurement(chosen, lambda done, total, run: None)
-
-
-def test_a_machine_without_nvml_names_the_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise SensorFailed("NVML: no library")
-
-    an_emulated_model(tmp_path / "models")
-    monkeypatch.setitem(DEVICE_SENSORS, "nvml", fail)
-    with pytest.raises(SensorFailed, match=r"NVML: no library\. --no-power measures without it"):
-        run_measurement(options(tmp_path, device="cuda:0"), lambda done, total, run: None)
-
-
-def test_the_newest_version_of_a_model_is_measured(tmp_path: Path) -> None:
-    for version in ("2", "10"):
-        an_emulated_model(tmp_path).rename(tmp_path / "pretend" / version)
-    assert find_models(tmp_path, ["pretend"])["pretend"].name == "10"
-    assert find_models(tmp_path, ["pretend/2"])["pretend"].name == "2"
-
-
-def test_the_report_names_values_deviations_and_assumptions() -> None:
-    measurements = measure(SimulatedBench(noise=0.01))
-    fit = fit_measurements(measurements, FitOptions("v100", assumed={"k4": 0.0}))
-    document = measure_document("out.json", fit, {"alexnet b1 10%": "it ended"})
-    text = measure_text(document)
-    assert "frequency_slope" in text
-    assert "assumed: k4: as demanded" in text
-    assert "failed: alexnet b1 10%: it ended" in text
-    assert "written: out.json" in text
-    assert set(document.pair_error) == set(MODELS)
-
-
-def test_the_relative_error_covers_configurations_that_were_not_measured() -> None:
-    covered = []
-    for seed in range(10):
-        content = fitted(measure(SimulatedBench(noise=0.03, seed=seed)))
-        errors = predictions(content) / predictions(EXACT) - 1
-        deviations = np.array([content.catalogue.models[name].relative_error for name in MODELS])
-        covered += (np.abs(errors) <= 2 * deviations).tolist()
-    assert np.mean(covered) >= 0.95
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "words"),
-    [
-        (DeviceLost("the GPU is lost"), 1, ("finished runs are in", "the GPU is lost")),
-        (ProfileError("v100: alpha_f: not determined"), 1, ("alpha_f", "out.runs.json", "--assume NAME=VALUE")),
-        (CoefficientsError("out.runs.json: no JSON"), 2, ("no JSON",)),
-        (SettingsError("--device: got 'tpu'"), 2, ("--device",)),
-    ],
-)
-def test_the_command_ends_with_the_reason(
-    error: Exception, code: int, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(chosen: MeasureOptions, report: object) -> None:
-        chosen.runs_file.touch()
-        raise error
-
-    monkeypatch.setattr(measurement_run, "run_measurement", fail)
-    result = CliRunner().invoke(app, ["measure", "m", "-o", str(tmp_path / "out.json")])
-    assert result.exit_code == code
-    assert all(word in result.output.replace("\n", "") for word in words)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from builders import sent
@@ -12,67 +10,18 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Drains
 from horologe_common.status import Status
 from horologe_common.wire import (
-    Acknowledged,
-    Answer,
     ApplicationInfo,
     Applications,
     Declare,
     Feedback,
     Observation,
-    Query,
     Release,
     Rollback,
     Submit,
-    Withdraw,
 )
-from horologe_selector.store import ReadRecords, RecordChange, RecordsWritten, WriteRecords
-from selector_harness import FRONTEND, SelectorHarness, UnavailableStore
-
-OK, REFUSED = int(Status.OK), int(Status.REFUSED)
-
-
-class LearningSelector(SelectorHarness):
-    """Selector with its store and the application `digits` of the models `a` and `b`."""
-
-    def __init__(self, store: UnavailableStore | None = None, **settings: Any) -> None:
-        self.store: UnavailableStore = store or UnavailableStore()
-        super().__init__("ab", self.store, **settings)
-        self.number = 0
-        self.straggling = False
-        if not self.store.list_family("applications"):
-            self.declare_application(models=("a", "b"), policy="exp4")
-
-    def query_answer(self, context: str = "") -> bytes:
-        """Return the prediction id of a query. `a` predicts 1, `b` predicts 2; if `straggling`, after the deadline."""
-        self.number += 1
-        self.send(FRONTEND, self.make_query(context))
-        submits = {submit.model: submit for submit in sent(self.selector, Submit)}
-        self.send_prediction(submits["a/1"], 1)
-        if self.straggling:
-            self.advance_by(ms(100))
-        self.send_prediction(submits["b/1"], 2)
-        (answer,) = sent(self.selector, Answer)
-        assert answer.status == OK
-        return answer.prediction
-
-    def make_query(self, context: str = "") -> Query:
-        return Query(
-            self.number, "", ms(100), 1, self.number.to_bytes(32, "big"), application="digits", context=context
-        )
-
-    def send_feedback(self, *items: Observation) -> None:
-        self.number += 1
-        self.send(FRONTEND, Feedback(self.number, "digits", items))
-
-    def pop_statuses(self) -> list[tuple[int, ...]]:
-        return [message.statuses for message in sent(self.selector, Acknowledged, FRONTEND)]
-
-    def model_statistics(self, context: str = "") -> dict[str, tuple[float, int]]:
-        """Return weight and number of observations by model."""
-        sent(self.selector, Applications)
-        self.send(FRONTEND, ApplicationInfo(1, "digits", context))
-        (reply,) = sent(self.selector, Applications, FRONTEND)
-        return {each.model: (round(each.weight, 3), each.observations) for each in reply.applications[0].statistics}
+from horologe_selector.store import ReadRecords
+from learning_selector import OK, REFUSED, LearningSelector, repredict_submits
+from selector_harness import FRONTEND
 
 
 def test_feedback_is_learned_saved_and_acknowledged() -> None:
@@ -124,18 +73,6 @@ def test_statistics_come_from_memory_while_the_store_is_unavailable_or_slow() ->
     selector.tick(ms(20))
     assert [reply.id for reply in sent(selector, Applications, FRONTEND)] == [7, 8]
     assert not sent(selector, ReadRecords), "one read for both"
-
-
-def test_a_pending_status_request_is_answered_when_its_application_is_withdrawn() -> None:
-    selector = LearningSelector().selector
-    selector.handle(0, FRONTEND, ApplicationInfo(7, "digits", "ann"), ())
-    assert not sent(selector, Applications, FRONTEND), "its state is being read"
-    selector.applications.registry.on_withdraw(0, FRONTEND, Withdraw(8, "digits"))
-    (write,) = sent(selector, WriteRecords)
-    selector.handle(0, selector.store, RecordsWritten(write.changes, [0]), ())
-    selector.tick(0)
-    statuses = {reply.id: reply.status for reply in sent(selector, Applications, FRONTEND) if reply.id}
-    assert statuses == {7: int(Status.UNKNOWN_MODEL), 8: OK}
 
 
 def test_rolling_back_a_policy_restores_the_learned_weights() -> None:
@@ -193,14 +130,6 @@ def test_while_the_store_is_unavailable_feedback_is_learned_and_acknowledged_lat
     assert harness.selector.drained()
 
 
-def repredict_submits(harness: LearningSelector, prediction: bytes) -> list[Submit]:
-    """Send feedback with inputs, and return the Submits of its reprediction."""
-    sent(harness.selector, Submit)
-    harness.number += 1
-    harness.send_feedback(Observation((1.0,), prediction, "ann", (), harness.make_query("ann")))
-    return sent(harness.selector, Submit)
-
-
 def test_feedback_after_a_model_was_removed_is_predicted_by_the_others() -> None:
     harness = LearningSelector(cache_bytes=0)
     prediction = harness.query_answer("ann")
@@ -208,41 +137,6 @@ def test_feedback_after_a_model_was_removed_is_predicted_by_the_others() -> None
     (submit,) = repredict_submits(harness, prediction)
     harness.send_prediction(submit, 1)
     assert harness.pop_statuses() == [(OK,)]
-
-
-def test_withdrawing_an_application_during_feedback_leaves_no_record() -> None:
-    harness = LearningSelector(cache_bytes=0)
-    submits = repredict_submits(harness, harness.query_answer("ann"))
-    harness.send(FRONTEND, Withdraw(2, "digits"))
-    for submit in submits:
-        harness.send_prediction(submit, 1)
-    assert harness.pop_statuses() == [(int(Status.UNKNOWN_MODEL),)]
-    assert harness.store.list_family("contexts/digits") == []
-
-
-def test_a_record_of_an_earlier_application_with_the_same_name_is_ignored() -> None:
-    harness = LearningSelector()
-    harness.send_feedback(Observation((1.0,), harness.query_answer("ann")))
-    (left,) = harness.store.list_family("contexts/digits")
-    harness.send(FRONTEND, Withdraw(2, "digits"))
-    harness.store.write_changes([RecordChange(left.key, 0, left.data)])
-    harness.declare_application(models=("c", "d"), policy="exp4")
-    assert harness.model_statistics("ann") == harness.model_statistics("ann") == {"c": (0.5, 0), "d": (0.5, 0)}
-
-
-def test_a_query_in_flight_during_a_new_declaration_does_not_reset_the_state() -> None:
-    harness = LearningSelector()
-    harness.number += 1
-    harness.send(FRONTEND, harness.make_query("ann"))
-    submits = sent(harness.selector, Submit)
-    harness.declare_application(models=("a", "b"), policy="thompson")
-    for submit in repredict_submits(harness, b""):
-        harness.send_prediction(submit, 1)
-    learned = harness.model_statistics("ann")
-    for submit in submits:
-        harness.send_prediction(submit, 1)
-    assert [answer.status for answer in sent(harness.selector, Answer)] == [OK]
-    assert harness.model_statistics("ann") == learned
 
 
 def test_feedback_with_inputs_in_the_cache_is_learned_in_the_next_tick() -> None:
@@ -255,30 +149,6 @@ def test_feedback_with_inputs_in_the_cache_is_learned_in_the_next_tick() -> None
     wakeup_ns = harness.selector.wakeup_ns()
     assert wakeup_ns is not None
     assert wakeup_ns <= harness.now_ns
-
-
-def test_an_unreadable_declaration_can_be_replaced() -> None:
-    store = LearningSelector().store
-    store.write_changes(
-        [RecordChange("applications\nAAA", 0, b"\x00nonsense"), RecordChange("applications\nBBB", 0, b"\x92\x01\x90")]
-    )
-    harness = LearningSelector(store)
-    assert list(harness.selector.applications.registry.active) == ["digits"]
-    for number, name in enumerate(("AAA", "BBB"), 5):
-        harness.send(FRONTEND, Declare(number, Application(name, ("a",))))
-    assert [reply.status for reply in sent(harness.selector, Applications) if reply.id in (5, 6)] == [OK, OK]
-
-
-def test_a_query_waiting_for_its_state_is_answered_when_its_application_is_withdrawn() -> None:
-    harness = LearningSelector()
-    harness.number += 1
-    harness.selector.handle(harness.now_ns, FRONTEND, harness.make_query("zoe"), ())
-    harness.selector.tick(harness.now_ns)
-    harness.selector.out.clear()
-    harness.send(FRONTEND, Withdraw(2, "digits"))
-    for submit in sent(harness.selector, Submit):
-        harness.send_prediction(submit, 1)
-    assert [answer.status for answer in sent(harness.selector, Answer)] == [OK]
 
 
 def test_feedback_that_cannot_be_saved_in_time_is_lost() -> None:
