@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = ("docker-compose.yml", "docker-compose.gpu.yml")
 USED = re.compile(r"\$\{([A-Z_]+)(?::-([^}]*))?\}")
 EXPLAINED = re.compile(r"((?:^# .*\n)+)^([A-Z_]+)=(.*)$", re.MULTILINE)
-OF_COMPOSE = {"COMPOSE_PROJECT_NAME", "COMPOSE_FILE"}
-"""Variables that Compose itself reads."""
+OF_COMPOSE = {"COMPOSE_PROJECT_NAME"}
+"""Variables that Compose itself reads. With COMPOSE_FILE, it would not read docker-compose.override.yml."""
 ONE_OFF = {"keys", "demo"}
 EDGE = {"frontend", "selector", "controller", "profiler", "tuner"}
 

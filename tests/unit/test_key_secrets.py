@@ -24,3 +24,14 @@ def test_the_output_is_a_list_of_secrets_and_nothing_else(tmp_path: Path) -> Non
     assert set(secrets["mine-clients"]) == {"alice.key"}
     bearer = (tmp_path / "http" / "clients.txt").read_bytes()
     assert base64.b64decode(secrets["mine-http"]["clients.txt"]) == bearer
+
+
+def test_a_folder_with_keys_gets_only_those_that_are_named(tmp_path: Path) -> None:
+    """A key that nobody asked for would permit what nobody wanted."""
+    CliRunner().invoke(app, ["keys", str(tmp_path), "--client", "alice", "--manager", "carol"])
+    CliRunner().invoke(app, ["keys", str(tmp_path), "--secrets", "mine"])
+    CliRunner().invoke(app, ["keys", str(tmp_path), "--client", "bob"])
+    secret = {
+        group: {path.stem for path in (tmp_path / group).glob("*.key_secret")} for group in ("clients", "management")
+    }
+    assert secret == {"clients": {"alice", "bob"}, "management": {"carol"}}

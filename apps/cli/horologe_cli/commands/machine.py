@@ -66,6 +66,8 @@ def keys(
 ) -> None:
     """Create keys. They encrypt links over the network, and decide who may connect and what for.
 
+    A new folder gets a client and a manager. A folder with keys gets only those of --client and --manager.
+
     \b
     Examples:
       horologe keys ./keys
@@ -78,7 +80,9 @@ def keys(
     from horologe_common.transport.keys import copy_worker_keys, make_keys
 
     try:
-        paths = make_keys(folder, _checked_names(client or ["client"]), _checked_names(manager or ["manager"]))
+        is_new = not (folder / "service" / "service.key_secret").exists()
+        clients, managers = client or ["client"] * is_new, manager or ["manager"] * is_new
+        paths = make_keys(folder, _checked_names(clients), _checked_names(managers))
         paths += copy_worker_keys(folder, worker) if worker else []
         if secrets:
             print_json(secret_manifests(folder, secrets))
