@@ -9,7 +9,7 @@ import pytest
 
 from horologe_common.clock import ms, us
 from horologe_profiler.core.comparisons import ROUNDS, ROWS
-from horologe_profiler.core.input_dependence import InputEffect, Verdict, input_effect
+from horologe_profiler.core.input_dependence import InputEffect, Verdict, input_effect, length_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,43 @@ def test_a_model_whose_inputs_differ_much_is_dynamic_under_noise(noise: str) -> 
         took_ns = ms(5) * np.random.default_rng(seed).lognormal(0, 0.8, (4, ROWS))
         found += verdict_after(4, took_ns, noise, seed).dynamic
     assert found >= 95
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("growing", [False, True])
+def test_noise_makes_no_model_dynamic_by_its_lengths(noise: str, growing: bool) -> None:
+    """A thousand rounds of rows of 10 ms each. `growing`: clients send ever longer inputs."""
+    for seed in range(1000):
+        rng = np.random.default_rng(seed)
+        lengths = rng.integers(1, 500, ROWS)
+        times = ms(10) * NOISES[noise](rng)[0]
+        assert length_effect(list(zip(sorted(lengths) if growing else lengths, times.astype(int), strict=True))) is None
+
+
+@pytest.mark.parametrize("growing", [False, True])
+def test_a_machine_that_becomes_steadily_slower_makes_no_model_dynamic_by_its_lengths(growing: bool) -> None:
+    for seed in range(1000):
+        lengths = np.random.default_rng(seed).integers(1, 500, ROWS).tolist()
+        times = [ms(10 + 2 * number) for number in range(ROWS)]
+        assert length_effect(list(zip(sorted(lengths) if growing else lengths, times, strict=True))) is None
+
+
+def test_lengths_that_explain_the_times_are_enough_after_one_round() -> None:
+    rng, found = np.random.default_rng(1), 0
+    for _ in range(100):
+        lengths = rng.integers(1, 500, ROWS)
+        times = (ms(5) + us(100) * lengths * rng.lognormal(0, 0.05, ROWS)).astype(int).tolist()
+        effect, verdict = length_effect(list(zip(lengths.tolist(), times, strict=True))), Verdict()
+        found += effect is not None and verdict.record(effect)
+    assert found >= 90, "the others rose or fell with the order of the runs"
+
+
+def test_lengths_that_make_little_difference_leave_a_model_static() -> None:
+    lengths = [7, 3, 11, 1, 9, 5, 2, 12, 4, 10, 6, 8]
+    effect, verdict = length_effect([(length, ms(10) + us(length)) for length in lengths]), Verdict()
+    assert effect is not None
+    assert not verdict.record(effect)
+    assert length_effect([(0, ms(length)) for length in lengths]) is None
 
 
 def test_without_noise_one_comparison_is_enough() -> None:

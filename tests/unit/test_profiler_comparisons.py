@@ -47,6 +47,18 @@ def test_a_model_whose_rows_take_as_long_in_every_round_is_dynamic() -> None:
     assert not sent(profiler, Distributions)[-1].dynamic
 
 
+def test_a_model_whose_rows_take_as_long_as_they_are_is_known_after_one_round() -> None:
+    profiler = a_profiler(comparison_interval_ns=s(60), busy_share=1.0)
+    for number, length in enumerate((70, 30, 110, 10, 90, 50, 20, 120, 40, 100, 60, 80)):
+        sample(profiler, s(number), length=length)
+        (submit,) = sent(profiler, Submit)
+        finish_run(profiler, submit, s(number) + 1, ms(length))
+    profiler.tick(s(20))
+    assert sent(profiler, Distributions)[-1].dynamic
+    sample(profiler, s(20), length=10)
+    assert len(sent(profiler, Submit)) == 1, "no row of the comparison runs again"
+
+
 def test_a_model_whose_rows_take_another_time_in_every_run_is_static() -> None:
     profiler = a_profiler(comparison_interval_ns=s(1), busy_share=1.0)
     play_rows(profiler, lambda content, run: ms(1) + crc32(bytes([content, run])) % ms(10), s(10))

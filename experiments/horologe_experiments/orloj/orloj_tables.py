@@ -34,7 +34,7 @@ SHOWN = 0.8
 """Load of the figure, as a share of the critical rate."""
 LLM_SLOS = (1.5, 2.0, 3.0, 4.0, 5.0)
 TUNED_CASES = ("two-modal", "three-modal", "blenderbot-convAI")
-"""Cases that benchmarks/horologe_constants.py runs, with seeds that are not used here."""
+"""Cases on which constants of `horologe` were chosen, with seeds that are not used here."""
 
 
 class TableLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -65,7 +65,7 @@ def finish_rate(
     Deterministic. `overrides` are settings of the controller. `separate`: the requests of each known application and
     range of lengths have a queue and a profile of their own, and the scheduler knows no distributions.
     """
-    controller = msgspec.convert({"scheduler": scheduler, "margin_ns": 0, **overrides}, ControllerSettings)
+    controller = msgspec.convert({"scheduler": scheduler, **overrides}, ControllerSettings)
     setting = FastClusterSettings(
         noise=NOISES["none"], settle_ns=ms(100), client_ns=0, worker_ns=way_ns, turn_ns=way_ns, controller=controller
     )

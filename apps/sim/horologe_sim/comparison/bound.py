@@ -128,7 +128,7 @@ def problem_of(workload: Workload, chosen: Ints) -> Problem:
         base_ns = np.array([model.base_ns for model in workload.models], float)[models.astype(int)]
         padded_ns = base_ns + np.array(sizes)[:, None] * (solo_ns - base_ns)
         exec_ns = np.where(solo_ns > 0, padded_ns, exec_ns)
-    exec_ns = exec_ns * cluster.noise.least_factor
+    exec_ns = exec_ns * cluster.noise.least_factor()
     factors = np.array(workload.factors)
     holds = _count_companions(arrival_ns, deadline_ns, exec_ns * factors.min(), models, np.array(sizes))
     return Problem(arrival_ns, deadline_ns, exec_ns, holds, factors)

@@ -38,10 +38,9 @@ class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     body: Literal["", "measured"] = ""
     """measured: factors are repeated runs of three models (loads of four) over their median (`data/README.md`)."""
 
-    @property
-    def least_factor(self) -> float:
-        """Return the least factor of an EXEC; of lognormal factors, all but one in 1,000 are larger."""
-        body = float(measured("exec").min()) if self.body else 1.0
+    def least_factor(self, lane: str = "exec") -> float:
+        """Return the least factor of an EXEC or a LOAD; of lognormal factors, all but one in 1,000 are larger."""
+        body = float(measured(lane).min()) if self.body else 1.0
         return body * math.exp(-LEAST_DEVIATIONS * self.sigma)
 
 

@@ -7,7 +7,7 @@ from zlib import crc32
 
 import msgspec
 
-from horologe_profiler.core.input_dependence import Verdict, input_effect
+from horologe_profiler.core.input_dependence import Verdict, input_effect, length_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -26,6 +26,8 @@ class Comparison:
 
     def __init__(self) -> None:
         self.times: dict[int, list[int]] = {}
+        self.lengths: dict[int, int] = {}
+        """Lengths by row, in the order in which the rows ran in the first round."""
         self.waiting: dict[int, ProfilingTask] = {}
         """Staged tasks of the next round by row: these rows have run in the present round."""
         self._round = 0
@@ -43,6 +45,12 @@ class Comparison:
         self._round += 1
         order = sorted(self.waiting, key=lambda row: crc32(b"%d/%d" % (self._round, row)))
         return [self.waiting.pop(row) for row in order]
+
+    def length_effect(self) -> InputEffect | None:
+        """Return what lengths explain of the times of the first round; None in later rounds, or if that is unclear."""
+        if self._round or len(self.times) < ROWS:
+            return None
+        return length_effect([(self.lengths[row], times[0]) for row, times in self.times.items()])
 
     def effect(self) -> InputEffect | None:
         """Return the result; None if too few rows have run in every round."""
@@ -86,6 +94,7 @@ class Comparisons:
         elif not task.round or comparison is None:
             return
         comparison.times.setdefault(task.row, []).append(took_ns)
+        comparison.lengths.setdefault(task.row, task.length)
         inputs = self._staging.inputs_of(task.id)
         if task.round + 1 < ROUNDS and inputs is not None:
             again = msgspec.structs.replace(task, id=self._new_id(), round=task.round + 1)
@@ -105,9 +114,15 @@ class Comparisons:
     def _advance(self, now_ns: int, model: str, comparison: Comparison) -> None:
         """Begin the next round, or end the comparison, if all rows of the round have run.
 
-        If the result is to be confirmed, the next comparison begins at once, otherwise after the interval.
+        One round is enough if lengths explain what it measured. If the result is to be confirmed, the next comparison
+        begins at once, otherwise after the interval.
         """
         if not comparison.round_is_over():
+            return
+        of_length = None if self.is_dynamic(model) else comparison.length_effect()
+        if of_length is not None and self.verdicts.setdefault(model, Verdict()).record(of_length):
+            self._discard_comparison(model)
+            self._next_ns[model] = now_ns + self._interval_ns
             return
         tasks = comparison.next_round()
         for task in tasks:
