@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
+from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queues import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
@@ -117,6 +118,7 @@ class Horologe(SchedulingPolicy):
         self.waits = self._waits = QueueWaits()
         self._distributions: Mapping[str, RuntimeDistributions] = {}
         self._load = RecentLoad()
+        self._price = DevicePrice()
         self._served = ServedParts() if settings.fairness == "fair" else None
         self._advance_ns = self._load.batch_ns
         """`settings.advance` times this, a batch goes earlier if it serves e times as many requests for its time."""
@@ -128,12 +130,25 @@ class Horologe(SchedulingPolicy):
         distributions = self._distributions.get(queue.model)
         if distributions is not None:
             slowness = max(share.slowness(now_ns), share.dynamic_pace.slowness(now_ns))
-            return self._dynamic_strategy(start_ns, queue, distributions.slowed(slowness))
-        strategy = self._static_strategy(now_ns, start_ns, queue, estimate)
-        if strategy is not None and (until_ns := self._wait_until_ns(now_ns, share, strategy, estimate)) > start_ns:
-            self._waits.hold_queue(queue, until_ns)
-            return None
-        return strategy
+            strategy, until_ns = self._dynamic_strategy(start_ns, queue, distributions.slowed(slowness)), 0
+        else:
+            strategy = self._static_strategy(now_ns, start_ns, queue, estimate)
+            until_ns = 0 if strategy is None else self._wait_until_ns(now_ns, share, strategy, estimate)
+        if strategy is not None and until_ns <= start_ns and self._price.rate:
+            busy, weight = self._load.utilisation(now_ns, share), self._weight(queue.model)
+            until_ns = self._price.decline(now_ns, share, strategy, weight, busy, self._load.batch_ns)
+        if strategy is None or until_ns <= start_ns:
+            return strategy
+        self._waits.hold_queue(queue, until_ns)
+        return None
+
+    def best_effort_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
+        """Return the oldest requests; none where the share has declined a batch of requests with deadlines."""
+        if not self._price.has_declined(share):
+            return super().best_effort_batch(now_ns, start_ns, share, queue)
+        if queue:
+            self._waits.hold_queue(queue, now_ns + int(self._load.batch_ns))
+        return None
 
     def _static_strategy(self, now_ns: int, start_ns: int, queue: ModelQueue, estimate: Estimate) -> Strategy | None:
         """Return the batch with the earliest virtual start.
@@ -254,8 +269,14 @@ class Horologe(SchedulingPolicy):
         if self._served is not None and not requests[0].best_effort:
             self._served.record_arrivals(requests[0].model, len(requests))
 
+    def on_request_late(self, request: Request, cluster: Cluster) -> None:
+        """Raise the price of device time."""
+        self._price.record_late(request, cluster, self._weight(request.model))
+
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Record the batch. Update the advance, and so all ranks, if it is off the mean batch by a factor of two."""
+        if self._price.rate:
+            self._price.end_idle_time(share)
         if not strategy.queue.best_effort:
             self._load.record_batch(start_ns, share, strategy.expected_ns)
             if self._served is not None:
@@ -268,4 +289,5 @@ class Horologe(SchedulingPolicy):
 
     def on_share_lost(self, share: Share) -> None:
         """Discard the load of the share."""
+        self._price.end_idle_time(share)
         self._load.discard_share(share)

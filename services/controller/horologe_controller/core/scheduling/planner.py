@@ -51,6 +51,7 @@ class Planner:
         self._on_requests_arrived = policy.overridden("on_requests_arrived")
         self._on_request_queued = policy.overridden("on_request_queued")
         self._on_requests_removed = policy.overridden("on_requests_removed")
+        self._on_request_late = policy.overridden("on_request_late")
         self._on_batch_chosen = policy.overridden("on_batch_chosen")
         self._on_result = policy.overridden("on_result")
         self._count_late_heads = policy.overridden("count_late_heads")
@@ -104,8 +105,9 @@ class Planner:
             return Refusal(first, Reason.NO_WORKER)
         if not first.best_effort and rule != "ignore":
             expires = rule == "expire"
-            refusal = self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, queue, counted, expires)
-            if refusal is not None:
+            if refusal := self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, queue, counted, expires):
+                if self._on_request_late is not None and refusal.reason == Reason.WORK_AHEAD:
+                    self._on_request_late(first, cluster)
                 return refusal
         queue = self.queues.enqueue(requests, exec_ns, queue)
         count_cost(now_ns, requests, queue, cluster)
@@ -119,9 +121,8 @@ class Planner:
 
     def _on_queue_changed(self, queue: ModelQueue) -> None:
         """Recompute the queue's strategies, and examine the idle shares that hold its model."""
-        idle = self._idle
         for share in self.rankings.mark_queue(queue):
-            if share in idle:
+            if share in self._idle:
                 self._reexamined[share] = True
 
     def remove(self, request: Request) -> None:
@@ -171,8 +172,7 @@ class Planner:
         for wake_ns in wakes:
             if wake_ns is not None and (at_ns is None or wake_ns < at_ns):
                 at_ns = wake_ns
-        if at_ns is not None and at_ns <= now_ns:
-            at_ns = now_ns + 1
+        at_ns = None if at_ns is None else max(at_ns, now_ns + 1)
         waits = self.policy.waits
         wait_ns = waits.next_ns() if waits is not None and waits.held else None
         return wait_ns if at_ns is None or (wait_ns is not None and wait_ns < at_ns) else at_ns

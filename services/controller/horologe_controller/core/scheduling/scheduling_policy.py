@@ -103,6 +103,9 @@ class SchedulingPolicy:
     def on_requests_removed(self, requests: list[Request], queue: ModelQueue) -> None:
         """Called after requests have left their queue: started, refused or cancelled."""
 
+    def on_request_late(self, request: Request, cluster: Cluster) -> None:
+        """Called after a request with a deadline was refused because devices had no time for it."""
+
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Called before a batch is taken from its queue. Return whether the ranks of all queues have changed."""
         return False

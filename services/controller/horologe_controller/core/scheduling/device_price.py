@@ -1,0 +1,88 @@
+"""Price of device time: what serves too few requests for its time does not start, even on an idle device.
+
+An EXEC cannot be interrupted. Under overload, a long one for a few requests costs those that arrive while it runs.
+The best use of a limited capacity serves all that is worth more per time than some price, and nothing else (Dantzig,
+Operations Research 1957). The price here is the number of requests per time that lost requests would have been worth.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.requests.request import Request
+    from horologe_controller.core.scheduling.ranking import Strategy
+
+STEP = 0.1
+"""Part of the way that a lost request moves the price."""
+WORTH = 0.5
+"""A batch must be worth this part of the price. Below 1, because what is lost cannot always use the time."""
+FORGOTTEN = 2.0
+"""The price falls by a factor of e while all shares decline batches for as long as this many mean batches take."""
+
+
+class DevicePrice:
+    """The price, and the shares that are idle because of it. Rates are requests per ns of the fastest share's time."""
+
+    def __init__(self) -> None:
+        self.rate = 0.0
+        """What a batch should serve per time. 0 until the first request is late."""
+        self._cluster: Cluster | None = None
+        self._declined_ns: dict[Share, int] = {}
+        """Share that is idle although it has batches -> until when its idle time has lowered the price."""
+
+    def record_late(self, request: Request, cluster: Cluster, weight: float) -> None:
+        """Raise the price, if time is what the request was missing. It would have run alone; `weight`: what it counts.
+
+        A request whose model is loaded nowhere was missing a LOAD.
+        """
+        self._cluster = cluster
+        if request.model not in cluster.residency.shares_of:
+            return
+        distributions = cluster.distributions.get(request.model)
+        if distributions is None:
+            size = request.spec.compiled_batch_size(request.rows)
+            rate = weight / cluster.profiled_ns(request.model, size)
+        else:
+            rate = weight / (distributions.base_ns + distributions.mean_ns)
+        if rate > self.rate:
+            self.rate += STEP * (rate - self.rate)
+
+    def decline(
+        self, now_ns: int, share: Share, strategy: Strategy, weight: float, busy: float, batch_ns: float
+    ) -> int:
+        """Return when to examine a batch again that serves too little for its time; 0 if it may start.
+
+        Each of its requests counts `weight`. `busy`: utilisation of the share; `batch_ns`: mean duration of a batch.
+        """
+        model = strategy.queue.model
+        memory_ns = FORGOTTEN * batch_ns * max(1, share.residency.count_resident(model))
+        declined_ns = self._declined_ns.get(share)
+        if declined_ns is not None and now_ns > declined_ns:
+            self.rate *= math.exp((declined_ns - now_ns) / memory_ns)
+            self._declined_ns[share] = now_ns
+        least = WORTH * self.rate * min(1.0, busy * busy)
+        rate = weight * len(strategy.places) / strategy.expected_ns * self._slowness(share, strategy)
+        if rate >= least:
+            return 0
+        self._declined_ns.setdefault(share, now_ns)
+        return now_ns + 1 + int(min(batch_ns, memory_ns * math.log(least / rate)))
+
+    def _slowness(self, share: Share, strategy: Strategy) -> float:
+        """Return the profile of a static model on the share as a multiple of that on the fastest one."""
+        model, cluster = strategy.queue.model, self._cluster
+        if cluster is None or model in cluster.distributions:
+            return 1.0
+        smallest = strategy.queue.spec.batch_sizes[0]
+        return share.estimates[model].seed_ns[smallest] / cluster.profiled_ns(model, smallest)
+
+    def has_declined(self, share: Share) -> bool:
+        """Return whether the share is idle because of the price."""
+        return share in self._declined_ns
+
+    def end_idle_time(self, share: Share) -> None:
+        """Record that the share runs a batch, or is lost."""
+        self._declined_ns.pop(share, None)

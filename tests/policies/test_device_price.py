@@ -1,0 +1,86 @@
+"""The price of device time: which batches do not start although a device is idle."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from horologe_common.clock import ms, s
+from horologe_controller.core.scheduling import device_price
+from horologe_experiments.clockwork.catalogue_models import catalogue_models
+from horologe_sim.engine.noise import NOISES
+from horologe_sim.fast.fast_worker import FastClusterSettings
+from horologe_sim.fast.fast_world import FastWorld
+from horologe_sim.fast.ledger import Ledger
+from horologe_sim.fast.traffic import Stream, poisson
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CHEAP, COSTLY = "resnet18_v1", "winograd_resnet152_v2"
+MODELS = [model.copies(1)[0] for model in catalogue_models([CHEAP, COSTLY])]
+SECONDS = 6
+
+
+def take(rates: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+    return np.asarray(rates[step])
+
+
+def served(cheap: list[float], costly: float, best_effort: float = 0.0) -> list[float]:
+    """Return the requests per second in time: cheap, costly, best effort. `cheap`: its rate in each second.
+
+    A cheap request takes 1.3 ms and has 5 ms, a costly one takes about 8 ms and has 100 ms.
+    """
+    setting = FastClusterSettings(noise=NOISES["none"], settle_ns=ms(500))
+    rates = [
+        np.array([[rate, 0.0] for rate in cheap]),
+        np.array([[0.0, costly]] * len(cheap)),
+        np.array([[0.0, best_effort]] * len(cheap)),
+    ]
+    slos_ns = ms(5), ms(100), 0
+    streams = [
+        Stream(partial(take, rate), s(1), partial(lambda slo_ns, _: slo_ns, slo_ns), group)
+        for group, (rate, slo_ns) in enumerate(zip(rates, slos_ns, strict=True))
+    ]
+    ledger = Ledger(["cheap", "costly", "best effort"], len(MODELS), s(len(cheap)), s(1))
+    world = FastWorld(setting, MODELS, ledger, 1, poisson(streams, s(len(cheap)), [1]))
+    world.run(s(len(cheap)))
+    world.check()
+    return [line.ok / len(cheap) for line in ledger.lines]
+
+
+def without_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_price, "WORTH", 0.0)
+
+
+def test_under_overload_a_long_batch_does_not_start_before_short_ones_that_are_about_to_arrive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rates = [900.0] * SECONDS
+    with_price = served(rates, 30.0)
+    without_price(monkeypatch)
+    assert sum(with_price[:2]) > 1.05 * sum(served(rates, 30.0)[:2])
+
+
+def test_where_there_is_time_for_all_nothing_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_price = served([50.0] * SECONDS, 10.0)
+    without_price(monkeypatch)
+    assert with_price == pytest.approx(served([50.0] * SECONDS, 10.0), rel=0.02)
+
+
+def test_the_price_falls_when_the_overload_ends() -> None:
+    ends = served([900.0] * 2 + [10.0] * 4, 30.0)
+    alone = served([10.0] * 6, 30.0)
+    assert ends[1] > 0.6 * alone[1]
+
+
+def test_best_effort_work_does_not_start_on_a_share_that_has_declined_requests_with_deadlines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would keep the device from the same short requests."""
+    assert served([50.0] * SECONDS, 0.0, 50.0)[2] > 30
+    monkeypatch.setattr(device_price.DevicePrice, "has_declined", lambda price, share: True)
+    assert served([50.0] * SECONDS, 0.0, 50.0)[2] == 0
