@@ -42,12 +42,9 @@ class DevicePrice:
         self._cluster = cluster
         if request.model not in cluster.residency.shares_of:
             return
-        distributions = cluster.distributions.get(request.model)
-        if distributions is None:
-            size = request.spec.compiled_batch_size(request.rows)
-            rate = weight / cluster.profiled_ns(request.model, size)
-        else:
-            rate = weight / (distributions.base_ns + distributions.mean_ns)
+        size, distributions = request.spec.compiled_batch_size(request.rows), cluster.distributions.get(request.model)
+        known = None if distributions is None else distributions.mean_batch_ns([request], size)
+        rate = weight / max(1, known or cluster.profiled_ns(request.model, size))
         if rate > self.rate:
             self.rate += STEP * (rate - self.rate)
 
@@ -77,7 +74,7 @@ class DevicePrice:
         if cluster is None or model in cluster.distributions:
             return 1.0
         smallest = strategy.queue.spec.batch_sizes[0]
-        return share.estimates[model].seed_ns[smallest] / cluster.profiled_ns(model, smallest)
+        return share.estimates[model].seed_ns[smallest] / max(1, cluster.profiled_ns(model, smallest))
 
     def has_declined(self, share: Share) -> bool:
         """Return whether the share is idle because of the price."""
