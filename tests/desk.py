@@ -52,6 +52,7 @@ class Desk:
         model: str = "m",
         rows: int = 1,
         solo: bool = False,
+        urgent_ns: int | None = None,
     ) -> Request:
         self.asked += 1
         spec = self.specs[model]
@@ -69,6 +70,7 @@ class Desk:
             best_effort,
             -self.asked if solo else 0,
             solo=solo,
+            urgent_ns=urgent_ns,
         )
         self.scheduler.add(now_ns, [request], self.cluster)
         return request

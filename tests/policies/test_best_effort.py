@@ -131,3 +131,19 @@ def test_a_best_effort_batch_shrinks_to_the_time_that_a_tight_request_leaves() -
     started, _ = desk.plan(action.end_ns)
     assert started
     assert all(sizes[0] <= action.batch_size < sizes[-1] for action in started)
+
+
+@policies
+def test_an_urgent_request_goes_before_all_others_when_it_has_waited(name: str) -> None:
+    desk = Desk(name, [("m", "long")], ("m", "long"))
+    desk.ask(NOW, 30_000, best_effort=True, model="long", solo=True, urgent_ns=NOW + ms(50))
+    started = []
+    for now_ns in range(NOW, NOW + ms(200), ms(1)):
+        desk.ask(now_ns, 500)
+        started += [(now_ns, action.model) for action in desk.plan(now_ns)[0]]
+        for action in [action for action in desk.actions if action.end_ns <= now_ns]:
+            desk.end(action, action.end_ns)
+    (long_ns,) = [now_ns for now_ns, model in started if model == "long/1"]
+    assert long_ns >= NOW + ms(50)
+    assert any(now_ns > long_ns for now_ns, model in started if model == "m/1")
+    desk.scheduler.check()

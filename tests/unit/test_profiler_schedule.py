@@ -57,8 +57,28 @@ def test_a_time_without_runs_saves_no_share_for_later() -> None:
 
 
 def test_the_first_runs_follow_each_other_and_those_after_them_keep_to_the_share() -> None:
-    begun = begins_of_runs(a_profiler(busy_share=0.1, initial_time_ns=ms(25), initial_runs=10**6), s(1))
+    settings = {"busy_share": 0.1, "initial_time_ns": ms(25), "initial_runs": 10**6}
+    begun = begins_of_runs(a_profiler(comparison_interval_ns=s(60), **settings), s(1))
     assert begun[:6] == [0, ms(10), ms(20), ms(30), ms(130), ms(230)]
+
+
+def test_runs_are_urgent_and_free_until_the_inputs_have_been_compared() -> None:
+    profiler = a_profiler(busy_share=0.1, initial_time_ns=s(4), comparison_interval_ns=s(60))
+    urgent = []
+    for now_ns in range(0, s(2), ms(20)):
+        sample(profiler, now_ns)
+        for submit in sent(profiler, Submit):
+            urgent.append(submit.urgent_after_ns)
+            finish_run(profiler, submit, now_ns + ms(10), ms(10))
+    assert urgent[:36] == [ms(50)] * 36
+    assert set(urgent[36:]) <= {0}
+    assert 36 < len(urgent) < 60, "the runs after the comparison keep to their share"
+
+
+def test_without_comparisons_no_run_is_urgent() -> None:
+    profiler = a_profiler()
+    sample(profiler)
+    assert [submit.urgent_after_ns for submit in sent(profiler, Submit)] == [0]
 
 
 def test_the_least_known_goes_first() -> None:

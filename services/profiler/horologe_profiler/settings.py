@@ -15,8 +15,11 @@ class ProfilerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     busy_share: float = 0.05
     """Share of one device's time that profiling runs may use. After a run they pause until it has used up its share."""
     initial_time_ns: int = s(4)
-    """Device time of the first runs, which `busy_share` does not limit: a model counts as static until its inputs have
-    been compared. For a model that takes 60 ms, this uses 2 s."""
+    """Device time of the first runs, which `busy_share` does not limit. They end when the inputs of the model have been
+    compared: until then it counts as static. A model of 60 ms uses 2 s, or 0.7 s if requests have lengths."""
+    first_wait_ns: int = ms(50)
+    """Time after which such a first run goes before users' requests. Other runs wait until there are none: where
+    requests that take different times count as alike, that can take seconds."""
     in_flight: int = 2
     """Maximum number of runs in flight; at most one of each model."""
     budget_ns: int = s(10)

@@ -43,7 +43,8 @@ class Submit(Message, frozen=True, tag=30):
     """A request for one model (a key `name/version`), from a selector or profiler to the controller.
 
     Its inputs are held at `holder` under `input_id`. With `solo` it never shares a batch, so that its execution time
-    can be measured.
+    can be measured. A best-effort request that is also `solo` goes before all others once it has waited for
+    `urgent_after_ns`; 0: never.
     """
 
     id: int
@@ -59,6 +60,7 @@ class Submit(Message, frozen=True, tag=30):
     solo: bool = False
     traceparent: str = ""
     """As in Query."""
+    urgent_after_ns: int = 0
 
 
 class Outcome(Message, frozen=True, tag=31):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.core.instruments import quantile
 from horologe_controller.core.scheduling.batch_window import WHEN_DRY
-from horologe_controller.core.scheduling.queues import QueueWaits
+from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 

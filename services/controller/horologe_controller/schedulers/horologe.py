@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import ms, s
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.device_price import DevicePrice
-from horologe_controller.core.scheduling.queues import QueueWaits
+from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
 from horologe_controller.core.scheduling.served_parts import ServedParts

@@ -78,6 +78,11 @@ class Comparisons:
         verdict = self.verdicts.get(model)
         return verdict is not None and verdict.dynamic
 
+    def is_open(self, model: str) -> bool:
+        """Return whether a model that counts as static may turn out to be dynamic: it has not been compared yet."""
+        verdict = self.verdicts.get(model)
+        return verdict is None or (verdict.contrary > 0 and not verdict.dynamic)
+
     def wants_row(self, now_ns: int, model: str) -> bool:
         """Return whether a comparison of the model takes another row."""
         if not self._interval_ns:

@@ -167,11 +167,16 @@ class Profiler:
         if task.size == 1:
             window.next_run_ns = now_ns + self.settings.rerun_interval_ns
         self._runs.start_run(now_ns, task)
-        key, budget_ns = task.key, self.settings.budget_ns
+        key, settings = task.key, self.settings
         submit = Submit(
-            task.id, key.model, budget_ns, task.size, self.address, task.id, True, 0, task.length, key.application, True
-        )
+            task.id, key.model, settings.budget_ns, task.size, self.address, task.id, True, 0, task.length,
+            key.application, True, "", settings.first_wait_ns if self._is_first(key.model) else 0,
+        )  # fmt: skip
         self.out.append(Out(self._controller, submit))
+
+    def _is_first(self, model: str) -> bool:
+        """Return whether a run of the model is one of the first: its inputs have not been compared."""
+        return bool(self.settings.comparison_interval_ns) and self._comparisons.is_open(model)
 
     def _is_wanted(self, now_ns: int, task: ProfilingTask, window: TimeWindow) -> bool:
         """Return whether the task still has to run, with its inputs staged."""
@@ -185,7 +190,7 @@ class Profiler:
             if (task := self._runs.get(item.id)) is None:
                 continue
             took_ns = message.end_ns - message.begin_ns
-            self._runs.charge_device_time(now_ns, took_ns)
+            self._runs.charge_device_time(now_ns, took_ns, self._is_first(task.key.model))
             solo = item.status == Status.OK and len(message.items) == 1 and took_ns > 0
             if solo and self._is_served_content(task.key.model, message.content_hash):
                 self._record_run(now_ns, task, message.batch_size, took_ns)

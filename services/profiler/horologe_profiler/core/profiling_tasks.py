@@ -158,13 +158,13 @@ class ActiveRuns:
         """Return the time from which the next run may start."""
         return max(self._paused_ns, self._budget_spent_ns)
 
-    def charge_device_time(self, now_ns: int, took_ns: int) -> None:
+    def charge_device_time(self, now_ns: int, took_ns: int, first: bool) -> None:
         """Charge `took_ns` of device time: it uses up the share of the next `took_ns / busy_share`.
 
-        Example: with `busy_share` 0.05, a run of 10 ms uses up the share of 200 ms. The first runs use up
-        `initial_time_ns` instead.
+        Example: with `busy_share` 0.05, a run of 10 ms uses up the share of 200 ms. A `first` run uses up
+        `initial_time_ns` instead, while there is some left.
         """
-        if self._initial_left_ns > 0:
+        if first and self._initial_left_ns > 0:
             self._initial_left_ns -= took_ns
             return
         self._budget_spent_ns = max(self._budget_spent_ns, now_ns - took_ns) + round(

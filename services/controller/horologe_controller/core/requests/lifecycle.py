@@ -70,6 +70,8 @@ class RequestTable:
         )  # fmt: skip
         if submit.solo:
             request.shape_key = -request.id  # unique, so that the request is never batched with others
+            if submit.best_effort and submit.urgent_after_ns:
+                request.urgent_ns = arrival_ns + submit.urgent_after_ns
         return request
 
     def of_submitter(self, submitter: str) -> dict[int, Request]:

@@ -39,6 +39,8 @@ class Request(msgspec.Struct, eq=False):
     solo: bool = False
     traceparent: str = ""
     """Trace and span of the request at the frontend, if it is traced."""
+    urgent_ns: int | None = None
+    """When the request goes before all others; None: never."""
     action_id: int = UNPLACED
     attempts: int = 0
     """Number of failed attempts."""

@@ -10,7 +10,7 @@ from horologe_controller.core.scheduling.ranking import oldest_strategy
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.admission import ShortestWait
-    from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
     from horologe_controller.core.scheduling.ranking import BatchChooser, Ranking, Strategy
 
 LONG_PART = 50
@@ -68,3 +68,11 @@ class BestEffortLimit:
         """Drop a lost share."""
         self._paid_ns.pop(share, None)
         self._held_ns.pop(share, None)
+
+
+def urgent_strategy(now_ns: int, start_ns: int, share: Share, queues: RequestQueues) -> Strategy | None:
+    """Return the first request that has waited until it goes before all others, and whose model is resident."""
+    for request, queue in queues.urgent.items():
+        if request.urgent_ns is not None and request.urgent_ns <= now_ns and request.model in share.resident:
+            return oldest_strategy(now_ns, start_ns, share, queue)
+    return None

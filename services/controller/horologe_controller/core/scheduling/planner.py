@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.lane import look_ahead
 from horologe_controller.core.scheduling.admission import Admission, count_cost
-from horologe_controller.core.scheduling.best_effort import BestEffortLimit
+from horologe_controller.core.scheduling.best_effort import BestEffortLimit, urgent_strategy
 from horologe_controller.core.scheduling.late_refusals import LateRefusals
 from horologe_controller.core.scheduling.loading.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queues import RequestQueues
@@ -181,9 +181,8 @@ class Planner:
         """Update what depends on the cluster. Return the shares that may have room and a batch to start."""
         if cluster.changes.shares:
             self._adopt_cluster_changes(now_ns, cluster)
-        shares, self._reexamined = self._reexamined, {}
-        shares |= dict.fromkeys(self._wants_work.pop_up_to(now_ns), True)
-        return shares
+        reexamined, self._reexamined = self._reexamined, {}
+        return reexamined | dict.fromkeys(self._wants_work.pop_up_to(now_ns), True)
 
     def _adopt_cluster_changes(self, now_ns: int, cluster: Cluster) -> None:
         """Update what depends on changed shares, and examine these."""
@@ -267,7 +266,8 @@ class Planner:
         """Return the batch that goes next. `overrun_ns`: by how much EXECs ahead of it may end later than predicted."""
         if (rankings := self.rankings.of_share.get(share)) is None:
             return None
-        strategy = rankings[0].best_strategy(now_ns, start_ns + overrun_ns, share)
+        urgent = urgent_strategy(now_ns, start_ns, share, self.queues) if self.queues.urgent else None
+        strategy = urgent or rankings[0].best_strategy(now_ns, start_ns + overrun_ns, share)
         if strategy is None:
             strategy = self.best_effort.next_batch(now_ns, start_ns, share, rankings[1])
             if strategy is None and (retry_ns := self.best_effort.retry_ns(share)):

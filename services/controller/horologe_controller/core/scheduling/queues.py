@@ -1,4 +1,4 @@
-"""Queued requests: by model and deadline, when each must be checked for being too late, and queues that wait."""
+"""Queued requests: by model and deadline, and when each must be checked for being too late."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from horologe_common.core.indexed_heap import COMPACT_ABOVE, Timers
+from horologe_common.core.indexed_heap import COMPACT_ABOVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -157,6 +157,8 @@ class RequestQueues:
         """Non-empty queues."""
         self.count = 0
         """Number of requests."""
+        self.urgent: dict[Request, ModelQueue] = {}
+        """Requests that go before all others after a while (`Request.urgent_ns`), in the order of arrival."""
         self._checks: list[tuple[int, int, Request]] = []
         """Heap of (`Request.check_ns`, id, request). An entry whose time is not that of its request is stale."""
         self._created = 0
@@ -193,6 +195,8 @@ class RequestQueues:
             request.queued = request.admitted = True
             request.check_ns = check_ns = request.deadline_ns - exec_ns + 1
             heappush(checks, (check_ns, request.id, request))
+            if request.urgent_ns is not None:
+                self.urgent[request] = queue
         if len(checks) > COMPACT_ABOVE and len(checks) > 2 * self.count:
             self._checks = [entry for entry in checks if entry[0] == entry[2].check_ns]
             heapify(self._checks)
@@ -222,6 +226,8 @@ class RequestQueues:
         for request in requests:
             request.queued = False
             request.check_ns = None
+            if self.urgent:
+                self.urgent.pop(request, None)
         if not queue:
             queues = self._queues[queue.model]
             del queues[queue.key]
@@ -260,38 +266,3 @@ class RequestQueues:
             assert queue.rows == sum(request.rows for request in queue) > 0
             deadlines = [request.deadline_ns for request in queue]
             assert deadlines == sorted(deadlines) == queue._deadlines
-
-
-class QueueWaits:
-    """Queues that wait for more requests, each until a time. A queue is identified by its first request."""
-
-    def __init__(self) -> None:
-        self._timers = Timers()
-        self.held: dict[int, ModelQueue] = {}
-        """Waiting queues by the id of their first request."""
-
-    def hold_queue(self, queue: ModelQueue, until_ns: int) -> None:
-        """Have the queue examined again at `until_ns`, or when it changes. The earliest of several times counts."""
-        key = queue[0].id
-        held_ns = self._timers.priority(key)
-        if held_ns is None or until_ns < held_ns:
-            self.held[key] = queue
-            self._timers.arm(key, until_ns)
-
-    def release_requests(self, requests: list[Request]) -> None:
-        """End the waits of queues whose first request is among those that have left."""
-        for request in requests:
-            if self.held.pop(request.id, None) is not None:
-                self._timers.cancel(request.id)
-
-    def pop_expired(self, now_ns: int) -> list[ModelQueue]:
-        """Remove and return the queues that have waited long enough."""
-        return [self.held.pop(key) for key in self._timers.pop_expired(now_ns)]
-
-    def next_ns(self) -> int | None:
-        """Return when the next wait ends."""
-        return self._timers.next_ns()
-
-    def check(self) -> None:
-        self._timers.check()
-        assert set(self._timers) == set(self.held)

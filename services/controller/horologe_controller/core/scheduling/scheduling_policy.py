@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.queues import ModelQueue, QueueWaits
+    from horologe_controller.core.scheduling.queue_waits import QueueWaits
+    from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.ranking import Rank, Strategy
     from horologe_controller.settings import ControllerSettings
 
