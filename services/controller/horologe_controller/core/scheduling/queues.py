@@ -261,6 +261,7 @@ class RequestQueues:
         for queue in self:
             assert all((request.check_ns, request.id) in entries for request in queue if request.check_ns is not None)
             assert all(request.queued for request in queue)
+            assert all((request in self.urgent) == (request.urgent_ns is not None) for request in queue)
         assert self.count == sum(map(len, self))
         for queue in self:
             assert queue.rows == sum(request.rows for request in queue) > 0
