@@ -12,6 +12,7 @@ from horologe_common.clock import ms, s
 from horologe_controller.core.scheduling import device_price
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_sim.engine.noise import NOISES
+from horologe_sim.fast.device_faults import DeviceFault, schedule_faults
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.fast_world import FastWorld
 from horologe_sim.fast.ledger import Ledger
@@ -29,10 +30,11 @@ def take(rates: NDArray[np.float64], step: int) -> NDArray[np.float64]:
     return np.asarray(rates[step])
 
 
-def served(cheap: list[float], costly: float, best_effort: float = 0.0) -> list[float]:
+def served(cheap: list[float], costly: float, best_effort: float = 0.0, slowness: float = 1.0) -> list[float]:
     """Return the requests per second in time: cheap, costly, best effort. `cheap`: its rate in each second.
 
-    A cheap request takes 1.3 ms and has 5 ms, a costly one takes about 8 ms and has 100 ms.
+    A cheap request takes 1.3 ms and has 5 ms, a costly one takes about 8 ms and has 100 ms. `slowness`: executions take
+    this multiple of their profiles.
     """
     setting = FastClusterSettings(noise=NOISES["none"], settle_ns=ms(500))
     rates = [
@@ -47,6 +49,7 @@ def served(cheap: list[float], costly: float, best_effort: float = 0.0) -> list[
     ]
     ledger = Ledger(["cheap", "costly", "best effort"], len(MODELS), s(len(cheap)), s(1))
     world = FastWorld(setting, MODELS, ledger, 1, poisson(streams, s(len(cheap)), [1]))
+    schedule_faults(world, [DeviceFault(0, 0, s(len(cheap)) + 1, slowness)])
     world.run(s(len(cheap)))
     world.check()
     return [line.ok / len(cheap) for line in ledger.lines]
@@ -84,3 +87,13 @@ def test_best_effort_work_does_not_start_on_a_share_that_has_declined_requests_w
     assert served([50.0] * SECONDS, 0.0, 50.0)[2] > 30
     monkeypatch.setattr(device_price.DevicePrice, "has_declined", lambda price, share: True)
     assert served([50.0] * SECONDS, 0.0, 50.0)[2] == 0
+
+
+def test_executions_that_take_longer_than_their_profiles_are_no_reason_to_decline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A single model: nothing else could use the time."""
+    rates = [900.0] * SECONDS
+    with_price = served(rates, 0.0, slowness=3.0)
+    without_price(monkeypatch)
+    assert with_price[0] == pytest.approx(served(rates, 0.0, slowness=3.0)[0], rel=0.02)

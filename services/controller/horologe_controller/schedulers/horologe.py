@@ -269,9 +269,9 @@ class Horologe(SchedulingPolicy):
         if self._served is not None and not requests[0].best_effort:
             self._served.record_arrivals(requests[0].model, len(requests))
 
-    def on_request_late(self, request: Request, cluster: Cluster) -> None:
+    def on_request_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Raise the price of device time."""
-        self._price.record_late(request, cluster, self._weight(request.model))
+        self._price.record_late(now_ns, request, cluster, self._weight(request.model))
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Record the batch. Update the advance, and so all ranks, if it is off the mean batch by a factor of two."""

@@ -34,7 +34,7 @@ class DevicePrice:
         self._declined_ns: dict[Share, int] = {}
         """Share that is idle although it has batches -> until when its idle time has lowered the price."""
 
-    def record_late(self, request: Request, cluster: Cluster, weight: float) -> None:
+    def record_late(self, now_ns: int, request: Request, cluster: Cluster, weight: float) -> None:
         """Raise the price, if time is what the request was missing. It would have run alone; `weight`: what it counts.
 
         A request whose model is loaded nowhere was missing a LOAD.
@@ -44,7 +44,7 @@ class DevicePrice:
             return
         size, distributions = request.spec.compiled_batch_size(request.rows), cluster.distributions.get(request.model)
         known = None if distributions is None else distributions.mean_batch_ns([request], size)
-        rate = weight / max(1, known or cluster.profiled_ns(request.model, size))
+        rate = weight / max(1, known or cluster.cached_exec_ns(now_ns, request.model, size)[0])
         if rate > self.rate:
             self.rate += STEP * (rate - self.rate)
 
@@ -62,19 +62,19 @@ class DevicePrice:
             self.rate *= math.exp((declined_ns - now_ns) / memory_ns)
             self._declined_ns[share] = now_ns
         least = WORTH * self.rate * min(1.0, busy * busy)
-        rate = weight * len(strategy.places) / strategy.expected_ns * self._slowness(share, strategy)
+        rate = weight * len(strategy.places) / strategy.expected_ns * self._slowness(now_ns, share, strategy)
         if rate >= least:
             return 0
         self._declined_ns.setdefault(share, now_ns)
         return now_ns + 1 + int(min(batch_ns, memory_ns * math.log(least / rate)))
 
-    def _slowness(self, share: Share, strategy: Strategy) -> float:
-        """Return the profile of a static model on the share as a multiple of that on the fastest one."""
+    def _slowness(self, now_ns: int, share: Share, strategy: Strategy) -> float:
+        """Return the time of a static model on the share as a multiple of that on the fastest one."""
         model, cluster = strategy.queue.model, self._cluster
         if cluster is None or model in cluster.distributions:
             return 1.0
         smallest = strategy.queue.spec.batch_sizes[0]
-        return share.estimates[model].seed_ns[smallest] / max(1, cluster.profiled_ns(model, smallest))
+        return share.predict(now_ns, model, smallest) / max(1, cluster.cached_exec_ns(now_ns, model, smallest)[0])
 
     def has_declined(self, share: Share) -> bool:
         """Return whether the share is idle because of the price."""

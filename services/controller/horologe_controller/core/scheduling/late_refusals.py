@@ -37,7 +37,7 @@ class LateRefusals:
                 continue
             self._on_dequeued([request], self._queues.dequeue(request))
             if on_request_late is not None and not request.best_effort:
-                on_request_late(request, cluster)
+                on_request_late(now_ns, request, cluster)
             if expires:
                 exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
             if request.model in cluster.capable:

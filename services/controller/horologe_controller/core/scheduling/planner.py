@@ -107,7 +107,7 @@ class Planner:
             expires = rule == "expire"
             if refusal := self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, queue, counted, expires):
                 if self._on_request_late is not None and refusal.reason == Reason.WORK_AHEAD:
-                    self._on_request_late(first, cluster)
+                    self._on_request_late(now_ns, first, cluster)
                 return refusal
         queue = self.queues.enqueue(requests, exec_ns, queue)
         count_cost(now_ns, requests, queue, cluster)

@@ -104,7 +104,7 @@ class SchedulingPolicy:
     def on_requests_removed(self, requests: list[Request], queue: ModelQueue) -> None:
         """Called after requests have left their queue: started, refused or cancelled."""
 
-    def on_request_late(self, request: Request, cluster: Cluster) -> None:
+    def on_request_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Called after a request with a deadline was refused because devices had no time for it."""
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
