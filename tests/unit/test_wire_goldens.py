@@ -69,8 +69,8 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     ),
     (wire.Release((6, 7)), "9215920607"),
     (
-        wire.Submit(8, "m/1", 1000, 1, "frontend/0#c", 6, False, 7, 96, "chat", True, "00-1"),
-        "9d1e08a36d2f31cd03e801ac66726f6e74656e642f30236306c20760a463686174c3a430302d31",
+        wire.Submit(8, "m/1", 1000, 1, "frontend/0#c", 6, False, 7, 96, "chat", True, "00-1", 9),
+        "9e1e08a36d2f31cd03e801ac66726f6e74656e642f30236306c20760a463686174c3a430302d3109",
     ),
     (wire.Outcome(8, 5, "late", 9), "951f0805a46c61746509"),
     (wire.Dispatch(10, "worker/0#a", (6,)), "94280aaa776f726b65722f3023619106"),
