@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 LONG_PART = 50
 """Runs of the profiler that are too long may still use a fiftieth of a share's time. Otherwise models that take longer
-than other requests can wait would never be measured. Whether inputs decide how long a model takes is known after 36
-runs: with 50 ms each, after a minute and a half."""
+than other requests can wait would never be measured. Urgent runs are not limited by this."""
 
 
 class BestEffortLimit:

@@ -35,9 +35,9 @@ class DevicePrice:
         """Share that is idle although it has batches -> until when its idle time has lowered the price."""
 
     def record_late(self, now_ns: int, request: Request, cluster: Cluster, weight: float) -> None:
-        """Raise the price, if time is what the request was missing. It would have run alone; `weight`: what it counts.
+        """Raise the price towards what the request would have been worth alone, unless no share holds its model.
 
-        A request whose model is loaded nowhere was missing a LOAD.
+        Without a loaded model, a LOAD was missing, not device time. The request counts `weight`.
         """
         self._cluster = cluster
         if request.model not in cluster.residency.shares_of:

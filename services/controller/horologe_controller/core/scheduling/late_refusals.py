@@ -22,13 +22,13 @@ class LateRefusals:
         self, policy: SchedulingPolicy, queues: RequestQueues, on_dequeued: Callable[[list[Request], ModelQueue], None]
     ) -> None:
         self._policy = policy
+        self._on_request_late = policy.overridden("on_request_late")
         self._queues = queues
         self._on_dequeued = on_dequeued
 
     def refuse_overdue(self, now_ns: int, cluster: Cluster) -> Iterator[Refusal]:
         """Refuse queued requests that are too late by the policy's deadline rule: with workers, or without any."""
         policy, expires = self._policy, self._policy.deadline_rule == "expire"
-        on_request_late = policy.overridden("on_request_late")
         reason = Reason.EXPIRED if expires else Reason.OVERDUE
         for request in self._queues.pop_overdue(now_ns):
             exec_ns = 1 if expires else policy.shortest_exec_ns(now_ns, request, cluster)
@@ -36,8 +36,8 @@ class LateRefusals:
                 self._queues.check_after(request, request.deadline_ns - exec_ns)
                 continue
             self._on_dequeued([request], self._queues.dequeue(request))
-            if on_request_late is not None and not request.best_effort:
-                on_request_late(now_ns, request, cluster)
+            if self._on_request_late is not None and not request.best_effort:
+                self._on_request_late(now_ns, request, cluster)
             if expires:
                 exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
             if request.model in cluster.capable:
