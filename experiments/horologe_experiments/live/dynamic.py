@@ -3,7 +3,7 @@
 The text encoder of the benchmarks runs on ONNX Runtime, on one worker. Two applications send texts of different
 lengths. Solo times are measured before each run. They give the SLO (a multiple of their 99th percentile, as in ORLOJ's
 tables) and the rate (a part of what the worker serves one at a time). Every side gets the same arrivals, on newly
-started services.
+started services: a side is measured from its first request on, or after other traffic of the same kind.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Run a profiler, which starts without data in each run."""
     sets: tuple[str, ...] = ()
     """Settings, as for `--set`."""
+    learn_s: float = 0.0
+    """Seconds of other texts, at the same rate, before the measured ones."""
 
     @property
     def label(self) -> str:
@@ -82,7 +84,9 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Lengths of the probes. Times of other lengths are interpolated."""
     applications: tuple[TextSource, ...]
     sides: tuple[Side, ...]
-    """Sides of the comparison. The last one must reach the first one."""
+    """Sides of the comparison. Those after the first must reach it."""
+    wanted: float
+    """Finish rate that a side must reach after learning."""
 
 
 class DynamicRun(NamedTuple):
@@ -114,7 +118,7 @@ class Dynamic:
             "windows": {name: window_rates(scene.seconds, scene.window_s, ended) for name, ended in by_side.items()},
         }
         rows = [_row(scene, name, ended) for name, ended in by_side.items()]
-        return Findings(self.name, self.title, seed, quick, _facts(scene, runs), rows, _bars(rows), series)
+        return Findings(self.name, self.title, seed, quick, _facts(scene, runs), rows, _bars(scene, rows), series)
 
     def draw(self, findings: Findings) -> Figure:
         """Draw finish rates over time, and solo times by length."""
@@ -142,7 +146,8 @@ def _run(folder: Path, scene: Scene, seed: int, number: int, progress: Progress)
     mean_ms, p99_ms = float(times_ms.mean()), float(np.quantile(times_ms, 0.99))
     slo_ns = ms(scene.slo_multiple * p99_ms)
     random = np.random.default_rng([seed, number])
-    texts = poisson_texts(scene.applications, scene.load * 1e3 / mean_ms, scene.seconds, random)
+    rate = scene.load * 1e3 / mean_ms
+    texts = poisson_texts(scene.applications, rate, scene.seconds, random)
     took_ns = 1e6 * _times_ms(alone, [text.length for text in texts])
     results: dict[str, list[TextResult]] = {}
     first = number % len(
@@ -150,8 +155,12 @@ def _run(folder: Path, scene: Scene, seed: int, number: int, progress: Progress)
     )  # rotate the sides, so that a drift of the machine does not always hit the same one
     for side in (*scene.sides[first:], *scene.sides[:first]):
         progress((number + len(results) / len(scene.sides)) / scene.runs, f"run {number + 1}, {side.label}")
+        parts = [texts]
+        if side.learn_s:
+            other = np.random.default_rng([seed, number, 1])
+            parts.insert(0, poisson_texts(scene.applications, rate, side.learn_s, other))
         with _services(folder, side) as house:
-            results[side.label] = uvloop.run(_replay(house, scene, texts, slo_ns))
+            results[side.label] = uvloop.run(_replay(house, scene, parts, slo_ns))
     return DynamicRun(alone, mean_ms, p99_ms, share_one_at_a_time(texts, took_ns.tolist(), slo_ns), results)
 
 
@@ -174,7 +183,8 @@ async def _probe(house: LocalSystem, scene: Scene) -> dict[int, float]:
         return await measure_alone_ms(client, scene.model, scene.lengths, scene.probes)
 
 
-async def _replay(house: LocalSystem, scene: Scene, texts: list[Text], slo_ns: int) -> list[TextResult]:
+async def _replay(house: LocalSystem, scene: Scene, parts: Sequence[list[Text]], slo_ns: int) -> list[TextResult]:
+    """Send the parts one after the other. Return the results of the last."""
     from horologe import AsyncClient
 
     house.wait_ready(READY_S)
@@ -182,7 +192,8 @@ async def _replay(house: LocalSystem, scene: Scene, texts: list[Text], slo_ns: i
         await client.predict(
             scene.model, inputs_of(scene.lengths[0], 0), timeout=TIMEOUT_S
         )  # loads the model before the first arrival
-        return await TextTraffic(client, scene.model, [source.name for source in scene.applications], slo_ns).run(texts)
+        traffic = TextTraffic(client, scene.model, [source.name for source in scene.applications], slo_ns)
+        return [await traffic.run(texts) for texts in parts][-1]
 
 
 def _row(scene: Scene, name: str, runs: list[list[TextResult]]) -> dict[str, Any]:
@@ -224,10 +235,13 @@ def _facts(scene: Scene, runs: Sequence[DynamicRun]) -> dict[str, str]:
     }
 
 
-def _bars(rows: Sequence[dict[str, Any]]) -> list[Bar]:
-    """Return the bar: the last side against the first."""
-    first, last = rows[0], rows[-1]
-    if first is last:
-        return []
-    name = f"finish rate of {last['side']}, beside that of {first['side']}"
-    return [Bar(name, last["finished"], first["finished"])]
+def _bars(scene: Scene, rows: Sequence[dict[str, Any]]) -> list[Bar]:
+    """Return the bars: each side against the first, and those after learning against what is wanted."""
+    first = rows[0]
+    beside = [
+        Bar(f"finish rate of {row['side']}, beside that of {first['side']}", row["finished"], first["finished"])
+        for row in rows[1:]
+    ]
+    learned = {side.label for side in scene.sides if side.learn_s}
+    after = [row for row in rows if row["side"] in learned]
+    return [*beside, *(Bar(f"finish rate of {row['side']}", row["finished"], scene.wanted) for row in after)]
