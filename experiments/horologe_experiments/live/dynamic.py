@@ -56,8 +56,8 @@ class Side(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Run a profiler, which starts without data in each run."""
     sets: tuple[str, ...] = ()
     """Settings, as for `--set`."""
-    learn_s: float = 0.0
-    """Seconds of other texts, at the same rate, before the measured ones."""
+    learns: bool = False
+    """Send other texts for `Scene.learn_s` before the measured ones."""
 
     @property
     def label(self) -> str:
@@ -85,6 +85,8 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     applications: tuple[TextSource, ...]
     sides: tuple[Side, ...]
     """Sides of the comparison. Those after the first must reach it."""
+    learn_s: float
+    """Seconds of other texts, at the same rate."""
     wanted: float
     """Finish rate that a side must reach after learning."""
 
@@ -156,9 +158,9 @@ def _run(folder: Path, scene: Scene, seed: int, number: int, progress: Progress)
     for side in (*scene.sides[first:], *scene.sides[:first]):
         progress((number + len(results) / len(scene.sides)) / scene.runs, f"run {number + 1}, {side.label}")
         parts = [texts]
-        if side.learn_s:
+        if side.learns:
             other = np.random.default_rng([seed, number, 1])
-            parts.insert(0, poisson_texts(scene.applications, rate, side.learn_s, other))
+            parts.insert(0, poisson_texts(scene.applications, rate, scene.learn_s, other))
         with _services(folder, side) as house:
             results[side.label] = uvloop.run(_replay(house, scene, parts, slo_ns))
     return DynamicRun(alone, mean_ms, p99_ms, share_one_at_a_time(texts, took_ns.tolist(), slo_ns), results)
@@ -242,6 +244,6 @@ def _bars(scene: Scene, rows: Sequence[dict[str, Any]]) -> list[Bar]:
         Bar(f"finish rate of {row['side']}, beside that of {first['side']}", row["finished"], first["finished"])
         for row in rows[1:]
     ]
-    learned = {side.label for side in scene.sides if side.learn_s}
+    learned = {side.label for side in scene.sides if side.learns}
     after = [row for row in rows if row["side"] in learned]
     return [*beside, *(Bar(f"finish rate of {row['side']}", row["finished"], scene.wanted) for row in after)]
