@@ -232,7 +232,7 @@ def _facts(scene: Scene, runs: Sequence[DynamicRun]) -> dict[str, str]:
         f"and the SLO is {scene.slo_multiple:g} times that, {scene.slo_multiple * p99_ms:.0f} ms",
         "possible": f"{possible:.1%} would finish if each ran alone, in order of arrival, with known execution times",
         "runs": f"medians of {scene.runs}, {scene.seconds:g} s each on services that start without data; "
-        "load and SLO are measured before each",
+        f"load and SLO are measured before each; learning: {scene.learn_s:g} s of other texts before the measured ones",
         "settled_s": f"first time with {ROLLING} windows of {scene.window_s:g} s within {NEAR} of the second half",
     }
 
