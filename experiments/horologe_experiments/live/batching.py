@@ -101,7 +101,7 @@ class Batching:
         delays = [row for name in scene.delayed.models for row in _delays(scene, models[name], seed, runs)]
         begin = MEASURING + SIMULATING
         live = run_live(
-            scene.live, models, scene.overload, scene.slo_ms, seed,
+            scene.live, models, scene.slo_ms, seed,
             lambda part, label: progress(begin + (1 - begin) * part, label),
         )  # fmt: skip
         series = {
@@ -248,7 +248,7 @@ def _live_bars(rows: list[dict[str, Any]]) -> list[Bar]:
     return [
         Bar(
             f"live, {name}: in time with aimd / without batches",
-            round(rate / max(1e-9, in_time[name, "none"]), 3),
+            round(rate / max(1.0, in_time[name, "none"]), 3),
             LIVE_GAIN,
         )
         for (name, batching), rate in in_time.items()

@@ -35,6 +35,8 @@ class LiveRuns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: tuple[str, ...]
     largest: int
     """Largest batch, a power of two."""
+    load: float
+    """Offered rate, as a part of what the largest batch within the SLO serves."""
     most_rate: float
     """Largest offered rate per second: the load generator shares the processor with the services."""
     warmup_s: float
@@ -45,20 +47,16 @@ class LiveRuns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def run_live(
     runs: LiveRuns,
     times: Mapping[str, BatchTimes],
-    overload: float,
     slo_ms: float,
     seed: int,
     progress: Callable[[float, str], None],
 ) -> list[dict[str, Any]]:
-    """Return a row for each model and strategy. All strategies of a model are offered the same requests.
-
-    The load is `overload` times what the largest batch within the SLO serves.
-    """
+    """Return a row for each model and strategy. All strategies of a model are offered the same requests."""
     rows = []
     for number, name in enumerate(runs.models):
         model = times[name]
         size = max(1, min(runs.largest, model.most_rows(slo_ms)))
-        rate = min(overload * model.rate(size), runs.most_rate)
+        rate = min(runs.load * model.rate(size), runs.most_rate)
         for turn, strategy in enumerate(STRATEGIES):
             progress((number + turn / len(STRATEGIES)) / len(runs.models), f"{name}, {strategy}, live")
             rows.append({"model": name, "batching": strategy} | _run(runs, model, strategy, rate, slo_ms, seed))
