@@ -29,6 +29,7 @@ TINY = [
     'live.models=["linear-svm"]',
     "live.largest=16",
     "live.most_rate=200",
+    "live.loads=[0.001,1]",
     "live.warmup_s=0.2",
     "live.seconds=0.5",
 ]
@@ -51,12 +52,13 @@ def test_rows_by_model_and_strategy_delays_and_bars(tmp_path: Path) -> None:
         assert row["gain"] == pytest.approx(row["throughput"] / rows[row["model"], "none"]["throughput"], rel=0.02)
     assert rows["linear-svm", "aimd"]["gain"] > 5 * rows["digits-cnn", "aimd"]["gain"], "a row alone is mostly overhead"
     names = {bar["name"].partition(":")[0] for bar in found["bars"]}
-    assert names == {"aimd", "quantile", "linear-svm", "live, linear-svm"}
+    assert names == {"aimd", "quantile", "linear-svm", "live, linear-svm at 0.001", "live, linear-svm at 1"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["batching.json", "batching.md", "batching.png"]
     series = json.loads((tmp_path / "batching.json").read_text())["series"]
     live = series["Live, requests of one row"]
-    assert [row["batching"] for row in live] == ["none", "aimd", "quantile", "horologe"]
-    assert len({row["offered"] for row in live}) == 1
+    assert [row["batching"] for row in live] == 2 * ["none", "aimd", "quantile", "horologe"]
+    assert [row["load"] for row in live] == 4 * [0.001] + 4 * [1]
+    assert len({(row["load"], row["offered"]) for row in live}) == 2
     assert all(row["answered"] >= row["in_time"] for row in live)
     delays = series["Delayed batches (Fig. 5)"]
     alone, waited = [row for row in delays if row["model"] == "linear-svm"]

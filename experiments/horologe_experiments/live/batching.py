@@ -243,15 +243,15 @@ def _facts(scene: Scene, models: Mapping[str, BatchTimes]) -> dict[str, str]:
 
 
 def _live_bars(rows: list[dict[str, Any]]) -> list[Bar]:
-    """Return a bar for each model: the rate in time with AIMD, of that without batches."""
-    in_time = {(row["model"], row["batching"]): row["in_time"] for row in rows}
+    """Return a bar for each model and load: the rate in time with AIMD, of that without batches (at least 1/s)."""
+    in_time = {(row["model"], row["load"], row["batching"]): row["in_time"] for row in rows}
     return [
         Bar(
-            f"live, {name}: in time with aimd / without batches",
-            round(rate / max(1.0, in_time[name, "none"]), 3),
+            f"live, {name} at {load:g}: in time with aimd / without batches",
+            round(rate / max(1.0, in_time[name, load, "none"]), 3),
             LIVE_GAIN,
         )
-        for (name, batching), rate in in_time.items()
+        for (name, load, batching), rate in in_time.items()
         if batching == "aimd"
     ]
 

@@ -35,8 +35,8 @@ class LiveRuns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: tuple[str, ...]
     largest: int
     """Largest batch, a power of two."""
-    load: float
-    """Offered rate, as a part of what the largest batch within the SLO serves."""
+    loads: tuple[float, ...]
+    """Offered rates, as multiples of what the largest batch within the SLO serves."""
     most_rate: float
     """Largest offered rate per second: the load generator shares the processor with the services."""
     warmup_s: float
@@ -51,16 +51,30 @@ def run_live(
     seed: int,
     progress: Callable[[float, str], None],
 ) -> list[dict[str, Any]]:
-    """Return a row for each model and strategy. All strategies of a model are offered the same requests."""
+    """Return a row for each model, load and strategy. All strategies are offered the same requests at a load.
+
+    A load is left out if a lower one reaches `LiveRuns.most_rate`.
+    """
+    cases = [(name, load, strategy) for name in runs.models for load in _loads(runs, times[name], slo_ms)
+             for strategy in STRATEGIES]  # fmt: skip
     rows = []
-    for number, name in enumerate(runs.models):
-        model = times[name]
-        size = max(1, min(runs.largest, model.most_rows(slo_ms)))
-        rate = min(runs.load * model.rate(size), runs.most_rate)
-        for turn, strategy in enumerate(STRATEGIES):
-            progress((number + turn / len(STRATEGIES)) / len(runs.models), f"{name}, {strategy}, live")
-            rows.append({"model": name, "batching": strategy} | _run(runs, model, strategy, rate, slo_ms, seed))
+    for number, (name, load, strategy) in enumerate(cases):
+        progress(number / len(cases), f"{name}, {strategy}, live")
+        row = _run(runs, times[name], strategy, _rate(runs, times[name], load, slo_ms), slo_ms, seed)
+        rows.append({"model": name, "load": load, "batching": strategy} | row)
     return rows
+
+
+def _loads(runs: LiveRuns, model: BatchTimes, slo_ms: float) -> list[float]:
+    """Return the lowest load of each distinct rate, ascending."""
+    by_rate = {_rate(runs, model, load, slo_ms): load for load in sorted(runs.loads, reverse=True)}
+    return sorted(by_rate.values())
+
+
+def _rate(runs: LiveRuns, model: BatchTimes, load: float, slo_ms: float) -> float:
+    """Return the requests per second that are offered at a load."""
+    size = max(1, min(runs.largest, model.most_rows(slo_ms)))
+    return min(load * model.rate(size), runs.most_rate)
 
 
 def _run(runs: LiveRuns, model: BatchTimes, strategy: str, rate: float, slo_ms: float, seed: int) -> dict[str, Any]:
