@@ -35,3 +35,22 @@ def test_between_models_the_last_start_counts_not_the_deadline() -> None:
     for _ in range(8):
         desk.ask(NOW, 26, model="long")
     assert next(action.model for action in desk.plan(NOW)[0]) == "long/1"
+
+
+def test_a_worker_may_start_a_batch_while_its_last_request_can_be_in_time() -> None:
+    desk = Desk("horologe", [("m",)], admission=False)
+    for budget_ms in (4, 6, 8, 10):
+        desk.ask(NOW, budget_ms)
+    (batch,) = desk.scheduler.plan(NOW, desk.cluster).start
+    assert len(batch.requests) == 4
+    assert batch.latest_ns == NOW + ms(10) - ms(3.5)
+
+
+def test_a_request_counts_as_in_time_by_the_median_of_recent_durations() -> None:
+    desk = Desk("horologe", [("m",)], admission=False)
+    estimate = desk.cluster.workers["w0"].shares[0].estimates["m/1"]
+    for took_ms in (2, 2, 2, 2, 2, 2, 2, 6, 6, 6):
+        estimate.observe(NOW, 1, ms(took_ms))
+    desk.ask(NOW, 3)
+    (batch,) = desk.scheduler.plan(NOW, desk.cluster).start
+    assert (batch.expected_ns, batch.latest_ns) == (ms(6), NOW + ms(1))

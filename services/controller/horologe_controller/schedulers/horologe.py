@@ -153,23 +153,24 @@ class Horologe(SchedulingPolicy):
     def _static_strategy(self, now_ns: int, start_ns: int, queue: ModelQueue, estimate: Estimate) -> Strategy | None:
         """Return the batch with the earliest virtual start.
 
-        The candidates are, for each size, the requests with the earliest deadlines that are in time in it. A larger
-        size serves more requests for its time, and may have to leave the first ones behind, for which only a smaller
-        one is fast enough. Sizes whose rows save no time are left out, unless requests have several rows. As in
-        `largest_strategy`, a batch for which larger, cheaper sizes have come too late goes after all others.
+        The candidates are, for each size, the requests with the earliest deadlines that are in time in it if it takes
+        its median time. (The share counts as busy for longer, a high quantile.) A larger size serves more requests for
+        its time, and may have to leave the first ones behind, for which only a smaller one is fast enough. Sizes whose
+        rows save no time are left out, unless requests have several rows. As in `largest_strategy`, a batch for which
+        larger, cheaper sizes have come too late goes after all others.
+
+        A worker starts the batch while the median leaves its last request in time. If the first one decided, a message
+        that comes late would cost all of them their turn, and leave the share idle.
         """
-        seed_ns, advance_ns, weight = (
-            estimate.seed_ns,
-            self.settings.advance * self._advance_ns,
-            self._weight(queue.model),
-        )
+        seed_ns, weight = estimate.seed_ns, self._weight(queue.model)
+        advance_ns = self.settings.advance * self._advance_ns
         missed_row_ns: list[float] = []
         best = first = None
         for size in queue.batch_sizes():
             if size not in estimate.efficient_sizes and queue.rows == len(queue):
                 continue
-            expected_ns = estimate.predict(now_ns, size)
-            place = queue.first_in_time(start_ns + expected_ns, size)
+            expected_ns, likely_ns = estimate.predict(now_ns, size), estimate.typical(now_ns, size)
+            place = queue.first_in_time(start_ns + likely_ns, size)
             if count := queue.count_filling(place, size):
                 earliest = queue[place]
                 rate = weight * count / expected_ns
@@ -177,9 +178,10 @@ class Horologe(SchedulingPolicy):
                 if best is None or virtual_ns < best.rank[1]:
                     shrunk = count_cheaper(missed_row_ns, seed_ns[size] / size) if missed_row_ns else 0
                     rank = shrunk, virtual_ns, earliest.id
-                    best = Strategy(rank, queue, size, range(place, place + count), expected_ns)
+                    latest_ns = queue[place + count - 1].deadline_ns - likely_ns
+                    best = Strategy(rank, queue, size, range(place, place + count), expected_ns, latest_ns)
                 if place and first is None:
-                    least_ns = estimate.predict(now_ns, queue.spec.batch_sizes[0])
+                    least_ns = estimate.typical(now_ns, queue.spec.batch_sizes[0])
                     first = queue.first_in_time(start_ns + least_ns, queue.spec.max_batch)
                 if place <= (first or 0):
                     break  # a smaller batch would have the same first request, and serve fewer for its time
@@ -252,10 +254,10 @@ class Horologe(SchedulingPolicy):
         return max(min(DECISION_LEAD_NS, trips_ns), latency.round_trip_ns)
 
     def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
-        """Return a low quantile of the request's kind if its model is dynamic, else the estimate."""
+        """Return a low quantile of the request's kind if its model is dynamic, else the median if it is in time."""
         distributions = cluster.distributions.get(request.model)
         if distributions is None:
-            return cluster.request_exec_ns(now_ns, request)
+            return cluster.request_exec_ns(now_ns, request, typical=True)
         return distributions.least_exec_ns(request)
 
     def is_dynamic(self, model: str, cluster: Cluster) -> bool:

@@ -35,7 +35,7 @@ NO_RANKINGS: dict[Share, RankingPair] = {}
 class Strategy(msgspec.Struct, frozen=True):
     """A batch of `size` from the requests at these `places` of a queue. The lowest `rank` goes first.
 
-    `latest_ns` is the last start that leaves every request a chance; None: `expected_ns` before the first deadline.
+    `latest_ns` is the last start that leaves one of them a chance; None: `expected_ns` before the first deadline.
     """
 
     rank: Rank

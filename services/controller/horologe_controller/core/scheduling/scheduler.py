@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Batch(msgspec.Struct):
-    """Requests of one model to run together on one share. `latest_ns`: the last start that makes every deadline."""
+    """Requests of one model to run together on one share. `latest_ns`: the last start at which it is worth running."""
 
     share: Share
     model: str
