@@ -214,10 +214,8 @@ class Cluster:
         shares = self.residency.shares_of.get(model, NO_SHARES)
         for share in shares:
             if (estimate := share.estimates.get(model)) is not None:
-                if (high_ns := estimate.predict(now_ns, size)) < best_ns:
-                    best_ns = high_ns
-                if (median_ns := estimate.typical(now_ns, size)) < typical_ns:
-                    typical_ns = median_ns
+                _, high_ns, median_ns = estimate.summary(now_ns, size)
+                best_ns, typical_ns = min(best_ns, high_ns), min(typical_ns, median_ns)
         if len(shares) < len(self.capable.get(model, NO_SHARES)) or best_ns == NEVER_NS:
             best_ns = min(best_ns, self._profiles.shortest_ns(model, size))
             typical_ns = best_ns if typical_ns == NEVER_NS else typical_ns

@@ -126,17 +126,16 @@ class Estimate:
 
     def predict(self, now_ns: int, size: int) -> int:
         """Return a high quantile of a batch's duration. Sizes not run recently follow the profile and the pace."""
-        current = self._current.get(size)
-        if current is not None and now_ns <= current[0]:
-            return current[1]
-        return self._summary(now_ns, size)[1]
+        return self.summary(now_ns, size)[1]
 
     def typical(self, now_ns: int, size: int) -> int:
         """Return the median duration of a batch. Sums over many batches use this instead of the high quantile."""
+        return self.summary(now_ns, size)[2]
+
+    def summary(self, now_ns: int, size: int) -> tuple[int, int, int]:
+        """Return (valid until, prediction, median); the first is 0 without recent measurements."""
         current = self._current.get(size)
-        if current is not None and now_ns <= current[0]:
-            return current[2]
-        return self._summary(now_ns, size)[2]
+        return current if current is not None and now_ns <= current[0] else self._summary(now_ns, size)
 
     def allow_trial(self, now_ns: int, size: int, within_ns: int) -> bool:
         """Return whether a request with a budget of `within_ns`, less than predicted, may run as a trial.
