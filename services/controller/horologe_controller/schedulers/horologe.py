@@ -130,21 +130,17 @@ class Horologe(SchedulingPolicy):
         distributions = self._distributions.get(queue.model)
         if distributions is not None:
             slowness = max(share.slowness(now_ns), share.dynamic_pace.slowness(now_ns))
-            strategy = self._dynamic_strategy(start_ns, queue, distributions.slowed(slowness))
+            strategy, until_ns = self._dynamic_strategy(start_ns, queue, distributions.slowed(slowness)), 0
         else:
             strategy = self._static_strategy(now_ns, start_ns, queue, estimate)
-            if strategy is not None:
-                until_ns = self._wait_until_ns(now_ns, share, strategy, estimate)
-                if until_ns > start_ns:
-                    self._waits.hold_queue(queue, until_ns)
-                    return None
-        if strategy is not None and self._price.rate:
+            until_ns = 0 if strategy is None else self._wait_until_ns(now_ns, share, strategy, estimate)
+        if strategy is not None and until_ns <= start_ns and self._price.rate:
             busy, weight = self._load.utilisation(now_ns, share), self._weight(queue.model)
             until_ns = self._price.decline(now_ns, share, strategy, weight, busy, self._load.batch_ns)
-            if until_ns > start_ns:
-                self._waits.hold_queue(queue, until_ns)
-                return None
-        return strategy
+        if strategy is None or until_ns <= start_ns:
+            return strategy
+        self._waits.hold_queue(queue, until_ns)
+        return None
 
     def best_effort_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the oldest requests; none where the share has declined a batch of requests with deadlines."""
@@ -232,25 +228,21 @@ class Horologe(SchedulingPolicy):
 
         The wait grows with the utilisation of the share: where there is time to spare, small batches cost nothing.
         """
-        grown = estimate.growth.get(strategy.size)
-        if grown is None:
-            return 0
         queue, load = strategy.queue, self._load
-        larger, saved_ns = grown
+        larger, saved_ns = estimate.growth.get(strategy.size, (0, 0.0))
         gap_ns = load.gap_ns[queue.model]
-        if larger > queue.spec.max_batch or saved_ns < SAVING * gap_ns:
+        if not larger or larger > queue.spec.max_batch or saved_ns < SAVING * gap_ns:
             return 0
         first, arrivals_ns = queue[strategy.places[0]], int((larger - len(strategy.places)) * gap_ns)
-        deadline_ns, arrival_ns = first.deadline_ns, first.arrival_ns
         likely_ns = now_ns + LIKELY * arrivals_ns
-        if deadline_ns < likely_ns:
+        if first.deadline_ns < likely_ns:
             return 0
-        busy = (load.utilisation(now_ns, share) - IDLE) / (BUSY - IDLE)
+        busy = min(1.0, (load.utilisation(now_ns, share) - IDLE) / (BUSY - IDLE))
         if busy <= 0.0:
             return 0
         collision_ns = int(COLLISION * load.batch_ns) // max(1, share.residency.count_resident(queue.model))
-        closes_ns = deadline_ns - estimate.predict(now_ns, larger) - collision_ns
-        until_ns = arrival_ns + int(min(1.0, busy) * (closes_ns - arrival_ns))
+        closes_ns = first.deadline_ns - estimate.predict(now_ns, larger) - collision_ns
+        until_ns = first.arrival_ns + int(busy * (closes_ns - first.arrival_ns))
         if until_ns < likely_ns:
             return 0
         return min(until_ns, queue.newest_arrival_ns() + SILENCE * arrivals_ns)

@@ -133,9 +133,9 @@ class Estimate:
         return self.summary(now_ns, size)[2]
 
     def summary(self, now_ns: int, size: int) -> tuple[int, int, int]:
-        """Return (valid until, prediction, median); the first is 0 without recent measurements."""
+        """Return (valid until, prediction, median) of a batch's duration. The first is 0 without recent measurements."""
         current = self._current.get(size)
-        return current if current is not None and now_ns <= current[0] else self._summary(now_ns, size)
+        return current if current is not None and now_ns <= current[0] else self._renew_summary(now_ns, size)
 
     def allow_trial(self, now_ns: int, size: int, within_ns: int) -> bool:
         """Return whether a request with a budget of `within_ns`, less than predicted, may run as a trial.
@@ -155,7 +155,7 @@ class Estimate:
 
     def _trial_terms(self, now_ns: int, size: int, trial: TrialState) -> tuple[int, int]:
         """Return (duration in the best case, pause before the next trial)."""
-        measured, (until_ns, high_ns, median_ns) = self._measured.get(size), self._summary(now_ns, size)
+        measured, (until_ns, high_ns, median_ns) = self._measured.get(size), self._renew_summary(now_ns, size)
         if measured is None or not until_ns:
             return median_ns // PROFILE_PART, TRIAL_NS << trial.failed if trial.failed >= 0 else 0
         if measured.count < ENOUGH:
@@ -172,8 +172,8 @@ class Estimate:
         elif trial is not None:
             trial.since_ns = now_ns
 
-    def _summary(self, now_ns: int, size: int) -> tuple[int, int, int]:
-        """Return (valid until, high quantile, median) of the measurements that are left, else of the scaled profile."""
+    def _renew_summary(self, now_ns: int, size: int) -> tuple[int, int, int]:
+        """Drop old measurements. Return the summary of those that are left, else of the scaled profile."""
         if (measured := self._measured.get(size)) is not None:
             current = self._current[size] = measured.summary(now_ns)
             if current[0]:
