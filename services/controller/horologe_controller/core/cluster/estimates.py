@@ -133,7 +133,7 @@ class Estimate:
         return self.summary(now_ns, size)[2]
 
     def summary(self, now_ns: int, size: int) -> tuple[int, int, int]:
-        """Return (valid until, prediction, median) of a batch's duration. The first is 0 without recent measurements."""
+        """Return (valid until, prediction, median) of a batch. Without recent measurements the first is 0."""
         current = self._current.get(size)
         return current if current is not None and now_ns <= current[0] else self._renew_summary(now_ns, size)
 
