@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
 COPY_BYTES = 16 << 20
-"""A LOAD copies this many bytes at a time, so that the inputs of a batch do not wait for a whole model on the copy
-engine.
+"""A LOAD copies this many bytes at a time. All its copies are queued at once, and a large INPUT still waits for most of
+them: 8 ms of the 9 ms of 434 MB on an H100 (benchmarks/results/gpu.md).
 """
 PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every context."""
