@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
 COPY_BYTES = 16 << 20
-"""A LOAD copies this many bytes at a time. All its copies are queued at once, and a large INPUT still waits for most of
-them: 8 ms of the 9 ms of 434 MB on an H100 (benchmarks/results/gpu.md).
+"""A LOAD copies this many bytes at a time. Pieces do not keep a large INPUT fast: on an H100, 9.6 MB take 8.1 ms beside
+a LOAD of 434 MB, and 1.2 ms alone (benchmarks/results/gpu.md).
 """
 PORTABLE = 1
 """cudaHostRegisterPortable: pinned for every context."""
