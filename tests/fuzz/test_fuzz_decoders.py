@@ -210,11 +210,10 @@ def check_streams(data: bytes) -> None:
 def _packets(reads: list[bytes]) -> list[list[bytes]]:
     packets: list[list[bytes]] = []
 
-    def store(_: Stream, frames: list[memoryview]) -> None:
-        if frames:  # none: a heartbeat
-            packets.append([bytes(frame) for frame in frames])
+    def store(_: Stream, arrived: list[list[memoryview]]) -> None:
+        packets.extend([bytes(frame) for frame in frames] for frames in arrived)
 
-    streams: Any = SimpleNamespace(max_frame_bytes=LIMIT, on_packet=store)
+    streams: Any = SimpleNamespace(max_frame_bytes=LIMIT, on_packets=store)
     stream = Stream(streams)
     closed: list[bool] = []
     stream._transport = SimpleNamespace(abort=lambda: closed.append(True))  # type: ignore[assignment]

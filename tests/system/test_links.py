@@ -150,13 +150,13 @@ def test_a_stream_without_memory_for_a_packet_is_made_anew(start: Any, tmp_path:
     left.core.wait_for(PeerConnected)
     right.core.wait_for(PeerConnected)
     streams = right.links.streams
-    on_packet = streams.on_packet
+    on_packets = streams.on_packets
 
     def fail_once(*_: Any) -> None:
-        streams.on_packet = on_packet
+        streams.on_packets = on_packets
         raise MemoryError
 
-    streams.on_packet = fail_once
+    streams.on_packets = fail_once
     left.say(right.core.address, Ping(1))
     wait_until_remade(left, right)
 

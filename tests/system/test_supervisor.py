@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +25,6 @@ from horologe_cli.local.supervisor import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 CHILD = """
 import os, signal, sys, time
@@ -103,6 +103,18 @@ def test_forwards_lines_environment_and_niceness(supervise: Callable[..., Superv
     supervise(child("a", nice=3))
     events.wait_until(lambda: bool(events.started("a")))
     assert events.started("a")[0].endswith(f"nice {os.nice(0) + 3} red")
+
+
+def test_every_child_has_a_session_whose_priority_follows_its_niceness(
+    supervise: Callable[..., Supervisor], events: Events
+) -> None:
+    supervisor = supervise(child("a"), child("b", nice=3))
+    events.wait_until(lambda: bool(events.started("a") and events.started("b")))
+    pids = supervisor.pids()
+    assert {name: os.getsid(pid) for name, pid in pids.items()} == pids
+    group = Path(f"/proc/{pids['b']}/autogroup")
+    if group.exists() and os.geteuid() == 0:  # others may change a session's priority only ten times a second
+        assert group.read_text().endswith(f"nice {os.nice(0) + 3}\n")
 
 
 def test_a_killed_child_is_started_again(supervise: Callable[..., Supervisor], events: Events) -> None:

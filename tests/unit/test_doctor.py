@@ -10,7 +10,14 @@ import pytest
 
 from horologe_cli.doctor.checks import check_container, run_checks
 from horologe_cli.doctor.clock_checks import TIME_ERROR, check_clock, check_synchronization, read_clock_state
-from horologe_cli.doctor.cpu_checks import check_cores, check_governor, check_lanes, check_quota, check_steal
+from horologe_cli.doctor.cpu_checks import (
+    check_cores,
+    check_governor,
+    check_lanes,
+    check_quota,
+    check_sessions,
+    check_steal,
+)
 from horologe_cli.doctor.memory_checks import check_huge_pages, check_memory, check_swap
 
 if TYPE_CHECKING:
@@ -71,6 +78,29 @@ def test_a_quota_of_the_container_is_found_with_the_times_it_was_reached(tmp_pat
     found = only(check_quota(tmp_path))
     assert (found.level, found.found) == ("warn", "1.50 cores per 100 ms, reached 7 times")
     assert "cpuset" in found.hint
+
+
+@pytest.mark.parametrize(
+    ("enabled", "group", "level"),
+    [
+        ("1", "0::/", "warn"),
+        ("0", "0::/", "ok"),
+        ("1", "0::/user.slice", "warn"),
+        ("1", "0::/pod", "ok"),
+        ("1", "4:memory:/pod\n1:cpu,cpuacct:/", "warn"),
+        ("1", "4:memory:/\n1:cpu,cpuacct:/pod\n0::/", "ok"),
+    ],
+)
+def test_scheduling_by_session_is_found_outside_cgroups_with_a_cpu_controller(
+    tmp_path: Path, enabled: str, group: str, level: str
+) -> None:
+    write(tmp_path, proc__sys__kernel__sched_autogroup_enabled=enabled, proc__self__cgroup=group)
+    write_group(tmp_path, "pod/cpu.weight", "100")
+    assert only(check_sessions(tmp_path)).level == level
+
+
+def test_a_kernel_without_groups_of_sessions_is_fine(tmp_path: Path) -> None:
+    assert only(check_sessions(tmp_path)).level == "ok"
 
 
 def test_a_quota_of_an_older_cgroup_is_found(tmp_path: Path) -> None:

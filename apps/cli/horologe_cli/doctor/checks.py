@@ -18,6 +18,7 @@ from horologe_cli.doctor.cpu_checks import (
     check_load,
     check_quota,
     check_realtime,
+    check_sessions,
     check_steal,
 )
 from horologe_cli.doctor.finding import Finding, graded, read_text
@@ -44,8 +45,8 @@ def run_checks(workers: int = 0, root: Path = Path("/")) -> list[Finding]:
     checks: list[Callable[[], Iterable[Finding]]] = [
         partial(check_container, root), partial(check_cores, workers), partial(check_lanes, workers),
         partial(check_quota, root), partial(check_governor, root), partial(check_steal, root), check_realtime,
-        check_load, partial(check_memory, workers, root), partial(check_huge_pages, root), partial(check_swap, root),
-        check_limits,
+        partial(check_sessions, root), check_load, partial(check_memory, workers, root),
+        partial(check_huge_pages, root), partial(check_swap, root), check_limits,
         partial(check_clock, root), check_synchronization, check_ports, check_gpus, check_packages, check_runtimes,
         check_stores,
     ]  # fmt: skip

@@ -4,12 +4,13 @@
 
 On Linux, the child itself requests the parent-death signal (PR_SET_PDEATHSIG), because running code between fork and
 exec is not safe in a parent with threads. On other systems a thread checks whether the parent still runs. `--nice`
-lowers the priority.
+lowers the priority of the process, and of its session.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import runpy
@@ -17,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PARENT_CHECK_S = 0.5
@@ -31,9 +33,16 @@ def main() -> None:
     arguments = parser.parse_args()
     end_with_parent(arguments.parent)
     if arguments.nice:
-        os.nice(arguments.nice)
+        lower_priority(arguments.nice)
     sys.argv = [arguments.module, *arguments.arguments]
     runpy.run_module(arguments.module, run_name="__main__", alter_sys=True)
+
+
+def lower_priority(nice: int) -> None:
+    """Raise the nice value of this process and of its session, which Linux may schedule as a group."""
+    os.nice(nice)
+    with contextlib.suppress(OSError):  # no such groups
+        Path("/proc/self/autogroup").write_text(str(nice), "ascii")
 
 
 def end_with_parent(parent: int) -> None:

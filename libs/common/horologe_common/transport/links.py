@@ -66,7 +66,7 @@ class Links:
         self._heartbeats = heartbeats = Heartbeats(self._send_heartbeat, self._on_link_lost)
         self._sockets = Sockets(f"{name}#{self.incarnation}", settings)
         self.streams = Streams(
-            settings.max_frame_bytes, self._on_stream_connected, self._on_stream_lost, self._on_stream_packet
+            settings.max_frame_bytes, self._on_stream_connected, self._on_stream_lost, self._on_stream_packets
         )
         self.outgoing = OutgoingLinks(self._sockets, self.streams, heartbeats)
         self.streams.is_wanted = self.outgoing.is_wanted
@@ -273,11 +273,14 @@ class Links:
             self.peers.on_dealer_disconnected(stream, reason)
         self.on_arrival()
 
-    def _on_stream_packet(self, stream: Stream, frames: list[memoryview]) -> None:
-        if not frames:
-            self._heartbeats.record(stream_route(stream))
+    def _on_stream_packets(self, stream: Stream, packets: list[list[memoryview]]) -> None:
+        """Handle what one read has brought in one turn: with a turn for each packet, a backlog would take longer."""
+        route = stream_route(stream)
+        if not packets:
+            self._heartbeats.record(route)
             return
-        self._packets.unpack(stream_route(stream), frames, self._arrived)
+        for frames in packets:
+            self._packets.unpack(route, frames, self._arrived)
         self.on_arrival()
 
     def _is_router(self, sock: zmq.Socket[bytes]) -> bool:

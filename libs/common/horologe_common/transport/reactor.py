@@ -131,7 +131,7 @@ class Reactor:
         self.links.outgoing.on_open, self.links.outgoing.on_close = self.watcher.add, self.watcher.remove
         for sock, monitor in self.links.sockets().items():
             self.watcher.add(sock, monitor)
-        self.links.on_arrival = self._turn
+        self.links.on_arrival = self._schedule  # one turn for all that the loop reads at once
         await self.links.streams.start()
         await self.links.client_server.start(self._schedule)
         self.core_host.introduce_cores(self.links.host)

@@ -56,19 +56,22 @@ class Stream(asyncio.Protocol):
         self._streams.on_lost(self)
 
     def data_received(self, data: bytes) -> None:
-        """Part of `asyncio.Protocol`. Passes on all packets that are complete. Part of one counts as a heartbeat."""
+        """Part of `asyncio.Protocol`. Passes on all packets that are complete, together. None is a heartbeat."""
         self._arrived += len(data)
         if self._arrived < self._needed:
             self._parts.append(data)
-            self._streams.on_packet(self, [])
+            self._streams.on_packets(self, [])
             return
         if self._parts:
             data = b"".join((*self._parts, data))
             self._parts.clear()
         at = 0
+        packets = []
         while (packet := self._parse(data, at)) is not None:
             frames, at = packet
-            self._streams.on_packet(self, frames)
+            if frames:
+                packets.append(frames)
+        self._streams.on_packets(self, packets)
         self._arrived = len(data) - at
         if self._arrived:
             self._parts.append(data[at:] if at else data)
@@ -119,8 +122,8 @@ class Stream(asyncio.Protocol):
 class Streams:
     """All streams of one process. The functions are called with a stream, on the loop's thread.
 
-    `on_packet` also gets the frames of a packet; none if only part of it has arrived. Connections that break are made
-    again while `is_wanted` returns True for their endpoint.
+    `on_packets` also gets the frames of all packets that one read has completed: none if only part of a packet has
+    arrived. Connections that break are made again while `is_wanted` returns True for their endpoint.
     """
 
     def __init__(
@@ -128,12 +131,12 @@ class Streams:
         max_frame_bytes: int,
         on_connected: Callable[[Stream], None],
         on_lost: Callable[[Stream], None],
-        on_packet: Callable[[Stream, list[memoryview]], None],
+        on_packets: Callable[[Stream, list[list[memoryview]]], None],
     ) -> None:
         self.max_frame_bytes = max_frame_bytes
         self.on_connected = on_connected
         self.on_lost = on_lost
-        self.on_packet = on_packet
+        self.on_packets = on_packets
         self.is_wanted: Callable[[str], bool] = lambda endpoint: True
         self.open: dict[Stream, bool] = {}
         self._servers: list[asyncio.Server] = []

@@ -135,7 +135,7 @@ class DriverProcesses:
         self._kill_reasons: dict[str, str] = {}
         self._unflushed: dict[str, DriverProcess] = {}
         self._starting = asyncio.Lock()
-        self._streams = Streams(MAX_FRAME_BYTES, lambda stream: None, self._on_lost, self._on_packet)
+        self._streams = Streams(MAX_FRAME_BYTES, lambda stream: None, self._on_lost, self._on_packets)
 
     async def run(self, reactor: Reactor) -> None:
         """Read the folder whenever it changes, until cancelled."""
@@ -237,11 +237,9 @@ class DriverProcesses:
         for process in unflushed.values():
             process.flush()
 
-    def _on_packet(self, stream: Stream, frames: list[memoryview]) -> None:
-        if not frames:
-            return
+    def _on_packets(self, stream: Stream, packets: list[list[memoryview]]) -> None:
         try:
-            arrivals = unpack(frames, PEER_HEADER_LIMIT)
+            arrivals = [arrival for frames in packets for arrival in unpack(frames, PEER_HEADER_LIMIT)]
         except HorologeError as error:
             log.error("driver sent an invalid packet", driver=stream.endpoint, reason=error.reason)
             stream.abort()
