@@ -184,7 +184,6 @@ def test_short_batches_of_many_models_are_in_flight_until_a_result_can_return() 
         for _ in range(10):
             share.estimates[f"{name}/1"].observe(NOW, 1, us(10))
     desk.cluster.latency.returns.observe(NOW, ms(1))
-    desk.cluster.latency.return_ns = ms(1)
     for name in names:
         desk.ask(NOW, 50, model=name)
     assert len(desk.plan(NOW)[0]) == len(names)
@@ -199,7 +198,6 @@ def test_a_batch_that_may_still_grow_starts_one_return_latency_before_the_device
         for _ in range(10):
             share.estimates[f"{name}/1"].observe(NOW, 1, us(700))
     desk.cluster.latency.returns.observe(NOW, ms(1))
-    desk.cluster.latency.return_ns = ms(1)
     for name in names:
         desk.ask(NOW, 50, model=name)
     started, now_ns = len(desk.plan(NOW)[0]), NOW

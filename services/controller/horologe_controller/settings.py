@@ -34,7 +34,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Time for which each lane of each share is given work ahead (Clockwork appendix B)."""
     in_flight: int = 2
     """Limit of pending INFERs per share. With actions shorter than the message latency, more would only make batches
-    smaller. More may be pending for one return latency of the network, and full ones for three of any cause."""
+    smaller. More may be pending for one return latency, and full ones for three."""
     window_ns: int = 0
     """Drop an INFER that has not begun this long after its predicted start, and plan its requests again while their
     deadlines allow. 0: it may begin as long as every deadline in it can be met."""

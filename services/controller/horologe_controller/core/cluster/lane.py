@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ActionKind = Literal["infer", "load"]
 MORE_IN_FLIGHT, TURNS_AHEAD = 64, 3
 """Just-in-time policies may have short batches in flight in this multiple of `controller.in_flight`: any batch for one
-return latency of the network, full ones, which cannot grow, for three of any cause (docs/scheduling.md)."""
+return latency, full ones, which cannot grow, for three (docs/scheduling.md)."""
 OVERRUN_LIMIT_NS = us(500)
 """Most that a batch leaves for EXECs ahead of it to end later than predicted."""
 
@@ -90,11 +90,9 @@ class LookAhead(msgspec.Struct, frozen=True):
     more_until_ns: int
     """The same with `controller.in_flight` batches pending."""
     return_until_ns: int
-    """The same with `controller.in_flight` batches pending, for a batch that may still grow.
-
-    It allows for what the network takes, not for waits in a busy process: batches that are sent meanwhile would be
-    small, and each of them makes that process busier. At 16,000 requests/s for a no-op on two cores, the 90th
-    percentile of the return latency lost 5% of them, the low quantile none."""
+    """The same with `controller.in_flight` batches pending, for a batch that may still grow."""
+    network_until_ns: int
+    """The same, counting only what the network takes, and not the waits of Results in busy processes."""
     lead_until_ns: int
     """The same for a batch that starts late for a reason (`Strategy.rank`)."""
     earliest_ns: int
@@ -116,8 +114,8 @@ def look_ahead(
     overrun_ns = min(latency.overruns.high_quantile(now_ns) or 0, OVERRUN_LIMIT_NS)
     return LookAhead(
         settings.in_flight * (MORE_IN_FLIGHT if just_in_time or is_far else 1), now_ns + ahead_ns,
-        now_ns + max(ahead_ns, min(longest_ns + 1, TURNS_AHEAD * return_ns)), now_ns + latency.return_ns,
-        now_ns + lead_ns, now_ns + latency.dispatch_ns, overrun_ns,
+        now_ns + max(ahead_ns, min(longest_ns + 1, TURNS_AHEAD * return_ns)), now_ns + return_ns,
+        now_ns + latency.return_ns, now_ns + lead_ns, now_ns + latency.dispatch_ns, overrun_ns,
     )  # fmt: skip
 
 

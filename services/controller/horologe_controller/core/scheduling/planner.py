@@ -233,7 +233,7 @@ class Planner:
     def _fill_share(self, now_ns: int, share: Share, cluster: Cluster, ahead: LookAhead, plan: Plan) -> None:
         """Give batches to one share until it has work for the look-ahead."""
         self._idle.pop(share, None)
-        settings = self.settings
+        settings, policy = self.settings, self.policy
         if not cluster.workers[share.worker].reachable or share.exec.is_overdue(now_ns, settings.action_grace_ns):
             return
         self._wants_work.remove(share)
@@ -253,10 +253,9 @@ class Planner:
             if strategy is None:
                 self._idle[share] = True
                 return
-            is_full = strategy.size == strategy.queue.spec.max_batch
-            if in_flight >= settings.in_flight and not is_full and free_ns > ahead.return_until_ns:
+            if in_flight >= settings.in_flight and free_ns > (until_ns := policy.go_ahead_until_ns(ahead, strategy)):
                 self._idle[share] = True  # until the batch has grown, a Result comes, or the share will run dry
-                self._wants_work.push(share, free_ns - (ahead.return_until_ns - now_ns))
+                self._wants_work.push(share, free_ns - (until_ns - now_ns))
                 return
             plan.start.append(self._pop_batch(now_ns, start_ns, share, cluster, strategy, plan.refuse))
             free_ns = start_ns + strategy.expected_ns

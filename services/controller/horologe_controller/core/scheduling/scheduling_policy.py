@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.cluster.lane import Action, LookAhead
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queue_waits import QueueWaits
@@ -78,6 +78,11 @@ class SchedulingPolicy:
     def decision_lead_ns(self, now_ns: int, cluster: Cluster) -> int:
         """Return how long before a share runs dry a just-in-time, shrunken or best-effort batch is decided on."""
         return max(DECISION_LEAD_NS, cluster.latency.round_trip_ns)
+
+    def go_ahead_until_ns(self, ahead: LookAhead, strategy: Strategy) -> int:
+        """Return until when a share may have work and get the batch with `controller.in_flight` others pending."""
+        is_full = strategy.size == strategy.queue.spec.max_batch
+        return ahead.more_until_ns if is_full else ahead.return_until_ns
 
     def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """Return the shortest time in which the request could run alone; 0 if no share ever could run it."""

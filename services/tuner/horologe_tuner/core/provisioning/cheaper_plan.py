@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS, MS_PER_S
+from horologe_tuner.core.provisioning.fleet import Fleet
 from horologe_tuner.core.provisioning.share_tables import NO_WORKLOAD, ShareTables
-from horologe_tuner.core.provisioning.workloads import placed_workloads
+from horologe_tuner.core.provisioning.workloads import SharingPlan, placed_workloads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
     from horologe_common.interference.prediction import Index
     from horologe_tuner.core.provisioning.provisioner import ProvisioningOptions
     from horologe_tuner.core.provisioning.share_tables import GpuType
-    from horologe_tuner.core.provisioning.workloads import SharingPlan
 
 TRIED_GPUS = 20
 """GPUs that are removed for trial, those with the smallest shares first. Bounds the time for a large plan."""
+
+
+TOLERANCE = 1e-9
 
 
 class Violation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,15 +63,51 @@ class _Gpu(NamedTuple):
     excess: float
 
 
-def cheapest_removal(plan: SharingPlan, kinds: Sequence[GpuType], options: ProvisioningOptions) -> CheaperPlan | None:
-    """Return the cheaper plan with the least violation: without one of the GPUs, or with a cheaper type for one.
+class Removal(NamedTuple):
+    """A GPU less, or of a cheaper type. SLOs are kept if `excess` is at most 1."""
 
-    The workloads of a GPU that is removed go where each causes the least violation. None for a plan of one GPU of the
-    cheapest type.
+    excess: float
+    saved: float
+    """Dollars per hour."""
+    change: str
+    gpus: list[_Gpu]
+
+
+def cheapest_removal(plan: SharingPlan, kinds: Sequence[GpuType], options: ProvisioningOptions) -> CheaperPlan | None:
+    """Return the plan after `_least_violating`; None for a plan of one GPU of the cheapest type."""
+    removal = _least_violating(plan, kinds, options)
+    if removal is None:
+        return None
+    worst_first = sorted(removal.gpus, key=lambda gpu: -gpu.excess)
+    violations = [violation for gpu in worst_first for violation in _violations(gpu, options.margin)]
+    return CheaperPlan(removal.change, plan.cost_per_hour - removal.saved, tuple(violations))
+
+
+def without_spare_gpus(plan: SharingPlan, kinds: Sequence[GpuType], options: ProvisioningOptions) -> SharingPlan:
+    """Return the plan without the GPUs that `options.margin` does not need.
+
+    A plan is exact for the parts that its workloads were split into. Other parts may fit on fewer GPUs: those that were
+    made for a larger margin are smaller, for example.
+    """
+    while (removal := _least_violating(plan, kinds, options)) is not None and removal.excess <= 1 + TOLERANCE:
+        planned = []
+        for gpu in removal.gpus:
+            fleet = Fleet(gpu.tables)
+            fleet.set_gpu(fleet.open_gpu(gpu.rows[0]), np.array(gpu.rows, np.intp), gpu.units)
+            planned += fleet.planned_gpus()
+        cost = plan.cost_per_hour - removal.saved
+        plan = SharingPlan(tuple(planned), cost, min(plan.cost_bound, cost), options.margin)
+    return plan
+
+
+def _least_violating(plan: SharingPlan, kinds: Sequence[GpuType], options: ProvisioningOptions) -> Removal | None:
+    """Return the change that saves cost with the least violation: without one of the GPUs, or with a cheaper type.
+
+    The workloads of a GPU that is removed go where each causes the least violation.
     """
     gpus, tables = _gpus_of(plan, kinds, options)
     by_share = sorted(range(len(gpus)), key=lambda place: float(gpus[place].units.sum()))[:TRIED_GPUS]
-    best: tuple[float, float, str, list[_Gpu]] | None = None
+    best: Removal | None = None
     for place in by_share:
         price = gpus[place].tables.kind.gpu.price_per_hour
         trials = [(price, f"without GPU {place + 1}", moved)] if (moved := _without(gpus, place)) else []
@@ -80,13 +119,8 @@ def cheapest_removal(plan: SharingPlan, kinds: Sequence[GpuType], options: Provi
         for saved, change, trial in trials:
             excess = max(gpu.excess for gpu in trial)
             if best is None or (excess, saved) < best[:2]:
-                best = (excess, saved, change, trial)
-    if best is None:
-        return None
-    _, saved, change, trial = best
-    worst_first = sorted(trial, key=lambda gpu: -gpu.excess)
-    violations = [violation for gpu in worst_first for violation in _violations(gpu, options.margin)]
-    return CheaperPlan(change, plan.cost_per_hour - saved, tuple(violations))
+                best = Removal(excess, saved, change, trial)
+    return best
 
 
 def _gpus_of(
@@ -157,7 +191,7 @@ def _violations(gpu: _Gpu, margin: float) -> list[Violation]:
     members = np.array([gpu.rows], np.intp)
     predicted = gpu.tables.predict(members, gpu.units[None])
     found = []
-    for slot in np.flatnonzero(_ratios(gpu.tables, members, gpu.units[None])[0] > 1 + 1e-9):
+    for slot in np.flatnonzero(_ratios(gpu.tables, members, gpu.units[None])[0] > 1 + TOLERANCE):
         workload = gpu.tables.workloads[gpu.rows[slot]]
         factor = 1 + margin * gpu.tables.kind.models[workload.model].relative_error
         cycle = float(predicted.gpu_ms[0, slot] + predicted.feedback_ms[0, slot])

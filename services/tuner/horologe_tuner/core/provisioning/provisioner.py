@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL, INTERFERENCE_MODELS
+from horologe_tuner.core.provisioning.cheaper_plan import without_spare_gpus
 from horologe_tuner.core.provisioning.exact_sharing import (
     cheapest_partition,
     feasible_sets,
@@ -74,7 +75,9 @@ def provision(
     if not workloads:
         return SharingPlan((), 0.0)
     plan = _cheapest_plan(workloads, kinds, options)
-    return _with_free_margin(plan, workloads, kinds, options)
+    plan = _with_free_margin(plan, workloads, kinds, options)
+    parts = sum(len(gpu.placements) for gpu in plan.gpus)
+    return without_spare_gpus(plan, kinds, options) if len(workloads) < parts <= options.search_workloads else plan
 
 
 def _cheapest_plan(
