@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_controller.core import runtime_distributions
-from horologe_controller.core.scheduling import admission, batch_value, device_price, ranking, recent_load
+from horologe_controller.core.scheduling import admission, batch_value, device_price, ranking
 from horologe_controller.core.scheduling.loading import demand
 from horologe_controller.schedulers import horologe
 from horologe_controller.settings import ControllerSettings
@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-OF_WAITS = "COLLISION", "LIKELY", "SILENCE", "SAVING", "BUSY", "MESSAGE_TRIPS"
-OF_LOAD = "MEMORY_NS", "MEMORY_BATCHES", "SMOOTHING_GAPS", "SMOOTHING_BATCHES"
+OF_WAITS = "COLLISION", "LIKELY", "SILENCE", "SAVING", "SMOOTHING_GAPS", "BUSY"
+OF_TIMES = "MESSAGE_TRIPS", "MEMORY_NS", "MEMORY_BATCHES", "SMOOTHING_BATCHES"
 CONSTANTS: dict[str, ModuleType] = {
-    **dict.fromkeys(OF_WAITS, horologe),
-    **dict.fromkeys(OF_LOAD, recent_load),
+    **dict.fromkeys((*OF_WAITS, *OF_TIMES), horologe),
     **dict.fromkeys(("PATIENCE", "MAX_CANDIDATES"), batch_value),
     **dict.fromkeys(("STEP", "WORTH", "FORGOTTEN"), device_price),
     "HOPELESS_QUANTILE": runtime_distributions,

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from horologe_common.clock import ms, s
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper
-from horologe_controller.core.scheduling.recent_load import RecentLoad
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
 from horologe_controller.core.scheduling.served_parts import ServedParts
 
@@ -51,6 +51,59 @@ model of 10 us that is asked 100 times a second saves 0.0005, and each of its re
 COLLISION = 4.0
 """Margin before the last start, in mean batch durations, divided by the number of shares with the model: these shares
 may run other work at that moment. Measured as `IDLE`: 0 serves up to 0.008 more, 8 up to 0.022 less."""
+
+MEMORY_NS = ms(200)
+"""Time constant of a share's utilisation: work this long ago counts 1/e. Not tuned."""
+MEMORY_BATCHES = 8
+"""Smallest time constant, in mean batches: with long batches, 200 ms would hold too few of them. Not tuned."""
+SMOOTHING_GAPS, SMOOTHING_BATCHES = 16, 64
+"""Samples over which the means of inter-arrival times and of batch durations are smoothed. Not tuned."""
+FIRST_GAP_NS = s(1)
+"""Assumed time before the first request of a model."""
+
+
+class RecentLoad:
+    """Utilisation of shares, inter-arrival times of models and the mean batch duration, as exponential averages."""
+
+    def __init__(self) -> None:
+        self.batch_ns = float(ms(8))
+        """Mean duration of a batch."""
+        self._memory_ns = float(MEMORY_NS)
+        """Time constant of the utilisation."""
+        self.gap_ns: dict[str, float] = {}
+        """Model -> mean inter-arrival time."""
+        self._last_ns: dict[str, int] = {}
+        """Model -> last arrival."""
+        self._work: dict[Share, tuple[int, float]] = {}
+        """Share -> (start of the last batch, decayed sum of batch durations at that time)."""
+
+    def record_arrivals(self, requests: Sequence[Request]) -> None:
+        """Count requests of one model, except those that were queued before."""
+        model = requests[0].model
+        gap_ns = self.gap_ns.get(model, float(FIRST_GAP_NS))
+        last_ns = self._last_ns.get(model, requests[0].arrival_ns - FIRST_GAP_NS)
+        for request in requests:
+            if not request.admitted:
+                at_ns = request.arrival_ns
+                gap_ns += (at_ns - last_ns - gap_ns) / SMOOTHING_GAPS
+                last_ns = at_ns
+        self.gap_ns[model], self._last_ns[model] = gap_ns, last_ns
+
+    def record_batch(self, start_ns: int, share: Share, expected_ns: int) -> None:
+        self.batch_ns += (expected_ns - self.batch_ns) / SMOOTHING_BATCHES
+        self._memory_ns = max(MEMORY_NS, MEMORY_BATCHES * self.batch_ns)
+        self._work[share] = start_ns, self._decayed_work_ns(start_ns, share) + expected_ns
+
+    def discard_share(self, share: Share) -> None:
+        self._work.pop(share, None)
+
+    def utilisation(self, now_ns: int, share: Share) -> float:
+        """Return the busy part of the share's recent time. It is above 1 if batches are planned ahead."""
+        return self._decayed_work_ns(now_ns, share) / self._memory_ns
+
+    def _decayed_work_ns(self, now_ns: int, share: Share) -> float:
+        at_ns, work_ns = self._work.get(share, (now_ns, 0.0))
+        return work_ns * math.exp(-max(0, now_ns - at_ns) / self._memory_ns)
 
 
 class Horologe(SchedulingPolicy):
@@ -199,12 +252,8 @@ class Horologe(SchedulingPolicy):
         return max(min(DECISION_LEAD_NS, trips_ns), latency.round_trip_ns)
 
     def go_ahead_until_ns(self, ahead: LookAhead, strategy: Strategy) -> int:
-        """Return less if a batch is likely to grow while Results wait in busy processes.
-
-        Small batches make these processes busier, so that Results wait longer, and more small batches go ahead.
-        """
-        until_ns = super().go_ahead_until_ns(ahead, strategy)
-        waits_ns = ahead.return_until_ns - ahead.network_until_ns
+        """Return less for a batch that is likely to grow while Results wait in busy processes (docs/scheduling.md)."""
+        until_ns, waits_ns = super().go_ahead_until_ns(ahead, strategy), ahead.return_until_ns - ahead.network_until_ns
         grows = until_ns == ahead.return_until_ns and self._load.gap_ns[strategy.queue.model] < waits_ns
         return ahead.network_until_ns if grows else until_ns
 
