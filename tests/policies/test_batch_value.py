@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builders import a_report, a_spec
@@ -196,6 +196,10 @@ SPREAD = [
 ]
 
 
+ROWS_THAT_FIT_LATER = [("0", 1.0)] * 6 + [("0", 26.0), ("0", 34.0), ("0", 35.0), ("0", 36.0)]
+
+
+@example([ROWS_THAT_FIT_LATER, [("0", 60.0)]], [22, 24], 3)
 @given(st.lists(LEFT, min_size=1, max_size=6), st.lists(st.integers(0, 120), min_size=1, max_size=6), st.integers(1, 3))
 def test_the_queue_with_the_lowest_rank_goes_first(
     waiting: list[list[tuple[str, float]]], starts: list[int], most_rows: int

@@ -109,7 +109,7 @@ class RecentLoad:
 class Horologe(SchedulingPolicy):
     """Batches of similar requests, ordered by expected goodput for the device's time."""
 
-    just_in_time = True
+    just_in_time = relieves_shares = True
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)

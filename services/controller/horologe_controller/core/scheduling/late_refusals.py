@@ -11,19 +11,28 @@ if TYPE_CHECKING:
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.requests.request import Request
+    from horologe_controller.core.scheduling.loading.demand import Demand
     from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
     from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 
 
 class LateRefusals:
-    """Removes late requests from their queues. `on_dequeued` gets the requests that have left a queue."""
+    """Removes late requests from their queues. `on_dequeued` gets the requests that have left a queue.
+
+    If the policy wants it, `demand` counts the losses of shares.
+    """
 
     def __init__(
-        self, policy: SchedulingPolicy, queues: RequestQueues, on_dequeued: Callable[[list[Request], ModelQueue], None]
+        self,
+        policy: SchedulingPolicy,
+        queues: RequestQueues,
+        demand: Demand,
+        on_dequeued: Callable[[list[Request], ModelQueue], None],
     ) -> None:
         self._policy = policy
         self._on_request_late = policy.overridden("on_request_late")
         self._queues = queues
+        self._demand = demand
         self._on_dequeued = on_dequeued
 
     def refuse_overdue(self, now_ns: int, cluster: Cluster) -> Iterator[Refusal]:
@@ -36,14 +45,20 @@ class LateRefusals:
                 self._queues.check_after(request, request.deadline_ns - exec_ns)
                 continue
             self._on_dequeued([request], self._queues.dequeue(request))
-            if self._on_request_late is not None and not request.best_effort:
-                self._on_request_late(now_ns, request, cluster)
+            if not request.best_effort:
+                self._record_loss(now_ns, request, cluster)
             if expires:
                 exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
             if request.model in cluster.capable:
                 yield Refusal(request, reason, now_ns + exec_ns - request.deadline_ns)
             else:
                 yield Refusal(request, Reason.NO_WORKER)
+
+    def _record_loss(self, now_ns: int, request: Request, cluster: Cluster) -> None:
+        if self._policy.relieves_shares:
+            self._demand.record_loss(now_ns, request.model, cluster.residency)
+        if self._on_request_late is not None:
+            self._on_request_late(now_ns, request, cluster)
 
     def drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> Iterator[Refusal]:
         """Refuse the first `count` requests of a queue."""

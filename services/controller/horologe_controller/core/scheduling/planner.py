@@ -43,8 +43,8 @@ class Planner:
         self.settings = settings
         self.queues = RequestQueues()
         self.admission = Admission(settings.admission)
-        self.late_refusals = LateRefusals(policy, self.queues, self._on_dequeued)
         self.loads = LoadPlanner(settings, self.queues)
+        self.late_refusals = LateRefusals(policy, self.queues, self.loads.demand, self._on_dequeued)
         self.best_effort = BestEffortLimit(policy.best_effort_batch, self.admission.shortest_wait)
         bound = policy.overridden("rank_bound")
         self.rankings = ShareRankings(policy.best_batch, self.best_effort.best_batch, bound)

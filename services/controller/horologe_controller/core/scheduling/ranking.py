@@ -65,8 +65,9 @@ class Ranking:
 
     While a queue and the estimates stay the same, its rank only grows with the start time. So an old rank is a lower
     bound, and is recomputed only when it comes first. Queues in `changed` are recomputed at the next call. If a start
-    is earlier than the last one, all queues are. A queue whose rank may fall has a `rank_bound`. It is ranked by this
-    bound, and gets its own rank only for the calls in which the bound comes first.
+    is earlier than the last one, all queues are. So is a queue with requests of several rows at every call: once a
+    request is too late, others may fill a batch better. Any other queue whose rank may fall has a `rank_bound`. It is
+    ranked by this bound, and gets its own rank only for the calls in which the bound comes first.
     """
 
     def __init__(self, choose_batch: BatchChooser, rank_bound: RankBound | None = None) -> None:
@@ -125,6 +126,8 @@ class Ranking:
         """Seek the queue's strategy and add it to `fresh`."""
         strategy = fresh[queue] = self._choose_batch(now_ns, start_ns, share, queue)
         self._store_rank(queue, share, None if strategy is None else strategy.rank)
+        if queue.rows > len(queue):
+            self.changed[queue] = True
 
     def _store_rank(self, queue: ModelQueue, share: Share, rank: Rank | None) -> None:
         old_rank = self._examined.get(queue)

@@ -35,6 +35,8 @@ class SchedulingPolicy:
     request once its deadline has passed. ignore: run every request, however late."""
     just_in_time: bool = False
     """Give a share its next batch only `decision_lead_ns` before it runs dry, instead of `lookahead_ns` ahead."""
+    relieves_shares: bool = False
+    """Load a model on another share as well if those that hold it lose requests for lack of time."""
     waits: QueueWaits | None = None
     """Set by policies that let a queue wait for more requests: they call `waits.hold_queue` and return no batch."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from horologe_common.clock import ms
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from horologe_controller.core.scheduling.loading.demand import Demand
     from horologe_controller.core.scheduling.scheduler import Plan
     from horologe_controller.settings import ControllerSettings
+
+RELIEF_PAUSE_NS = ms(100)
+"""Pause after an attempt to load a model whose shares lose requests: to look at 200 models takes 30 us. Not tuned."""
 
 
 class Placement:
@@ -33,6 +37,9 @@ class Placement:
         """Share -> pages that could not be freed there. Valid until something happens on the share, or a model that it
         holds has no demand any more. To try again each time took 160 us with 10,000 requests queued."""
 
+        self._busy_until_ns: dict[Share, int] = {}
+        """Share that holds too few idle models for one whose shares lose requests -> when to try again."""
+
         self._changed: dict[Share, bool] = {}
         """Shares whose LOAD lane may be free within the look-ahead, or not any more."""
         self._free: dict[Share, bool] = {}
@@ -43,7 +50,7 @@ class Placement:
         """The same, for shares with one pending LOAD. With several, the first Result comes before the lane runs dry."""
 
     def discard_share(self, share: Share) -> None:
-        for shares in (self.preloadable, self._full, self._free, self._changed, self._unkept):
+        for shares in (self.preloadable, self._full, self._free, self._changed, self._unkept, self._busy_until_ns):
             shares.pop(share, None)
         self._free_later.remove(share)
         self._wakes.remove(share)
@@ -68,7 +75,7 @@ class Placement:
                 pass
             elif demand.most_urgent_anywhere():
                 self._load_for_demand(now_ns, cluster, demand, plan)
-            elif self.preloadable and self._settings.preload:
+            if not plan.load and not demand.needs_load() and self.preloadable and self._settings.preload:
                 self._preload(cluster, plan)
             if plan.load:
                 self._reserve_lane(now_ns, *plan.load[0])
@@ -102,12 +109,19 @@ class Placement:
             pages = cluster.specs[model].pages
             if pages >= self._full.get(share, pages + 1):
                 continue
+            if is_relief := model in demand.relieving:
+                if now_ns < self._busy_until_ns.get(share, 0):
+                    continue
+                starting |= {(share, held): True for held in share.resident if not demand.is_idle(now_ns, held)}
             victims = _choose_victims(share, pages, demand, starting)
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
                 return
-            self._full[share] = pages
+            if is_relief:
+                self._busy_until_ns[share] = now_ns + RELIEF_PAUSE_NS
+            else:
+                self._full[share] = pages
 
     def _reserve_lane(self, now_ns: int, share: Share, model: str) -> None:
         """Record whether the share's LOAD lane has work for the look-ahead with a LOAD of the model."""

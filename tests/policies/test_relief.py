@@ -1,0 +1,77 @@
+"""A model whose only share loses requests is loaded on another one, if models there are idle."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from desk import NOW, Desk
+from horologe_common.clock import ms, s
+from horologe_controller.core.scheduling.loading.recent_losses import RecentLosses
+
+LATER_NS = NOW + ms(100)
+AGAIN_NS = NOW + ms(200)
+
+
+def lose_requests(desk: Desk) -> None:
+    """Requests for `m` miss their deadlines, since the share with `m` is out of reach."""
+    worker = desk.cluster.workers["w0"]
+    worker.same_host = False
+    for _ in range(5):
+        desk.ask(NOW, 10)
+    desk.plan(NOW)
+    desk.plan(LATER_NS)
+    assert len(desk.refused) == 5
+    worker.same_host = True
+
+
+@pytest.mark.parametrize(("name", "loaded"), [("horologe", ["m/1"]), ("clockwork", [])])
+def test_the_default_loads_a_model_elsewhere_after_losses(name: str, loaded: list[str]) -> None:
+    """The queue alone needs no second share: it takes 2 of 10 ms."""
+    desk = Desk(name, [("m",), ("a", "b")], ("m", "a", "b"), admission=False)
+    lose_requests(desk)
+    desk.ask(AGAIN_NS, 10)
+    assert desk.plan(AGAIN_NS)[1] == loaded
+
+
+def test_without_losses_no_second_share_loads_the_model() -> None:
+    desk = Desk("horologe", [("m",), ("a", "b")], ("m", "a", "b"), admission=False)
+    desk.ask(AGAIN_NS, 10)
+    assert desk.plan(AGAIN_NS)[1] == []
+
+
+def test_only_idle_models_make_room() -> None:
+    desk = Desk("horologe", [("m",), ("a", "b")], ("m", "a", "b"), admission=False)
+    lose_requests(desk)
+    for model in ("a", "b"):
+        desk.ask(LATER_NS, 50, model=model)
+    for action in desk.plan(LATER_NS)[0]:
+        desk.end(action, action.end_ns)
+    desk.ask(AGAIN_NS, 10)
+    assert desk.plan(AGAIN_NS)[1] == []
+    later_ns = AGAIN_NS + s(2)
+    for _ in range(5):
+        desk.scheduler.loads.demand.record_loss(later_ns, "m/1", desk.cluster.residency)
+    desk.ask(later_ns, 10)
+    assert desk.plan(later_ns)[1] == ["m/1"]
+
+
+def test_losses_of_all_shares_are_nobodys_excess() -> None:
+    losses, shares = RecentLosses(), list(Desk("horologe", [("m",)] * 3).cluster.shares())
+    for _ in range(9):
+        losses.record(NOW, shares[:1])
+    assert losses.excess(NOW, shares[0]) == 9
+    for _ in range(9):
+        losses.record(NOW, shares[1:])
+    assert losses.excess(NOW, shares[0]) == pytest.approx(9 / 19**2)
+    assert losses.excess(NOW + s(20), shares[0]) < 1e-6
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3000)), max_size=40))
+def test_the_excess_is_never_negative_nor_more_than_the_losses(steps: list[tuple[int, int]]) -> None:
+    losses, shares, now_ns = RecentLosses(), list(Desk("horologe", [("m",)] * 3).cluster.shares()), NOW
+    for count, (place, wait_ms) in enumerate(steps, start=1):
+        now_ns += ms(wait_ms)
+        losses.record(now_ns, [shares[place]])
+        assert all(0.0 <= losses.excess(now_ns, share) <= count for share in shares)
