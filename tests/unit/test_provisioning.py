@@ -249,18 +249,14 @@ def test_bad_options_are_named() -> None:
 
 def test_a_gpu_that_the_parts_of_a_split_workload_do_not_need_is_saved() -> None:
     """Parts of w1 for the wanted margin need three GPUs. The smaller parts for three times the margin fit on two."""
-    loads = [
-        Workload("w0", "alexnet", 150, 10), Workload("w1", "ssd", 300, 37.5), Workload("w2", "ssd", 150, 50),
-        Workload("w3", "ssd", 75, 50),
-    ]  # fmt: skip
+    detectors = {"w1": (300, 37.5), "w2": (150, 50), "w3": (75, 50)}
+    loads = [Workload("w0", "alexnet", 150, 10), *(Workload(name, "ssd", *load) for name, load in detectors.items())]
     plan = provision(loads, [V100])
-    served = {load.name: 0.0 for load in loads}
-    for gpu in plan.gpus:
-        assert gpu.share_percent <= 100
-        for share in gpu.placements:
-            served[share.workload] += share.rate
+    shares = [share for gpu in plan.gpus for share in gpu.placements]
+    served = [sum(share.rate for share in shares if share.workload == load.name) for load in loads]
     assert len(plan.gpus) == 2
-    assert served == pytest.approx({load.name: load.rate for load in loads})
+    assert all(gpu.share_percent <= 100 for gpu in plan.gpus)
+    assert served == pytest.approx([load.rate for load in loads])
     removal = explain_plan(plan, loads, [V100]).cheaper
     assert removal is not None
     assert removal.violations

@@ -274,7 +274,6 @@ class Links:
         self.on_arrival()
 
     def _on_stream_packets(self, stream: Stream, packets: list[list[memoryview]]) -> None:
-        """Handle what one read has brought in one turn: with a turn for each packet, a backlog would take longer."""
         route = stream_route(stream)
         if not packets:
             self._heartbeats.record(route)
