@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,8 @@ from horologe_common.wire import Answer, Cancel, Dispatch, Query
 from horologe_frontend.core.fair_shares import CONTENTION_NS, FREE_REQUESTS, TARGET_NS, ClientWindow
 
 FLOOD, OTHER = "client/aa", "client/bb"
+OK = int(Status.OK)
+EXEC_MS = {1: 2.61, 2: 3.78, 4: 5.61, 8: 9.13, 16: 15.67}
 
 
 class Backend:
@@ -71,6 +74,22 @@ class Backend:
         self.frontend.tick(self.now_ns)
         self.collect()
 
+    def execute_batch(self) -> None:
+        """Execute the queries with the earliest deadlines as one batch, with the times of a ResNet50 (Clockwork)."""
+        queries = sorted(self.queue, key=lambda entry: entry[0] + entry[1].budget_ns)
+        size = max((size for size in EXEC_MS if size <= len(queries)), default=0)
+        batch, begin_ns = queries[:size], self.now_ns
+        for entry in batch:
+            self.queue.remove(entry)
+        self.frontend.handle(begin_ns, CONTROLLER, Dispatch(1, WORKER, tuple(query.id for _, query in batch)), ())
+        exec_ns = ms(EXEC_MS[size]) if size else ms(0.2)
+        self.now_ns += exec_ns
+        for at_ns, query in batch:
+            answer = Answer(query.id, OK, queue_ns=begin_ns - at_ns, exec_ns=exec_ns, batch_size=size)
+            self.frontend.handle(self.now_ns, SELECTOR, answer, ())
+        self.frontend.tick(self.now_ns)
+        self.collect()
+
     def run(self, steps: int, flood: int, other_every: int = 20, **flood_fields: Any) -> list[int]:
         """Send `flood` requests before each step, and one of the other client. Return the delays of the latter."""
         sent_ns, before = [], len(self.answers[OTHER])
@@ -93,6 +112,45 @@ def test_a_flood_delays_others_by_the_target_only() -> None:
     assert len(delays) >= 49
     assert max(delays) <= ms(20 + FREE_REQUESTS)
     assert sorted(delays)[-5] <= 3 * TARGET_NS
+
+
+def test_windows_do_not_shrink_batches() -> None:
+    """Two clients send 0.9 of what batches of 16 carry. Batches of 4, which carry 0.7 of it, would lose the rest."""
+    backend, rng, arrivals_ns = Backend(), random.Random(1), {FLOOD: 0.0, OTHER: 0.0}
+    while backend.now_ns < s(10):
+        for client in arrivals_ns:
+            while arrivals_ns[client] <= backend.now_ns:
+                backend.send(client, budget_ms=100)
+                arrivals_ns[client] += rng.expovariate(450) * s(1)
+        backend.execute_batch()
+    backend.frontend.check()
+    for client in arrivals_ns:
+        statuses = [answer.status for _, answer in backend.answers[client]]
+        assert statuses.count(OK) >= 0.98 * len(statuses)
+
+
+def test_of_two_windows_the_smaller_grows_and_the_larger_shrinks() -> None:
+    request: Any = SimpleNamespace(id=1, arrival_ns=0, deadline_ns=ms(120))
+    small, large = ClientWindow(0), ClientWindow(0)
+    small.size, large.size = 4.0, 8.0
+    for number, window, rival in ((1, small, large), (2, large, small)):
+        window.record_finished(ms(100), request, Answer(number, OK, queue_ns=ms(12), exec_ns=ms(3)), rival)
+    assert (small.size, large.size) == (4.25, 8.0)  # within the target: four batches
+    for number, window, rival in ((3, small, large), (4, large, small)):
+        window.record_finished(ms(200), request, Answer(number, OK, queue_ns=ms(16), exec_ns=ms(3)), rival)
+    assert (small.size, large.size) == (4.25, 6.0)  # once per delay
+
+
+@pytest.mark.parametrize(
+    ("budget_ms", "exec_ms", "target_ms"),
+    [(1000, 1, 4), (1000, 3, 12), (60, 3, 10), (1000, 9, 20), (100, 50, 50), (12, 0.1, 4)],
+)
+def test_the_target_follows_batches_and_budgets(budget_ms: float, exec_ms: float, target_ms: float) -> None:
+    request: Any = SimpleNamespace(id=1, arrival_ns=0, deadline_ns=ms(budget_ms))
+    for queue_ns, grows in ((ms(target_ms), True), (ms(target_ms) + 1000, False)):
+        window = ClientWindow(0)
+        window.record_finished(s(1), request, Answer(1, OK, queue_ns=queue_ns, exec_ns=ms(exec_ms)), None)
+        assert (window.size > FREE_REQUESTS) is grows
 
 
 def test_the_flood_gets_what_others_leave() -> None:
@@ -205,6 +263,6 @@ def test_an_outage_is_no_interval_between_finished_requests(before: int) -> None
         request: Any = SimpleNamespace(id=number, arrival_ns=begin_ns, deadline_ns=begin_ns + s(15))
         window.hold(request)
     for number in range(before):
-        window.record_finished(begin_ns + ms(10 * number), Answer(number, int(Status.OK), queue_ns=ms(1)))
-    window.record_finished(begin_ns + s(3), Answer(99, int(Status.OK), queue_ns=s(2)))
+        window.record_finished(begin_ns + ms(10 * number), request, Answer(number, OK, queue_ns=ms(1)), None)
+    window.record_finished(begin_ns + s(3), request, Answer(99, OK, queue_ns=s(2)), None)
     assert window.wait_ns() < s(2)

@@ -3,7 +3,8 @@
 The selector and the controller order requests by deadline, not by client. A client that sends more than the workers
 can execute would fill their queues up to the deadlines of its requests. Therefore such a client has a window: at most
 so many of its requests are sent, and the others wait here by deadline. The window adapts to the queueing delay of its
-requests, with a target delay as in LEDBAT (RFC 6817, section 2.4.2): it uses the capacity that other clients leave.
+requests, with a target delay as in LEDBAT (RFC 6817, section 2.4.2): it uses the capacity that other clients leave. Of
+two clients whose requests wait, the one with the smaller window grows and the other one shrinks.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 
 FREE_REQUESTS = 16
 """A client gets a window when it has as many open requests."""
-TARGET_NS = ms(4)
-"""Queueing delay of a client's requests above which its window shrinks. The target is the execution time of the batch
-if that is longer: then a batch executes and another one waits."""
+TARGET_NS, TARGET_MAX_NS, TARGET_BATCHES, BUDGET_PART = ms(4), ms(20), 4, 6
+"""Queueing delay of a client's requests above which its window shrinks: the execution time of four batches, at most a
+sixth of the budget and 20 ms, at least the execution time of one batch and 4 ms. With one batch, windows stayed small,
+and so did batches. Two clients with 450 requests/s each had 64% of them answered, and now all (ResNet50 on an emulated
+V100, which executes 1,020/s, SLO 100 ms)."""
 SHORTEST = 0.5
 """Factor by which a window shrinks at most, once per queueing delay."""
 GROWTH = 0.25
@@ -38,7 +41,7 @@ executed batches. If it is not dispatched then, something else is the reason, su
 RELEASED = 64
 """Requests that are sent when one has finished, after the other clients have left."""
 SMOOTHING = 16
-"""Finished requests over which their mean interval is smoothed."""
+"""Finished requests over which their mean interval and their mean time are smoothed."""
 OUTLIER = 32
 """An interval counts as at most as many times the mean: a batch finishes as many requests at once. After an outage of
 2 s, a client with 35 requests was refused, because they were expected to take 2 s each."""
@@ -47,7 +50,7 @@ OUTLIER = 32
 class ClientWindow:
     """The window of one client, and the requests outside it. `size`: requests that may be in the system."""
 
-    __slots__ = ("_cut_ns", "_gap_ns", "_last_ns", "size", "waiting")
+    __slots__ = ("_cut_ns", "_gap_ns", "_last_ns", "_service_ns", "size", "waiting")
 
     def __init__(self, now_ns: int) -> None:
         self.size = float(FREE_REQUESTS)
@@ -55,10 +58,12 @@ class ClientWindow:
         """Ids of the requests that wait, by deadline."""
         self._cut_ns, self._last_ns = now_ns, 0
         self._gap_ns = 0.0
+        self._service_ns = float(TARGET_NS)
+        """Mean time from the query to the answer."""
 
     def wait_ns(self) -> int:
         """Return for how long a further request is expected to wait."""
-        return int(self._gap_ns * len(self.waiting)) + TARGET_NS
+        return int(self._gap_ns * len(self.waiting) + self._service_ns)
 
     def hold(self, request: Request) -> None:
         """Keep a request. Intervals between finished requests count while requests wait."""
@@ -66,8 +71,12 @@ class ClientWindow:
             self._last_ns = 0
         self.waiting.push(request.id, request.deadline_ns)
 
-    def record_finished(self, now_ns: int, answer: Answer) -> None:
-        """Adapt the window to the delay of a request of its client that has finished."""
+    def record_finished(self, now_ns: int, request: Request, answer: Answer, rival: ClientWindow | None) -> None:
+        """Adapt the window to the delay of a request of its client that has finished.
+
+        `rival` is the window of another client whose requests wait. The smaller one grows, the larger one shrinks: both
+        cause the delay, and it is longer for the client whose deadlines are later.
+        """
         if answer.status != Status.OK and not answer.queue_ns:  # it was not executed
             return
         if self.waiting:
@@ -77,16 +86,20 @@ class ClientWindow:
             elif self._last_ns:
                 self._gap_ns = gap_ns
             self._last_ns = now_ns
-        if answer.queue_ns <= max(TARGET_NS, answer.exec_ns):
-            self.size += GROWTH
+        self._service_ns += (answer.queue_ns + answer.exec_ns - self._service_ns) / SMOOTHING
+        target_ns = _target_ns(request, answer)
+        if answer.queue_ns <= target_ns:
+            if rival is None or self.size <= rival.size:
+                self.size += GROWTH
         else:
-            self.shrink(now_ns, answer)
+            larger = self if rival is None or self.size >= rival.size else rival
+            larger.shrink(now_ns, answer.queue_ns, target_ns)
 
-    def shrink(self, now_ns: int, answer: Answer) -> None:
+    def shrink(self, now_ns: int, delay_ns: int, target_ns: int) -> None:
         """Shrink the window by a delay above the target, at most once per delay."""
         if now_ns >= self._cut_ns:
-            self.size = max(1.0, self.size * max(SHORTEST, max(TARGET_NS, answer.exec_ns) / answer.queue_ns))
-            self._cut_ns = now_ns + answer.queue_ns
+            self.size = max(1.0, self.size * max(SHORTEST, target_ns / delay_ns))
+            self._cut_ns = now_ns + delay_ns
 
 
 class FairShares:
@@ -106,6 +119,8 @@ class FairShares:
         """Requests of clients without windows that may not be dispatched yet, by arrival."""
         self._stalled: dict[str, bool] = {}
         """Clients whose requests wait for those of others to be dispatched."""
+        self._rivals: list[ClientWindow] = []
+        """The last two windows with waiting requests from which a request has finished."""
 
     def expected_wait_ns(self, now_ns: int, client: str, open_requests: int) -> int | None:
         """Return for how long a further request of a client is expected to wait, or None if it may be sent at once."""
@@ -138,11 +153,12 @@ class FairShares:
         client = request.client
         window = self.windows.get(client)
         if window is None:
-            if answer.queue_ns > max(TARGET_NS, answer.exec_ns):  # the windows of others are too large
+            target_ns = _target_ns(request, answer)
+            if answer.queue_ns > target_ns:  # the windows of others are too large
                 for other in self.windows.values():
-                    other.shrink(now_ns, answer)
+                    other.shrink(now_ns, answer.queue_ns, target_ns)
         elif not window.waiting.remove(request.id):
-            window.record_finished(now_ns, answer)
+            window.record_finished(now_ns, request, answer, self._rival_of(window))
             self._yield_ns = max(YIELD_NS, YIELD_BATCHES * answer.exec_ns)
             if window.waiting:
                 self._stalled[client] = True
@@ -163,7 +179,8 @@ class FairShares:
 
     def drop_client(self, client: str) -> None:
         """Remove the window of a client. If it has disconnected, its requests are cancelled next."""
-        self.windows.pop(client, None)
+        window = self.windows.pop(client, None)
+        self._rivals = [rival for rival in self._rivals if rival is not window]
         self._stalled.pop(client, None)
 
     def check(self) -> None:
@@ -171,6 +188,12 @@ class FairShares:
             own = self._requests.ids_of_client(client).values()
             assert set(window.waiting) <= set(own)
             assert not window.waiting or client in self._stalled or len(window.waiting) < len(own)
+
+    def _rival_of(self, window: ClientWindow) -> ClientWindow | None:
+        """Return another window whose requests wait, or None, and remember `window` if its requests wait."""
+        others = [rival for rival in self._rivals if rival is not window and rival.waiting]
+        self._rivals = [*others[-1:], window] if window.waiting else others
+        return others[-1] if others else None
 
     def _is_contended(self, now_ns: int) -> bool:
         """Return whether more than one client has had open requests recently."""
@@ -195,3 +218,9 @@ class FairShares:
         limit = int(window.size) if self._is_contended(now_ns) else sent + RELEASED
         released = [self._requests.find_request(waiting.pop()[1]) for _ in range(min(len(waiting), limit - sent))]
         return [request for request in released if request is not None]
+
+
+def _target_ns(request: Request, answer: Answer) -> int:
+    """Return the queueing delay that a request may have. Others with its SLO then have five sixths of it left."""
+    most_ns = min(TARGET_MAX_NS, (request.deadline_ns - request.arrival_ns) // BUDGET_PART)
+    return max(TARGET_NS, answer.exec_ns, min(TARGET_BATCHES * answer.exec_ns, most_ns))
