@@ -184,6 +184,7 @@ class FairShares:
         self._stalled.pop(client, None)
 
     def check(self) -> None:
+        assert all(rival in self.windows.values() for rival in self._rivals)
         for client, window in self.windows.items():
             own = self._requests.ids_of_client(client).values()
             assert set(window.waiting) <= set(own)
