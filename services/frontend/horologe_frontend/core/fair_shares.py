@@ -26,9 +26,9 @@ FREE_REQUESTS = 16
 """A client gets a window when it has as many open requests."""
 TARGET_NS, TARGET_MAX_NS, TARGET_BATCHES, BUDGET_PART = ms(4), ms(20), 4, 6
 """Queueing delay of a client's requests above which its window shrinks: the execution time of four batches, at most a
-sixth of the budget and 20 ms, at least the execution time of one batch and 4 ms. With one batch, windows stayed small,
-and so did batches. Two clients with 450 requests/s each had 64% of them answered, and now all (ResNet50 on an emulated
-V100, which executes 1,020/s, SLO 100 ms)."""
+sixth of the budget and 20 ms, at least the execution time of one batch and 4 ms. With one batch in place of four,
+windows stay small, and so do batches: of two clients with 450 requests/s each, 64% of the requests are answered, with
+four batches all (ResNet50 on an emulated V100, which executes 1,020/s, SLO 100 ms)."""
 SHORTEST = 0.5
 """Factor by which a window shrinks at most, once per queueing delay."""
 GROWTH = 0.25
@@ -41,7 +41,7 @@ executed batches. If it is not dispatched then, something else is the reason, su
 RELEASED = 64
 """Requests that are sent when one has finished, after the other clients have left."""
 SMOOTHING = 16
-"""Finished requests over which their mean interval and their mean time are smoothed."""
+"""Finished requests over which a window smooths its means: of their intervals, and of their time in the system."""
 OUTLIER = 32
 """An interval counts as at most as many times the mean: a batch finishes as many requests at once. After an outage of
 2 s, a client with 35 requests was refused, because they were expected to take 2 s each."""
@@ -59,7 +59,7 @@ class ClientWindow:
         self._cut_ns, self._last_ns = now_ns, 0
         self._gap_ns = 0.0
         self._service_ns = float(TARGET_NS)
-        """Mean time from the query to the answer."""
+        """Mean time of its requests in the system: queueing and execution."""
 
     def wait_ns(self) -> int:
         """Return for how long a further request is expected to wait."""
