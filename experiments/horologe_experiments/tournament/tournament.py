@@ -88,7 +88,7 @@ class Tournament:
             "as a part of what the best batches could serve",
             "best other": f"the best of {', '.join(name for name in scene.schedulers if name != OURS)}; where a "
             "scheduler without distributions knows applications or lengths, also with a queue for each",
-            "bound": "no schedule serves more, even one that knows all arrivals (bound.py); none for closed loops",
+            "bound": "no schedule serves more, even one that knows all but the noise (bound.py); none for closed loops",
         }
         series = {f"The {WORST} least margins": [_worst_row(row, scene) for row in sorted(rows, key=_margin)[:WORST]]}
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows), series, cost)

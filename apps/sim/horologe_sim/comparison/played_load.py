@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
     from horologe_sim.engine.virtual_worker import SimModel
+    from horologe_sim.fast.device_faults import DeviceFault
     from horologe_sim.fast.traffic import Loop
     from horologe_sim.scenario.scenario import Scenario
 
@@ -46,6 +47,7 @@ class PlayedLoad(NamedTuple):
     warmup_ns: int
     factors: Sequence[float]
     loops: Sequence[Loop] = ()
+    faults: Sequence[DeviceFault] = ()
 
 
 def build_load(scenario: Scenario) -> PlayedLoad:

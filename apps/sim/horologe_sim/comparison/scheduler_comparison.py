@@ -27,7 +27,7 @@ COMPARED = (DEFAULT, AUTO, "clockwork", "orloj", "edf", "nexus", "deferred", "cl
 POPULAR = 0.01
 """Least share of the requests of a model that counts for the worst model."""
 MOST_BOUNDED = 200_000
-"""Requests up to which the bound is computed: it takes 60 passes over all of them."""
+"""Requests up to which the bound is computed: it takes 100 passes over all their possible starts."""
 
 
 class SchedulerResult(msgspec.Struct, frozen=True):

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DRAWS = 4096
-LEAST_DEVIATIONS = 3.09
-"""Quantile of 0.001 of a normal distribution, in standard deviations below the mean."""
+LOW_PARTS = ((-3.09, 0.05), (-1.645, 0.2), (-0.674, 0.35), (0.253, 0.4))
+"""Parts of a normal distribution: the lower end, in standard deviations from the mean, and the probability. The first
+end is the quantile of 0.001."""
 SAMPLES = {"exec": "clockwork_exec_samples.csv", "load": "clockwork_load_samples.csv"}
 
 
@@ -40,8 +41,14 @@ class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def least_factor(self, lane: str = "exec") -> float:
         """Return the least factor of an EXEC or a LOAD; of lognormal factors, all but one in 1,000 are larger."""
+        return self.low_factors(lane)[0][0]
+
+    def low_factors(self, lane: str = "exec") -> list[tuple[float, float]]:
+        """Return the lower end of each part of the distribution of factors and its probability, the least first."""
         body = float(measured(lane).min()) if self.body else 1.0
-        return body * math.exp(-LEAST_DEVIATIONS * self.sigma)
+        if not self.sigma:
+            return [(body, 1.0)]
+        return [(body * math.exp(deviations * self.sigma), part) for deviations, part in LOW_PARTS]
 
 
 NOISES = {

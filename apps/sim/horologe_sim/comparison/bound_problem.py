@@ -1,0 +1,116 @@
+"""The requests and devices of a bound, as arrays."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from horologe_sim.comparison.bound import Workload
+    from horologe_sim.fast.device_faults import DeviceFault
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+
+class Period(NamedTuple):
+    """A time in which batches may start on a device, and take `slowness` times as long. They end by `ends_ns`."""
+
+    from_ns: float = -math.inf
+    until_ns: float = math.inf
+    slowness: float = 1.0
+    ends_ns: float = math.inf
+
+
+class DeviceKind(NamedTuple):
+    """`devices` devices with the same times and faults. `factor`: execution times as multiples of `Problem.exec_ns`."""
+
+    factor: float
+    devices: int
+    periods: Sequence[Period]
+    holds: Floats
+    """(sizes, requests): most requests of such a batch that can be in time together."""
+
+
+class Problem(NamedTuple):
+    """Requests in order of arrival. Times in ns. `exec_ns` (sizes, requests): time of a batch without noise."""
+
+    arrival_ns: Floats
+    deadline_ns: Floats
+    exec_ns: Floats
+    kinds: Sequence[DeviceKind]
+    factors: Floats
+    """Factors of the noise, the least one first."""
+    weights: Floats
+    """Their probabilities."""
+    repeated: float = 0.0
+    """Requests that may run twice, because a device was lost."""
+
+
+def make_problem(workload: Workload, chosen: Ints) -> Problem:
+    """Return the arrays of the chosen requests."""
+    chunk, cluster = workload.chunk, workload.cluster
+    times, slos, models = (np.array(values, float)[chosen] for values in (chunk.times_ns, chunk.slos_ns, chunk.models))
+    arrival_ns = times + cluster.client_ns + cluster.worker_ns
+    deadline_ns = times + slos - cluster.client_ns
+    tables = [model.report.profile.exec_ns for model in workload.models if model.report.profile]
+    sizes = sorted({size for table in tables for size in table})
+    by_model = np.array([[table.get(size, np.inf) for table in tables] for size in sizes])
+    exec_ns = by_model[:, models.astype(int)]
+    if chunk.requests:
+        solo_ns = np.array([chunk.requests[index].solo_ns for index in chosen], float)
+        base_ns = np.array([model.base_ns for model in workload.models], float)[models.astype(int)]
+        padded_ns = base_ns + np.array(sizes)[:, None] * (solo_ns - base_ns)
+        exec_ns = np.where(solo_ns > 0, padded_ns, exec_ns)
+    factors, weights = np.array(cluster.noise.low_factors()).T
+    kinds = []
+    for factor, devices, periods in _group_devices(workload):
+        holds = [
+            count_companions(arrival_ns, deadline_ns - factors[0] * factor * row_ns, models, size)
+            for size, row_ns in zip(sizes, exec_ns, strict=True)
+        ]
+        kinds.append(DeviceKind(factor, devices, periods, np.array(holds)))
+    repeated = max(sizes) * sum(not fault.slowness for fault in workload.faults)
+    return Problem(arrival_ns, deadline_ns, exec_ns, kinds, factors, weights, repeated)
+
+
+def _group_devices(workload: Workload) -> list[tuple[float, int, tuple[Period, ...]]]:
+    """Return the factor, number and periods of devices that are alike."""
+    periods: list[tuple[Period, ...]] = [(Period(),)] * len(workload.factors)
+    for fault in workload.faults:
+        periods[fault.device] = _periods(fault)
+    alike = list(zip(workload.factors, periods, strict=True))
+    return [(factor, alike.count((factor, each)), each) for factor, each in dict.fromkeys(alike)]
+
+
+def _periods(fault: DeviceFault) -> tuple[Period, ...]:
+    before = Period(until_ns=fault.from_ns, ends_ns=math.inf if fault.slowness else fault.from_ns)
+    during = (Period(fault.from_ns, fault.until_ns, fault.slowness),) if fault.slowness else ()
+    return before, *during, Period(from_ns=fault.until_ns)
+
+
+def count_companions(arrival_ns: Floats, last_ns: Floats, models: Floats, size: int) -> Floats:
+    """Return the most requests of a model, at least 1 and at most `size`, that can start together with each request.
+
+    A request can start from its arrival until `last_ns`, its last start. Their number grows at arrivals only, so the
+    most that can start at a time is found at an arrival.
+    """
+    most = np.ones(len(arrival_ns))
+    for model in np.unique(models):
+        own = np.flatnonzero(models == model)
+        own = own[np.argsort(arrival_ns[own], kind="stable")]
+        arrivals, lasts = arrival_ns[own], last_ns[own]
+        startable = lasts >= arrivals
+        begun = np.searchsorted(arrivals[startable], arrivals, side="right")
+        ended = np.searchsorted(np.sort(lasts[startable]), arrivals)
+        ends = np.maximum(np.searchsorted(arrivals, lasts, side="right"), np.arange(1, len(own) + 1))
+        slices = np.column_stack([np.arange(len(own)), ends]).ravel()
+        together = np.maximum.reduceat(np.append(begun - ended, 0), slices)[::2]
+        most[own] = np.clip(together, 1, size)
+    return most
