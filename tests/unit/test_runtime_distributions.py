@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import a_spec
 from horologe_common.clock import ms
 from horologe_common.distribution import Distribution, maximum_of
 from horologe_common.recording import snapshot
 from horologe_common.wire import Distributions, DurationHistogram
+from horologe_controller.core.requests.request import Request
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution, store_distributions
 
 BASE_NS = ms(7)
@@ -44,11 +46,31 @@ def test_kinds_are_ordered_by_their_mean() -> None:
 def test_on_a_slow_device_all_times_grow() -> None:
     known = RuntimeDistributions(BASE_NS, [SoloDistribution("", 0, LONG)], ((1, 1.0), (4, 2.0)))
     slow = known.slowed(2.9)
-    assert slow is known.slowed(3.0)
-    assert slow.base_ns == pytest.approx(3 * BASE_NS, rel=0.12)
-    assert slow.parts[0].solo.mean_ns == pytest.approx(3 * LONG.mean_ns, rel=0.12)
+    assert slow is known.slowed(2.95)
+    assert slow.base_ns == pytest.approx(2.9 * BASE_NS, rel=0.03)
+    assert slow.parts[0].solo.mean_ns == pytest.approx(2.9 * LONG.mean_ns, rel=0.03)
     assert slow.scale(4) == 2
-    assert known.slowed(1.05) is known
+    assert known.slowed(1.02) is known
+
+
+def test_unknown_requests_are_like_most_samples() -> None:
+    """Nine in ten samples are short, so a request of another application is likely to be short."""
+    known = RuntimeDistributions(BASE_NS, [SoloDistribution("a", 0, SHORT, 90), SoloDistribution("b", 0, LONG, 10)])
+    mean_ns = 0.9 * SHORT.mean_ns + 0.1 * LONG.mean_ns
+    assert known.parts[known.kind_of("c", 0)].solo.mean_ns == pytest.approx(mean_ns)
+    assert known.mean_ns == pytest.approx(mean_ns)
+    stored: dict[str, RuntimeDistributions] = {}
+    store_distributions(stored, known.publish("m/1"))
+    assert stored["m/1"].mean_ns == pytest.approx(mean_ns, rel=0.01)
+
+
+def test_the_mean_and_the_deviation_of_a_batch() -> None:
+    known = RuntimeDistributions(0, [SoloDistribution("a", 0, Distribution.from_samples([ms(10), ms(30)]))])
+    spec = a_spec("m")
+    request = Request(1, "s", 1, spec, spec.key, 1, "f", 1, 0, ms(100), False)
+    mean_ns, spread = known.batch_moments([request], 1)
+    assert mean_ns == pytest.approx(ms(20), rel=0.02)
+    assert spread == pytest.approx(0.5, rel=0.05)
 
 
 def test_no_distributions_is_an_error() -> None:
@@ -104,8 +126,7 @@ def test_a_measured_scale_replaces_the_size() -> None:
     known = RuntimeDistributions(BASE_NS, [part], ((1, 1.0), (2, 1.5), (8, 3.0)))
     assert [known.scale(size) for size in (1, 2, 5, 8)] == [1, 1.5, 2.25, 3]
     assert known.scale(16) == 6, "no gain beyond the largest measured batch"
-    assert known.needed_ns(0, 8) == pytest.approx(
-        [3 / 8 * ns for ns in RuntimeDistributions(BASE_NS, [part]).needed_ns(0, 8)]
-    )
+    needed_ns = RuntimeDistributions(BASE_NS, [part]).needed_ns(0, 8, (0.5, 0.95))
+    assert known.needed_ns(0, 8, (0.5, 0.95)) == pytest.approx([3 / 8 * ns for ns in needed_ns])
     again = snapshot.restore(snapshot.snapshot(known))  # type: ignore[arg-type]  # a part of a core is as good
     assert again.scale(5) == 2.25

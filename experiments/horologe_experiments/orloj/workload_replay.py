@@ -104,7 +104,8 @@ def known_distributions(knowledge: SchedulerKnowledge) -> RuntimeDistributions |
         ranges = _ranges(length) if knowledge.lengths else [(0, np.ones(len(length), bool))]
         name = f"application {application}"
         parts += [
-            SoloDistribution(name, longest, Distribution.from_samples(solo_ns[inside])) for longest, inside in ranges
+            SoloDistribution(name, longest, Distribution.from_samples(solo_ns[inside]), int(inside.sum()))
+            for longest, inside in ranges
         ]
     distributions = RuntimeDistributions(base_ns_of(history), parts)
     return distributions if distributions.spread >= SPREAD_IN else None

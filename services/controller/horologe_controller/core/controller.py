@@ -38,6 +38,7 @@ from horologe_controller.core.activity_recorder import ActivityRecorder
 from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.cluster.description import describe_cluster
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
+from horologe_controller.core.cluster.dynamic_pace import observe_batch
 from horologe_controller.core.cluster.handover import Handovers
 from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.cluster.worker_links import WorkerLinks
@@ -239,10 +240,10 @@ class Controller:
             self._activity.record_action(action, took_ns, end_ns, result.status)
         ok, estimate = result.status == Status.OK, action.share.find_estimate(action.model)
         if ok and estimate and not result.rows:  # with missing rows it was a smaller batch
-            dynamic = self.cluster.distributions.get(action.model)
-            estimate.observe(now_ns, action.batch_size, took_ns, steady=dynamic is None)
-            if dynamic is not None and (mean_ns := dynamic.mean_batch_ns(action.requests, action.batch_size)):
-                action.share.dynamic_pace.observe(now_ns, took_ns, mean_ns)
+            steady = action.model not in self.cluster.distributions
+            estimate.observe(now_ns, action.batch_size, took_ns, steady=steady)
+            if not steady:
+                observe_batch(now_ns, self.cluster, action, took_ns)
         if action.kind == "load":
             action.share.finish_load(action.model, ok=ok)
             if result.status == Status.FAILED:

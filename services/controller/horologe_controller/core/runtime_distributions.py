@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-CANDIDATE_QUANTILES = (0.5, 0.95)
-"""A candidate batch holds the requests that are in time if its longest row takes this quantile. Two candidates per kind
-and size: an optimistic and a cautious one. Measured as `PATIENCE`: 0.95 alone loses up to 0.012, 0.5 alone 0.002, and
-four quantiles gain at most 0.001."""
 EXPECTED_QUANTILE = 0.9
 """Quantile of a batch's duration that is sent as expected, as with the estimates of static models."""
 GRID = 96
@@ -38,33 +34,41 @@ ZERO_PROBABILITY = 1e-9
 """Replaces a probability of 0, which has no logarithm."""
 HOPELESS_QUANTILE = 0.01
 """A request is refused when fewer than 1% of its kind would still finish in time."""
-SLOW_STEP, MOST_STEPS = 1.25, 24
-"""Slowness of a device is distinguished in powers of 1.25, up to 200 times."""
+SLOW_STEP, MOST_STEPS = 1.05, 110
+"""Slowness of a device is distinguished in powers of 1.05, up to 200 times."""
 MAX_CACHED_KINDS, MAX_CACHED_ROWS = 4096, 1024
 """Cached pairs of application and length, and longest rows. A cache is cleared when it is full."""
 
 
 class SoloDistribution:
-    """Distribution of solo times of an application's requests of up to `length`; `length` 0: of any length."""
+    """Distribution of solo times of an application's requests of up to `length`; `length` 0: of any length.
 
-    __slots__ = ("application", "length", "solo")
+    `samples`: how many it is of, its weight in mixtures.
+    """
 
-    def __init__(self, application: str, length: int, solo: Distribution) -> None:
+    __slots__ = ("application", "length", "samples", "solo")
+
+    def __init__(self, application: str, length: int, solo: Distribution, samples: float = 1.0) -> None:
         self.application = application
         self.length = length
         self.solo = solo
+        self.samples = samples
 
 
 class LongestRow:
-    """Distribution of what the longest of several rows adds: CDF at the points of a grid, mean, and two quantiles."""
+    """Distribution of what the longest of rows adds: CDF on a grid, mean, standard deviation, and two quantiles."""
 
-    __slots__ = ("_cdf", "_grid_ns", "high_ns", "low_ns", "mean_ns")
+    __slots__ = ("_cdf", "_grid_ns", "deviation_ns", "high_ns", "low_ns", "mean_ns")
 
     def __init__(self, grid_ns: list[float], cdf: Floats) -> None:
         """`cdf` (GRID,): at the times `grid_ns`."""
         self._grid_ns = grid_ns
         self._cdf: list[float] = cdf.tolist()
-        self.mean_ns = float(grid_ns[-1] - (cdf[1:] + cdf[:-1]) @ np.diff(grid_ns) / 2)
+        below = (cdf[1:] + cdf[:-1]) / 2
+        grid = np.array(grid_ns)
+        self.mean_ns = float(grid_ns[-1] - below @ np.diff(grid))
+        square = float(grid_ns[-1] ** 2 - below @ np.diff(grid * grid))
+        self.deviation_ns = math.sqrt(max(0.0, square - self.mean_ns**2))
         self.high_ns, self.low_ns = np.interp((EXPECTED_QUANTILE, 1 - EXPECTED_QUANTILE), cdf, grid_ns).tolist()
 
     def part_within(self, row_ns: float) -> float:
@@ -96,7 +100,7 @@ class RuntimeDistributions:
         self.row_mean_ns: list[float] = [row.mean_ns for row in rows]
         """Mean of what a row adds, by kind."""
         self.least_ns: list[int] = [int(base_ns + row.quantile_ns(HOPELESS_QUANTILE)) for row in rows]
-        mixed = mixture([part.solo for part in parts])
+        mixed = mixture([part.solo for part in parts], [part.samples for part in parts])
         self.mean_ns = mixed.mean_ns
         self.spread = (mixed.quantile_ns(0.95) - mixed.quantile_ns(0.05)) / mixed.mean_ns
         least_ns = max(1.0, min(row.quantile_ns(1e-3) for row in rows) * 0.99)
@@ -109,7 +113,7 @@ class RuntimeDistributions:
         """The most that a row of the kind, or of a kind before it, adds."""
         self._grid: list[float] = self.grid_ns.tolist()
         self._rows = rows
-        self._needed_ns: dict[tuple[int, int], tuple[float, ...]] = {}
+        self._needed_ns: dict[tuple[int, int, tuple[float, ...]], tuple[float, ...]] = {}
         self._most_per_ns: dict[tuple[int, int, int], float] = {}
         self._longest_rows: dict[tuple[int, ...], LongestRow] = {}
         self._slowed: dict[int, RuntimeDistributions] = {}
@@ -138,19 +142,28 @@ class RuntimeDistributions:
         slowed = self._slowed.get(step)
         if slowed is None:
             factor = SLOW_STEP**step
-            parts = [SoloDistribution(one.application, one.length, one.solo.affine(0, factor)) for one in self.parts]
+            parts = [
+                SoloDistribution(one.application, one.length, one.solo.affine(0, factor), one.samples)
+                for one in self.parts
+            ]
             slowed = RuntimeDistributions(int(self.base_ns * factor), parts, self._batch_scales)
             self._slowed[step] = slowed
         return slowed
 
     def mean_batch_ns(self, requests: Sequence[Request], size: int) -> float:
-        """Return the mean duration of a batch of these requests; 0 for a batch of the profiler, of copies of one row.
+        """Return the mean duration of a batch of these requests; 0 as `batch_moments`."""
+        return self.batch_moments(requests, size)[0]
 
-        Copies take the same time, while the mean assumes independent rows.
+    def batch_moments(self, requests: Sequence[Request], size: int) -> tuple[float, float]:
+        """Return the mean duration of a batch of these requests, and its standard deviation as a part of the mean.
+
+        Zeros for a batch of the profiler, of copies of one row: they take the same time, not independent times.
         """
         if any(one.solo and one.rows > 1 for one in requests):
-            return 0.0
-        return self.base_ns + self.scale(size) * self.longest_row(self.kinds_of_rows(requests)).mean_ns
+            return 0.0, 0.0
+        row, scale = self.longest_row(self.kinds_of_rows(requests)), self.scale(size)
+        mean_ns = self.base_ns + scale * row.mean_ns
+        return mean_ns, scale * row.deviation_ns / mean_ns
 
     def kinds_of_rows(self, requests: Sequence[Request]) -> tuple[int, ...]:
         """Return the kind of each row of the requests, ascending."""
@@ -175,13 +188,13 @@ class RuntimeDistributions:
             kind = self._cached_kinds[key] = self._find_kind(application, length)
         return kind
 
-    def needed_ns(self, kind: int, size: int) -> tuple[float, ...]:
-        """Return the time that a batch of `size` rows of the kind takes beside `base_ns`, at `CANDIDATE_QUANTILES`."""
-        needed_ns = self._needed_ns.get((kind, size))
+    def needed_ns(self, kind: int, size: int, quantiles: tuple[float, ...]) -> tuple[float, ...]:
+        """Return the time that a batch of `size` rows of the kind takes beside `base_ns`, at these quantiles."""
+        needed_ns = self._needed_ns.get((kind, size, quantiles))
         if needed_ns is None:
             row, scale = self._rows[kind], self.scale(size)
-            needed_ns = tuple(scale * row.quantile_ns(quantile ** (1 / size)) for quantile in CANDIDATE_QUANTILES)
-            self._needed_ns[kind, size] = needed_ns
+            needed_ns = tuple(scale * row.quantile_ns(quantile ** (1 / size)) for quantile in quantiles)
+            self._needed_ns[kind, size, quantiles] = needed_ns
         return needed_ns
 
     def most_per_ns(self, kind: int, count: int, size: int) -> float:
@@ -219,8 +232,9 @@ class RuntimeDistributions:
 
     def publish(self, model: str) -> Distributions:
         """Return the message that `store_distributions` reads these from, with masses in millionths."""
+        most = max(part.samples for part in self.parts)
         histograms = tuple(
-            DurationHistogram(part.application, part.length, _whole_edges(part.solo), _millionths(part.solo))
+            DurationHistogram(part.application, part.length, _whole_edges(part.solo), _counts(part, most))
             for part in self.parts
         )
         return Distributions(model, self.base_ns, 0.0, histograms, True, self._batch_scales)
@@ -242,8 +256,8 @@ def _whole_edges(solo: Distribution) -> tuple[int, ...]:
     return tuple((np.maximum.accumulate(whole - steps) + steps).astype(int).tolist())
 
 
-def _millionths(solo: Distribution) -> tuple[int, ...]:
-    return tuple(np.ceil(1e6 * solo.mass).astype(int).tolist())
+def _counts(part: SoloDistribution, most: float) -> tuple[int, ...]:
+    return tuple(np.ceil(1e6 * part.samples / most * part.solo.mass).astype(int).tolist())
 
 
 def store_distributions(stored: MutableMapping[str, RuntimeDistributions], message: Distributions) -> None:
@@ -255,7 +269,9 @@ def store_distributions(stored: MutableMapping[str, RuntimeDistributions], messa
         stored.pop(message.model, None)
         return
     parts = [
-        SoloDistribution(part.application, part.length, Distribution.from_counts(part.edges_ns, part.counts))
+        SoloDistribution(
+            part.application, part.length, Distribution.from_counts(part.edges_ns, part.counts), sum(part.counts)
+        )
         for part in message.histograms
     ]
     stored[message.model] = RuntimeDistributions(message.base_ns, parts, message.batch_scales)
@@ -277,9 +293,11 @@ def _with_marginals(parts: Sequence[SoloDistribution]) -> list[SoloDistribution]
     for application, length in wider:
         if (application, length) not in by_key:
             included = [
-                part.solo
+                part
                 for part in parts
                 if (not application or part.application == application) and (not length or part.length == length)
             ]
-            by_key[application, length] = SoloDistribution(application, length, mixture(included))
+            samples = [part.samples for part in included]
+            solo = mixture([part.solo for part in included], samples)
+            by_key[application, length] = SoloDistribution(application, length, solo, sum(samples))
     return list(by_key.values())

@@ -9,6 +9,7 @@ import msgspec
 
 from horologe_common.models import Profile
 from horologe_common.wire import ModelReport, ScheduledModel, ScheduledShare, SchedulingState
+from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,7 +58,8 @@ def _describe_share(now_ns: int, cluster: Cluster, share: Share, keys: Sequence[
     for place in able[:COMPARED_MODELS]:
         key = keys[place]
         if key in cluster.distributions:
-            ratios.append(_dynamic_pace(now_ns, cluster, share, key) / _fastest_pace(now_ns, cluster, key))
+            slowness = dynamic_slowness(now_ns, cluster, share, cluster.specs[key])
+            ratios.append(slowness / _fastest_pace(now_ns, cluster, key))
         else:
             size = cluster.specs[key].batch_sizes[0]
             typical_ns = share.estimates[key].typical(now_ns, size)
@@ -68,18 +70,8 @@ def _describe_share(now_ns: int, cluster: Cluster, share: Share, keys: Sequence[
     return ScheduledShare(share.pages_total, round(factor, 4), () if len(able) == len(keys) else able, resident)
 
 
-def _dynamic_pace(now_ns: int, cluster: Cluster, share: Share, key: str) -> float:
-    """Return the time of a dynamic model on the share as a multiple of its distributions, at least 1.
-
-    The profiles of the shares are compared where no batch of a dynamic model has run for a while.
-    """
-    size = cluster.specs[key].batch_sizes[0]
-    profiled = share.slowness(now_ns) * share.estimates[key].seed_ns[size] / cluster.profiled_ns(key, size)
-    return max(share.dynamic_pace.slowness(now_ns), profiled)
-
-
 def _fastest_pace(now_ns: int, cluster: Cluster, key: str) -> float:
-    return min(_dynamic_pace(now_ns, cluster, share, key) for share in cluster.capable[key])
+    return min(dynamic_slowness(now_ns, cluster, share, cluster.specs[key]) for share in cluster.capable[key])
 
 
 def _scale(published: Distributions, factor: float) -> Distributions:

@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
+from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
@@ -19,7 +20,7 @@ from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_
 from horologe_controller.core.scheduling.served_parts import ServedParts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
@@ -114,7 +115,7 @@ class Horologe(SchedulingPolicy):
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
         self.waits = self._waits = QueueWaits()
-        self._distributions: Mapping[str, RuntimeDistributions] = {}
+        self._cluster: Cluster | None = None
         self._load = RecentLoad()
         self._price = DevicePrice()
         self._served = ServedParts() if settings.fairness == "fair" else None
@@ -125,10 +126,10 @@ class Horologe(SchedulingPolicy):
         """Return the batch with the best value for its time, ranked by virtual start."""
         if not queue.rows or (estimate := share.estimates.get(queue.model)) is None:
             return None
-        distributions = self._distributions.get(queue.model)
-        if distributions is not None:
-            slowness = max(share.slowness(now_ns), share.dynamic_pace.slowness(now_ns))
-            strategy, until_ns = self._dynamic_strategy(start_ns, queue, distributions.slowed(slowness)), 0
+        cluster = self._cluster
+        if cluster is not None and (distributions := cluster.distributions.get(queue.model)) is not None:
+            slowed = distributions.slowed(dynamic_slowness(now_ns, cluster, share, queue.spec))
+            strategy, until_ns = self._dynamic_strategy(start_ns, queue, slowed), 0
         else:
             strategy = self._static_strategy(now_ns, start_ns, queue, estimate)
             until_ns = 0 if strategy is None else self._wait_until_ns(now_ns, share, strategy, estimate)
@@ -190,20 +191,20 @@ class Horologe(SchedulingPolicy):
     def _dynamic_strategy(
         self, start_ns: int, queue: ModelQueue, distributions: RuntimeDistributions
     ) -> Strategy | None:
-        """Return the batch of the highest value among the most urgent requests."""
+        """Return the batch of the highest value. It goes after all others if most of its requests would be late."""
         choice = dynamic_queue(queue, distributions).best_choice(start_ns)
         if choice is None:
             return None
         earliest = queue[choice.places[0]]
         rate = self._weight(queue.model) * choice.in_time / choice.expected_ns
-        rank = 0, self._virtual_ns(earliest.deadline_ns, rate), earliest.id
+        in_time = choice.in_time if 2 * choice.in_time < len(choice.places) else None
+        rank = int(in_time is not None), self._virtual_ns(earliest.deadline_ns, rate), earliest.id
         latest_ns = max(start_ns, earliest.deadline_ns - choice.least_ns)
-        return Strategy(rank, queue, choice.size, choice.places, choice.expected_ns, latest_ns)
+        return Strategy(rank, queue, choice.size, choice.places, choice.expected_ns, latest_ns, in_time)
 
     def rank_bound(self, queue: ModelQueue) -> Rank | None:
         """Return a lower bound of the rank of any batch that a dynamic queue allows."""
-        distributions = self._distributions.get(queue.model)
-        if distributions is None:
+        if self._cluster is None or (distributions := self._cluster.distributions.get(queue.model)) is None:
             return None
         derived = dynamic_queue(queue, distributions)
         advance_ns, bound = derived.bound
@@ -270,7 +271,7 @@ class Horologe(SchedulingPolicy):
 
     def on_requests_arrived(self, requests: Sequence[Request], cluster: Cluster) -> None:
         """Record the arrivals of new requests."""
-        self._distributions = cluster.distributions
+        self._cluster = cluster
         self._load.record_arrivals(requests)
         if self._served is not None and not requests[0].best_effort:
             self._served.record_arrivals(requests[0].model, len(requests))

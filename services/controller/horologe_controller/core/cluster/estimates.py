@@ -40,9 +40,6 @@ PROFILE_PART = 4
 BATCH_COST_NS, BATCH_SAVING = us(200), 0.02
 """A larger batch must save this part of a row's time. Otherwise smaller batches serve as many rows, the first of them
 earlier, and the next request waits for less. A batch costs the services about 200 us."""
-PACE_BATCHES, PACE_AGE_NS = 32, s(10)
-"""Batches of the averages of `DynamicPace`. They are dropped after 10 s without a batch. The median of ten, as of
-static models, says more about the inputs than about the device."""
 PAYS = 0.9
 """A larger batch is better only if, by the profile, a row takes less than this part of its time in a smaller one. Not
 tuned: on a CPU, where larger batches save little, no batch then waits for more requests or counts as shrunken."""
@@ -59,28 +56,6 @@ class TrialState(msgspec.Struct):
     since_ns: int
     failed: int = 0
     within_ns: int = 0
-
-
-class DynamicPace:
-    """Pace of a share: times of the last 32 batches of dynamic models, over the means of their distributions."""
-
-    def __init__(self) -> None:
-        self._took_ns = self._mean_ns = self._weight = 0.0
-        self._until_ns = 0
-
-    def observe(self, now_ns: int, took_ns: int, mean_ns: float) -> None:
-        """Add a batch."""
-        kept = 1 - 1 / PACE_BATCHES if now_ns <= self._until_ns else 0.0
-        self._took_ns = kept * self._took_ns + took_ns
-        self._mean_ns = kept * self._mean_ns + mean_ns
-        self._weight = kept * self._weight + 1
-        self._until_ns = now_ns + PACE_AGE_NS
-
-    def slowness(self, now_ns: int) -> float:
-        """Return the recent durations as a multiple of the expected ones, at least 1; 1 if there are too few."""
-        if self._weight < PACE_BATCHES / 4 or now_ns > self._until_ns:
-            return 1.0
-        return max(1.0, self._took_ns / self._mean_ns)
 
 
 class Estimate:

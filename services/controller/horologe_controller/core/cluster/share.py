@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import NEVER_NS, s
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.instruments import RollingQuantile
-from horologe_controller.core.cluster.estimates import LOAD_SIZE, DynamicPace
+from horologe_controller.core.cluster.dynamic_pace import DynamicPace
+from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import Lane
 
 if TYPE_CHECKING:

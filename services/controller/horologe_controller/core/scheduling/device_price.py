@@ -62,7 +62,8 @@ class DevicePrice:
             self.rate *= math.exp((declined_ns - now_ns) / memory_ns)
             self._declined_ns[share] = now_ns
         least = WORTH * self.rate * min(1.0, busy * busy)
-        rate = weight * len(strategy.places) / strategy.expected_ns * self._slowness(now_ns, share, strategy)
+        in_time = len(strategy.places) if strategy.in_time is None else strategy.in_time
+        rate = weight * in_time / strategy.expected_ns * self._slowness(now_ns, share, strategy)
         if rate >= least:
             return 0
         self._declined_ns.setdefault(share, now_ns)

@@ -48,6 +48,8 @@ class Strategy(msgspec.Struct, frozen=True):
     places: range | tuple[int, ...]
     expected_ns: int
     latest_ns: int | None = None
+    in_time: float | None = None
+    """Number of its requests that are expected to be in time, if most are not."""
 
     def latest_start_ns(self, free_ns: int, deadline_ns: int | None, window_ns: int) -> int:
         """Return the end of the batch's window, if it can start at `free_ns`. `window_ns`: longest window; 0: any.

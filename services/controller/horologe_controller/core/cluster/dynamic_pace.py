@@ -1,0 +1,72 @@
+"""Times of dynamic models on a share, as a multiple of their distributions, which are those of some device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_common.clock import s
+
+if TYPE_CHECKING:
+    from horologe_common.models import ModelSpec
+    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.cluster.share import Share
+
+PACE_BATCHES = 16
+"""Batches of the average of `DynamicPace`. 8 and 32: 0.001 and 0.004 less over 23 seeds of the tournament. The median
+of ten, as of static models, says more about the inputs than about the device."""
+PACE_AGE_NS, PACE_AGE_BATCHES = s(1), 8
+"""It is dropped after 1 s without a batch, or the time of eight: a share that counts as too slow for every request runs
+no batch that would show its recovery. With 10 s, a device that is 2.7 times slower for half of the time serves 0.23 of
+all requests instead of 0.42 (seed 280 of the tournament)."""
+DEVICE_SPREAD = 0.1
+"""Standard deviation of equal batches on one device, as a part of their mean. Not tuned."""
+
+
+class DynamicPace:
+    """Pace of a share in batches of dynamic models: their times over the expected ones.
+
+    It is the mean of the last 16 batches, and the profile counts as one. Each counts by the inverse of its variance,
+    since a batch whose time is hard to predict says little about the device.
+    """
+
+    def __init__(self) -> None:
+        self._sum = self._weight = 1.0
+        self._until_ns = 0
+
+    def observe(self, now_ns: int, took_ns: int, expected_ns: float, spread: float) -> None:
+        """Add a batch. `spread`: standard deviation of its time due to its inputs, as a part of `expected_ns`."""
+        if now_ns > self._until_ns:
+            self._sum = self._weight = 1 / DEVICE_SPREAD**2
+        weight, kept = 1 / (DEVICE_SPREAD**2 + spread * spread), 1 - 1 / PACE_BATCHES
+        self._sum = kept * self._sum + weight * took_ns / expected_ns
+        self._weight = kept * self._weight + weight
+        self._until_ns = now_ns + max(PACE_AGE_NS, PACE_AGE_BATCHES * took_ns)
+
+    def at(self, now_ns: int) -> float:
+        """Return recent times as a multiple of the expected ones; 1 without recent batches."""
+        return self._sum / self._weight if now_ns <= self._until_ns else 1.0
+
+
+def expected_pace(now_ns: int, cluster: Cluster, share: Share, spec: ModelSpec) -> float:
+    """Return the expected times of a dynamic model on the share as a multiple of its distributions.
+
+    That is its profile over the shortest one of all shares, times the pace of static models.
+    """
+    size, model = spec.batch_sizes[0], spec.key
+    return share.slowness(now_ns) * share.estimates[model].seed_ns[size] / cluster.profiled_ns(model, size)
+
+
+def dynamic_slowness(now_ns: int, cluster: Cluster, share: Share, spec: ModelSpec) -> float:
+    """Return the recent times of a dynamic model on the share as a multiple of its distributions, at least 1."""
+    return max(1.0, expected_pace(now_ns, cluster, share, spec) * share.dynamic_pace.at(now_ns))
+
+
+def observe_batch(now_ns: int, cluster: Cluster, action: Action, took_ns: int) -> None:
+    """Count a batch of a dynamic model for the pace of its share, unless the profiler has asked for it."""
+    if action.kind == "load":
+        return
+    mean_ns, spread = cluster.distributions[action.model].batch_moments(action.requests, action.batch_size)
+    if mean_ns:
+        expected_ns = mean_ns * expected_pace(now_ns, cluster, action.share, action.requests[0].spec)
+        action.share.dynamic_pace.observe(now_ns, took_ns, expected_ns, spread)
