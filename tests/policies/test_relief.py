@@ -1,4 +1,4 @@
-"""A model whose only share loses requests is loaded on another one, if models there are idle."""
+"""A model whose only share loses requests is loaded on another one, if models there are idle or spare."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from desk import NOW, Desk
 from horologe_common.clock import ms, s
-from horologe_controller.core.scheduling.loading.recent_losses import RecentLosses
+from horologe_controller.core.scheduling.loading.relief import SETTLED_NS, Relief
 
 LATER_NS = NOW + ms(100)
 AGAIN_NS = NOW + ms(200)
@@ -58,20 +58,54 @@ def test_only_idle_models_make_room() -> None:
 
 
 def test_losses_of_all_shares_are_nobodys_excess() -> None:
-    losses, shares = RecentLosses(), list(Desk("horologe", [("m",)] * 3).cluster.shares())
+    losses, shares = Relief(), list(Desk("horologe", [("m",)] * 3).cluster.shares())
     for _ in range(9):
-        losses.record(NOW, shares[:1])
+        losses.record_loss(NOW, shares[:1])
     assert losses.excess(NOW, shares[0]) == 9
     for _ in range(9):
-        losses.record(NOW, shares[1:])
+        losses.record_loss(NOW, shares[1:])
     assert losses.excess(NOW, shares[0]) == pytest.approx(9 / 19**2)
     assert losses.excess(NOW + s(20), shares[0]) < 1e-6
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3000)), max_size=40))
 def test_the_excess_is_never_negative_nor_more_than_the_losses(steps: list[tuple[int, int]]) -> None:
-    losses, shares, now_ns = RecentLosses(), list(Desk("horologe", [("m",)] * 3).cluster.shares()), NOW
+    losses, shares, now_ns = Relief(), list(Desk("horologe", [("m",)] * 3).cluster.shares()), NOW
     for count, (place, wait_ms) in enumerate(steps, start=1):
         now_ns += ms(wait_ms)
-        losses.record(now_ns, [shares[place]])
+        losses.record_loss(now_ns, [shares[place]])
         assert all(0.0 <= losses.excess(now_ns, share) <= count for share in shares)
+
+
+def test_a_copy_is_spare_if_other_holders_have_time_for_its_work() -> None:
+    relief, (here, there) = Relief(), Desk("horologe", [("m",)] * 2).cluster.shares()
+    now_ns, holders = NOW + s(3), {here: True, there: True}
+    relief.record_request(now_ns, "m")
+    relief.record_batch(NOW, here, "m", 1)
+    relief.record_batch(now_ns, here, "m", ms(300))
+    assert relief.is_spare(now_ns, here, "m", holders)
+    assert not relief.is_spare(now_ns, here, "m", {here: True})
+    assert not relief.is_spare(now_ns, here, "m", {here: True, there: False})
+    relief.record_batch(now_ns, there, "other", ms(500))
+    assert not relief.is_spare(now_ns, here, "m", holders)
+    assert relief.is_spare(now_ns + s(2), here, "m", holders)
+
+
+def test_a_model_that_needed_a_load_has_no_spare_copies_for_a_while() -> None:
+    relief, (here, there) = Relief(), Desk("horologe", [("m",)] * 2).cluster.shares()
+    relief.record_batch(NOW - s(3), here, "m", 1)
+    relief.record_load(NOW, "m")
+    for later_ns, spare in ((NOW + s(1), False), (NOW + SETTLED_NS, True)):
+        relief.record_request(later_ns, "m")
+        assert relief.is_spare(later_ns, here, "m", {here: True, there: True}) == spare
+
+
+def test_only_a_share_with_far_fewer_losses_relieves_others() -> None:
+    relief, (first, second) = Relief(), Desk("horologe", [("m",)] * 2).cluster.shares()
+    assert not relief.is_calm(NOW, second, [first])
+    for _ in range(9):
+        relief.record_loss(NOW, [first])
+    relief.record_loss(NOW, [second])
+    assert relief.is_calm(NOW, second, [first])
+    relief.record_loss(NOW, [second] * 2)
+    assert not relief.is_calm(NOW, second, [first])

@@ -280,14 +280,15 @@ class Planner:
         queue, expected_ns, count_late = strategy.queue, strategy.expected_ns, self._count_late_heads
         if self._on_batch_chosen is not None and self._on_batch_chosen(start_ns, share, strategy):
             self.rankings.rerank_deadlines()
-        requests = self.queues.pop_batch(queue, strategy.places)
-        self._on_dequeued(requests, queue)
+        self._on_dequeued(requests := self.queues.pop_batch(queue, strategy.places), queue)
         deadline_ns = requests[0].deadline_ns if self.policy.deadline_rule == "predict" else None
         latest_ns = strategy.latest_start_ns(start_ns, deadline_ns, self.settings.window_ns)
         if queue.best_effort:
             self.best_effort.charge(now_ns, share, expected_ns)
-        elif count_late is not None and (late_heads := count_late(queue, start_ns + expected_ns)):
-            refusals += self.late_refusals.drop_heads(now_ns, queue, late_heads, cluster)
+        else:
+            self.loads.record_batch(start_ns, share, queue.model, expected_ns)
+            if count_late is not None and (late_heads := count_late(queue, start_ns + expected_ns)):
+                refusals += self.late_refusals.drop_heads(now_ns, queue, late_heads, cluster)
         return Batch(share, queue.model, strategy.size, requests, start_ns, latest_ns, expected_ns)
 
     def check(self) -> None:

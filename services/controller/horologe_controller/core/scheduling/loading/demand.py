@@ -9,9 +9,11 @@ Two additions to the appendix:
 - Among models with a positive priority, a LOAD goes to the earliest *virtual deadline*: the first deadline of the
   model's requests, earlier by `ADVANCE_NS` for each doubling of p_m. With p_m alone, a model with one short request
   waited until its deadline while others with longer requests kept coming.
-- A share that loses requests counts as one with less capacity (`record_loss`, if the policy `relieves_shares`). Its
-  queues may be short nevertheless, as the requests of some models pass those of others. In the Azure trace on twelve
-  devices, all lost requests were for popular models that one device held (docs/experiments/clockwork.md).
+- A share that loses requests counts as one with less capacity (`record_loss`, if the policy `relieves_shares`): divided
+  by one more than its recent losses, and for the order of LOADs by one more than their `excess`. Its queues may be
+  short nevertheless, as the requests of some models pass those of others. In the Azure trace on twelve devices, all
+  lost requests were for popular models that one device held (docs/experiments/clockwork.md). `Relief` says which share
+  can load such a model.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
-from horologe_controller.core.scheduling.loading.recent_losses import RecentLosses
+from horologe_controller.core.scheduling.loading.relief import Relief
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,11 +39,8 @@ ms at most (until a LOAD comes too late). With all of the budget, no model would
 far behind. With half of it, LOADs that help no request crowd out others."""
 ADVANCE_NS = ms(8)
 """Time by which a LOAD goes earlier for each doubling of its model's priority: about a LOAD's duration on a GPU."""
-IDLE_NS = s(1)
-"""Time without a request after which a model may be evicted for one whose shares lose requests. Without this limit, or
-if every share counted by itself, workloads of the tournament with few models for each device lose up to 0.29."""
 RELIEF_NS = s(3600)
-"""Time by which such a LOAD goes later than others: after all of them."""
+"""Time by which a LOAD goes later that is only for shares that lose requests: after all others."""
 NO_DEMAND: dict[Share, int] = {}
 
 
@@ -101,9 +100,7 @@ class Demand:
         """Requests that count, by when a LOAD becomes too late for them."""
         self._updated_ns = 0
         """Time of the last update."""
-        self._losses = RecentLosses()
-        self._asked_ns: dict[str, int] = {}
-        """Model -> arrival of its last request."""
+        self.relief = Relief()
         self.relieving: dict[str, bool] = {}
         """Models whose priority is positive only because their shares lose requests."""
         self._stale: dict[str, bool] = {}
@@ -125,7 +122,7 @@ class Demand:
         if not request.best_effort or model not in self._budget_ns:
             self._budget_ns[model] = request.deadline_ns - request.arrival_ns
         self._stale[model] = True
-        self._asked_ns[model] = request.arrival_ns
+        self.relief.record_request(request.arrival_ns, model)
         self._counted.push(request, until_ns)
 
     def remove_requests(self, requests: Sequence[Request]) -> None:
@@ -138,12 +135,8 @@ class Demand:
 
     def record_loss(self, now_ns: int, model: str, residency: ModelResidency) -> None:
         """Count a request that the shares with its model had no time for: others should load the model."""
-        self._losses.record(now_ns, residency.shares_of.get(model, ()))
+        self.relief.record_loss(now_ns, residency.shares_of.get(model, ()))
         self.mark_model(model)
-
-    def is_idle(self, now_ns: int, model: str) -> bool:
-        """Return whether the model has not been asked for `IDLE_NS`."""
-        return now_ns - self._asked_ns.get(model, now_ns - IDLE_NS - 1) > IDLE_NS
 
     def clear(self) -> None:
         """Stop counting all requests."""
@@ -171,7 +164,7 @@ class Demand:
 
     def discard_share(self, share: Share) -> None:
         self._slowness.discard_share(share)
-        self._losses.discard_share(share)
+        self.relief.discard_share(share)
         self._lost.append(share)
 
     def update(self, now_ns: int, residency: ModelResidency) -> None:
@@ -230,23 +223,27 @@ class Demand:
             self._positive.remove(model)
             self._relieved.update(dict.fromkeys(residency.shares_of.get(model, ()), True))
             return
-        priority_ns = least_ns = total_ns
+        priority_ns = relief_ns = least_ns = total_ns
         if shares := residency.shares_of.get(model):
             capacity_ns = round(CAPACITY_PART * self._budget_ns[model])
             alone = len(shares) == 1
             parts = self._parts[model] = dict.fromkeys(shares, total_ns) if alone else _divide(total_ns, shares, loads)
-            slowness = self._slowness.factors
+            slowness, relief, now_ns = self._slowness.factors, self.relief, self._updated_ns
             for share, part_ns in parts.items():
                 loads[share] = load_ns = loads[share] + part_ns
                 served_ns = part_ns * round(capacity_ns / slowness[share]) // (load_ns or 1)
                 least_ns -= served_ns
-                excess = self._losses.excess(self._updated_ns, share)
-                priority_ns -= int(served_ns / (1.0 + excess)) if excess else served_ns
+                lost = relief.losses(now_ns, share)
+                relief_ns -= int(served_ns / (1.0 + lost)) if lost else served_ns
+                priority_ns -= int(served_ns / (1.0 + relief.excess(now_ns, share))) if lost else served_ns
+        if least_ns <= 0:
+            priority_ns = least_ns
+            if relief_ns > 0:
+                self.relieving[model], priority_ns = True, relief_ns
         self._priority[model] = priority_ns
         if priority_ns > 0:
             virtual_ns = self._queues.first_deadline_ns(model) - ADVANCE_NS * priority_ns.bit_length()
-            if least_ns <= 0:
-                self.relieving[model] = True
+            if model in self.relieving:
                 virtual_ns += RELIEF_NS
             if self._positive.priority(model) != virtual_ns:
                 self._positive.push(model, virtual_ns)
