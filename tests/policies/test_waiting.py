@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from builders import a_spec
 from desk import NOW, Desk
 from horologe_common.clock import ms, us
 from horologe_controller.core.cluster.estimates import Estimate
+from horologe_controller.core.scheduling.queues import ModelQueue
+from horologe_controller.core.scheduling.ranking import Strategy
+from horologe_controller.schedulers.recent_load import RecentLoad
 
 
 def started_at_once(batch_ns: int) -> bool:
@@ -16,18 +20,17 @@ def started_at_once(batch_ns: int) -> bool:
     share = next(iter(desk.cluster.shares()))
     seed_ns = {size: batch_ns * (9 + size) // 10 for size in desk.specs["m"].batch_sizes}
     share.estimates["m/1"] = Estimate({0: ms(1), **seed_ns}, share.pace)
-    now_ns = NOW
-    for _ in range(300):
-        desk.ask(now_ns, 200)
+    now_ns = asked_ns = NOW
+    for _ in range(600):
         for _ in range(16):
             desk.ask(now_ns, 200, model="busy")
         for action in desk.plan(now_ns)[0]:
-            desk.end(action, action.end_ns)
             now_ns = max(now_ns, action.end_ns)
+            while asked_ns < now_ns:
+                asked_ns += ms(1)
+                desk.ask(asked_ns, 200)
+            desk.end(action, now_ns)
         now_ns += us(100)
-        for action in desk.plan(now_ns)[0]:
-            desk.end(action, action.end_ns)
-            now_ns = max(now_ns, action.end_ns)
     while len(desk.scheduler):
         now_ns += us(100)
         for action in desk.plan(now_ns)[0]:
@@ -39,3 +42,15 @@ def started_at_once(batch_ns: int) -> bool:
 def test_a_batch_waits_only_where_larger_batches_save_device_time() -> None:
     assert not started_at_once(ms(4))
     assert started_at_once(us(10))
+
+
+def test_clients_that_wait_for_answers_are_not_expected_to_send_meanwhile() -> None:
+    load, queue = RecentLoad(), ModelQueue(a_spec("m"))
+    load.gap_ns["m/1"] = ms(4)
+    desk = Desk("horologe", [("m",)])
+    for sent in range(50):
+        now_ns = NOW + ms(4) * sent
+        queue.insert([desk.ask(now_ns, 200)])
+        load.record_wait(now_ns + ms(3), Strategy((0, 0, 0), queue, 1, range(1), ms(1)))
+        queue.pop_batch(range(1))
+    assert load.next_ns("m/1") > ms(40)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from horologe_common.clock import ms, s
 from horologe_common.core.instruments import AGE_NS, RollingQuantile
-from horologe_controller.core.cluster.estimates import PROFILE_PART, TRIAL_EXECS, TRIAL_NS, Estimate
+from horologe_controller.core.cluster.estimates import PROFILE_PART, TRIAL_EXECS, TRIAL_NS, Estimate, ShareTrials
 
 FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)
 
@@ -102,3 +102,15 @@ def test_sizes_that_were_not_run_are_as_much_faster_than_profiled_as_those_that_
     assert estimate.predict(s(3), 2) == ms(9)
     slower = an_estimate(ms(4.9))
     assert slower.predict(1, 2) == ms(9), "that much is noise"
+
+
+def test_failed_trials_of_one_model_delay_those_of_others_on_the_share() -> None:
+    pace, trials = RollingQuantile(age_ns=s(10), quantile=0.5), ShareTrials()
+    first, second = (Estimate({0: ms(4), 1: FAST_NS}, pace, "", trials) for _ in range(2))
+    at_ns = first_trial_ns(first, within_ns=ms(2))
+    assert at_ns == TRIAL_NS
+    first.observe(at_ns + FAST_NS, 1, FAST_NS)
+    assert not second.allow_trial(0, 1, ms(2))
+    assert first_trial_ns(second, within_ns=ms(2), from_ns=at_ns) == at_ns + TRIAL_NS
+    second.observe(at_ns + TRIAL_NS + ms(1), 1, ms(1))
+    assert trials.failed == 0

@@ -33,7 +33,7 @@ class CapableShares:
         if profile is not None and self._planned.permits(share, model):
             end_standby(share, model)
             seed = self.profiles.add_profile(model, self._planned.adjust_profile(share, model, profile))
-            self._add_share(share, model, Estimate(seed, share.pace, content_hash))
+            self._add_share(share, model, Estimate(seed, share.pace, content_hash, share.trials))
         elif profile is not None and self._planned.stands_by(share, model):
             self._withdraw_share(share, model)
             begin_standby(share, model, Estimate({LOAD_SIZE: max(1, profile.load_ns)}, share.pace))

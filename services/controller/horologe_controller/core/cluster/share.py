@@ -11,7 +11,7 @@ from horologe_common.clock import NEVER_NS, s
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.instruments import RollingQuantile
 from horologe_controller.core.cluster.dynamic_pace import DynamicPace
-from horologe_controller.core.cluster.estimates import LOAD_SIZE
+from horologe_controller.core.cluster.estimates import LOAD_SIZE, ShareTrials
 from horologe_controller.core.cluster.lane import Lane
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ class Share:
         self.pace = RollingQuantile(window=PACE_ACTIONS, age_ns=s(10), quantile=0.5)
         """Durations of EXECs in thousandths of their profiles: a share that has become slow shows here."""
         self.dynamic_pace = DynamicPace()
+        self.trials = ShareTrials()
         self.load_refusals: dict[str, int] = {}
         """Model key -> refused LOADs since the last successful LOAD or registration."""
         self.load_retry_ns: dict[str, int] = {}
