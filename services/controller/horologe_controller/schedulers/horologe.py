@@ -15,9 +15,9 @@ from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper
-from horologe_controller.schedulers.recent_load import RecentLoad
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
 from horologe_controller.core.scheduling.served_parts import ServedParts
+from horologe_controller.schedulers.recent_load import RecentLoad
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,12 +82,13 @@ class Horologe(SchedulingPolicy):
         else:
             strategy = self._static_strategy(now_ns, start_ns, queue, estimate)
             until_ns = 0 if strategy is None else self._wait_until_ns(now_ns, share, strategy, estimate)
+        rows = 0 if until_ns <= start_ns or strategy is None else estimate.growth[strategy.size][0]
         if strategy is not None and until_ns <= start_ns and self._price.rate:
             busy, weight = self._load.utilisation(now_ns, share), self._weight(queue.model)
             until_ns = self._price.decline(now_ns, share, strategy, weight, busy, self._load.batch_ns)
         if strategy is None or until_ns <= start_ns:
             return strategy
-        self._waits.hold_queue(queue, until_ns)
+        self._waits.hold_queue(queue, until_ns, rows)
         return None
 
     def best_effort_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:

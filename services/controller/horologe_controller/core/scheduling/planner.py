@@ -16,6 +16,7 @@ from horologe_controller.core.scheduling.admission import Admission, count_cost
 from horologe_controller.core.scheduling.best_effort import BestEffortLimit, urgent_strategy
 from horologe_controller.core.scheduling.late_refusals import LateRefusals
 from horologe_controller.core.scheduling.loading.load_planner import LoadPlanner
+from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
 from horologe_controller.core.scheduling.scheduler import Batch, Plan, Reason, Refusal
@@ -45,6 +46,7 @@ class Planner:
         self.admission = Admission(settings.admission)
         self.loads = LoadPlanner(settings, self.queues)
         self.late_refusals = LateRefusals(policy, self.queues, self.loads.demand, self._on_dequeued)
+        self.waits = policy.waits or QueueWaits()
         self.best_effort = BestEffortLimit(policy.best_effort_batch, self.admission.shortest_wait)
         bound = policy.overridden("rank_bound")
         self.rankings = ShareRankings(policy.best_batch, self.best_effort.best_batch, bound)
@@ -113,16 +115,20 @@ class Planner:
         count_cost(now_ns, requests, queue, cluster)
         if self.loads.models_missing:
             self.loads.add_requests(now_ns, requests, exec_ns, cluster.profiled_load_ns(queue.model))
-        self._on_queue_changed(queue)
+        self._on_queue_changed(queue, grown=True)
         if self._on_request_queued is not None:
             for request in requests:
                 self._on_request_queued(request)
         return None
 
-    def _on_queue_changed(self, queue: ModelQueue) -> None:
-        """Recompute the queue's strategies, and examine the idle shares that hold its model."""
+    def _on_queue_changed(self, queue: ModelQueue, grown: bool = False) -> None:
+        """Recompute the queue's strategies, and examine the idle shares that hold its model.
+
+        A queue that has grown and still waits for more rows is no reason to examine them.
+        """
+        goes_on = grown and self.waits.is_too_small(queue)
         for share in self.rankings.mark_queue(queue):
-            if share in self._idle:
+            if share in self._idle and not goes_on:
                 self._reexamined[share] = True
 
     def remove(self, request: Request) -> None:
@@ -131,9 +137,7 @@ class Planner:
 
     def _on_dequeued(self, requests: list[Request], queue: ModelQueue) -> None:
         """Update what depends on requests that have left their queue."""
-        waits = self.policy.waits
-        if waits is not None and waits.held:
-            waits.release_requests(requests)
+        self.waits.release_requests(requests)
         if self._on_requests_removed is not None:
             self._on_requests_removed(requests, queue)
         self._on_queue_changed(queue)
@@ -148,10 +152,9 @@ class Planner:
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         """See `Scheduler.plan`."""
-        plan, queues, waits = Plan([], [], [], [], None), self.queues, self.policy.waits
-        if waits is not None and waits.held:
-            for queue in waits.pop_expired(now_ns):
-                self._on_queue_changed(queue)
+        plan, queues = Plan([], [], [], [], None), self.queues
+        for queue in self.waits.pop_expired(now_ns):
+            self._on_queue_changed(queue)
         if (overdue_ns := self._next_overdue_ns()) is not None and overdue_ns <= now_ns:
             plan.refuse.extend(self.late_refusals.refuse_overdue(now_ns, cluster))
         shares = self._adopt_changes(now_ns, cluster)
@@ -173,8 +176,7 @@ class Planner:
             if wake_ns is not None and (at_ns is None or wake_ns < at_ns):
                 at_ns = wake_ns
         at_ns = None if at_ns is None else max(at_ns, now_ns + 1)
-        waits = self.policy.waits
-        wait_ns = waits.next_ns() if waits is not None and waits.held else None
+        wait_ns = self.waits.next_ns()
         return wait_ns if at_ns is None or (wait_ns is not None and wait_ns < at_ns) else at_ns
 
     def _adopt_changes(self, now_ns: int, cluster: Cluster) -> dict[Share, bool]:
@@ -293,8 +295,6 @@ class Planner:
 
     def check(self) -> None:
         """See `Scheduler.check`."""
-        for part in (self.queues, self.loads.demand, self.rankings, self._wants_work):
+        for part in (self.queues, self.loads.demand, self.rankings, self._wants_work, self.waits):
             part.check()
         self.policy.check(self.queues)
-        if self.policy.waits is not None:
-            self.policy.waits.check()
