@@ -153,7 +153,7 @@ class Planner:
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         """See `Scheduler.plan`."""
         plan, queues = Plan([], [], [], [], None), self.queues
-        for queue in self.waits.pop_expired(now_ns):
+        for queue in self.waits.pop_expired(now_ns) if self.waits.held else ():
             self._on_queue_changed(queue)
         if (overdue_ns := self._next_overdue_ns()) is not None and overdue_ns <= now_ns:
             plan.refuse.extend(self.late_refusals.refuse_overdue(now_ns, cluster))

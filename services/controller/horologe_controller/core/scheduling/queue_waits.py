@@ -48,8 +48,6 @@ class QueueWaits:
 
     def pop_expired(self, now_ns: int) -> list[ModelQueue]:
         """Remove and return the queues that have waited long enough."""
-        if not self.held:
-            return []
         expired = self._timers.pop_expired(now_ns)
         for key in expired:
             del self._rows[key]
