@@ -19,6 +19,9 @@ PACE_AGE_NS, PACE_AGE_BATCHES = s(1), 8
 """It is dropped after 1 s without a batch, or the time of eight: a share that counts as too slow for every request runs
 no batch that would show its recovery. With 10 s, a device that is 2.7 times slower for half of the time serves 0.23 of
 all requests instead of 0.42 (seed 280 of the tournament)."""
+MOST_JUMP = 2.0
+"""Most that one batch counts for, as a multiple of the pace before it: a single stall of the machine says nothing about
+the batches after it, but a device that takes ten times as long shows in four."""
 DEVICE_SPREAD = 0.1
 """Standard deviation of equal batches on one device, as a part of their mean. Not tuned."""
 
@@ -31,7 +34,7 @@ class DynamicPace:
     """
 
     def __init__(self) -> None:
-        self._sum = self._weight = 1.0
+        self._sum = self._weight = 1 / DEVICE_SPREAD**2
         self._until_ns = 0
 
     def observe(self, now_ns: int, took_ns: int, expected_ns: float, spread: float) -> None:
@@ -39,7 +42,8 @@ class DynamicPace:
         if now_ns > self._until_ns:
             self._sum = self._weight = 1 / DEVICE_SPREAD**2
         weight, kept = 1 / (DEVICE_SPREAD**2 + spread * spread), 1 - 1 / PACE_BATCHES
-        self._sum = kept * self._sum + weight * took_ns / expected_ns
+        pace = min(took_ns / expected_ns, MOST_JUMP * self._sum / self._weight)
+        self._sum = kept * self._sum + weight * pace
         self._weight = kept * self._weight + weight
         self._until_ns = now_ns + max(PACE_AGE_NS, PACE_AGE_BATCHES * took_ns)
 
