@@ -6,9 +6,9 @@ from builders import a_spec
 from desk import NOW, Desk
 from horologe_common.clock import ms, us
 from horologe_controller.core.cluster.estimates import Estimate
+from horologe_controller.core.cluster.lane import RecentLoad
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.core.scheduling.ranking import Strategy
-from horologe_controller.schedulers.recent_load import RecentLoad
 
 
 def started_at_once(batch_ns: int) -> bool:

@@ -113,4 +113,4 @@ def test_failed_trials_of_one_model_delay_those_of_others_on_the_share() -> None
     assert not second.allow_trial(0, 1, ms(2))
     assert first_trial_ns(second, within_ns=ms(2), from_ns=at_ns) == at_ns + TRIAL_NS
     second.observe(at_ns + TRIAL_NS + ms(1), 1, ms(1))
-    assert trials.failed == 0
+    assert trials.next_ns == 0

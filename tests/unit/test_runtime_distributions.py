@@ -48,7 +48,10 @@ def test_on_a_slow_device_all_times_grow() -> None:
     slow = known.slowed(2.9)
     assert slow is known.slowed(2.95)
     assert slow.base_ns == pytest.approx(2.9 * BASE_NS, rel=0.03)
-    assert slow.parts[0].solo.mean_ns == pytest.approx(2.9 * LONG.mean_ns, rel=0.03)
+    assert slow.mean_ns == pytest.approx(2.9 * LONG.mean_ns, rel=0.03)
+    assert slow.longest_row((0,)).mean_ns == pytest.approx(2.9 * known.longest_row((0,)).mean_ns, rel=0.03)
+    assert slow.needed_ns(0, 4, (0.5,))[0] == pytest.approx(2.9 * known.needed_ns(0, 4, (0.5,))[0], rel=0.03)
+    assert slow.kind_of("", 0) == known.kind_of("", 0)
     assert slow.scale(4) == 2
     assert known.slowed(1.02) is known
 

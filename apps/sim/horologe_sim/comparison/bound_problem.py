@@ -62,12 +62,13 @@ def make_problem(workload: Workload, chosen: Ints) -> Problem:
     tables = [model.report.profile.exec_ns for model in workload.models if model.report.profile]
     sizes = sorted({size for table in tables for size in table})
     by_model = np.array([[table.get(size, np.inf) for table in tables] for size in sizes])
+    by_model = np.minimum.accumulate(by_model[::-1])[::-1]  # a larger batch may be taken for a smaller one
     exec_ns = by_model[:, models.astype(int)]
     if chunk.requests:
         solo_ns = np.array([chunk.requests[index].solo_ns for index in chosen], float)
         base_ns = np.array([model.base_ns for model in workload.models], float)[models.astype(int)]
         padded_ns = base_ns + np.array(sizes)[:, None] * (solo_ns - base_ns)
-        exec_ns = np.where(solo_ns > 0, padded_ns, exec_ns)
+        exec_ns = np.where(solo_ns > 0, np.maximum(1.0, padded_ns), exec_ns)
     factors, weights = np.array(cluster.noise.low_factors()).T
     kinds = []
     for factor, devices, periods in _group_devices(workload):
@@ -84,15 +85,19 @@ def _group_devices(workload: Workload) -> list[tuple[float, int, tuple[Period, .
     """Return the factor, number and periods of devices that are alike."""
     periods: list[tuple[Period, ...]] = [(Period(),)] * len(workload.factors)
     for fault in workload.faults:
-        periods[fault.device] = _periods(fault)
+        periods[fault.device] = _periods(fault, workload.cluster.worker_ns)
     alike = list(zip(workload.factors, periods, strict=True))
     return [(factor, alike.count((factor, each)), each) for factor, each in dict.fromkeys(alike)]
 
 
-def _periods(fault: DeviceFault) -> tuple[Period, ...]:
-    before = Period(until_ns=fault.from_ns, ends_ns=math.inf if fault.slowness else fault.from_ns)
-    during = (Period(fault.from_ns, fault.until_ns, fault.slowness),) if fault.slowness else ()
-    return before, *during, Period(from_ns=fault.until_ns)
+def _periods(fault: DeviceFault, known_ns: int) -> tuple[Period, ...]:
+    """Return the periods of a device. A fault that begins or ends `known_ns` after the start may count or not."""
+    if not fault.slowness:
+        return Period(until_ns=fault.from_ns, ends_ns=fault.from_ns), Period(from_ns=fault.until_ns)
+    begin_ns, end_ns = fault.from_ns + known_ns, fault.until_ns - known_ns
+    if begin_ns >= end_ns:
+        return (Period(),)
+    return Period(until_ns=begin_ns), Period(begin_ns, end_ns, fault.slowness), Period(from_ns=end_ns)
 
 
 def count_companions(arrival_ns: Floats, last_ns: Floats, models: Floats, size: int) -> Floats:

@@ -25,7 +25,7 @@ def learn_distributions(base_ns: int, requests: Iterable[FileRequest]) -> Runtim
     for request in requests:
         by_application[request.application].append((request.length, request.exec_ns))
     parts = [
-        SoloDistribution(application, longest, Distribution.from_samples(times_ns))
+        SoloDistribution(application, longest, Distribution.from_samples(times_ns), len(times_ns))
         for application, measured in by_application.items()
         for longest, times_ns in _by_length(sorted(measured))
     ]

@@ -28,7 +28,10 @@ LEAST_PRICE = 1e-4
 """Part of the highest first price below which no price falls: from 0 it could not rise again."""
 QUANTILES = np.linspace(0.02, 0.98, 13)
 """Of the times of a row in the best batches: the first prices that are tried."""
-ROUNDING_NS = 1.0
+ROUNDING_NS = 2.0
+"""A simulated EXEC may be this much shorter: the worker rounds its time down twice."""
+MOST_STARTS = 2e7
+"""Bins are wider if there would be more starts. They take about 100 bytes each."""
 
 
 class Starts(NamedTuple):
@@ -150,7 +153,9 @@ class PriceSearch:
 
 def _make_grid(problem: Problem) -> Grid:
     begin_ns, end_ns = float(problem.arrival_ns.min()), float(problem.deadline_ns.max())
-    width_ns = max(float(np.median(problem.deadline_ns - problem.arrival_ns)) / BINS_PER_WINDOW, 1.0)
+    windows_ns, sizes = problem.deadline_ns - problem.arrival_ns, len(problem.exec_ns)
+    edges_ns = float(windows_ns.sum()) * sizes * len(problem.kinds) * (1 + len(problem.factors))
+    width_ns = max(float(np.median(windows_ns)) / BINS_PER_WINDOW, edges_ns / MOST_STARTS, 1.0)
     bins = int(min(MOST_BINS, max(1, (end_ns - begin_ns) // width_ns)))
     return Grid(begin_ns, (end_ns - begin_ns) / bins, bins)
 
@@ -190,7 +195,7 @@ def _starts_in(
     exec_ns = problem.exec_ns[row] * kind.factor * period.slowness
     due_ns = np.minimum(problem.deadline_ns, period.ends_ns)
     first_ns = np.maximum(problem.arrival_ns, period.from_ns)
-    last_ns = np.minimum(due_ns - factors[0] * exec_ns, period.until_ns)
+    last_ns = np.minimum(due_ns + ROUNDING_NS - factors[0] * exec_ns, period.until_ns)
     larger = kind.holds[row] > (kind.holds[row - 1] if row else 0)
     fits = np.flatnonzero((first_ns <= last_ns) & larger)
     exec_ns, due_ns, first_ns, last_ns = (each[fits] for each in (exec_ns, due_ns, first_ns, last_ns))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -54,7 +55,7 @@ class SchedulerResult(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """The results of all schedulers. `bound`: no schedule serves a larger share; None: not computed."""
+    """The results of all schedulers. `bound`: no schedule serves more on average; None: not computed."""
 
     scenario: str
     seed: int
@@ -140,7 +141,7 @@ def compare_schedulers(
     seconds = (load.duration_ns - load.warmup_ns) / 1e9
     return Comparison(
         scenario.name, scenario.seed, seconds, scenario.workers, len(load.chunk.times_ns),
-        None if bound is None else round(bound, 5), tuple(results),
+        None if bound is None else math.ceil(1e5 * bound) / 1e5, tuple(results),
     )  # fmt: skip
 
 

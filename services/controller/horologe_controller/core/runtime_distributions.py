@@ -9,13 +9,15 @@ that would add 1, 1, 2 and 5 ms takes 2 + 3 * 5 = 17 ms, as every row is padded 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from horologe_common.distribution import Distribution, mixture
 from horologe_common.wire import Distributions, DurationHistogram
+from horologe_controller.core.longest_row import LongestRow
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-EXPECTED_QUANTILE = 0.9
-"""Quantile of a batch's duration that is sent as expected, as with the estimates of static models."""
 GRID = 96
 """Points of the common grid of all kinds, in even ratios: over a range of 1 to 20 they are 3% apart."""
 ZERO_PROBABILITY = 1e-9
@@ -53,34 +53,6 @@ class SoloDistribution:
         self.length = length
         self.solo = solo
         self.samples = samples
-
-
-class LongestRow:
-    """Distribution of what the longest of rows adds: CDF on a grid, mean, standard deviation, and two quantiles."""
-
-    __slots__ = ("_cdf", "_grid_ns", "deviation_ns", "high_ns", "low_ns", "mean_ns")
-
-    def __init__(self, grid_ns: list[float], cdf: Floats) -> None:
-        """`cdf` (GRID,): at the times `grid_ns`."""
-        self._grid_ns = grid_ns
-        self._cdf: list[float] = cdf.tolist()
-        below = (cdf[1:] + cdf[:-1]) / 2
-        grid = np.array(grid_ns)
-        self.mean_ns = float(grid_ns[-1] - below @ np.diff(grid))
-        square = float(grid_ns[-1] ** 2 - below @ np.diff(grid * grid))
-        self.deviation_ns = math.sqrt(max(0.0, square - self.mean_ns**2))
-        self.high_ns, self.low_ns = np.interp((EXPECTED_QUANTILE, 1 - EXPECTED_QUANTILE), cdf, grid_ns).tolist()
-
-    def part_within(self, row_ns: float) -> float:
-        """Return the probability that the longest row adds at most `row_ns`."""
-        grid_ns, cdf = self._grid_ns, self._cdf
-        if row_ns >= grid_ns[-1]:
-            return cdf[-1]
-        if row_ns < grid_ns[0]:
-            return 0.0
-        at = bisect_right(grid_ns, row_ns)
-        low_ns, below = grid_ns[at - 1], cdf[at - 1]
-        return below + (row_ns - low_ns) / (grid_ns[at] - low_ns) * (cdf[at] - below)
 
 
 class RuntimeDistributions:
@@ -141,14 +113,22 @@ class RuntimeDistributions:
             return self
         slowed = self._slowed.get(step)
         if slowed is None:
-            factor = SLOW_STEP**step
-            parts = [
-                SoloDistribution(one.application, one.length, one.solo.affine(0, factor), one.samples)
-                for one in self.parts
-            ]
-            slowed = RuntimeDistributions(int(self.base_ns * factor), parts, self._batch_scales)
-            self._slowed[step] = slowed
+            slowed = self._slowed[step] = self._scaled(SLOW_STEP**step)
         return slowed
+
+    def _scaled(self, factor: float) -> RuntimeDistributions:
+        """Return these distributions with all times multiplied by the factor. Kinds and their `parts` are shared."""
+        scaled = copy(self)
+        scaled.base_ns = int(self.base_ns * factor)
+        scaled.row_mean_ns = [factor * row_ns for row_ns in self.row_mean_ns]
+        scaled.least_ns = [int(factor * least_ns) for least_ns in self.least_ns]
+        scaled.most_ns = [factor * most_ns for most_ns in self.most_ns]
+        scaled.mean_ns = factor * self.mean_ns
+        scaled.grid_ns = factor * self.grid_ns
+        scaled._grid = scaled.grid_ns.tolist()
+        scaled._rows = [row.affine(0, factor) for row in self._rows]
+        scaled._needed_ns, scaled._most_per_ns, scaled._longest_rows, scaled._slowed = {}, {}, {}, {}
+        return scaled
 
     def mean_batch_ns(self, requests: Sequence[Request], size: int) -> float:
         """Return the mean duration of a batch of these requests; 0 as `batch_moments`."""
@@ -231,7 +211,7 @@ class RuntimeDistributions:
         return scale
 
     def publish(self, model: str) -> Distributions:
-        """Return the message that `store_distributions` reads these from, with masses in millionths."""
+        """Return the message that `store_distributions` reads these from; counts are in millionths of the largest."""
         most = max(part.samples for part in self.parts)
         histograms = tuple(
             DurationHistogram(part.application, part.length, _whole_edges(part.solo), _counts(part, most))

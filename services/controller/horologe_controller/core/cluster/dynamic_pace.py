@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
+from horologe_controller.core.cluster.estimates import profiled_ns
 
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
@@ -20,8 +21,8 @@ PACE_AGE_NS, PACE_AGE_BATCHES = s(1), 8
 no batch that would show its recovery. With 10 s, a device that is 2.7 times slower for half of the time serves 0.23 of
 all requests instead of 0.42 (seed 280 of the tournament)."""
 MOST_JUMP = 2.0
-"""Most that one batch counts for, as a multiple of the pace before it: a single stall of the machine says nothing about
-the batches after it, but a device that takes ten times as long shows in four."""
+"""Most that a batch counts for, as a multiple of the pace before it or of the batch before it, whichever is more. So a
+single stall of the machine counts little, and a slow device counts from its second batch on."""
 DEVICE_SPREAD = 0.1
 """Standard deviation of equal batches on one device, as a part of their mean. Not tuned."""
 
@@ -30,20 +31,25 @@ class DynamicPace:
     """Pace of a share in batches of dynamic models: their times over the expected ones.
 
     It is the mean of the last 16 batches, and the profile counts as one. Each counts by the inverse of its variance,
-    since a batch whose time is hard to predict says little about the device.
+    since a batch whose time is hard to predict says little about the device. One that takes far longer than the batch
+    before it counts less (`MOST_JUMP`).
     """
 
     def __init__(self) -> None:
         self._sum = self._weight = 1 / DEVICE_SPREAD**2
+        self._last = 1.0
+        """The last batch."""
         self._until_ns = 0
 
     def observe(self, now_ns: int, took_ns: int, expected_ns: float, spread: float) -> None:
         """Add a batch. `spread`: standard deviation of its time due to its inputs, as a part of `expected_ns`."""
         if now_ns > self._until_ns:
             self._sum = self._weight = 1 / DEVICE_SPREAD**2
+            self._last = 1.0
         weight, kept = 1 / (DEVICE_SPREAD**2 + spread * spread), 1 - 1 / PACE_BATCHES
-        pace = min(took_ns / expected_ns, MOST_JUMP * self._sum / self._weight)
-        self._sum = kept * self._sum + weight * pace
+        most = MOST_JUMP * max(self._sum / self._weight, self._last)
+        self._last = took_ns / expected_ns
+        self._sum = kept * self._sum + weight * min(most, self._last)
         self._weight = kept * self._weight + weight
         self._until_ns = now_ns + max(PACE_AGE_NS, PACE_AGE_BATCHES * took_ns)
 
@@ -58,7 +64,8 @@ def expected_pace(now_ns: int, cluster: Cluster, share: Share, spec: ModelSpec) 
     That is its profile over the shortest one of all shares, times the pace of static models.
     """
     size, model = spec.batch_sizes[0], spec.key
-    return share.slowness(now_ns) * share.estimates[model].seed_ns[size] / cluster.profiled_ns(model, size)
+    seed_ns = profiled_ns(share.estimates[model].seed_ns, size)
+    return share.slowness(now_ns) * seed_ns / cluster.profiled_ns(model, size)
 
 
 def dynamic_slowness(now_ns: int, cluster: Cluster, share: Share, spec: ModelSpec) -> float:
@@ -67,8 +74,11 @@ def dynamic_slowness(now_ns: int, cluster: Cluster, share: Share, spec: ModelSpe
 
 
 def observe_batch(now_ns: int, cluster: Cluster, action: Action, took_ns: int) -> None:
-    """Count a batch of a dynamic model for the pace of its share, unless the profiler has asked for it."""
-    if action.kind == "load":
+    """Count a batch of a dynamic model for the pace of its share, unless the profiler has asked for it.
+
+    A share that may no longer run the model, since it has become a standby, has no estimate of it.
+    """
+    if action.kind == "load" or action.model not in action.share.estimates:
         return
     mean_ns, spread = cluster.distributions[action.model].batch_moments(action.requests, action.batch_size)
     if mean_ns:

@@ -33,10 +33,11 @@ TRIAL_EXECS = 8
 share's time. Measured with one EXEC in five taking 17 times as long: a pause of 2, 4 and 8 serves 46%, 38% and 21% of
 the model's requests, and 85%, 88% and 92% of those of a model beside it."""
 TRIAL_NS = s(1)
-"""Pause before the second trial against a profile. It doubles with each failed trial, up to `TRIAL_DOUBLINGS` times. So
-does a pause for all models of a share: trials of some show that its profiles are right. Without it, 8% of the requests
-were trials in seed 96 of the tournament (132 models, SLO below the times of some), and 0.802 of all were in time
-instead of 0.826: an idle share is busy when the next request comes."""
+"""Pause before the second trial of a model against a profile. It doubles with each failed trial, up to
+`TRIAL_DOUBLINGS` times. A share has at most one trial in this time, whatever the models: an idle share is busy when the
+next request comes. Without this limit 8% of the requests were trials in seed 96 of the tournament (132 models, SLO
+below the times of some), and 0.802 of all were in time instead of 0.818. If this pause doubles too: 0.826, but a model
+with a wrong profile beside 100 with right ones and short SLOs may get no trial for an hour."""
 TRIAL_DOUBLINGS = 6
 PROFILE_PART = 4
 """A trial may assume a quarter of the profile: profiles measured on a machine in use were up to five times too long."""
@@ -62,22 +63,10 @@ class TrialState(msgspec.Struct):
 
 
 class ShareTrials:
-    """Trials against profiles on one share."""
+    """When the next trial against a profile is allowed on a share."""
 
     def __init__(self) -> None:
-        self.failed = 0
-        """Trials since the last one that succeeded."""
         self.next_ns = 0
-        """When the next one is allowed."""
-
-    def begin(self, now_ns: int) -> None:
-        """Record a trial. It counts as failed until it has succeeded."""
-        self.next_ns = now_ns + (TRIAL_NS << self.failed)
-        self.failed += self.failed < TRIAL_DOUBLINGS
-
-    def succeed(self) -> None:
-        """Allow the next trial at once."""
-        self.failed = self.next_ns = 0
 
 
 class Estimate:
@@ -152,7 +141,7 @@ class Estimate:
         if optimistic_ns > within_ns or now_ns < next_ns:
             return False
         if size not in self._measured:
-            self._share_trials.begin(now_ns)
+            self._share_trials.next_ns = now_ns + TRIAL_NS
         trial.since_ns, trial.within_ns = now_ns, within_ns
         trial.failed += trial.failed < TRIAL_DOUBLINGS  # reset when its measurement shows that it succeeded
         self._current[size] = now_ns + within_ns, optimistic_ns, optimistic_ns
@@ -173,7 +162,7 @@ class Estimate:
         trial = self._trials.get(size)
         if trial is not None and took_ns <= trial.within_ns:
             trial.failed = -1
-            self._share_trials.succeed()
+            self._share_trials.next_ns = 0
             self._measured[size].discard_above(trial.within_ns)
             trial.within_ns = 0
         elif trial is not None:

@@ -126,7 +126,7 @@ class Planner:
 
         A queue that has grown and still waits for more rows is no reason to examine them.
         """
-        goes_on = grown and self.waits.is_too_small(queue)
+        goes_on = grown and self.waits.held and self.waits.is_too_small(queue)
         for share in self.rankings.mark_queue(queue):
             if share in self._idle and not goes_on:
                 self._reexamined[share] = True
@@ -137,7 +137,8 @@ class Planner:
 
     def _on_dequeued(self, requests: list[Request], queue: ModelQueue) -> None:
         """Update what depends on requests that have left their queue."""
-        self.waits.release_requests(requests)
+        if self.waits.held:
+            self.waits.release_requests(requests)
         if self._on_requests_removed is not None:
             self._on_requests_removed(requests, queue)
         self._on_queue_changed(queue)
@@ -176,7 +177,7 @@ class Planner:
             if wake_ns is not None and (at_ns is None or wake_ns < at_ns):
                 at_ns = wake_ns
         at_ns = None if at_ns is None else max(at_ns, now_ns + 1)
-        wait_ns = self.waits.next_ns()
+        wait_ns = self.waits.next_ns() if self.waits.held else None
         return wait_ns if at_ns is None or (wait_ns is not None and wait_ns < at_ns) else at_ns
 
     def _adopt_changes(self, now_ns: int, cluster: Cluster) -> dict[Share, bool]:
@@ -220,9 +221,8 @@ class Planner:
         by_index = {share.index: share for share in shares}
         order = list(by_index)
         heapq.heapify(order)
-        policy = self.policy
-        lead_ns = policy.decision_lead_ns(now_ns, cluster)
-        ahead = look_ahead(now_ns, cluster.latency, self.settings, lead_ns, policy.just_in_time)
+        lead_ns = self.policy.decision_lead_ns(now_ns, cluster)
+        ahead = look_ahead(now_ns, cluster.latency, self.settings, lead_ns, self.policy.just_in_time)
         while order:
             index = heapq.heappop(order)
             self._fill_share(now_ns, by_index[index], cluster, ahead, plan)
@@ -287,10 +287,10 @@ class Planner:
         latest_ns = strategy.latest_start_ns(start_ns, deadline_ns, self.settings.window_ns)
         if queue.best_effort:
             self.best_effort.charge(now_ns, share, expected_ns)
-        else:
-            self.loads.record_batch(start_ns, share, queue.model, expected_ns)
-            if count_late is not None and (late_heads := count_late(queue, start_ns + expected_ns)):
-                refusals += self.late_refusals.drop_heads(now_ns, queue, late_heads, cluster)
+        elif self.loads.models_missing:
+            self.loads.demand.relief.record_batch(start_ns, share, queue.model, expected_ns)
+        if count_late and not queue.best_effort and (late_heads := count_late(queue, start_ns + expected_ns)):
+            refusals += self.late_refusals.drop_heads(now_ns, queue, late_heads, cluster)
         return Batch(share, queue.model, strategy.size, requests, start_ns, latest_ns, expected_ns)
 
     def check(self) -> None:

@@ -35,12 +35,10 @@ class QueueWaits:
 
     def is_too_small(self, queue: ModelQueue) -> bool:
         """Return whether the queue waits for more rows than it has."""
-        return bool(self._rows) and queue.rows < self._rows.get(queue[0].id, 0)
+        return queue.rows < self._rows.get(queue[0].id, 0)
 
     def release_requests(self, requests: list[Request]) -> None:
         """End the waits of queues whose first request is among those that have left."""
-        if not self.held:
-            return
         for request in requests:
             if self.held.pop(request.id, None) is not None:
                 self._timers.cancel(request.id)

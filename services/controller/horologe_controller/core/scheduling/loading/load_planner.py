@@ -41,11 +41,6 @@ class LoadPlanner:
         """Stop counting requests of one model that have left their queue."""
         self.demand.remove_requests(requests)
 
-    def record_batch(self, start_ns: int, share: Share, model: str, expected_ns: int) -> None:
-        """Count the time of a batch of requests with deadlines, if a model is missing."""
-        if self.models_missing:
-            self.demand.relief.record_batch(start_ns, share, model, expected_ns)
-
     def mark_shares(self, shares: dict[Share, bool]) -> None:
         """Examine these shares again: something happened on them."""
         self.placement.mark_shares(shares)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.share import ModelResidency, Share
+    from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.loading.demand import Demand
     from horologe_controller.core.scheduling.loading.relief import Relief
     from horologe_controller.core.scheduling.scheduler import Plan
@@ -116,7 +116,7 @@ class Placement:
                 if now_ns < self._relief_ns:
                     continue
                 has_failed = True
-                if (used := _models_in_use(now_ns, share, model, cluster.residency, demand.relief)) is None:
+                if (used := self._models_in_use(now_ns, share, model, cluster, demand.relief)) is None:
                     continue
                 needed = starting | used
             victims = _choose_victims(share, pages, demand, needed)
@@ -124,11 +124,42 @@ class Placement:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
                 demand.relief.record_load(now_ns, model)
+                for victim in victims if is_relief else ():
+                    holders = self._working_holders(now_ns, victim, cluster)
+                    demand.relief.hand_over(now_ns, share, victim, holders)
                 return
             if not is_relief:
                 self._full[share] = pages
         if has_failed:
             self._relief_ns = now_ns + RELIEF_PAUSE_NS
+
+    def _models_in_use(
+        self, now_ns: int, share: Share, model: str, cluster: Cluster, relief: Relief
+    ) -> dict[tuple[Share, str], bool] | None:
+        """Return what the share cannot do without to load a model that loses requests; None if it is not to load it.
+
+        It has to lose far fewer requests than the shares with the model. While a copy of the model has not run yet, no
+        share loads another one: it may be enough. Shares that do not answer count as none.
+        """
+        holders = self._working_holders(now_ns, model, cluster)
+        if not holders or not relief.is_calm(now_ns, share, holders):
+            return None
+        if any(not loaded or model in holder.unused for holder, loaded in holders.items()):
+            return None
+        return {
+            (share, held): True
+            for held in share.resident
+            if not relief.is_spare(now_ns, share, held, self._working_holders(now_ns, held, cluster))
+        }
+
+    def _working_holders(self, now_ns: int, model: str, cluster: Cluster) -> dict[Share, bool]:
+        """Return the shares with the model that answer, and whether it is loaded there."""
+        grace_ns = self._settings.action_grace_ns
+        return {
+            holder: loaded
+            for holder, loaded in cluster.residency.shares_of[model].items()
+            if cluster.workers[holder.worker].reachable and not holder.hangs(now_ns, grace_ns)
+        }
 
     def _reserve_lane(self, now_ns: int, share: Share, model: str) -> None:
         """Record whether the share's LOAD lane has work for the look-ahead with a LOAD of the model."""
@@ -190,23 +221,6 @@ class Placement:
                     plan.load.append((share, model))
                     return
             del self.preloadable[share]
-
-
-def _models_in_use(
-    now_ns: int, share: Share, model: str, residency: ModelResidency, relief: Relief
-) -> dict[tuple[Share, str], bool] | None:
-    """Return what the share cannot do without to load a model that loses requests; None if it is not to load it.
-
-    It has to lose far fewer requests than the shares with the model. While a copy of the model has not run yet, no
-    share loads another one: it may be enough.
-    """
-    holders = residency.shares_of[model]
-    if not relief.is_calm(now_ns, share, holders):
-        return None
-    if any(not loaded or model in holder.unused for holder, loaded in holders.items()):
-        return None
-    shares_of = residency.shares_of
-    return {(share, held): True for held in share.resident if not relief.is_spare(now_ns, share, held, shares_of[held])}
 
 
 def _choose_victims(

@@ -1,7 +1,7 @@
-"""Relief: which share takes a model off shares that lose requests, and what it can do without.
+"""Relief: which share loads a model whose shares lose requests, and which model it may evict for it.
 
-Where one model fits in each share, one that is cheap to run may hold most shares and hardly use them, as they had it
-first. Others lose requests then, and those shares must evict a model that is asked all the time, but is spare there.
+Where one model fits in each share, most shares may hold a cheap model, because it was asked for first, and have little
+work. Other models lose requests then. Shares with the cheap model must evict it, although it is asked for all the time.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ SETTLED_NS = s(3)
 """Time after a LOAD of a model in which none of its copies in use is spare. Without, models take shares from each other
 in turn: seed 274 loses 0.013. With 10 s, ten seeds have the same scores."""
 ALL_MODELS = ""
+MOST_SUMS, FORGOTTEN_NS = 256, 20 * MEMORY_NS
+"""Sums that are kept without a look at their age, and the age from which they are dropped: e^-20 is left of them."""
 
 
 class RecentSums(Generic[Key]):
@@ -40,9 +42,14 @@ class RecentSums(Generic[Key]):
     def __init__(self) -> None:
         self._sums: dict[Key, tuple[int, float]] = {}
         """Key -> (time of the last addition, sum then)."""
+        self._most = MOST_SUMS
 
     def add(self, at_ns: int, key: Key, amount: float = 1.0) -> None:
         self._sums[key] = at_ns, self.at(at_ns, key) + amount
+        if len(self._sums) > self._most:
+            oldest_ns = at_ns - FORGOTTEN_NS
+            self._sums = {key: entry for key, entry in self._sums.items() if entry[0] > oldest_ns}
+            self._most = max(MOST_SUMS, 2 * len(self._sums))
 
     def at(self, now_ns: int, key: Key) -> float:
         """Return the recent sum of a key."""
@@ -93,7 +100,7 @@ class Relief:
         own = self._losses.at(now_ns, share)
         return own / (1.0 + max(0.0, self._losses.at(now_ns, None) - own)) ** 2
 
-    def record_batch(self, start_ns: int, share: Share, model: str, expected_ns: int) -> None:
+    def record_batch(self, start_ns: int, share: Share, model: str, expected_ns: float) -> None:
         """Count a batch of requests with deadlines."""
         if (work := self._work.get(share)) is None:
             work = self._work[share] = RecentSums()
@@ -110,7 +117,8 @@ class Relief:
     def is_spare(self, now_ns: int, share: Share, model: str, holders: Mapping[Share, bool]) -> bool:
         """Return whether the share can do without the model. `holders`: its shares, and whether it is loaded there.
 
-        It is idle, or has not needed a LOAD lately, and its other shares have time for what this one does.
+        It is idle, or has not needed a LOAD lately, and its other shares have time for what this one does. Before work
+        has been recorded for a while, only idle models are spare.
         """
         if now_ns - self._asked_ns.get(model, now_ns - IDLE_NS - 1) > IDLE_NS:
             return True
@@ -118,9 +126,21 @@ class Relief:
             return False
         others = [other for other, loaded in holders.items() if loaded and other is not share]
         age_ns = now_ns - (now_ns if self._first_ns is None else self._first_ns)
-        most_ns = SPARE_PART * MEMORY_NS * (1.0 - math.exp(-max(0, age_ns) / MEMORY_NS))
+        if age_ns < MEMORY_NS:
+            return False
+        most_ns = SPARE_PART * MEMORY_NS * (1.0 - math.exp(-age_ns / MEMORY_NS))
         free_ns = sum([max(0.0, most_ns - self._work_ns(now_ns, other, ALL_MODELS)) for other in others])
         return bool(others) and free_ns >= self._work_ns(now_ns, share, model)
+
+    def hand_over(self, now_ns: int, share: Share, model: str, holders: Mapping[Share, bool]) -> None:
+        """Count the work of the share for a model that it gives up as work of the other shares with the model."""
+        work_ns = self._work_ns(now_ns, share, model)
+        others = [other for other, loaded in holders.items() if loaded and other is not share]
+        for other in others if work_ns else ():
+            self.record_batch(now_ns, other, model, work_ns / len(others))
+        if work_ns:
+            self._work[share].add(now_ns, ALL_MODELS, -work_ns)
+            self._work[share].discard(model)
 
     def _work_ns(self, now_ns: int, share: Share, model: str) -> float:
         work = self._work.get(share)
