@@ -44,7 +44,7 @@ class Planner:
         self.settings = settings
         self.queues = RequestQueues()
         self.admission = Admission(settings.admission)
-        self.loads = LoadPlanner(settings, self.queues)
+        self.loads = LoadPlanner(settings, self.queues, policy.relieves_shares)
         self.late_refusals = LateRefusals(policy, self.queues, self.loads.demand, self._on_dequeued)
         self.waits = policy.waits or QueueWaits()
         self.best_effort = BestEffortLimit(policy.best_effort_batch, self.admission.shortest_wait)

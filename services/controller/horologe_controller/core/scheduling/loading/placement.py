@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.cluster.share import ModelResidency, Share
     from horologe_controller.core.scheduling.loading.demand import Demand
     from horologe_controller.core.scheduling.loading.relief import Relief
     from horologe_controller.core.scheduling.scheduler import Plan
@@ -28,8 +28,10 @@ tournament seed 48 loses 0.04."""
 class Placement:
     """Plans at most one LOAD at a time, with the UNLOADs that make room for it: the next one sees its effect."""
 
-    def __init__(self, settings: ControllerSettings) -> None:
+    def __init__(self, settings: ControllerSettings, keeps_only_copies: bool = False) -> None:
+        """`keeps_only_copies`: see `_only_copies`. Clockwork evicts them (appendix B)."""
         self._settings = settings
+        self._keeps_only_copies = keeps_only_copies
         self.preloadable: dict[Share, deque[str] | None] = {}
         """Shares that may have free pages to preload into, since they were reconfigured, with the models that have not
         been tried since then (None: all). After the first eviction on a share, only demand fills its pages."""
@@ -119,6 +121,8 @@ class Placement:
                 if (used := self._models_in_use(now_ns, share, model, cluster, demand.relief)) is None:
                     continue
                 needed = starting | used
+            elif self._keeps_only_copies and model in cluster.residency.shares_of:
+                needed = starting | _only_copies(now_ns, share, model, cluster.residency, demand.relief)
             victims = _choose_victims(share, pages, demand, needed)
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
@@ -221,6 +225,20 @@ class Placement:
                     plan.load.append((share, model))
                     return
             del self.preloadable[share]
+
+
+def _only_copies(
+    now_ns: int, share: Share, model: str, residency: ModelResidency, relief: Relief
+) -> dict[tuple[Share, str], bool]:
+    """Return the models that only this share holds, and that are asked for at least as often as the model.
+
+    One more copy of the model is not worth them: until they are loaded again, all their requests would be lost.
+    """
+    return {
+        (share, held): True
+        for held in share.resident
+        if len(residency.shares_of[held]) == 1 and relief.is_asked_more(now_ns, held, model)
+    }
 
 
 def _choose_victims(

@@ -72,6 +72,8 @@ class Relief:
         """Start of the first batch."""
         self._asked_ns: dict[str, int] = {}
         """Model -> arrival of its last request."""
+        self._asked: RecentSums[str] = RecentSums()
+        """Requests by model."""
         self._loaded_ns: dict[str, int] = {}
         """Model -> time of its last LOAD for demand."""
 
@@ -81,6 +83,7 @@ class Relief:
 
     def record_request(self, arrival_ns: int, model: str) -> None:
         self._asked_ns[model] = arrival_ns
+        self._asked.add(arrival_ns, model)
 
     def record_load(self, now_ns: int, model: str) -> None:
         self._loaded_ns[model] = now_ns
@@ -131,6 +134,10 @@ class Relief:
         most_ns = SPARE_PART * MEMORY_NS * (1.0 - math.exp(-age_ns / MEMORY_NS))
         free_ns = sum([max(0.0, most_ns - self._work_ns(now_ns, other, ALL_MODELS)) for other in others])
         return bool(others) and free_ns >= self._work_ns(now_ns, share, model)
+
+    def is_asked_more(self, now_ns: int, model: str, other: str) -> bool:
+        """Return whether the model has been asked for at least as often as the other one lately."""
+        return self._asked.at(now_ns, model) >= self._asked.at(now_ns, other)
 
     def hand_over(self, now_ns: int, share: Share, model: str, holders: Mapping[Share, bool]) -> None:
         """Count the work of the share for a model that it gives up as work of the other shares with the model."""
