@@ -113,17 +113,13 @@ class Placement:
             pages = cluster.specs[model].pages
             if pages >= self._full.get(share, pages + 1):
                 continue
-            needed = starting
             if is_relief := model in demand.relieving:
                 if now_ns < self._relief_ns:
                     continue
                 has_failed = True
-                if (used := self._models_in_use(now_ns, share, model, cluster, demand.relief)) is None:
-                    continue
-                needed = starting | used
-            elif self._keeps_only_copies and model in cluster.residency.shares_of:
-                needed = starting | _only_copies(now_ns, share, model, cluster.residency, demand.relief)
-            victims = _choose_victims(share, pages, demand, needed)
+            if (used := self._models_in_use(now_ns, share, model, cluster, demand)) is None:
+                continue
+            victims = _choose_victims(share, pages, demand, starting | used)
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
@@ -138,9 +134,19 @@ class Placement:
             self._relief_ns = now_ns + RELIEF_PAUSE_NS
 
     def _models_in_use(
+        self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand
+    ) -> dict[tuple[Share, str], bool] | None:
+        """Return what the share cannot do without to load the model; None if it is not to load it."""
+        if model in demand.relieving:
+            return self._models_not_spare(now_ns, share, model, cluster, demand.relief)
+        if self._keeps_only_copies and model in cluster.residency.shares_of:
+            return _only_copies(now_ns, share, model, cluster.residency, demand.relief)
+        return {}
+
+    def _models_not_spare(
         self, now_ns: int, share: Share, model: str, cluster: Cluster, relief: Relief
     ) -> dict[tuple[Share, str], bool] | None:
-        """Return what the share cannot do without to load a model that loses requests; None if it is not to load it.
+        """Return the models that are not spare on a share that is to load one whose shares lose requests; None if not.
 
         It has to lose far fewer requests than the shares with the model. While a copy of the model has not run yet, no
         share loads another one: it may be enough. Shares that do not answer count as none.
