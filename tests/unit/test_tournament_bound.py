@@ -51,6 +51,21 @@ def tiny(seed: int, periods: tuple[Period, ...] = ALWAYS) -> tuple[Problem, list
     return Problem(arrival, deadline, exec_ns, kinds, ONE, ONE), models.tolist()
 
 
+def in_ms(problem: Problem) -> Problem:
+    """Return the problem with its times taken as milliseconds: beside them, the rounding of nanoseconds is nothing."""
+    kinds = [
+        kind._replace(
+            periods=tuple(
+                Period(ms(1) * each.from_ns, ms(1) * each.until_ns, each.slowness, ms(1) * each.ends_ns)
+                for each in kind.periods
+            )
+        )
+        for kind in problem.kinds
+    ]
+    times = problem.arrival_ns, problem.deadline_ns, problem.exec_ns
+    return Problem(*(ms(1) * time_ns for time_ns in times), kinds, problem.factors, problem.weights, problem.repeated)
+
+
 def end_of(kind: DeviceKind, start: float, exec_ns: float) -> float:
     """Return when a batch that starts then ends in time for its device, or infinity."""
     for period in kind.periods:
@@ -87,15 +102,15 @@ def most_in_time(problem: Problem, models: list[int]) -> int:
 @pytest.mark.parametrize("seed", range(15))
 def test_no_schedule_of_a_tiny_case_serves_more(seed: int, periods: tuple[Period, ...]) -> None:
     problem, models = tiny(seed, periods)
-    assert PriceSearch(problem).least_bound() >= most_in_time(problem, models) - 1e-6
+    assert PriceSearch(in_ms(problem)).least_bound() >= most_in_time(problem, models) - 1e-6
 
 
 @pytest.mark.parametrize("periods", [ALWAYS, SLOW, LOST])
 @pytest.mark.parametrize("seed", range(10))
 def test_the_bound_holds_at_any_prices(seed: int, periods: tuple[Period, ...]) -> None:
     problem, models = tiny(seed, periods)
-    search = PriceSearch(problem)
-    prices = np.random.default_rng(seed).uniform(0, 1, (len(problem.kinds), search.grid.bins))
+    search = PriceSearch(in_ms(problem))
+    prices = np.random.default_rng(seed).uniform(0, 1 / ms(1), (len(problem.kinds), search.grid.bins))
     assert search.evaluate(prices)[0] >= most_in_time(problem, models) - 1e-6
 
 
@@ -103,8 +118,8 @@ def test_the_bound_holds_at_any_prices(seed: int, periods: tuple[Period, ...]) -
 def test_the_slope_is_that_of_the_bound(seed: int) -> None:
     """The bound is convex: it is nowhere below the plane with its slope."""
     problem, _ = tiny(seed, SLOW)
-    search = PriceSearch(problem)
-    here, there = np.random.default_rng(seed).uniform(0, 1, (2, len(problem.kinds), search.grid.bins))
+    search = PriceSearch(in_ms(problem))
+    here, there = np.random.default_rng(seed).uniform(0, 1 / ms(1), (2, len(problem.kinds), search.grid.bins))
     bound, slope = search.evaluate(here)
     assert search.evaluate(there)[0] >= bound + float(((there - here) * slope).sum()) - 1e-6
 
@@ -139,7 +154,7 @@ def test_no_schedule_that_does_not_know_the_noise_serves_more_on_average(seed: i
     exec_ns = rng.integers(1, 5, (1, 4)).astype(float)
     kind = DeviceKind(1.0, 1, ALWAYS, np.ones((1, 4)))
     problem = Problem(arrival, deadline, exec_ns, [kind], np.array([0.5, 1.5]), np.array([0.5, 0.5]))
-    assert PriceSearch(problem).least_bound() >= on_average(problem, (0.5, 1.5)) - 1e-6
+    assert PriceSearch(in_ms(problem)).least_bound() >= on_average(problem, (0.5, 1.5)) - 1e-6
 
 
 def a_workload_for_one_page(seed: int) -> SimpleNamespace:
@@ -191,7 +206,7 @@ def test_it_is_tight_where_a_device_has_time_for_half_of_the_requests() -> None:
     count = 40
     zeros = np.zeros(count)
     kind = DeviceKind(1.0, 1, ALWAYS, np.ones((1, count)))
-    problem = Problem(zeros, zeros + 20.0, np.ones((1, count)), [kind], ONE, ONE)
+    problem = Problem(zeros, zeros + ms(20), np.full((1, count), float(ms(1))), [kind], ONE, ONE)
     assert PriceSearch(problem).least_bound() == pytest.approx(20, abs=0.5)
 
 
@@ -210,6 +225,21 @@ def test_devices_that_are_lost_serve_less() -> None:
     slow = score_bound(workload._replace(faults=(fault._replace(slowness=4.0),)))
     lost = score_bound(workload._replace(faults=(fault,)))
     assert (lost or 0.0) < (slow or 0.0) < (without or 0.0)
+
+
+def test_models_may_lack_batch_sizes_of_others() -> None:
+    profiles = [
+        SimpleNamespace(load_ns=ms(1), exec_ns={1: ms(2), 2: ms(3), 4: ms(5)}),
+        SimpleNamespace(load_ns=ms(1), exec_ns={4: ms(5), 8: ms(8)}),
+    ]
+    models = [SimpleNamespace(report=SimpleNamespace(spec=SimpleNamespace(pages=1), profile=each)) for each in profiles]
+    count = 20
+    chunk = Chunk([ms(20) * number for number in range(count)], [1] * count, [ms(10)] * count, [1] * count)
+    cluster = SimpleNamespace(pages=2, client_ns=0, worker_ns=0, noise=Noise())
+    workload = SimpleNamespace(
+        chunk=chunk, loops=(), models=models, cluster=cluster, factors=(1.0,), faults=(), warmup_ns=0
+    )
+    assert score_bound(workload) == pytest.approx(1.0)
 
 
 def test_pages_bound_the_requests_of_many_models() -> None:
