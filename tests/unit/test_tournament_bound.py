@@ -62,8 +62,10 @@ def in_ms(problem: Problem) -> Problem:
         )
         for kind in problem.kinds
     ]
-    times = problem.arrival_ns, problem.deadline_ns, problem.exec_ns
-    return Problem(*(ms(1) * time_ns for time_ns in times), kinds, problem.factors, problem.weights, problem.repeated)
+    arrival_ns, deadline_ns = ms(1) * problem.arrival_ns, ms(1) * problem.deadline_ns
+    return problem._replace(
+        arrival_ns=arrival_ns, deadline_ns=deadline_ns, exec_ns=ms(1) * problem.exec_ns, kinds=kinds
+    )
 
 
 def end_of(kind: DeviceKind, start: float, exec_ns: float) -> float:
