@@ -17,8 +17,8 @@ PACE_BATCHES = 16
 """Batches of the average of `DynamicPace`. 8 and 32: 0.001 and 0.004 less over 23 seeds of the tournament. The median
 of ten, as of static models, says more about the inputs than about the device."""
 PACE_AGE_NS, PACE_AGE_BATCHES = s(1), 8
-"""It is dropped after 1 s without a batch, or the time of eight: a share that counts as too slow for every request runs
-no batch that would show its recovery. With 10 s, a device that is 2.7 times slower for half of the time serves 0.23 of
+"""The average is dropped after 1 s without a batch, or the time of eight: a share that counts as too slow for every
+request runs no batch that would show its recovery. With 10 s, a device that is 2.7 times slower for half of the time serves 0.23 of
 all requests instead of 0.42 (seed 280 of the tournament)."""
 MOST_JUMP = 2.0
 """Most that a batch counts for, as a multiple of the pace before it or of the batch before it, whichever is more. So a
@@ -38,7 +38,7 @@ class DynamicPace:
     def __init__(self) -> None:
         self._sum = self._weight = 1 / DEVICE_SPREAD**2
         self._last = 1.0
-        """The last batch."""
+        """Time of the last batch over the expected one."""
         self._until_ns = 0
 
     def observe(self, now_ns: int, took_ns: int, expected_ns: float, spread: float) -> None:

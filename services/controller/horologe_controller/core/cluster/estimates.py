@@ -72,8 +72,8 @@ class ShareTrials:
 class Estimate:
     """Durations of one model on one share, by batch size: recent measurements over the profile's seed.
 
-    Size 0 is LOAD. `pace` and `share_trials` belong to the share. `pace`: its recent EXECs in thousandths of
-    their profiles.
+    Size 0 is LOAD. `pace` and `share_trials` belong to the share: recent durations of its EXECs in thousandths of their
+    profiles, and when its next trial is allowed.
     """
 
     __slots__ = (
