@@ -130,10 +130,6 @@ class RuntimeDistributions:
         scaled._needed_ns, scaled._most_per_ns, scaled._longest_rows, scaled._slowed = {}, {}, {}, {}
         return scaled
 
-    def mean_batch_ns(self, requests: Sequence[Request], size: int) -> float:
-        """Return the mean duration of a batch of these requests; 0 as `batch_moments`."""
-        return self.batch_moments(requests, size)[0]
-
     def batch_moments(self, requests: Sequence[Request], size: int) -> tuple[float, float]:
         """Return the mean duration of a batch of these requests, and its standard deviation as a part of the mean.
 

@@ -18,8 +18,8 @@ PACE_BATCHES = 16
 of ten, as of static models, says more about the inputs than about the device."""
 PACE_AGE_NS, PACE_AGE_BATCHES = s(1), 8
 """The average is dropped after 1 s without a batch, or the time of eight: a share that counts as too slow for every
-request runs no batch that would show its recovery. With 10 s, a device that is 2.7 times slower for half of the time serves 0.23 of
-all requests instead of 0.42 (seed 280 of the tournament)."""
+request runs no batch that would show its recovery. With 10 s, a device that is 2.7 times slower for half of the time
+serves 0.23 of all requests instead of 0.42 (seed 280 of the tournament)."""
 MOST_JUMP = 2.0
 """Most that a batch counts for, as a multiple of the pace before it or of the batch before it, whichever is more. So a
 single stall of the machine counts little, and a slow device counts from its second batch on."""

@@ -43,7 +43,7 @@ class DevicePrice:
         if request.model not in cluster.residency.shares_of:
             return
         size, distributions = request.spec.compiled_batch_size(request.rows), cluster.distributions.get(request.model)
-        known = None if distributions is None else distributions.mean_batch_ns([request], size)
+        known = None if distributions is None else distributions.batch_moments([request], size)[0]
         rate = weight / max(1, known or cluster.cached_exec_ns(now_ns, request.model, size)[0])
         if rate > self.rate:
             self.rate += STEP * (rate - self.rate)
