@@ -172,7 +172,7 @@ def a_workload_for_one_page(seed: int) -> SimpleNamespace:
     models = [SimpleNamespace(report=report) for report in reports]
     slos = (rng.integers(10, 400, count) * ms(1)).tolist()
     chunk = Chunk(times.tolist(), rng.integers(0, 2, count).tolist(), slos, [0] * count)
-    cluster = SimpleNamespace(pages=1, client_ns=0, worker_ns=0, noise=Noise())
+    cluster = SimpleNamespace(pages=1, client_ns=0, worker_ns=0, answer_ns=0, noise=Noise())
     return SimpleNamespace(
         chunk=chunk, loops=(), models=models, cluster=cluster, factors=(1.0,), faults=(), warmup_ns=0
     )
@@ -237,7 +237,7 @@ def test_models_may_lack_batch_sizes_of_others() -> None:
     models = [SimpleNamespace(report=SimpleNamespace(spec=SimpleNamespace(pages=1), profile=each)) for each in profiles]
     count = 20
     chunk = Chunk([ms(20) * number for number in range(count)], [1] * count, [ms(10)] * count, [1] * count)
-    cluster = SimpleNamespace(pages=2, client_ns=0, worker_ns=0, noise=Noise())
+    cluster = SimpleNamespace(pages=2, client_ns=0, worker_ns=0, answer_ns=0, noise=Noise())
     workload = SimpleNamespace(
         chunk=chunk, loops=(), models=models, cluster=cluster, factors=(1.0,), faults=(), warmup_ns=0
     )

@@ -58,7 +58,7 @@ def make_problem(workload: Workload, chosen: Ints) -> Problem:
     chunk, cluster = workload.chunk, workload.cluster
     times, slos, models = (np.array(values, float)[chosen] for values in (chunk.times_ns, chunk.slos_ns, chunk.models))
     arrival_ns = times + cluster.client_ns + cluster.worker_ns
-    deadline_ns = times + slos - cluster.client_ns
+    deadline_ns = times + slos - cluster.answer_ns
     tables = [model.report.profile.exec_ns for model in workload.models if model.report.profile]
     sizes = sorted({size for table in tables for size in table})
     by_model = np.array([[table.get(size, np.inf) for table in tables] for size in sizes])

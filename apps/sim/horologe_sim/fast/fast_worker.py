@@ -38,9 +38,9 @@ class FastClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     settle_ns: int = s(3)
     """Time before the load, in which free pages are filled."""
     client_ns: int = us(100)
-    """Delay between a client and the edge, and from a worker to the client."""
+    """Delay between a client and the edge."""
     worker_ns: int = us(60)
-    """Delay between the controller and a worker."""
+    """Delay from the controller to a worker, and from a worker to the controller and to the edge."""
     grace_ns: int = 0
     """Time after the SLO until a client gets its final answer. Late outputs are sent until then."""
     turn_ns: int = us(50)
@@ -49,6 +49,11 @@ class FastClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Lengthen each turn by the processor time that the controller took for it on this machine. The results then differ
     from run to run."""
     controller: ControllerSettings = ControllerSettings()
+
+    @property
+    def answer_ns(self) -> int:
+        """Delay from a worker to the client."""
+        return self.worker_ns + self.client_ns
 
 
 class LaneRun:

@@ -276,7 +276,7 @@ class FastWorld:
         for row in action.rows:
             if (request := self.open.pop(row.submit_id, None)) is None:
                 continue
-            took_ns = end_ns + self.setting.client_ns - request.sent_ns
+            took_ns = end_ns + self.setting.answer_ns - request.sent_ns
             self.ledger.answered(request.sent_ns, request.group, took_ns, request.slo_ns, self.setting.grace_ns)
             self.on_request_end(row.submit_id, request, result.end_ns, True)
 
@@ -284,5 +284,6 @@ class FastWorld:
         """Submit the next request of a closed loop, after an answer or a refusal at `end_ns`."""
         if request.loop >= 0 and self._loops:
             loop = self._loops[request.loop]
-            back_ns = end_ns + 2 * self.setting.client_ns + (0 if served else loop.resend_ns)
-            self.schedule(back_ns, self._submit_next, (request.loop, loop))
+            setting = self.setting
+            back_ns = setting.client_ns + (setting.answer_ns if served else setting.client_ns + loop.resend_ns)
+            self.schedule(end_ns + back_ns, self._submit_next, (request.loop, loop))

@@ -76,7 +76,7 @@ class Controller:
         discovery = WorkerDiscovery(settings.workers, settings.discovery_ns)
         self.catalogue = ModelCatalogue(self.cluster, discovery)
         self._metrics = ActionMetrics(self.stats)
-        tracer = RequestTracer(settings.margin_ns) if self._choice.automatic else None
+        tracer = RequestTracer() if self._choice.automatic else None
         self._events = EventRecorder(settings.events_ns, tracer)
         self._activity = ActivityRecorder()
         self._requests = RequestLifecycle(

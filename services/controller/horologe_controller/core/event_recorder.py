@@ -115,7 +115,7 @@ class EventRecorder:
         pipelines = tuple(PipelineArrivals(name, _ages(bins, now_ns)) for name, bins in queries.items())
         devices = describe_devices(cluster)
         outs = []
-        trace = None if self._tracer is None else self._tracer.pop(now_ns, cluster)
+        trace = None if self._tracer is None else self._tracer.pop()
         for address, number in self._numbers.items():
             self._numbers[address] = number + 1
             changed = devices if self._devices.get(address) != devices else None

@@ -14,7 +14,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Outcome
 from horologe_controller.core.requests.awaited_models import AwaitedModels
-from horologe_controller.core.requests.request import FINISHED, UNPLACED, Request
+from horologe_controller.core.requests.request import FINISHED, UNPLACED, Request, reserve_return_ns
 from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 """Limit of attempts per request, without those that have not begun. After two lost workers, the request itself may be
 the reason."""
-RETURN_PART = 4
-"""At most 1/4 of a budget is reserved for the return latency: one stalled result must not refuse requests that have
-enough time."""
 ROWS_SHIFT = 40
 """Requests of several rows for a dynamic model have a queue for each number of rows, which is above these bits of the
 shape key. Batches by distributions have one row for each request: a mixed queue would be planned by the profile."""
@@ -66,7 +63,7 @@ class RequestTable:
         request = Request(
             self._last_id, sender, submit.id, spec, submit.model, submit.rows, submit.holder, submit.input_id,
             arrival_ns, deadline_ns, submit.best_effort, submit.shape_key, submit.length, submit.application,
-            submit.solo, submit.traceparent,
+            submit.solo, submit.traceparent, submit.budget_ns,
         )  # fmt: skip
         if submit.solo:
             request.shape_key = -request.id  # unique, so that the request is never batched with others
@@ -137,13 +134,14 @@ class RequestLifecycle:
             return
         submitted, self.submitted = self.submitted, []
         table, specs = self.table, self._cluster.specs
-        return_ns = self._settings.margin_ns + (self._cluster.latency.returns.high_quantile(now_ns) or 0)
+        return_ns = self._cluster.latency.returns.high_quantile(now_ns) or 0
         groups: dict[tuple[str, int, bool], list[Request]] = {}
         for sender, submit, arrival_ns in submitted:
             if sender not in submitters or submit.id in (open_requests := table.of_submitter(sender)):
                 continue
-            deadline_ns = arrival_ns + submit.budget_ns - min(return_ns, submit.budget_ns // RETURN_PART)
-            if (spec := specs.get(submit.model)) is None:
+            spec = specs.get(submit.model)
+            deadline_ns = arrival_ns + self._own_budget_ns(now_ns, submit, spec, return_ns)
+            if spec is None:
                 self.awaited.hold_or_reject((sender, submit, arrival_ns), deadline_ns)
                 continue
             if not submit.best_effort:
@@ -164,6 +162,15 @@ class RequestLifecycle:
                 errors.append(error)
         if errors:
             raise_faults(errors)
+
+    def _own_budget_ns(self, now_ns: int, submit: Submit, spec: ModelSpec | None, return_ns: int) -> int:
+        """Return the time until a request's execution must end. The rest of its budget is for the return."""
+        least_ns, cluster = 0, self._cluster
+        if spec is not None:
+            _, exec_ns = cluster.cached_exec_ns(now_ns, submit.model, spec.batch_sizes[0])
+            least_ns = cluster.latency.dispatch_ns + exec_ns
+        budget_ns, margin_ns = submit.budget_ns, self._settings.margin_ns
+        return budget_ns - reserve_return_ns(budget_ns, least_ns, return_ns, margin_ns)
 
     def admit_awaited(self) -> None:
         """Admit the Submits whose model is known by now, and all once every worker has registered."""
