@@ -81,7 +81,7 @@ class DeviceSlowness:
 class Demand:
     """Demand, allocations and load priorities. A request counts while a LOAD that began now would still help it."""
 
-    def __init__(self, grace_ns: int, queues: RequestQueues) -> None:
+    def __init__(self, grace_ns: int, queues: RequestQueues, relieves_shares: bool = False) -> None:
         self._slowness = DeviceSlowness(grace_ns)
         self._queues = queues
         self._total: dict[str, int] = {}
@@ -101,6 +101,7 @@ class Demand:
         self._updated_ns = 0
         """Time of the last update."""
         self.relief = Relief()
+        self._relieves_shares = relieves_shares
         self.relieving: dict[str, bool] = {}
         """Models whose priority is positive only because their shares lose requests."""
         self._stale: dict[str, bool] = {}
@@ -122,7 +123,8 @@ class Demand:
         if not request.best_effort or model not in self._budget_ns:
             self._budget_ns[model] = request.deadline_ns - request.arrival_ns
         self._stale[model] = True
-        self.relief.record_request(request.arrival_ns, model)
+        if self._relieves_shares:
+            self.relief.record_request(request.arrival_ns, model)
         self._counted.push(request, until_ns)
 
     def remove_requests(self, requests: Sequence[Request]) -> None:

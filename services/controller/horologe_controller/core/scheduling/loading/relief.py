@@ -60,8 +60,35 @@ class RecentSums(Generic[Key]):
         self._sums.pop(key, None)
 
 
+class RecentCounts:
+    """Requests of the last second by model, about: those of a window, and a part of those of the window before it."""
+
+    def __init__(self) -> None:
+        self.last_ns: dict[str, int] = {}
+        """Model -> arrival of its last request."""
+        self._present: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+        self._end_ns = 0
+
+    def add(self, at_ns: int, model: str) -> None:
+        if at_ns >= self._end_ns:
+            self._begin_window(at_ns)
+        self._present[model] = self._present.get(model, 0) + 1
+        self.last_ns[model] = at_ns
+
+    def _begin_window(self, at_ns: int) -> None:
+        self._before = self._present if at_ns < self._end_ns + MEMORY_NS else {}
+        self._present, self._end_ns = {}, at_ns + MEMORY_NS
+        self.last_ns = {model: last_ns for model, last_ns in self.last_ns.items() if at_ns - last_ns <= IDLE_NS}
+
+    def at(self, now_ns: int, model: str) -> float:
+        """Return the recent requests for a model."""
+        part = min(1.0, max(0.0, (self._end_ns - now_ns) / MEMORY_NS))
+        return self._present.get(model, 0) + part * self._before.get(model, 0)
+
+
 class Relief:
-    """Recent losses and work of shares."""
+    """Recent losses and work of shares. Filled for policies that relieve shares."""
 
     def __init__(self) -> None:
         self._losses: RecentSums[Share | None] = RecentSums()
@@ -70,10 +97,7 @@ class Relief:
         """Share -> ns of batches with deadlines, by model and of `ALL_MODELS`."""
         self._first_ns: int | None = None
         """Start of the first batch."""
-        self._asked_ns: dict[str, int] = {}
-        """Model -> arrival of its last request."""
-        self._asked: RecentSums[str] = RecentSums()
-        """Requests by model."""
+        self._asked = RecentCounts()
         self._loaded_ns: dict[str, int] = {}
         """Model -> time of its last LOAD for demand."""
 
@@ -82,7 +106,6 @@ class Relief:
         self._work.pop(share, None)
 
     def record_request(self, arrival_ns: int, model: str) -> None:
-        self._asked_ns[model] = arrival_ns
         self._asked.add(arrival_ns, model)
 
     def record_load(self, now_ns: int, model: str) -> None:
@@ -123,7 +146,7 @@ class Relief:
         It is idle, or has not needed a LOAD lately, and its other shares have time for what this one does. Before work
         has been recorded for a while, only idle models are spare.
         """
-        if now_ns - self._asked_ns.get(model, now_ns - IDLE_NS - 1) > IDLE_NS:
+        if now_ns - self._asked.last_ns.get(model, now_ns - IDLE_NS - 1) > IDLE_NS:
             return True
         if now_ns - self._loaded_ns.get(model, now_ns - SETTLED_NS) < SETTLED_NS:
             return False
