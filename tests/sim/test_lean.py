@@ -109,6 +109,13 @@ def test_a_turn_can_last_as_long_as_the_controller_computes(charged: bool) -> No
     assert (median_ms > 2 * RESNET.exec_ms[1]) is charged
 
 
+def test_an_answer_travels_as_long_as_other_messages() -> None:
+    setting = FastClusterSettings(noise=NOISES["none"], worker_ns=ms(5))
+    lean = played(setting, 1, loops=[Loop(0, s(1), 0)], duration_ns=s(1))
+    (line,) = lean.ledger.lines
+    assert line.times.quantile_ms(0.5) == pytest.approx(10.2 + RESNET.exec_ms[1], rel=0.05)
+
+
 def test_a_closed_loop_of_full_batches_reaches_what_batches_allow() -> None:
     loops = [Loop(model, ms(500), 0, ms(1)) for _ in range(16) for model in range(3)]
     lean = played(FastClusterSettings(noise=NOISES["none"]), 3, loops=loops, duration_ns=s(3))

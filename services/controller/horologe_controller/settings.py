@@ -43,7 +43,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     of an overload at once, and fewer answers are a little late. Off: a request waits until not even a batch of its own
     could finish in time, as in Clockwork's appendix B (docs/scheduling.md)."""
     margin_ns: int = ms(1)
-    """Reserved for the return to the client, in addition to the measured return latency."""
+    """Reserved for the return to the client, in addition to the measured return latency. At most an eighth of the time
+    that a request alone could wait."""
     return_latency_window: int = 200
     """Results over which the return latency is measured."""
     action_grace_ns: int = ms(250)
