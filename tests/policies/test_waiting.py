@@ -11,10 +11,11 @@ from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.core.scheduling.ranking import Strategy
 
 
-def started_at_once(batch_ns: int) -> bool:
+def started_at_once(batch_ns: int, lost_ns: int = 0) -> bool:
     """Keep a share busy with batches of another model. Return whether one request of `m` then starts at once.
 
-    `m` is asked once in a millisecond. Its batch of one takes `batch_ns`, of two a tenth more.
+    `m` is asked once in a millisecond. Its batch of one takes `batch_ns`, of two a tenth more. The last request was lost
+    `lost_ns` before.
     """
     desk = Desk("horologe", [("m", "busy")], ("m", "busy"))
     share = next(iter(desk.cluster.shares()))
@@ -36,12 +37,18 @@ def started_at_once(batch_ns: int) -> bool:
         for action in desk.plan(now_ns)[0]:
             desk.end(action, action.end_ns)
     desk.ask(now_ns, 200)
+    desk.scheduler.policy._lost_ns = now_ns - lost_ns
     return bool(desk.plan(now_ns)[0])
 
 
 def test_a_batch_waits_only_where_larger_batches_save_device_time() -> None:
     assert not started_at_once(ms(4))
     assert started_at_once(us(10))
+
+
+def test_a_batch_waits_only_if_a_request_was_lost_lately() -> None:
+    assert not started_at_once(ms(4), ms(199))
+    assert started_at_once(ms(4), ms(201))
 
 
 def test_clients_that_wait_for_answers_are_not_expected_to_send_meanwhile() -> None:
