@@ -14,8 +14,8 @@ from horologe_controller.core.scheduling.ranking import Strategy
 def started_at_once(batch_ns: int, lost_ns: int = 0) -> bool:
     """Keep a share busy with batches of another model. Return whether one request of `m` then starts at once.
 
-    `m` is asked once in a millisecond. Its batch of one takes `batch_ns`, of two a tenth more. The last request was lost
-    `lost_ns` before.
+    `m` is asked once in a millisecond. Its batch of one takes `batch_ns`, of two a tenth more. The last request was
+    lost `lost_ns` before.
     """
     desk = Desk("horologe", [("m", "busy")], ("m", "busy"))
     share = next(iter(desk.cluster.shares()))
