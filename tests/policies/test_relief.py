@@ -80,7 +80,7 @@ def test_the_excess_is_never_negative_nor_more_than_the_losses(steps: list[tuple
 def test_a_copy_is_spare_if_other_holders_have_time_for_its_work() -> None:
     relief, (here, there) = Relief(), Desk("horologe", [("m",)] * 2).cluster.shares()
     now_ns, holders = NOW + s(3), {here: True, there: True}
-    relief.record_request(now_ns, "m")
+    relief.record_request(now_ns, "m", ms(10))
     relief.record_batch(NOW, here, "m", 1)
     relief.record_batch(now_ns, here, "m", ms(300))
     assert relief.is_spare(now_ns, here, "m", holders)
@@ -96,7 +96,7 @@ def test_a_model_that_needed_a_load_has_no_spare_copies_for_a_while() -> None:
     relief.record_batch(NOW - s(3), here, "m", 1)
     relief.record_load(NOW, "m")
     for later_ns, spare in ((NOW + s(1), False), (NOW + SETTLED_NS, True)):
-        relief.record_request(later_ns, "m")
+        relief.record_request(later_ns, "m", ms(10))
         assert relief.is_spare(later_ns, here, "m", {here: True, there: True}) == spare
 
 

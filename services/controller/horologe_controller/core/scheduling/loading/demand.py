@@ -41,6 +41,8 @@ ADVANCE_NS = ms(8)
 """Time by which a LOAD goes earlier for each doubling of its model's priority: about a LOAD's duration on a GPU."""
 RELIEF_NS = s(3600)
 """Time by which a LOAD goes later that is only for shares that lose requests: after all others."""
+WAIT_STEP = 0.1
+"""Part of the way that a wait for a LOAD moves the mean of such waits. Not tuned."""
 NO_DEMAND: dict[Share, int] = {}
 
 
@@ -87,6 +89,10 @@ class Demand:
         self._total: dict[str, int] = {}
         self._budget_ns: dict[str, int] = {}
         """Model -> budget of its last request; best-effort requests count only if there is no other."""
+        self._missing_ns: dict[str, int] = {}
+        """Model that no share holds -> since when requests for it count."""
+        self.load_wait_ns = 0.0
+        """Mean time for which such models have waited lately: until a LOAD starts, or no request counts any more."""
         self._parts: dict[str, dict[Share, int]] = {}
         """Model -> share -> a_m,g."""
         self._loads: dict[Share, int] = {}
@@ -120,11 +126,12 @@ class Demand:
         """Count a request. A LOAD of its model has to begin by `until_ns` to help it."""
         model = request.model
         self._total[model] = self._total.get(model, 0) + request.cost_ns
+        budget_ns = request.deadline_ns - request.arrival_ns
         if not request.best_effort or model not in self._budget_ns:
-            self._budget_ns[model] = request.deadline_ns - request.arrival_ns
+            self._budget_ns[model] = budget_ns
         self._stale[model] = True
         if self._relieves_shares:
-            self.relief.record_request(request.arrival_ns, model)
+            self.relief.record_request(request.arrival_ns, model, 0 if request.best_effort else budget_ns)
         self._counted.push(request, until_ns)
 
     def remove_requests(self, requests: Sequence[Request]) -> None:
@@ -209,6 +216,11 @@ class Demand:
         relieved, self._relieved = self._relieved, {}
         return list(relieved)
 
+    def count_until(self, model: str, end_ns: int) -> int:
+        """Return how many queued requests of the model have their deadlines at `end_ns` or later."""
+        queues = self._queues.of_model(model)
+        return sum([len(queue) - queue.first_in_time(end_ns, queue.spec.max_batch) for queue in queues])
+
     def load_ns(self, share: Share) -> int:
         """Return l_g: the demand allocated to the share."""
         return self._loads.get(share, 0)
@@ -220,6 +232,7 @@ class Demand:
         for share, part_ns in self._parts.pop(model, NO_DEMAND).items():
             loads[share] -= part_ns
         total_ns = self._total.get(model, 0)
+        self._record_wait(model, bool(total_ns) and model not in residency.shares_of)
         if not total_ns:
             self._priority.pop(model, None)
             self._positive.remove(model)
@@ -251,6 +264,13 @@ class Demand:
                 self._positive.push(model, virtual_ns)
         else:
             self._positive.remove(model)
+
+    def _record_wait(self, model: str, missing: bool) -> None:
+        """Record whether requests count for a model that no share holds."""
+        if missing:
+            self._missing_ns.setdefault(model, self._updated_ns)
+        elif (since_ns := self._missing_ns.pop(model, None)) is not None:
+            self.load_wait_ns += WAIT_STEP * (self._updated_ns - since_ns - self.load_wait_ns)
 
     def check(self) -> None:
         """Assert that allocations add up to demands and to loads, and that requests that left are not counted."""

@@ -23,12 +23,12 @@ class LoadPlanner:
 
     def __init__(self, settings: ControllerSettings, queues: RequestQueues, relieves_shares: bool) -> None:
         self.demand = Demand(settings.action_grace_ns, queues, relieves_shares)
-        self.placement = Placement(settings, relieves_shares)
         self.models_missing = False
         """True if some share lacks a model that it could hold."""
         self._wait_ns = 3 * settings.lookahead_ns
         """Time for which a LOAD waits behind others, and then its EXEC. In `fig6`, 3 times the look-ahead serves 4%
         more than 2 times, and 4 times the same."""
+        self.placement = Placement(settings, self._wait_ns, relieves_shares)
 
     def add_requests(self, now_ns: int, requests: Iterable[Request], exec_ns: int, load_ns: int) -> None:
         """Count queued requests of one model, if a model is missing. One alone takes `exec_ns`, a LOAD `load_ns`."""

@@ -5,32 +5,34 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import ms
+from horologe_common.clock import NEVER_NS, ms
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
+from horologe_controller.core.scheduling.loading.exchange import Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.share import ModelResidency, Share
+    from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.loading.demand import Demand
     from horologe_controller.core.scheduling.loading.relief import Relief
     from horologe_controller.core.scheduling.scheduler import Plan
     from horologe_controller.settings import ControllerSettings
 
 RELIEF_PAUSE_NS = ms(10)
-"""Pause after no share could load a model whose shares lose requests: to look at 200 models takes 30 us. With 100 ms,
-tournament seed 48 loses 0.04."""
+"""Pause after no share could load a model whose shares lose requests, or a share has kept its models: to look at 200
+models takes 30 us. With 100 ms, tournament seed 48 loses 0.04."""
 
 
 class Placement:
     """Plans at most one LOAD at a time, with the UNLOADs that make room for it: the next one sees its effect."""
 
-    def __init__(self, settings: ControllerSettings, keeps_only_copies: bool = False) -> None:
-        """`keeps_only_copies`: see `_only_copies`. Clockwork evicts them (appendix B)."""
+    def __init__(self, settings: ControllerSettings, wait_ns: int = 0, keeps_only_copies: bool = False) -> None:
+        """`wait_ns`, `keeps_only_copies`: see `Exchange`. Clockwork evicts only copies (appendix B)."""
         self._settings = settings
+        self._wait_ns = wait_ns
         self._keeps_only_copies = keeps_only_copies
         self.preloadable: dict[Share, deque[str] | None] = {}
         """Shares that may have free pages to preload into, since they were reconfigured, with the models that have not
@@ -40,6 +42,9 @@ class Placement:
         self._full: dict[Share, float] = {}
         """Share -> pages that could not be freed there. Valid until something happens on the share, or a model that it
         holds has no demand any more. To try again each time took 160 us with 10,000 requests queued."""
+
+        self._refill_ns = NEVER_NS
+        """When to forget `_full`, after a share has kept a model: others may become worth more."""
 
         self._relief_ns = 0
         """When to try again to load a model whose shares lose requests, after no share could."""
@@ -104,8 +109,7 @@ class Placement:
 
     def _load_for_demand(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Plan) -> None:
         """Give the least loaded share the LOAD of the model that needs it most, of those that the share lacks."""
-        for share in demand.pop_relieved_shares():
-            self._full.pop(share, None)
+        self._update_full(now_ns, demand)
         starting, has_failed = {(batch.share, batch.model): True for batch in plan.start}, False
         for share in self._candidates(now_ns, demand, cluster.specs):
             if (model := demand.most_urgent(share, cluster.specs)) is None:
@@ -119,7 +123,9 @@ class Placement:
                 has_failed = True
             if (used := self._models_in_use(now_ns, share, model, cluster, demand)) is None:
                 continue
-            victims = _choose_victims(share, pages, demand, starting | used)
+            keeps_copies = self._keeps_only_copies and not is_relief
+            exchange = Exchange(now_ns, share, model, cluster, demand, self._wait_ns, keeps_copies)
+            victims = _choose_victims(share, pages, demand, starting | used, exchange)
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
@@ -130,8 +136,18 @@ class Placement:
                 return
             if not is_relief:
                 self._full[share] = pages
+                if exchange.has_kept:
+                    self._refill_ns = min(self._refill_ns, now_ns + RELIEF_PAUSE_NS)
         if has_failed:
             self._relief_ns = now_ns + RELIEF_PAUSE_NS
+
+    def _update_full(self, now_ns: int, demand: Demand) -> None:
+        """Forget which shares had no room, where that may have changed."""
+        for share in demand.pop_relieved_shares():
+            self._full.pop(share, None)
+        if now_ns >= self._refill_ns:
+            self._full.clear()
+            self._refill_ns = NEVER_NS
 
     def _models_in_use(
         self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand
@@ -139,8 +155,6 @@ class Placement:
         """Return what the share cannot do without to load the model; None if it is not to load it."""
         if model in demand.relieving:
             return self._models_not_spare(now_ns, share, model, cluster, demand.relief)
-        if self._keeps_only_copies and model in cluster.residency.shares_of:
-            return _only_copies(now_ns, share, model, cluster.residency, demand.relief)
         return {}
 
     def _models_not_spare(
@@ -233,22 +247,12 @@ class Placement:
             del self.preloadable[share]
 
 
-def _only_copies(
-    now_ns: int, share: Share, model: str, residency: ModelResidency, relief: Relief
-) -> dict[tuple[Share, str], bool]:
-    """Return the models that only this share holds, and that are asked for at least as often as the model.
-
-    One more copy of the model is not worth them: until they are loaded again, all their requests would be lost.
-    """
-    return {
-        (share, held): True
-        for held in share.resident
-        if len(residency.shares_of[held]) == 1 and relief.is_asked_more(now_ns, held, model)
-    }
-
-
 def _choose_victims(
-    share: Share, pages: float, demand: Demand, starting: Mapping[tuple[Share, str], bool]
+    share: Share,
+    pages: float,
+    demand: Demand,
+    starting: Mapping[tuple[Share, str], bool],
+    exchange: Exchange | None = None,
 ) -> list[str] | None:
     """Return the least recently used models to unload for `pages`, those with demand last; None if there are too few.
 
@@ -261,7 +265,7 @@ def _choose_victims(
     for model, held in share.resident.items():
         if free >= pages:
             return victims
-        if model in share.kept:
+        if model in share.kept or (exchange is not None and exchange.keeps(model)):
             continue
         if model in demand:
             if model not in share.unused and (share, model) not in starting:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from horologe_common.clock import s
+from horologe_common.clock import NEVER_NS, s
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -98,6 +98,8 @@ class Relief:
         self._first_ns: int | None = None
         """Start of the first batch."""
         self._asked = RecentCounts()
+        self._budget_ns: dict[str, int] = {}
+        """Model -> time between arrival and deadline of its last request that was not best effort."""
         self._loaded_ns: dict[str, int] = {}
         """Model -> time of its last LOAD for demand."""
 
@@ -105,8 +107,11 @@ class Relief:
         self._losses.discard(share)
         self._work.pop(share, None)
 
-    def record_request(self, arrival_ns: int, model: str) -> None:
+    def record_request(self, arrival_ns: int, model: str, budget_ns: int) -> None:
+        """Count a request. `budget_ns`: how long after its arrival it may be answered; 0 if best effort."""
         self._asked.add(arrival_ns, model)
+        if budget_ns:
+            self._budget_ns[model] = budget_ns
 
     def record_load(self, now_ns: int, model: str) -> None:
         self._loaded_ns[model] = now_ns
@@ -158,9 +163,17 @@ class Relief:
         free_ns = sum([max(0.0, most_ns - self._work_ns(now_ns, other, ALL_MODELS)) for other in others])
         return bool(others) and free_ns >= self._work_ns(now_ns, share, model)
 
-    def is_asked_more(self, now_ns: int, model: str, other: str) -> bool:
-        """Return whether the model has been asked for at least as often as the other one lately."""
-        return self._asked.at(now_ns, model) >= self._asked.at(now_ns, other)
+    def asked(self, now_ns: int, model: str) -> float:
+        """Return how many requests have been for the model lately: in `MEMORY_NS`, if they come steadily."""
+        return self._asked.at(now_ns, model)
+
+    def budget_ns(self, model: str) -> int:
+        """Return the time between arrival and deadline of the model's last request; NEVER_NS if all are best effort."""
+        return self._budget_ns.get(model, NEVER_NS)
+
+    def utilisation(self, now_ns: int, share: Share) -> float:
+        """Return the part of its recent time for which the share has run batches with deadlines."""
+        return self._work_ns(now_ns, share, ALL_MODELS) / MEMORY_NS
 
     def hand_over(self, now_ns: int, share: Share, model: str, holders: Mapping[Share, bool]) -> None:
         """Count the work of the share for a model that it gives up as work of the other shares with the model."""

@@ -1,0 +1,76 @@
+"""Exchange of models: which only copies a LOAD may not evict, as it would cost more requests than it serves.
+
+Where models do not fit in memory, LOADs in the order of deadlines alone evict popular models for requests of rare ones,
+and those again for the popular ones. Devices then wait for LOADs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from horologe_controller.core.cluster.estimates import LOAD_SIZE
+from horologe_controller.core.scheduling.loading.relief import MEMORY_NS
+
+if TYPE_CHECKING:
+    from horologe_controller.core.cluster.cluster import Cluster
+    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.scheduling.loading.demand import Demand
+
+LEAST_IDLE = 0.01
+"""Least idle part of a share, so that it can be divided by."""
+
+
+class Exchange:
+    """A LOAD of a model on a share, and the only copies there that are worth more than it.
+
+    One more copy of the model is worth no only copy of a model that is asked for at least as often. A first copy is
+    worth a batch of the queued requests that it would help, as far as the share has time for them, and what the model
+    is asked for until the other one is back. The other one loses what it is asked for in that time, unless it can wait.
+    It is back after a batch of the model and a LOAD, but not sooner than models have got their LOADs lately.
+    """
+
+    def __init__(
+        self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand, wait_ns: int, enabled: bool
+    ) -> None:
+        """`wait_ns`: how long a LOAD waits behind others, and then its EXEC. Not `enabled`: nothing is kept."""
+        self._now_ns, self._share, self._model = now_ns, share, model
+        self._cluster, self._demand, self._wait_ns = cluster, demand, wait_ns
+        self._enabled = enabled
+        self._is_more = model in cluster.residency.shares_of
+        self._values: tuple[float, float, float] | None = None
+        """Worth of the queued requests; idle part of the share; time in ns until the other model can be loaded."""
+        self.has_kept = False
+        """True if a model was kept."""
+
+    def keeps(self, held: str) -> bool:
+        """Return whether the share has to keep a model."""
+        cluster, relief = self._cluster, self._demand.relief
+        if not self._enabled or len(cluster.residency.shares_of[held]) > 1 or held not in cluster.specs:
+            return False
+        more = relief.asked(self._now_ns, held) - relief.asked(self._now_ns, self._model)
+        kept = more >= 0 and (self._is_more or self._costs_more(held, more))
+        self.has_kept |= kept
+        return kept
+
+    def _costs_more(self, held: str, more: float) -> bool:
+        """Return whether the LOAD costs more than it serves, if `more` requests per second are for the other model."""
+        if self._values is None:
+            self._values = self._evaluate()
+        worth, idle, run_ns = self._values
+        back_ns = run_ns + self._share.predict(self._now_ns, held, LOAD_SIZE) + self._exec_ns(held) / idle
+        lost_ns = min(MEMORY_NS, back_ns - self._demand.relief.budget_ns(held))
+        return lost_ns > 0 and more * lost_ns / MEMORY_NS >= worth
+
+    def _evaluate(self) -> tuple[float, float, float]:
+        now_ns, model, demand, cluster = self._now_ns, self._model, self._demand, self._cluster
+        load_ns, spec = self._share.predict(now_ns, model, LOAD_SIZE), cluster.specs[model]
+        helped = demand.count_until(model, now_ns + self._wait_ns + load_ns + self._exec_ns(model))
+        helped = min(helped, spec.max_batch)
+        exec_ns = self._exec_ns(model, spec.compiled_batch_size(max(1, helped)))
+        idle = max(LEAST_IDLE, 1.0 - demand.relief.utilisation(now_ns, self._share))
+        run_ns = load_ns + exec_ns / idle + cluster.latency.round_trip_ns
+        return helped * idle, idle, max(run_ns, demand.load_wait_ns)
+
+    def _exec_ns(self, model: str, size: int = 0) -> int:
+        """Return what a batch takes on the fastest share. `size` 0: the smallest one."""
+        return self._cluster.cached_exec_ns(self._now_ns, model, size or self._cluster.specs[model].batch_sizes[0])[0]
