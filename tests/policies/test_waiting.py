@@ -61,3 +61,14 @@ def test_clients_that_wait_for_answers_are_not_expected_to_send_meanwhile() -> N
         load.record_wait(now_ns + ms(3), Strategy((0, 0, 0), queue, 1, range(1), ms(1)))
         queue.pop_batch(range(1))
     assert load.next_ns("m/1") > ms(40)
+
+
+def test_requests_of_a_burst_come_at_once() -> None:
+    """16 requests in 24 ms fill a batch of 16 in that time, or at once if they come together. More take longer."""
+    for model, apart_ms in (("even", 1.5), ("bursts", 0.0)):
+        load, desk = RecentLoad(), Desk("horologe", [(model,)], (model,))
+        for number in range(16 * 100):
+            begin_ms = 24 * (number // 16)
+            load.record_arrivals([desk.ask(NOW + ms(begin_ms + apart_ms * (number % 16)), 200, model=model)])
+        assert ms(12) < load.fill_ns(f"{model}/1", 32) - load.fill_ns(f"{model}/1", 16) < ms(28)
+        assert (load.fill_ns(f"{model}/1", 16) > ms(20)) is (model == "even")

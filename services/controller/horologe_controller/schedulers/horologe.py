@@ -143,7 +143,7 @@ class Horologe(SchedulingPolicy):
 
     def _fills_in_time(self, queue: ModelQueue, size: int, expected_ns: int) -> bool:
         """Return whether new requests could fill a batch of the size, and it could reach an idle share, in time."""
-        fills_ns = size * self._load.gap_ns[queue.model] * len(queue) / queue.rows
+        fills_ns = self._load.fill_ns(queue.model, size * len(queue) / queue.rows)
         dispatch_ns = 0 if self._cluster is None else self._cluster.latency.dispatch_ns
         return fills_ns + dispatch_ns + expected_ns <= queue.newest_budget_ns()
 
