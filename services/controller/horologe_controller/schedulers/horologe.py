@@ -54,6 +54,11 @@ COLLISION = 4.0
 may run other work at that moment. Measured as `IDLE`: 0 serves up to 0.008 more, 8 up to 0.022 less."""
 
 
+RISKY = 0.5
+"""What a request of an overloaded model counts in a batch that is in time by the median of its time, and not by the
+high quantile: the least chance that it has."""
+
+
 class Horologe(SchedulingPolicy):
     """Batches of similar requests, ordered by expected goodput for the device's time."""
 
@@ -105,11 +110,11 @@ class Horologe(SchedulingPolicy):
         """Return the batch with the earliest virtual start.
 
         The candidates are, for each size, the requests with the earliest deadlines that are in time in it if it takes
-        its median time. (The share counts as busy for longer, a high quantile.) A larger size serves more requests for
-        its time, and may have to leave the first ones behind, for which only a smaller one is fast enough. Sizes whose
-        rows save no time are left out, unless requests have several rows. A batch for which larger, cheaper sizes have
-        come too late goes after all others, if the queue can fill these sizes in time again: else all its batches are
-        small, and the model would starve behind others (seed 4 of the tournament: 0.527 instead of 0.682).
+        its median time. (The share counts as busy for longer, a high quantile. If the model is overloaded, so does the
+        batch: `_less_risky`.) A larger size serves more for its time, and may be too slow for the first ones. Sizes
+        whose rows save no time are left out, unless requests have several rows. A batch for which larger, cheaper sizes
+        have come too late goes after all others, if the queue can fill these sizes in time again: else all its batches
+        are small, and the model would starve behind others (seed 4 of the tournament: 0.527 instead of 0.682).
 
         A worker starts the batch while the median leaves its last request in time. If the first one decided, a message
         that comes late would cost all of them their turn, and leave the share idle.
@@ -124,12 +129,13 @@ class Horologe(SchedulingPolicy):
             _, expected_ns, likely_ns = estimate.summary(now_ns, size)
             place = queue.first_in_time(start_ns + likely_ns, size)
             if count := queue.count_filling(place, size):
-                earliest = queue[place]
-                rate = weight * count / expected_ns
-                virtual_ns = earliest.deadline_ns - expected_ns - int(advance_ns * math.log(rate))
+                last_ns, worth = queue[place].deadline_ns - expected_ns, float(count)
+                if last_ns < start_ns and self._is_overloaded(now_ns, queue, estimate):
+                    place, last_ns, worth = _less_risky(start_ns, queue, range(place, place + count), size, expected_ns)
+                virtual_ns = last_ns - int(advance_ns * math.log(weight * worth / expected_ns))
                 if best is None or virtual_ns < best.rank[1]:
                     shrunk = count_cheaper(missed_row_ns, seed_ns[size] / size) if missed_row_ns else 0
-                    rank = shrunk, virtual_ns, earliest.id
+                    rank = shrunk, virtual_ns, queue[place].id
                     latest_ns = queue[place + count - 1].deadline_ns - likely_ns
                     best = Strategy(rank, queue, size, range(place, place + count), expected_ns, latest_ns)
                 if place and first is None:
@@ -140,6 +146,17 @@ class Horologe(SchedulingPolicy):
             elif self._fills_in_time(queue, size, expected_ns):
                 missed_row_ns.append(seed_ns[size] / size)
         return best
+
+    def _is_overloaded(self, now_ns: int, queue: ModelQueue, estimate: Estimate) -> bool:
+        """Return whether more requests arrive than all shares of the model could serve in their best batches.
+
+        A request that is left behind for a later one then costs nothing: the arrivals alone fill the next batches.
+        """
+        budget_ns, sizes = queue.newest_budget_ns(), queue.spec.batch_sizes
+        durations_ns = [(size, estimate.predict(now_ns, size)) for size in sizes]
+        row_ns = min([took_ns / size for size, took_ns in durations_ns if took_ns <= budget_ns], default=0)
+        shares = 1 if self._cluster is None else self._cluster.residency.count_resident(queue.model)
+        return self._load.gap_ns[queue.model] * shares < row_ns and queue.rows == len(queue)
 
     def _fills_in_time(self, queue: ModelQueue, size: int, expected_ns: int) -> bool:
         """Return whether new requests could fill a batch of the size, and it could reach an idle share, in time."""
@@ -264,3 +281,15 @@ class Horologe(SchedulingPolicy):
         """Discard the load of the share."""
         self._price.end_idle_time(share)
         self._load.discard_share(share)
+
+
+def _less_risky(start_ns: int, queue: ModelQueue, places: range, size: int, expected_ns: int) -> tuple[int, int, float]:
+    """Return a batch instead of the one at `places`, which is in time by the median only: place, last start, worth.
+
+    Requests that are late by the high quantile are left out as long as others fill the batch. Its worth is the number
+    of its requests, of which those that are left in count `RISKY`. It could start now at the latest.
+    """
+    sure = queue.first_in_time(start_ns + expected_ns, size)
+    place = max(places.start, min(sure, len(queue) - size))
+    risky = max(0, min(sure - place, len(places)))
+    return place, max(start_ns, queue[place].deadline_ns - expected_ns), len(places) - (1 - RISKY) * risky
