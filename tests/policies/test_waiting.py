@@ -9,6 +9,7 @@ from horologe_controller.core.cluster.estimates import Estimate
 from horologe_controller.core.cluster.lane import RecentLoad
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.core.scheduling.ranking import Strategy
+from horologe_controller.schedulers.horologe import Horologe
 
 
 def started_at_once(batch_ns: int, lost_ns: int = 0) -> bool:
@@ -37,7 +38,9 @@ def started_at_once(batch_ns: int, lost_ns: int = 0) -> bool:
         for action in desk.plan(now_ns)[0]:
             desk.end(action, action.end_ns)
     desk.ask(now_ns, 200)
-    desk.scheduler.policy._lost_ns = now_ns - lost_ns
+    policy = desk.scheduler.policy
+    assert isinstance(policy, Horologe)
+    policy._lost_ns = now_ns - lost_ns
     return bool(desk.plan(now_ns)[0])
 
 

@@ -35,14 +35,14 @@ class RequestTracer:
         groups, self._groups, left_out = self._groups, [], self._left_out
         self._count = self._left_out = 0
         numbers: dict[str, int] = {}
-        rows = []
+        rows: list[TracedRequest] = []
         for group in groups:
             model = numbers.setdefault(group[0].model, len(numbers))
-            for request in group:
-                rows.append(
-                    TracedRequest(
-                        model, request.arrival_ns, request.budget_ns, request.rows, request.length,
-                        request.application, request.best_effort,
-                    )
-                )  # fmt: skip
+            rows += [
+                TracedRequest(
+                    model, request.arrival_ns, request.budget_ns, request.rows, request.length, request.application,
+                    request.best_effort,
+                )
+                for request in group
+            ]  # fmt: skip
         return RequestTrace(tuple(numbers), tuple(rows), left_out)
