@@ -52,8 +52,6 @@ model of 10 us that is asked 100 times a second saves 0.0005, and each of its re
 COLLISION = 4.0
 """Margin before the last start, in mean batch durations, divided by the number of shares with the model: these shares
 may run other work at that moment. Measured as `IDLE`: 0 serves up to 0.008 more, 8 up to 0.022 less."""
-
-
 RISKY = 0.5
 """What a request of an overloaded model counts in a batch that is in time by the median of its time, and not by the
 high quantile: the least chance that it has."""
