@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import NEVER_NS, ms
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
-from horologe_controller.core.scheduling.loading.exchange import Exchange
+from horologe_controller.core.scheduling.loading.eviction import Eviction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Placement:
     """Plans at most one LOAD at a time, with the UNLOADs that make room for it: the next one sees its effect."""
 
     def __init__(self, settings: ControllerSettings, wait_ns: int = 0, keeps_only_copies: bool = False) -> None:
-        """`wait_ns`, `keeps_only_copies`: see `Exchange`. Clockwork evicts only copies (appendix B)."""
+        """`wait_ns`, `keeps_only_copies`: see `Eviction`. Clockwork evicts only copies (appendix B)."""
         self._settings = settings
         self._wait_ns = wait_ns
         self._keeps_only_copies = keeps_only_copies
@@ -124,8 +124,8 @@ class Placement:
             if (used := self._models_in_use(now_ns, share, model, cluster, demand)) is None:
                 continue
             keeps_copies = self._keeps_only_copies and not is_relief
-            exchange = Exchange(now_ns, share, model, cluster, demand, self._wait_ns, keeps_copies)
-            victims = _choose_victims(share, pages, demand, starting | used, exchange)
+            eviction = Eviction(now_ns, share, model, cluster, demand, self._wait_ns, keeps_copies)
+            victims = _choose_victims(share, pages, demand, starting | used, eviction)
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
@@ -136,7 +136,7 @@ class Placement:
                 return
             if not is_relief:
                 self._full[share] = pages
-                if exchange.has_kept:
+                if eviction.has_kept:
                     self._refill_ns = min(self._refill_ns, now_ns + RELIEF_PAUSE_NS)
         if has_failed:
             self._relief_ns = now_ns + RELIEF_PAUSE_NS
@@ -252,7 +252,7 @@ def _choose_victims(
     pages: float,
     demand: Demand,
     starting: Mapping[tuple[Share, str], bool],
-    exchange: Exchange | None = None,
+    eviction: Eviction | None = None,
 ) -> list[str] | None:
     """Return the least recently used models to unload for `pages`, those with demand last; None if there are too few.
 
@@ -265,7 +265,7 @@ def _choose_victims(
     for model, held in share.resident.items():
         if free >= pages:
             return victims
-        if model in share.kept or (exchange is not None and exchange.keeps(model)):
+        if model in share.kept or (eviction is not None and eviction.keeps(model)):
             continue
         if model in demand:
             if model not in share.unused and (share, model) not in starting:

@@ -1,4 +1,4 @@
-"""Exchange of models: which only copies a LOAD may not evict, as it would cost more requests than it serves.
+"""Eviction: which only copies a LOAD may not evict, as it would cost more requests than it serves.
 
 Where models do not fit in memory, LOADs in the order of deadlines alone evict popular models for requests of rare ones,
 and those again for the popular ones. Devices then wait for LOADs.
@@ -20,7 +20,7 @@ LEAST_IDLE = 0.01
 """Least idle part of a share, so that it can be divided by."""
 
 
-class Exchange:
+class Eviction:
     """A LOAD of a model on a share, and the only copies there that are worth more than it.
 
     One more copy of the model is worth no only copy of a model that is asked for at least as often. A first copy is
