@@ -232,7 +232,8 @@ class Demand:
         for share, part_ns in self._parts.pop(model, NO_DEMAND).items():
             loads[share] -= part_ns
         total_ns = self._total.get(model, 0)
-        self._record_wait(model, bool(total_ns) and model not in residency.shares_of)
+        if self._relieves_shares:
+            self._record_wait(model, bool(total_ns) and model not in residency.shares_of)
         if not total_ns:
             self._priority.pop(model, None)
             self._positive.remove(model)
@@ -248,7 +249,7 @@ class Demand:
                 loads[share] = load_ns = loads[share] + part_ns
                 served_ns = part_ns * round(capacity_ns / slowness[share]) // (load_ns or 1)
                 least_ns -= served_ns
-                lost = relief.losses(now_ns, share)
+                lost = relief.losses(now_ns, share) if relief.has_losses else 0.0
                 relief_ns -= int(served_ns / (1.0 + lost)) if lost else served_ns
                 priority_ns -= int(served_ns / (1.0 + relief.excess(now_ns, share))) if lost else served_ns
         if least_ns <= 0:

@@ -44,6 +44,9 @@ class RecentSums(Generic[Key]):
         """Key -> (time of the last addition, sum then)."""
         self._most = MOST_SUMS
 
+    def __len__(self) -> int:
+        return len(self._sums)
+
     def add(self, at_ns: int, key: Key, amount: float = 1.0) -> None:
         self._sums[key] = at_ns, self.at(at_ns, key) + amount
         if len(self._sums) > self._most:
@@ -121,6 +124,11 @@ class Relief:
         for share in shares:
             self._losses.add(now_ns, share)
             self._losses.add(now_ns, None)
+
+    @property
+    def has_losses(self) -> bool:
+        """True if any share has lost a request."""
+        return bool(self._losses)
 
     def losses(self, now_ns: int, share: Share) -> float:
         """Return the recent losses of a share."""
