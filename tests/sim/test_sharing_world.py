@@ -84,7 +84,7 @@ def test_a_plan_that_predicts_well_needs_no_switch() -> None:
 
 def test_a_prediction_error_is_repaired_within_one_and_a_half_seconds() -> None:
     world = a_world(5)
-    slow_down(world, 1.0, 1.4)
+    slow_down(world, 1.0, 1.6)
     world.run(s(5))
     world.check()
     ((at_s, event),) = switches(world)
@@ -99,7 +99,7 @@ def test_a_prediction_error_is_repaired_within_one_and_a_half_seconds() -> None:
 def test_switches_there_and_back_lose_no_request() -> None:
     world = a_world(18, shadow_calm_ns=s(1))
     for period in range(3):
-        slow_down(world, 6 * period + 0.5, 1.4)
+        slow_down(world, 6 * period + 0.5, 1.6)
         slow_down(world, 6 * period + 2.0, 1.0)
     world.run(s(18))
     world.check()
@@ -112,7 +112,7 @@ def test_switches_there_and_back_lose_no_request() -> None:
 @pytest.mark.parametrize("victim", ["shadow", "planned"])
 def test_a_worker_that_dies_in_the_middle_of_a_switch_loses_no_request(victim: str) -> None:
     world = a_world(6)
-    slow_down(world, 1.0, 1.4)
+    slow_down(world, 1.0, 1.6)
 
     def kill(now_ns: int, _: object) -> None:
         if not any(event == "switched up" for _, event in switches(world)):

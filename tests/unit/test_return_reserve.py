@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, us
-from horologe_controller.core.requests.request import reserve_return_ns
+from horologe_controller.core.cluster.lane import MessageLatency
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,8 @@ from horologe_controller.core.requests.request import reserve_return_ns
     ],
 )
 def test_the_margin_shrinks_with_the_time_to_wait(budget_ms: float, least_ms: float, reserved_ms: float) -> None:
-    assert reserve_return_ns(ms(budget_ms), ms(least_ms), us(500), ms(1)) == ms(reserved_ms)
+    latency = MessageLatency()
+    assert latency.reserved_ns(ms(budget_ms), ms(least_ms), us(500), ms(1)) == ms(reserved_ms)
 
 
 times = st.integers(0, ms(100))
@@ -32,7 +33,7 @@ times = st.integers(0, ms(100))
 def test_a_request_that_could_be_in_time_without_a_margin_still_can(
     budget_ns: int, least_ns: int, return_ns: int, margin_ns: int
 ) -> None:
-    reserved_ns = reserve_return_ns(budget_ns, least_ns, return_ns, margin_ns)
+    reserved_ns = MessageLatency().reserved_ns(budget_ns, least_ns, return_ns, margin_ns)
     assert 0 <= reserved_ns <= min(return_ns + margin_ns, budget_ns / 4)
     if least_ns + return_ns <= budget_ns:
         assert least_ns + reserved_ns <= budget_ns

@@ -14,7 +14,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Outcome
 from horologe_controller.core.requests.awaited_models import AwaitedModels
-from horologe_controller.core.requests.request import FINISHED, UNPLACED, Request, reserve_return_ns
+from horologe_controller.core.requests.request import FINISHED, UNPLACED, Request
 from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 
 if TYPE_CHECKING:
@@ -165,12 +165,11 @@ class RequestLifecycle:
 
     def _own_budget_ns(self, now_ns: int, submit: Submit, spec: ModelSpec | None, return_ns: int) -> int:
         """Return the time until a request's execution must end. The rest of its budget is for the return."""
-        least_ns, cluster = 0, self._cluster
+        exec_ns, cluster = 0, self._cluster
         if spec is not None:
             _, exec_ns = cluster.cached_exec_ns(now_ns, submit.model, spec.batch_sizes[0])
-            least_ns = cluster.latency.dispatch_ns + exec_ns
-        budget_ns, margin_ns = submit.budget_ns, self._settings.margin_ns
-        return budget_ns - reserve_return_ns(budget_ns, least_ns, return_ns, margin_ns)
+        reserved_ns = cluster.latency.reserved_ns(submit.budget_ns, exec_ns, return_ns, self._settings.margin_ns)
+        return submit.budget_ns - reserved_ns
 
     def admit_awaited(self) -> None:
         """Admit the Submits whose model is known by now, and all once every worker has registered."""

@@ -13,12 +13,6 @@ if TYPE_CHECKING:
 
 UNPLACED, FINISHED = 0, -1
 """Values of `action_id` for a request that belongs to no action."""
-RETURN_PART = 4
-"""At most 1/4 of a budget is reserved for the return latency: one stalled result must not refuse requests that have
-enough time."""
-MARGIN_PART = 8
-"""At most 1/8 of the time that is left to wait is margin. With all of the margin, requests with short budgets are
-refused that would have been in time (docs/scheduling.md)."""
 
 
 class Request(msgspec.Struct, eq=False):
@@ -37,7 +31,7 @@ class Request(msgspec.Struct, eq=False):
     input_id: int
     arrival_ns: int
     deadline_ns: int
-    """Earlier than the client's deadline by `reserve_return_ns`."""
+    """Earlier than the client's deadline by `MessageLatency.reserved_ns`."""
     best_effort: bool
     shape_key: int = 0
     length: int = 0
@@ -73,12 +67,3 @@ class Request(msgspec.Struct, eq=False):
     def __lt__(self, other: Request) -> bool:
         """Order requests by arrival, so that they can be keys of an `IndexedHeap`."""
         return self.id < other.id
-
-
-def reserve_return_ns(budget_ns: int, least_ns: int, return_ns: int, margin_ns: int) -> int:
-    """Return the part of a budget that is kept for the return of the answer: the return latency and a margin.
-
-    `least_ns`: shortest time from the arrival to the end of an execution.
-    """
-    spare_ns = max(0, budget_ns - least_ns - return_ns)
-    return min(return_ns + min(margin_ns, spare_ns // MARGIN_PART), budget_ns // RETURN_PART)
