@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 from horologe_controller.core.cluster.lane import RecentLoad
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
+from horologe_controller.core.scheduling.batch_window import skip_risky
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper
@@ -52,9 +53,6 @@ model of 10 us that is asked 100 times a second saves 0.0005, and each of its re
 COLLISION = 4.0
 """Margin before the last start, in mean batch durations, divided by the number of shares with the model: these shares
 may run other work at that moment. Measured as `IDLE`: 0 serves up to 0.008 more, 8 up to 0.022 less."""
-RISKY = 0.5
-"""What a request of an overloaded model counts in a batch that is in time by the median of its time, and not by the
-high quantile: the least chance that it has."""
 
 
 class Horologe(SchedulingPolicy):
@@ -85,7 +83,8 @@ class Horologe(SchedulingPolicy):
             slowed = distributions.slowed(dynamic_slowness(now_ns, cluster, share, queue.spec))
             strategy, until_ns = self._dynamic_strategy(start_ns, queue, slowed), 0
         else:
-            strategy = self._static_strategy(now_ns, start_ns, queue, estimate)
+            most_rows = self._most_rows(now_ns, share, queue)
+            strategy = self._static_strategy(now_ns, start_ns, queue, estimate, most_rows)
             until_ns = 0 if strategy is None else self._wait_until_ns(now_ns, share, strategy, estimate)
         rows = 0 if until_ns <= start_ns or strategy is None else estimate.growth[strategy.size][0]
         if strategy is not None and until_ns <= start_ns and self._price.rate:
@@ -104,12 +103,14 @@ class Horologe(SchedulingPolicy):
             self._waits.hold_queue(queue, now_ns + int(self._load.batch_ns))
         return None
 
-    def _static_strategy(self, now_ns: int, start_ns: int, queue: ModelQueue, estimate: Estimate) -> Strategy | None:
-        """Return the batch with the earliest virtual start.
+    def _static_strategy(
+        self, now_ns: int, start_ns: int, queue: ModelQueue, estimate: Estimate, most_rows: int
+    ) -> Strategy | None:
+        """Return the batch of at most so many rows with the earliest virtual start.
 
         The candidates are, for each size, the requests with the earliest deadlines that are in time in it if it takes
         its median time. (The share counts as busy for longer, a high quantile. If the model is overloaded, so does the
-        batch: `_less_risky`.) A larger size serves more for its time, and may be too slow for the first ones. Sizes
+        batch: `skip_risky`.) A larger size serves more for its time, and may be too slow for the first ones. Sizes
         whose rows save no time are left out, unless requests have several rows. A batch for which larger, cheaper sizes
         have come too late goes after all others, if the queue can fill these sizes in time again: else all its batches
         are small, and the model would starve behind others (seed 4 of the tournament: 0.527 instead of 0.682).
@@ -122,14 +123,14 @@ class Horologe(SchedulingPolicy):
         missed_row_ns: list[float] = []
         best = first = None
         for size in queue.batch_sizes():
-            if size not in estimate.efficient_sizes and queue.rows == len(queue):
+            if (size > most_rows or size not in estimate.efficient_sizes) and queue.rows == len(queue):
                 continue
             _, expected_ns, likely_ns = estimate.summary(now_ns, size)
             place = queue.first_in_time(start_ns + likely_ns, size)
             if count := queue.count_filling(place, size):
                 last_ns, worth = queue[place].deadline_ns - expected_ns, float(count)
                 if last_ns < start_ns and self._is_overloaded(now_ns, queue, estimate):
-                    place, last_ns, worth = _less_risky(start_ns, queue, range(place, place + count), size, expected_ns)
+                    place, last_ns, worth = skip_risky(start_ns, queue, range(place, place + count), size, expected_ns)
                 virtual_ns = last_ns - int(advance_ns * math.log(weight * worth / expected_ns))
                 if best is None or virtual_ns < best.rank[1]:
                     shrunk = count_cheaper(missed_row_ns, seed_ns[size] / size) if missed_row_ns else 0
@@ -144,6 +145,23 @@ class Horologe(SchedulingPolicy):
             elif self._fills_in_time(queue, size, expected_ns):
                 missed_row_ns.append(seed_ns[size] / size)
         return best
+
+    def _most_rows(self, now_ns: int, share: Share, queue: ModelQueue) -> int:
+        """Return the most rows of a batch: where devices are idle anyway, it leaves some to the other idle ones.
+
+        All rows are answered sooner then, and clients of a closed loop send sooner.
+        """
+        cluster, load = self._cluster, self._load
+        if queue.rows < 2 or share.exec.pending or cluster is None or self._has_lost(now_ns, queue):
+            return queue.spec.max_batch
+        if load.utilisation(now_ns, share) > IDLE:
+            return queue.spec.max_batch
+        rows = -(-queue.rows // max(1, cluster.residency.count_idle(queue.model)))
+        return queue.spec.compiled_batch_size(min(rows, queue.spec.max_batch))
+
+    def _has_lost(self, now_ns: int, queue: ModelQueue) -> bool:
+        """Return whether a request has been lost for lack of time for as long as requests of the queue can wait."""
+        return self._lost_ns is not None and now_ns - self._lost_ns <= queue.newest_budget_ns()
 
     def _is_overloaded(self, now_ns: int, queue: ModelQueue, estimate: Estimate) -> bool:
         """Return whether more requests arrive than all shares of the model could serve in their best batches.
@@ -205,7 +223,7 @@ class Horologe(SchedulingPolicy):
         0.852 instead of 0.598).
         """
         queue, load = strategy.queue, self._load
-        if self._lost_ns is None or now_ns - self._lost_ns > queue.newest_budget_ns():
+        if not self._has_lost(now_ns, queue):
             return 0
         larger, saved_ns = estimate.growth.get(strategy.size, (0, 0.0))
         gap_ns = load.next_ns(queue.model)
@@ -279,15 +297,3 @@ class Horologe(SchedulingPolicy):
         """Discard the load of the share."""
         self._price.end_idle_time(share)
         self._load.discard_share(share)
-
-
-def _less_risky(start_ns: int, queue: ModelQueue, places: range, size: int, expected_ns: int) -> tuple[int, int, float]:
-    """Return a batch instead of the one at `places`, which is in time by the median only: place, last start, worth.
-
-    Requests that are late by the high quantile are left out as long as others fill the batch. Its worth is the number
-    of its requests, of which those that are left in count `RISKY`. It could start now at the latest.
-    """
-    sure = queue.first_in_time(start_ns + expected_ns, size)
-    place = max(places.start, min(sure, len(queue) - size))
-    risky = max(0, min(sure - place, len(places)))
-    return place, max(start_ns, queue[place].deadline_ns - expected_ns), len(places) - (1 - RISKY) * risky
