@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_controller.core import runtime_distributions
-from horologe_controller.core.scheduling import admission, batch_value, device_price, ranking
-from horologe_controller.core.scheduling.loading import demand
+from horologe_controller.core.cluster import lane
+from horologe_controller.core.scheduling import admission, batch_value, batch_window, device_price, ranking
+from horologe_controller.core.scheduling.loading import demand, relief
 from horologe_controller.schedulers import horologe
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.tournament.match import play
@@ -32,16 +33,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-OF_WAITS = "COLLISION", "LIKELY", "SILENCE", "SAVING", "SMOOTHING_GAPS", "BUSY"
-OF_TIMES = "MESSAGE_TRIPS", "MEMORY_NS", "MEMORY_BATCHES", "SMOOTHING_BATCHES"
+OF_WAITS = "COLLISION", "LIKELY", "SILENCE", "SAVING", "BUSY", "MESSAGE_TRIPS"
+OF_LOADS = "SMOOTHING_GAPS", "SMOOTHING_BATCHES", "MEMORY_NS", "MEMORY_BATCHES", "MARGIN_PART", "BURST_PARTS"
 CONSTANTS: dict[str, ModuleType] = {
-    **dict.fromkeys((*OF_WAITS, *OF_TIMES), horologe),
+    **dict.fromkeys(OF_WAITS, horologe),
+    **dict.fromkeys(OF_LOADS, lane),
     **dict.fromkeys(("PATIENCE", "MAX_CANDIDATES"), batch_value),
     **dict.fromkeys(("STEP", "WORTH", "FORGOTTEN"), device_price),
     "HOPELESS_QUANTILE": runtime_distributions,
     "RESERVED_PART": admission,
     "PAYS": ranking,
-    **dict.fromkeys(("CAPACITY_PART", "ADVANCE_NS"), demand),
+    "RISKY": batch_window,
+    **dict.fromkeys(("CAPACITY_PART", "ADVANCE_NS", "WAIT_STEP"), demand),
+    **dict.fromkeys(("CALM_PART", "SPARE_PART"), relief),
 }
 """Constant -> the module that reads it. `BUSY` scales `IDLE` too."""
 SETTINGS = ("advance",)
