@@ -245,11 +245,12 @@ class Demand:
             alone = len(shares) == 1
             parts = self._parts[model] = dict.fromkeys(shares, total_ns) if alone else _divide(total_ns, shares, loads)
             slowness, relief, now_ns = self._slowness.factors, self.relief, self._updated_ns
+            has_losses = relief.has_losses
             for share, part_ns in parts.items():
                 loads[share] = load_ns = loads[share] + part_ns
                 served_ns = part_ns * round(capacity_ns / slowness[share]) // (load_ns or 1)
                 least_ns -= served_ns
-                lost = relief.losses(now_ns, share) if relief.has_losses else 0.0
+                lost = relief.losses(now_ns, share) if has_losses else 0.0
                 relief_ns -= int(served_ns / (1.0 + lost)) if lost else served_ns
                 priority_ns -= int(served_ns / (1.0 + relief.excess(now_ns, share))) if lost else served_ns
         if least_ns <= 0:
