@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_controller.core import runtime_distributions
 from horologe_controller.core.cluster import lane
-from horologe_controller.core.scheduling import admission, batch_value, batch_window, device_price, ranking
+from horologe_controller.core.scheduling import admission, batch_value, device_price, ranking
 from horologe_controller.core.scheduling.loading import demand, relief
 from horologe_controller.schedulers import horologe
 from horologe_controller.settings import ControllerSettings
@@ -43,7 +43,6 @@ CONSTANTS: dict[str, ModuleType] = {
     "HOPELESS_QUANTILE": runtime_distributions,
     "RESERVED_PART": admission,
     "PAYS": ranking,
-    "RISKY": batch_window,
     **dict.fromkeys(("CAPACITY_PART", "ADVANCE_NS", "WAIT_STEP"), demand),
     **dict.fromkeys(("CALM_PART", "SPARE_PART"), relief),
 }

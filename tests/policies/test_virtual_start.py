@@ -54,22 +54,3 @@ def test_a_request_counts_as_in_time_by_the_median_of_recent_durations() -> None
     desk.ask(NOW, 3)
     (batch,) = desk.scheduler.plan(NOW, desk.cluster).start
     assert (batch.expected_ns, batch.latest_ns) == (ms(6), NOW + ms(1))
-
-
-def has_risky_request(others: int) -> bool:
-    """Return whether the first batch holds a request that is in time by the median, not by the high quantile."""
-    desk = Desk("horologe", [("m",)], admission=False)
-    estimate = desk.cluster.workers["w0"].shares[0].estimates["m/1"]
-    for size in (1, 2, 4, 8, 16):
-        for took_ms in (9, 9, 9, 9, 9, 9, 9, 12, 12, 12):
-            estimate.observe(NOW, size, ms(took_ms))
-    desk.ask(NOW, 10)
-    for _ in range(others):
-        desk.ask(NOW, 100)
-    return 1 in [request.id for request in desk.plan(NOW)[0][0].requests]
-
-
-def test_a_request_that_may_be_late_makes_way_for_others_if_its_model_is_overloaded() -> None:
-    assert has_risky_request(others=16)
-    assert not has_risky_request(others=150)
-    assert has_risky_request(others=0)

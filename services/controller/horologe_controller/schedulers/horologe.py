@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 from horologe_controller.core.cluster.lane import RecentLoad
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
-from horologe_controller.core.scheduling.batch_window import skip_risky
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper
@@ -109,8 +108,7 @@ class Horologe(SchedulingPolicy):
         """Return the batch of at most so many rows with the earliest virtual start.
 
         The candidates are, for each size, the requests with the earliest deadlines that are in time in it if it takes
-        its median time. (The share counts as busy for longer, a high quantile. If the model is overloaded, so does the
-        batch: `skip_risky`.) A larger size serves more for its time, and may be too slow for the first ones. Sizes
+        its median time. (The share counts as busy for longer, a high quantile.) A larger size serves more for its time, and may be too slow for the first ones. Sizes
         whose rows save no time are left out, unless requests have several rows. A batch for which larger, cheaper sizes
         have come too late goes after all others, if the queue can fill these sizes in time again: else all its batches
         are small, and the model would starve behind others (seed 4 of the tournament: 0.527 instead of 0.682).
@@ -128,13 +126,12 @@ class Horologe(SchedulingPolicy):
             _, expected_ns, likely_ns = estimate.summary(now_ns, size)
             place = queue.first_in_time(start_ns + likely_ns, size)
             if count := queue.count_filling(place, size):
-                last_ns, worth = queue[place].deadline_ns - expected_ns, float(count)
-                if last_ns < start_ns and self._is_overloaded(now_ns, queue, estimate):
-                    place, last_ns, worth = skip_risky(start_ns, queue, range(place, place + count), size, expected_ns)
-                virtual_ns = last_ns - int(advance_ns * math.log(weight * worth / expected_ns))
+                earliest = queue[place]
+                rate = weight * count / expected_ns
+                virtual_ns = earliest.deadline_ns - expected_ns - int(advance_ns * math.log(rate))
                 if best is None or virtual_ns < best.rank[1]:
                     shrunk = count_cheaper(missed_row_ns, seed_ns[size] / size) if missed_row_ns else 0
-                    rank = shrunk, virtual_ns, queue[place].id
+                    rank = shrunk, virtual_ns, earliest.id
                     latest_ns = queue[place + count - 1].deadline_ns - likely_ns
                     best = Strategy(rank, queue, size, range(place, place + count), expected_ns, latest_ns)
                 if place and first is None:
@@ -162,17 +159,6 @@ class Horologe(SchedulingPolicy):
     def _has_lost(self, now_ns: int, queue: ModelQueue) -> bool:
         """Return whether a request has been lost for lack of time for as long as requests of the queue can wait."""
         return self._lost_ns is not None and now_ns - self._lost_ns <= queue.newest_budget_ns()
-
-    def _is_overloaded(self, now_ns: int, queue: ModelQueue, estimate: Estimate) -> bool:
-        """Return whether more requests arrive than all shares of the model could serve in their best batches.
-
-        A request that is left behind for a later one then costs nothing: the arrivals alone fill the next batches.
-        """
-        budget_ns, sizes = queue.newest_budget_ns(), queue.spec.batch_sizes
-        durations_ns = [(size, estimate.predict(now_ns, size)) for size in sizes]
-        row_ns = min([took_ns / size for size, took_ns in durations_ns if took_ns <= budget_ns], default=0)
-        shares = 1 if self._cluster is None else self._cluster.residency.count_resident(queue.model)
-        return self._load.gap_ns[queue.model] * shares < row_ns and queue.rows == len(queue)
 
     def _fills_in_time(self, queue: ModelQueue, size: int, expected_ns: int) -> bool:
         """Return whether new requests could fill a batch of the size, and it could reach an idle share, in time."""

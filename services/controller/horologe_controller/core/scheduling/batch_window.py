@@ -1,4 +1,4 @@
-"""Batches that skip the heads of a queue: late ones (Nexus section 6.3, early drop), or those with little time."""
+"""Batches that skip the late heads of a queue (Nexus section 6.3, early drop)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ if TYPE_CHECKING:
 WHEN_DRY = 1
 """First place of the rank of a batch that is decided on when its share is about to run dry. Systems whose executor
 takes its next batch after the last one behave like this."""
-
-RISKY = 0.5
-"""What a request of an overloaded model counts in a batch that is in time by the median of its time, and not by the
-high quantile: the least chance that it has."""
 
 
 class BatchWindow(NamedTuple):
@@ -46,15 +42,3 @@ def target_size(queue: ModelQueue, part: float, expect_ns: Callable[[int], int])
     first, sizes = queue[0], queue.spec.batch_sizes
     limit_ns = part * (first.deadline_ns - first.arrival_ns)
     return next((size for size in reversed(sizes) if expect_ns(size) <= limit_ns), sizes[0])
-
-
-def skip_risky(start_ns: int, queue: ModelQueue, places: range, size: int, expected_ns: int) -> tuple[int, int, float]:
-    """Return a batch instead of the one at `places`, which is in time by the median only: place, last start, worth.
-
-    Requests that are late by the high quantile, `expected_ns`, are left out as long as others fill the batch. Its worth
-    is the number of its requests, of which those that are left in count `RISKY`. It could start now at the latest.
-    """
-    sure = queue.first_in_time(start_ns + expected_ns, size)
-    place = max(places.start, min(sure, len(queue) - size))
-    risky = max(0, min(sure - place, len(places)))
-    return place, max(start_ns, queue[place].deadline_ns - expected_ns), len(places) - (1 - RISKY) * risky
