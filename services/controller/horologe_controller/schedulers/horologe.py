@@ -108,10 +108,11 @@ class Horologe(SchedulingPolicy):
         """Return the batch of at most so many rows with the earliest virtual start.
 
         The candidates are, for each size, the requests with the earliest deadlines that are in time in it if it takes
-        its median time. (The share counts as busy for longer, a high quantile.) A larger size serves more for its time, and may be too slow for the first ones. Sizes
-        whose rows save no time are left out, unless requests have several rows. A batch for which larger, cheaper sizes
-        have come too late goes after all others, if the queue can fill these sizes in time again: else all its batches
-        are small, and the model would starve behind others (seed 4 of the tournament: 0.527 instead of 0.682).
+        its median time. (The share counts as busy for longer, a high quantile.) A larger size serves more requests for
+        its time, and may have to leave the first ones behind, for which only a smaller one is fast enough. Sizes whose
+        rows save no time are left out, unless requests have several rows. A batch for which larger, cheaper sizes have
+        come too late goes after all others, if the queue can fill these sizes in time again: else all its batches are
+        small, and the model would starve behind others (seed 4 of the tournament: 0.527 instead of 0.682).
 
         A worker starts the batch while the median leaves its last request in time. If the first one decided, a message
         that comes late would cost all of them their turn, and leave the share idle.
