@@ -158,7 +158,7 @@ class Horologe(SchedulingPolicy):
         return queue.spec.compiled_batch_size(min(rows, queue.spec.max_batch))
 
     def _has_lost(self, now_ns: int, queue: ModelQueue) -> bool:
-        """Return whether a request has been lost for lack of time for as long as requests of the queue can wait."""
+        """Return whether devices had no time for some request within the time that one of the queue may take."""
         return self._lost_ns is not None and now_ns - self._lost_ns <= queue.newest_budget_ns()
 
     def _fills_in_time(self, queue: ModelQueue, size: int, expected_ns: int) -> bool:
@@ -205,9 +205,8 @@ class Horologe(SchedulingPolicy):
         """Return until when the batch should wait for the next larger size; 0 if it should not wait.
 
         The wait grows with the utilisation of the share: where there is time to spare, small batches cost nothing.
-        There is none if no request has been lost for as long as the queue's requests can wait: time saved would serve
-        nobody. Clients that wait for answers would send less, and leave the share idle (seed 259 of the tournament:
-        0.852 instead of 0.598).
+        There is none unless a request has been lost lately (`_has_lost`): time saved would serve nobody. Clients that
+        wait for answers would send less, and leave the share idle (seed 259 of the tournament: 0.852 instead of 0.598).
         """
         queue, load = strategy.queue, self._load
         if not self._has_lost(now_ns, queue):

@@ -29,13 +29,10 @@ class Eviction:
     It is back after a batch of the model and a LOAD, but not sooner than models have got their LOADs lately.
     """
 
-    def __init__(
-        self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand, wait_ns: int, enabled: bool
-    ) -> None:
-        """`wait_ns`: how long a LOAD waits behind others, and then its EXEC. Not `enabled`: nothing is kept."""
+    def __init__(self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand, wait_ns: int) -> None:
+        """`wait_ns`: how long a LOAD waits behind others, and then its EXEC."""
         self._now_ns, self._share, self._model = now_ns, share, model
         self._cluster, self._demand, self._wait_ns = cluster, demand, wait_ns
-        self._enabled = enabled
         self._is_more = model in cluster.residency.shares_of
         self._values: tuple[float, float, float] | None = None
         """Worth of the queued requests; idle part of the share; time in ns until the other model can be loaded."""
@@ -45,7 +42,7 @@ class Eviction:
     def keeps(self, held: str) -> bool:
         """Return whether the share has to keep a model."""
         cluster, relief = self._cluster, self._demand.relief
-        if not self._enabled or len(cluster.residency.shares_of[held]) > 1 or held not in cluster.specs:
+        if len(cluster.residency.shares_of[held]) > 1 or held not in cluster.specs:
             return False
         more = relief.asked(self._now_ns, held) - relief.asked(self._now_ns, self._model)
         kept = more >= 0 and (self._is_more or self._costs_more(held, more))

@@ -121,10 +121,10 @@ class Placement:
                 if now_ns < self._relief_ns:
                     continue
                 has_failed = True
-            if (used := self._models_in_use(now_ns, share, model, cluster, demand)) is None:
+            used = self._models_not_spare(now_ns, share, model, cluster, demand.relief) if is_relief else {}
+            if used is None:
                 continue
-            keeps_copies = self._keeps_only_copies and not is_relief
-            eviction = Eviction(now_ns, share, model, cluster, demand, self._wait_ns, keeps_copies)
+            eviction = self._guard(now_ns, share, model, cluster, demand)
             victims = _choose_victims(share, pages, demand, starting | used, eviction)
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
@@ -136,7 +136,7 @@ class Placement:
                 return
             if not is_relief:
                 self._full[share] = pages
-                if eviction.has_kept:
+                if eviction is not None and eviction.has_kept:
                     self._refill_ns = min(self._refill_ns, now_ns + RELIEF_PAUSE_NS)
         if has_failed:
             self._relief_ns = now_ns + RELIEF_PAUSE_NS
@@ -149,13 +149,11 @@ class Placement:
             self._full.clear()
             self._refill_ns = NEVER_NS
 
-    def _models_in_use(
-        self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand
-    ) -> dict[tuple[Share, str], bool] | None:
-        """Return what the share cannot do without to load the model; None if it is not to load it."""
-        if model in demand.relieving:
-            return self._models_not_spare(now_ns, share, model, cluster, demand.relief)
-        return {}
+    def _guard(self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand) -> Eviction | None:
+        """Return what keeps only copies from a LOAD for demand; None if nothing does."""
+        if not self._keeps_only_copies or model in demand.relieving:
+            return None
+        return Eviction(now_ns, share, model, cluster, demand, self._wait_ns)
 
     def _models_not_spare(
         self, now_ns: int, share: Share, model: str, cluster: Cluster, relief: Relief
