@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from builders import a_spec
 from desk import NOW, Desk
-from horologe_common.clock import ms, us
+from horologe_common.clock import ms, s, us
 from horologe_controller.core.cluster.estimates import Estimate
-from horologe_controller.core.cluster.lane import RecentLoad
+from horologe_controller.core.cluster.lane import FIRST_GAP_NS, MOST_MODELS, RecentLoad
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.schedulers.horologe import Horologe
@@ -56,14 +56,14 @@ def test_a_batch_waits_only_if_a_request_was_lost_lately() -> None:
 
 def test_clients_that_wait_for_answers_are_not_expected_to_send_meanwhile() -> None:
     load, queue = RecentLoad(), ModelQueue(a_spec("m"))
-    load.gap_ns["m/1"] = ms(4)
     desk = Desk("horologe", [("m",)])
     for sent in range(50):
         now_ns = NOW + ms(4) * sent
-        queue.insert([desk.ask(now_ns, 200)])
+        load.record_arrivals(requests := [desk.ask(now_ns, 200)])
+        queue.insert(requests)
         load.record_wait(now_ns + ms(3), Strategy((0, 0, 0), queue, 1, range(1), ms(1)))
         queue.pop_batch(range(1))
-    assert load.next_ns("m/1") > ms(40)
+    assert load.arrivals("m/1").next_ns() > ms(40)
 
 
 def test_requests_of_a_burst_come_at_once() -> None:
@@ -73,5 +73,17 @@ def test_requests_of_a_burst_come_at_once() -> None:
         for number in range(16 * 100):
             begin_ms = 24 * (number // 16)
             load.record_arrivals([desk.ask(NOW + ms(begin_ms + apart_ms * (number % 16)), 200, model=model)])
-        assert ms(12) < load.fill_ns(f"{model}/1", 32) - load.fill_ns(f"{model}/1", 16) < ms(28)
-        assert (load.fill_ns(f"{model}/1", 16) > ms(20)) is (model == "even")
+        fill_ns = load.arrivals(f"{model}/1").fill_ns
+        assert ms(12) < fill_ns(32) - fill_ns(16) < ms(28)
+        assert (fill_ns(16) > ms(20)) is (model == "even")
+
+
+def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
+    """As with operators that deploy versions for years: at most twice as many models are kept as are in use."""
+    load, desk = RecentLoad(), Desk("horologe", [("m",)])
+    for version in range(2000):
+        request = desk.ask(NOW + s(1) * version, 200)
+        request.model = f"m/{version}"
+        load.record_arrivals([request])
+    assert load.arrivals("m/1").gap_ns == FIRST_GAP_NS
+    assert len(load._models) <= MOST_MODELS

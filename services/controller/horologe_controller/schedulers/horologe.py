@@ -163,7 +163,7 @@ class Horologe(SchedulingPolicy):
 
     def _fills_in_time(self, queue: ModelQueue, size: int, expected_ns: int) -> bool:
         """Return whether new requests could fill a batch of the size, and it could reach an idle share, in time."""
-        fills_ns = self._load.fill_ns(queue.model, size * len(queue) / queue.rows)
+        fills_ns = self._load.arrivals(queue.model).fill_ns(size * len(queue) / queue.rows)
         dispatch_ns = 0 if self._cluster is None else self._cluster.latency.dispatch_ns
         return fills_ns + dispatch_ns + expected_ns <= queue.newest_budget_ns()
 
@@ -212,7 +212,7 @@ class Horologe(SchedulingPolicy):
         if not self._has_lost(now_ns, queue):
             return 0
         larger, saved_ns = estimate.growth.get(strategy.size, (0, 0.0))
-        gap_ns = load.next_ns(queue.model)
+        gap_ns = load.arrivals(queue.model).next_ns()
         if not larger or larger > queue.spec.max_batch or saved_ns < SAVING * gap_ns:
             return 0
         first, arrivals_ns = queue[strategy.places[0]], int((larger - len(strategy.places)) * gap_ns)
@@ -238,7 +238,7 @@ class Horologe(SchedulingPolicy):
     def go_ahead_until_ns(self, ahead: LookAhead, strategy: Strategy) -> int:
         """Return less for a batch that is likely to grow while Results wait in busy processes (docs/scheduling.md)."""
         until_ns, waits_ns = super().go_ahead_until_ns(ahead, strategy), ahead.return_until_ns - ahead.network_until_ns
-        grows = until_ns == ahead.return_until_ns and self._load.gap_ns[strategy.queue.model] < waits_ns
+        grows = until_ns == ahead.return_until_ns and self._load.arrivals(strategy.queue.model).gap_ns < waits_ns
         return ahead.network_until_ns if grows else until_ns
 
     def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:

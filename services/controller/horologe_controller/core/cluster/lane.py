@@ -26,8 +26,8 @@ RETURN_PART = 4
 """At most 1/4 of a budget is reserved for the return latency: one stalled result must not refuse requests that have
 enough time."""
 MARGIN_PART = 8
-"""At most 1/8 of the time that a request could wait is margin. With all of the margin, requests with short budgets are
-refused that would have been in time: 0.004 of all requests in 120 workloads of the tournament."""
+"""At most 1/8 of the time that a request could wait is margin. With all of it, requests with short budgets are refused
+that would be in time: 0.004 of all requests in 120 workloads."""
 OVERRUN_LIMIT_NS = us(500)
 """Most that a batch leaves for EXECs ahead of it to end later than predicted."""
 
@@ -42,6 +42,8 @@ BURST_PARTS = 8
 Poisson process does. With a twentieth, `fig5` at 25 ms serves up to 0.010 less."""
 FIRST_GAP_NS = s(1)
 """Assumed time before the first request of a model."""
+MOST_MODELS, FORGOTTEN_NS = 256, s(60)
+"""Models that are kept without a look at their age, and the time without requests after which one is forgotten."""
 
 
 class Action(msgspec.Struct):
@@ -199,66 +201,87 @@ class Lane:
         return now_ns > self.due_ns + grace_ns
 
 
+class ModelArrivals:
+    """Inter-arrival times of a model's requests, as exponential averages."""
+
+    __slots__ = ("_burst", "_came", "_mean_burst", "_waited_ns", "gap_ns", "last_ns")
+
+    def __init__(self, last_ns: int) -> None:
+        self.gap_ns, self.last_ns = float(FIRST_GAP_NS), last_ns
+        """Mean inter-arrival time, last arrival."""
+        self._burst, self._mean_burst = 0, 1.0
+        """Requests in the present burst, mean number in earlier ones."""
+        self._waited_ns, self._came = 0.0, 0.0
+        """Time that the first requests of recent batches were queued, requests that arrived meanwhile."""
+
+    def record(self, arrival_ns: int) -> None:
+        """Count a request."""
+        gap_ns, self.last_ns = arrival_ns - self.last_ns, arrival_ns
+        if BURST_PARTS * gap_ns < self.gap_ns:
+            self._burst += 1
+        else:
+            burst, self._burst = self._burst, 1
+            self._mean_burst += (burst - self._mean_burst) * min(1.0, burst / SMOOTHING_GAPS)
+        self.gap_ns += (gap_ns - self.gap_ns) / SMOOTHING_GAPS
+
+    def record_batch(self, waited_ns: int, count: int) -> None:
+        """Count a batch of so many requests, of which the first was queued for `waited_ns`."""
+        kept = 1 - 1 / SMOOTHING_GAPS
+        self._waited_ns = kept * self._waited_ns + max(0, waited_ns)
+        self._came = kept * self._came + count - 1
+
+    def fill_ns(self, requests: float) -> float:
+        """Return the expected time until so many requests have arrived, of which the first come in a burst.
+
+        Clients of a closed loop whose requests were in one batch, or were refused at once, send the next ones at once.
+        """
+        return self.gap_ns * max(0.0, requests + 1 - self._mean_burst)
+
+    def next_ns(self) -> float:
+        """Return the expected time until the next request while others are queued.
+
+        In closed loops it is longer than the mean inter-arrival time: clients that wait for answers send nothing.
+        """
+        return max(self.gap_ns, (self._waited_ns + self.gap_ns) / (self._came + 1))
+
+
 class RecentLoad:
-    """Utilisation of shares, inter-arrival times of models and the mean batch duration, as exponential averages."""
+    """Utilisation of shares, arrivals of models and the mean batch duration."""
 
     def __init__(self) -> None:
         self.batch_ns = float(ms(8))
         """Mean duration of a batch."""
         self._memory_ns = float(MEMORY_NS)
         """Time constant of the utilisation."""
-        self.gap_ns: dict[str, float] = {}
-        """Model -> mean inter-arrival time."""
-        self._last_ns: dict[str, int] = {}
-        """Model -> last arrival."""
-        self._queued: dict[str, tuple[float, float]] = {}
-        """Model -> (time that the first requests of recent batches were queued, requests that arrived meanwhile)."""
-        self._bursts: dict[str, tuple[int, float]] = {}
-        """Model -> (requests in the present burst, mean number in earlier ones)."""
+        self._models: dict[str, ModelArrivals] = {}
+        self._most_models = MOST_MODELS
         self._work: dict[Share, tuple[int, float]] = {}
         """Share -> (start of the last batch, decayed sum of batch durations at that time)."""
 
     def record_arrivals(self, requests: Sequence[Request]) -> None:
         """Count requests of one model, except those that were queued before."""
-        model = requests[0].model
-        gap_ns = self.gap_ns.get(model, float(FIRST_GAP_NS))
-        last_ns = self._last_ns.get(model, requests[0].arrival_ns - FIRST_GAP_NS)
-        count, mean = self._bursts.get(model, (0, 1.0))
+        if (arrivals := self._models.get(requests[0].model)) is None:
+            arrivals = self._add_model(requests[0].model, requests[0].arrival_ns)
         for request in requests:
             if not request.admitted:
-                at_ns = request.arrival_ns
-                if BURST_PARTS * (at_ns - last_ns) < gap_ns:
-                    count += 1
-                else:
-                    mean += (count - mean) * min(1.0, count / SMOOTHING_GAPS)
-                    count = 1
-                gap_ns += (at_ns - last_ns - gap_ns) / SMOOTHING_GAPS
-                last_ns = at_ns
-        self.gap_ns[model], self._last_ns[model], self._bursts[model] = gap_ns, last_ns, (count, mean)
+                arrivals.record(request.arrival_ns)
+
+    def _add_model(self, model: str, now_ns: int) -> ModelArrivals:
+        """Add a model, and drop those that have had no request for long if there are many."""
+        if len(self._models) >= self._most_models:
+            self._models = {name: kept for name, kept in self._models.items() if kept.last_ns > now_ns - FORGOTTEN_NS}
+            self._most_models = max(MOST_MODELS, 2 * len(self._models))
+        arrivals = self._models[model] = ModelArrivals(now_ns - FIRST_GAP_NS)
+        return arrivals
 
     def record_wait(self, now_ns: int, strategy: Strategy) -> None:
         """Count the requests of a batch that have arrived while the first one of it was queued."""
         queue, places = strategy.queue, strategy.places
-        waited_ns, came = self._queued.get(queue.model, (0.0, 0.0))
-        kept = 1 - 1 / SMOOTHING_GAPS
-        waited_ns = kept * waited_ns + max(0, now_ns - queue[places[0]].arrival_ns)
-        self._queued[queue.model] = waited_ns, kept * came + len(places) - 1
+        self.arrivals(queue.model).record_batch(now_ns - queue[places[0]].arrival_ns, len(places))
 
-    def fill_ns(self, model: str, requests: float) -> float:
-        """Return the expected time until so many requests have arrived, of which the first come in a burst.
-
-        Clients of a closed loop whose requests were in one batch, or were refused at once, send the next ones at once.
-        """
-        return self.gap_ns[model] * max(0.0, requests + 1 - self._bursts.get(model, (0, 1.0))[1])
-
-    def next_ns(self, model: str) -> float:
-        """Return the expected time until the next request for a model while others are queued.
-
-        In closed loops it is longer than the mean inter-arrival time: clients that wait for answers send nothing.
-        """
-        waited_ns, came = self._queued.get(model, (0.0, 0.0))
-        gap_ns = self.gap_ns[model]
-        return max(gap_ns, (waited_ns + gap_ns) / (came + 1))
+    def arrivals(self, model: str) -> ModelArrivals:
+        """Return the arrivals of a model. It may be forgotten while best-effort requests for it are queued."""
+        return self._models.get(model) or ModelArrivals(0)
 
     def record_batch(self, start_ns: int, share: Share, expected_ns: int) -> None:
         self.batch_ns += (expected_ns - self.batch_ns) / SMOOTHING_BATCHES
