@@ -43,9 +43,11 @@ def sample(profiler: Profiler, now_ns: int = 0, rows: int = 1, length: int = 0, 
     profiler.check()
 
 
-def finish_run(profiler: Profiler, submit: Submit, now_ns: int, took_ns: int, status: int = Status.OK) -> None:
+def finish_run(
+    profiler: Profiler, submit: Submit, now_ns: int, took_ns: int, status: int = Status.OK, slowness: float = 1.0
+) -> None:
     rows = (RowStatus(submit.id, submit.rows, int(status)),)
-    outputs = Outputs(1, rows, (), submit.model, submit.rows, now_ns - took_ns, now_ns)
+    outputs = Outputs(1, rows, (), submit.model, submit.rows, now_ns - took_ns, now_ns, slowness=slowness)
     profiler.handle(now_ns, WORKER, outputs, ())
     profiler.tick(now_ns)
     profiler.check()

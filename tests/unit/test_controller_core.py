@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import a_report, a_spec, sent
-from controller_builders import FRONTEND, PROMPT_SCHEDULERS, SELECTOR, WORKER, a_controller, finish, submit
+from controller_builders import FRONTEND, PROMPT_SCHEDULERS, SELECTOR, WORKER, a_controller, finish, join, submit
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.distribution import Distribution
@@ -130,6 +130,23 @@ def test_a_share_does_not_wait_for_the_inputs_of_a_solo_request() -> None:
     controller.tick(0)
     (infer,) = sent(controller, Infer, WORKER)
     assert infer.latest_ns <= ms(101)
+
+
+def test_a_run_of_the_profiler_says_how_slow_its_device_is() -> None:
+    """By the profiles, as a multiple of the fastest one: the distributions that come of it hold for any device."""
+    controller, slow_worker = a_controller(), "worker/1#1"
+    join(controller, slow_worker, [a_report(exec_ms=5)])
+    for load in sent(controller, Load, slow_worker):
+        controller.handle(0, slow_worker, Result(load.action_id, Status.OK, 0, ms(5)), ())
+    for solo in (True, False):
+        for number in (1, 2):
+            message = Submit(number, "sum/1", s(10), 1, "profiler/0#1", number, best_effort=True, solo=solo)
+            controller.handle(0, SELECTOR, message, ())
+            controller.tick(0)
+        infers = [infer for worker in (WORKER, slow_worker) for infer in sent(controller, Infer, worker)]
+        assert [infer.slowness for infer in infers] == ([1.0, 2.5] if solo else [1.0, 1.0])
+        for infer, worker in zip(infers, (WORKER, slow_worker), strict=True):
+            controller.handle(0, worker, Result(infer.action_id, Status.OK, 0, 1), ())
 
 
 def test_solo_requests_have_a_batch_each(scheduler: str) -> None:

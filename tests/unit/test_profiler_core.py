@@ -69,6 +69,18 @@ def test_what_was_learned_is_told_the_controller_and_kept() -> None:
     assert profiler.wakeup_ns() is None
 
 
+def test_times_on_a_slow_device_count_as_on_the_fastest_one() -> None:
+    profiler, now_ns = a_profiler(), 0
+    for took_ms, slowness in ((2, 1.0), (6, 3.0)) * 3:
+        sample(profiler, now_ns)
+        (submit,) = sent(profiler, Submit)
+        finish_run(profiler, submit, now_ns + ms(took_ms), ms(took_ms), slowness=slowness)
+        now_ns += ms(2 * took_ms)
+    profiler.tick(now_ns + s(3))
+    (part,) = sent(profiler, Distributions)[-1].histograms
+    assert (part.edges_ns, part.counts) == ((ms(2), ms(2) + 1), (6,))
+
+
 def test_it_is_told_seldom_and_only_when_changed() -> None:
     profiler = a_profiler(publish_interval_ns=s(5))
     published_distributions(profiler, ms(1), 20)

@@ -86,7 +86,11 @@ def build_workload(traits: Traits, requests: int) -> Workload:
     else:
         chunk = _draw_chunk(traits, models, slos_ns, rate, seconds, arrival_rng)
     keys = [model.sim.report.spec.key for model in models]
-    known = {key: model.distributions for key, model in zip(keys, models, strict=True) if model.distributions}
+    known = {
+        key: model.distributions.scaled(min(factors))
+        for key, model in zip(keys, models, strict=True)
+        if model.distributions
+    }
     sims = [model.sim for model in models]
     duration_ns = s(seconds)
     faults = _place_faults(traits, len(factors), duration_ns)

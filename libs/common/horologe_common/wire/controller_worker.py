@@ -36,6 +36,8 @@ class Infer(Message, frozen=True, tag=50):
     earliest_ns: int
     latest_ns: int
     expected_ns: int
+    slowness: float = 1.0
+    """Time of the model on this share, as a multiple of that on the fastest one. Only known for a run of a profiler."""
 
 
 class Load(Message, frozen=True, tag=51):

@@ -53,6 +53,8 @@ class Outputs(Message, frozen=True, tag=42):
     end_ns: int = 0
     content_hash: str = ""
     """Content of the model that ran. Empty: not known."""
+    slowness: float = 1.0
+    """That of the INFER (`Infer.slowness`)."""
 
 
 class Sample(Message, frozen=True, tag=60):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,22 +112,16 @@ class RuntimeDistributions:
             return self
         slowed = self._slowed.get(step)
         if slowed is None:
-            slowed = self._slowed[step] = self._scaled(SLOW_STEP**step)
+            slowed = self._slowed[step] = self.scaled(SLOW_STEP**step)
         return slowed
 
-    def _scaled(self, factor: float) -> RuntimeDistributions:
-        """Return these distributions with all times multiplied by the factor. Kinds and their `parts` are shared."""
-        scaled = copy(self)
-        scaled.base_ns = int(self.base_ns * factor)
-        scaled.row_mean_ns = [factor * row_ns for row_ns in self.row_mean_ns]
-        scaled.least_ns = [int(factor * least_ns) for least_ns in self.least_ns]
-        scaled.most_ns = [factor * most_ns for most_ns in self.most_ns]
-        scaled.mean_ns = factor * self.mean_ns
-        scaled.grid_ns = factor * self.grid_ns
-        scaled._grid = scaled.grid_ns.tolist()
-        scaled._rows = [row.affine(0, factor) for row in self._rows]
-        scaled._needed_ns, scaled._most_per_ns, scaled._longest_rows, scaled._slowed = {}, {}, {}, {}
-        return scaled
+    def scaled(self, factor: float) -> RuntimeDistributions:
+        """Return these distributions with all times multiplied by the factor."""
+        parts = [
+            SoloDistribution(part.application, part.length, part.solo.affine(0, factor), part.samples)
+            for part in self.parts
+        ]
+        return RuntimeDistributions(int(factor * self.base_ns), parts, self._batch_scales)
 
     def batch_moments(self, requests: Sequence[Request], size: int) -> tuple[float, float]:
         """Return the mean duration of a batch of these requests, and its standard deviation as a part of the mean.

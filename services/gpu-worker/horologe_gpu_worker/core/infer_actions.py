@@ -238,6 +238,7 @@ def batch_outputs(
             begin_ns,
             end_ns,
             content_hash,
+            action.infer.slowness,
         )
         outs.append(Out(submitter, message, [buffer for _, buffer in selected]))
     return outs

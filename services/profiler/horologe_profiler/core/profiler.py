@@ -185,7 +185,7 @@ class Profiler:
         return task.round > 0 or self._needs_run(now_ns, task.key, window)
 
     def _on_outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
-        """Record the execution time of a run: `end_ns` - `begin_ns`, because a solo action has no other rows."""
+        """Record the execution time of a run, on the fastest device: `end_ns` - `begin_ns`, as no other rows ran."""
         for item in message.items:
             if (task := self._runs.get(item.id)) is None:
                 continue
@@ -193,7 +193,7 @@ class Profiler:
             self._runs.charge_device_time(now_ns, took_ns, self._is_first(task.key.model))
             solo = item.status == Status.OK and len(message.items) == 1 and took_ns > 0
             if solo and self._is_served_content(task.key.model, message.content_hash):
-                self._record_run(now_ns, task, message.batch_size, took_ns)
+                self._record_run(now_ns, task, message.batch_size, max(1, int(took_ns / message.slowness)))
             self._finish_run(now_ns, task, Status(item.status).name)
 
     def _is_served_content(self, model: str, content_hash: str) -> bool:

@@ -1,4 +1,4 @@
-"""Times of dynamic models on a share, as a multiple of their distributions, which are those of some device."""
+"""Times of dynamic models on a share, as a multiple of their distributions, which are those of the fastest share."""
 
 from __future__ import annotations
 
