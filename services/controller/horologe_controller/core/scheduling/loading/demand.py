@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
-from horologe_controller.core.scheduling.loading.relief import Relief
+from horologe_controller.core.scheduling.loading.relief import Relief, excess_losses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -232,27 +232,28 @@ class Demand:
         for share, part_ns in self._parts.pop(model, NO_DEMAND).items():
             loads[share] -= part_ns
         total_ns = self._total.get(model, 0)
-        if self._relieves_shares:
-            self._record_wait(model, bool(total_ns) and model not in residency.shares_of)
+        shares = residency.shares_of.get(model)
+        if self._relieves_shares and (not shares or model in self._missing_ns):
+            self._record_wait(model, bool(total_ns) and not shares)
         if not total_ns:
             self._priority.pop(model, None)
             self._positive.remove(model)
-            self._relieved.update(dict.fromkeys(residency.shares_of.get(model, ()), True))
+            self._relieved.update(dict.fromkeys(shares or (), True))
             return
         priority_ns = relief_ns = least_ns = total_ns
-        if shares := residency.shares_of.get(model):
+        if shares:
             capacity_ns = round(CAPACITY_PART * self._budget_ns[model])
             alone = len(shares) == 1
             parts = self._parts[model] = dict.fromkeys(shares, total_ns) if alone else _divide(total_ns, shares, loads)
             slowness, relief, now_ns = self._slowness.factors, self.relief, self._updated_ns
-            has_losses = relief.has_losses
+            total_lost = relief.total_losses(now_ns)
             for share, part_ns in parts.items():
                 loads[share] = load_ns = loads[share] + part_ns
                 served_ns = part_ns * round(capacity_ns / slowness[share]) // (load_ns or 1)
                 least_ns -= served_ns
-                lost = relief.losses(now_ns, share) if has_losses else 0.0
+                lost = relief.losses(now_ns, share) if total_lost else 0.0
                 relief_ns -= int(served_ns / (1.0 + lost)) if lost else served_ns
-                priority_ns -= int(served_ns / (1.0 + relief.excess(now_ns, share))) if lost else served_ns
+                priority_ns -= int(served_ns / (1.0 + excess_losses(lost, total_lost))) if lost else served_ns
         if least_ns <= 0:
             priority_ns = least_ns
             if relief_ns > 0:

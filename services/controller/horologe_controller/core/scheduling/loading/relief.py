@@ -36,6 +36,11 @@ MOST_SUMS, FORGOTTEN_NS = 256, 20 * MEMORY_NS
 """Sums that are kept without a look at their age, and the age from which they are dropped: e^-20 is left of them."""
 
 
+def excess_losses(own: float, total: float) -> float:
+    """Return the losses of a share, divided by the square of one more than those of all others."""
+    return own / (1.0 + max(0.0, total - own)) ** 2
+
+
 class RecentSums(Generic[Key]):
     """Exponentially decaying sums, by key."""
 
@@ -125,19 +130,13 @@ class Relief:
             self._losses.add(now_ns, share)
             self._losses.add(now_ns, None)
 
-    @property
-    def has_losses(self) -> bool:
-        """True if any share has lost a request."""
-        return bool(self._losses)
+    def total_losses(self, now_ns: int) -> float:
+        """Return the sum of the recent losses of all shares."""
+        return self._losses.at(now_ns, None)
 
     def losses(self, now_ns: int, share: Share) -> float:
         """Return the recent losses of a share."""
         return self._losses.at(now_ns, share)
-
-    def excess(self, now_ns: int, share: Share) -> float:
-        """Return the losses of a share, divided by the square of one more than those of all others."""
-        own = self._losses.at(now_ns, share)
-        return own / (1.0 + max(0.0, self._losses.at(now_ns, None) - own)) ** 2
 
     def record_batch(self, start_ns: int, share: Share, model: str, expected_ns: float) -> None:
         """Count a batch of requests with deadlines."""
