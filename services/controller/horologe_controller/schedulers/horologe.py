@@ -131,7 +131,9 @@ class Horologe(SchedulingPolicy):
             place = queue.first_in_time(start_ns + likely_ns, size)
             if count := queue.count_filling(place, size):
                 earliest = queue[place]
-                rate = weight * expected_in_time(queue, place, count, start_ns + expected_ns) / expected_ns
+                is_sure = earliest.deadline_ns >= start_ns + expected_ns
+                in_time = count if is_sure else expected_in_time(queue, place, count, start_ns + expected_ns)
+                rate = weight * in_time / expected_ns
                 virtual_ns = earliest.deadline_ns - expected_ns - int(advance_ns * math.log(rate))
                 if best is None or virtual_ns < best.rank[1]:
                     shrunk = count_cheaper(missed_row_ns, seed_ns[size] / size) if missed_row_ns else 0
@@ -293,7 +295,5 @@ def expected_in_time(queue: ModelQueue, place: int, count: int, end_ns: int) -> 
 
     `end_ns`: when their batch ends by the high quantile of its time.
     """
-    if queue[place].deadline_ns >= end_ns:
-        return count
     sure = queue.first_in_time(end_ns, queue.spec.max_batch)
     return count - (1.0 - RISKY) * min(count, sure - place)
