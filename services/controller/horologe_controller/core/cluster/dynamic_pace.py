@@ -65,7 +65,7 @@ def expected_pace(now_ns: int, cluster: Cluster, share: Share, spec: ModelSpec) 
     """
     size, model = spec.batch_sizes[0], spec.key
     seed_ns = profiled_ns(share.estimates[model].seed_ns, size)
-    return share.slowness(now_ns) * seed_ns / cluster.profiled_ns(model, size)
+    return share.slowness(now_ns) * max(1, seed_ns) / max(1, cluster.profiled_ns(model, size))
 
 
 def dynamic_slowness(now_ns: int, cluster: Cluster, share: Share, spec: ModelSpec) -> float:
