@@ -37,7 +37,7 @@ class Infer(Message, frozen=True, tag=50):
     latest_ns: int
     expected_ns: int
     slowness: float = 1.0
-    """Time of the model on this share, as a multiple of that on the fastest one. Only known for a run of a profiler."""
+    """Profile of the model on this share over the shortest one of all shares. Only known for a run of a profiler."""
 
 
 class Load(Message, frozen=True, tag=51):

@@ -8,7 +8,7 @@ from horologe_common.core.instruments import ModelCounters
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Infer, Load, Row, Unload
-from horologe_controller.core.cluster.dynamic_pace import expected_pace
+from horologe_controller.core.cluster.dynamic_pace import profiled_slowness
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import Action
 from horologe_controller.core.scheduling.scheduler import Reason
@@ -132,19 +132,19 @@ class Actions:
         offset_ns = self._cluster.workers[share.worker].offset_ns()
         infer = Infer(
             action.id, share.number, batch.model, batch.batch_size, tuple(rows), tuple(parties), now_ns + offset_ns,
-            batch.latest_ns + offset_ns, batch.expected_ns, self._slowness(now_ns, batch),
+            batch.latest_ns + offset_ns, batch.expected_ns, self._slowness(batch),
         )  # fmt: skip
         outs = [Out(share.worker, infer)]
         for address, input_ids in inputs.items():
             outs.append(Out(address, Dispatch(action.id, share.worker, tuple(input_ids))))
         return outs
 
-    def _slowness(self, now_ns: int, batch: Batch) -> float:
+    def _slowness(self, batch: Batch) -> float:
         """Return `Infer.slowness`: distributions, which the profiler makes of such runs, are of the fastest share."""
         share = batch.share
         if not batch.requests[0].solo or batch.model not in share.estimates:
             return 1.0
-        return expected_pace(now_ns, self._cluster, share, batch.requests[0].spec)
+        return profiled_slowness(self._cluster, share, batch.requests[0].spec)
 
     def load_model(self, now_ns: int, share: Share, model: str) -> Out:
         """Return a LOAD, and reserve the model's pages."""

@@ -58,14 +58,19 @@ class DynamicPace:
         return self._sum / self._weight if now_ns <= self._until_ns else 1.0
 
 
+def profiled_slowness(cluster: Cluster, share: Share, spec: ModelSpec) -> float:
+    """Return the profile of a model on the share as a multiple of the shortest one of all shares."""
+    size, model = spec.batch_sizes[0], spec.key
+    seed_ns = profiled_ns(share.estimates[model].seed_ns, size)
+    return max(1, seed_ns) / max(1, cluster.profiled_ns(model, size))
+
+
 def expected_pace(now_ns: int, cluster: Cluster, share: Share, spec: ModelSpec) -> float:
     """Return the expected times of a dynamic model on the share as a multiple of its distributions.
 
     That is its profile over the shortest one of all shares, times the pace of static models.
     """
-    size, model = spec.batch_sizes[0], spec.key
-    seed_ns = profiled_ns(share.estimates[model].seed_ns, size)
-    return share.slowness(now_ns) * max(1, seed_ns) / max(1, cluster.profiled_ns(model, size))
+    return share.slowness(now_ns) * profiled_slowness(cluster, share, spec)
 
 
 def dynamic_slowness(now_ns: int, cluster: Cluster, share: Share, spec: ModelSpec) -> float:
