@@ -15,9 +15,9 @@ from horologe_controller.core.cluster.lane import RecentLoad
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
-from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper
+from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper, expected_in_time
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
-from horologe_controller.core.scheduling.served_parts import ServedParts
+from horologe_controller.core.scheduling.served_parts import ServedPart, ServedParts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,12 +46,11 @@ SILENCE = 3
 Measured as `IDLE`: 1 serves up to 0.005 less, 10 is the same within 0.001."""
 MESSAGE_TRIPS = 3
 """Decision lead, in return latencies: a message to the worker, one back, and a turn of the controller. Not tuned."""
-RISKY = 0.7
-"""Chance of a request that is in time by the median of its batch's time, but not by the 0.9 quantile: between 0.5 and
-0.9. With 1, seeds 1 to 120 of the tournament serve 0.0007 less, with 0.5 0.0002 less."""
 SAVING = 0.01
 """Least part of a share's time that larger batches of a model must save, else its batches do not wait. Not tuned: a
 model of 10 us that is asked 100 times a second saves 0.0005, and each of its requests would wait for milliseconds."""
+MOST_LOST = 8.0
+"""Most that losses multiply the advance by: with 0.65 of all requests lost, or more. Not tuned."""
 COLLISION = 4.0
 """Margin before the last start, in mean batch durations, divided by the number of shares with the model: these shares
 may run other work at that moment. Measured as `IDLE`: 0 serves up to 0.008 more, 8 up to 0.022 less."""
@@ -72,6 +71,7 @@ class Horologe(SchedulingPolicy):
         self._served = ServedParts() if settings.fairness == "fair" else None
         self._lost_ns: int | None = None
         """When a request was last refused because devices had no time for it."""
+        self._part = ServedPart()
         self._advance_ns = self._load.batch_ns
         """`settings.advance` times this, a batch goes earlier if it serves e times as many requests for its time."""
 
@@ -267,33 +267,26 @@ class Horologe(SchedulingPolicy):
     def on_request_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Record the loss, and raise the price of device time."""
         self._lost_ns = now_ns
+        self._part.record_loss()
         self._price.record_late(now_ns, request, cluster, self._weight(request.model))
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
-        """Record the batch. Update the advance, and so all ranks, if it is off the mean batch by a factor of two."""
+        """Record the batch. Update the advance, and so all ranks, if it is off by a factor of two."""
         if self._price.rate:
             self._price.end_idle_time(share)
         if not strategy.queue.best_effort:
             self._load.record_batch(start_ns, share, strategy.expected_ns)
             self._load.record_wait(self._now_ns, strategy)
+            self._part.record_batch(len(strategy.places))
             if self._served is not None:
                 self._served.record_batch(strategy.queue.model, len(strategy.places))
-        mean_ns = self._load.batch_ns
-        if self._advance_ns / 2 < mean_ns < self._advance_ns * 2:
+        advance_ns = self._load.batch_ns * min(MOST_LOST, self._part.value**-2)
+        if self._advance_ns / 2 < advance_ns < self._advance_ns * 2:
             return False
-        self._advance_ns = mean_ns
+        self._advance_ns = advance_ns
         return True
 
     def on_share_lost(self, share: Share) -> None:
         """Discard the load of the share."""
         self._price.end_idle_time(share)
         self._load.discard_share(share)
-
-
-def expected_in_time(queue: ModelQueue, place: int, count: int, end_ns: int) -> float:
-    """Return how many of `count` requests from `place` on are expected to be in time. Each is so by the median.
-
-    `end_ns`: when their batch ends by the high quantile of its time.
-    """
-    sure = queue.first_in_time(end_ns, queue.spec.max_batch)
-    return count - (1.0 - RISKY) * min(count, sure - place)

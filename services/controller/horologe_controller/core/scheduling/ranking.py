@@ -29,6 +29,9 @@ SOLO_WINDOW_NS = ms(100)
 """Window of a solo request: a share must not wait longer for inputs that a lost or hung profiler does not ship."""
 UNLIMITED_WINDOW_NS = s(3600)
 """Window of a batch whose policy does not predict deadlines."""
+RISKY = 0.7
+"""Chance of a request that is in time by the median of its batch's time, but not by the 0.9 quantile: between 0.5 and
+0.9. With 1, seeds 1 to 120 of the tournament serve 0.0007 less, with 0.5 0.0002 less."""
 NO_RANKINGS: dict[Share, RankingPair] = {}
 
 
@@ -228,6 +231,15 @@ def largest_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue
         if expected_ns <= budget_ns:
             missed_row_ns.append(seed_ns[size] / size)
     return None
+
+
+def expected_in_time(queue: ModelQueue, place: int, count: int, end_ns: int) -> float:
+    """Return how many of `count` requests from `place` on are expected to be in time. Each is so by the median.
+
+    `end_ns`: when their batch ends by the high quantile of its time.
+    """
+    sure = queue.first_in_time(end_ns, queue.spec.max_batch)
+    return count - (1.0 - RISKY) * min(count, sure - place)
 
 
 def count_cheaper(missed_row_ns: Sequence[float], row_ns: float) -> int:
