@@ -1,4 +1,4 @@
-"""Parts of the requests that are served: of all, and of each model for proportional fairness (`controller.fairness`)."""
+"""Parts of the requests that are served: of all, and of each model for fairness (`controller.fairness`)."""
 
 from __future__ import annotations
 
