@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-OF_WAITS = "COLLISION", "LIKELY", "SILENCE", "SAVING", "BUSY", "MESSAGE_TRIPS"
+OF_WAITS = "COLLISION", "LIKELY", "SILENCE", "SAVING", "BUSY", "MESSAGE_TRIPS", "MOST_LOST"
 OF_LOADS = "SMOOTHING_GAPS", "SMOOTHING_BATCHES", "MEMORY_NS", "MEMORY_BATCHES", "MARGIN_PART", "BURST_PARTS"
 CONSTANTS: dict[str, ModuleType] = {
     **dict.fromkeys(OF_WAITS, horologe),

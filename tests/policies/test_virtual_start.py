@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from desk import NOW, Desk
-from horologe_common.clock import ms
+from horologe_common.clock import ms, s
+from horologe_controller.core.scheduling.served_parts import ServedPart
 
 
 def first_batch(urgent_ms: float, others_ms: float, others: int = 16) -> list[int]:
@@ -70,3 +71,33 @@ def first_of_two(sure_ms: float) -> str:
 def test_a_request_that_may_be_late_counts_less_than_one_that_is_in_time() -> None:
     assert first_of_two(sure_ms=13) == "sure/1"
     assert first_of_two(sure_ms=20) == "risky/1"
+
+
+def first_under_losses(lost: int) -> str:
+    """Return the model that goes first after so many losses: a costly one with the earlier deadline, or a cheap one."""
+    desk = Desk("horologe", [("costly", "cheap")], ("costly", "cheap"), admission=False)
+    desk.cluster.workers["w0"].shares[0].estimates["costly/1"].seed_ns = dict.fromkeys((0, 1, 2, 4, 8, 16), ms(8))
+    policy = desk.scheduler.policy  # type: ignore[attr-defined]
+    for _ in range(lost):
+        policy._part.record_loss()
+    desk.ask(NOW - s(1), 100, model="cheap")
+    for action in desk.plan(NOW - s(1))[0]:
+        desk.end(action, NOW - s(1) + ms(2))
+    desk.ask(NOW, 20, model="costly")
+    desk.ask(NOW, 50, model="cheap")
+    return desk.plan(NOW)[0][0].model
+
+
+def test_the_more_requests_are_lost_the_more_their_cost_counts() -> None:
+    assert first_under_losses(0) == "costly/1"
+    assert first_under_losses(300) == "cheap/1"
+
+
+def test_the_part_that_is_served_follows_the_last_hundreds_of_requests() -> None:
+    part = ServedPart()
+    for _ in range(1000):
+        part.record_batch(1)
+        part.record_loss()
+    assert 0.45 < part.value < 0.55
+    part.record_batch(1000)
+    assert part.value > 0.98
