@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from desk import NOW, Desk
 from horologe_common.clock import ms, s
-from horologe_controller.core.scheduling.served_parts import ServedPart
+from horologe_controller.core.scheduling.ranking import Advance
 
 
 def first_batch(urgent_ms: float, others_ms: float, others: int = 16) -> list[int]:
@@ -77,9 +79,9 @@ def first_under_losses(lost: int) -> str:
     """Return the model that goes first after so many losses: a costly one with the earlier deadline, or a cheap one."""
     desk = Desk("horologe", [("costly", "cheap")], ("costly", "cheap"), admission=False)
     desk.cluster.workers["w0"].shares[0].estimates["costly/1"].seed_ns = dict.fromkeys((0, 1, 2, 4, 8, 16), ms(8))
-    policy = desk.scheduler.policy  # type: ignore[attr-defined]
+    policy: Any = desk.scheduler.policy  # type: ignore[attr-defined]
     for _ in range(lost):
-        policy._part.record_loss()
+        policy._advance.record_loss()
     desk.ask(NOW - s(1), 100, model="cheap")
     for action in desk.plan(NOW - s(1))[0]:
         desk.end(action, NOW - s(1) + ms(2))
@@ -93,11 +95,17 @@ def test_the_more_requests_are_lost_the_more_their_cost_counts() -> None:
     assert first_under_losses(300) == "cheap/1"
 
 
-def test_the_part_that_is_served_follows_the_last_hundreds_of_requests() -> None:
-    part = ServedPart()
+def test_the_advance_for_cost_follows_the_losses_of_the_last_hundreds_of_requests() -> None:
+    advance = Advance(2.0, ms(8))
+
+    def gain_ns() -> int:
+        """Return by how much a model of 1 ms goes before one of 10 ms."""
+        return advance.ns(1e-6, ms(1)) - advance.ns(1e-7, ms(10))
+
+    usual_ns = gain_ns()
     for _ in range(1000):
-        part.record_batch(1)
-        part.record_loss()
-    assert 0.45 < part.value < 0.55
-    part.record_batch(1000)
-    assert part.value > 0.98
+        advance.record_loss()
+        advance.update(ms(8), 1)
+    assert 1.9 * usual_ns < gain_ns() < 5 * usual_ns
+    advance.update(ms(8), 2000)
+    assert gain_ns() == usual_ns

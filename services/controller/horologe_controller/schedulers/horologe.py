@@ -7,17 +7,17 @@ first deadline, earlier the more requests it serves for its time. See docs/sched
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
+from horologe_controller.core.cluster.estimates import profiled_ns
 from horologe_controller.core.cluster.lane import RecentLoad
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
-from horologe_controller.core.scheduling.ranking import Strategy, count_cheaper, expected_in_time
+from horologe_controller.core.scheduling.ranking import Advance, Strategy, count_cheaper
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
-from horologe_controller.core.scheduling.served_parts import ServedPart, ServedParts
+from horologe_controller.core.scheduling.served_parts import ServedParts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +49,6 @@ MESSAGE_TRIPS = 3
 SAVING = 0.01
 """Least part of a share's time that larger batches of a model must save, else its batches do not wait. Not tuned: a
 model of 10 us that is asked 100 times a second saves 0.0005, and each of its requests would wait for milliseconds."""
-MOST_LOST = 8.0
-"""Most that losses multiply the advance by: with 0.65 of all requests lost, or more. Not tuned."""
 COLLISION = 4.0
 """Margin before the last start, in mean batch durations, divided by the number of shares with the model: these shares
 may run other work at that moment. Measured as `IDLE`: 0 serves up to 0.008 more, 8 up to 0.022 less."""
@@ -71,9 +69,7 @@ class Horologe(SchedulingPolicy):
         self._served = ServedParts() if settings.fairness == "fair" else None
         self._lost_ns: int | None = None
         """When a request was last refused because devices had no time for it."""
-        self._part = ServedPart()
-        self._advance_ns = self._load.batch_ns
-        """`settings.advance` times this, a batch goes earlier if it serves e times as many requests for its time."""
+        self._advance = Advance(settings.advance, self._load.batch_ns)
 
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the batch with the best value for its time, ranked by virtual start."""
@@ -120,8 +116,8 @@ class Horologe(SchedulingPolicy):
         A worker starts the batch while the median leaves its last request in time. If the first one decided, a message
         that comes late would cost all of them their turn, and leave the share idle.
         """
-        seed_ns, weight = estimate.seed_ns, self._weight(queue.model)
-        advance_ns = self.settings.advance * self._advance_ns
+        seed_ns, weight, advance = estimate.seed_ns, self._weight(queue.model), self._advance
+        alone_ns = profiled_ns(seed_ns, queue.spec.batch_sizes[0])
         missed_row_ns: list[float] = []
         best = first = None
         for size in queue.batch_sizes():
@@ -132,9 +128,9 @@ class Horologe(SchedulingPolicy):
             if count := queue.count_filling(place, size):
                 earliest = queue[place]
                 is_sure = earliest.deadline_ns >= start_ns + expected_ns
-                in_time = count if is_sure else expected_in_time(queue, place, count, start_ns + expected_ns)
+                in_time = count if is_sure else queue.count_expected(place, count, start_ns + expected_ns)
                 rate = weight * in_time / expected_ns
-                virtual_ns = earliest.deadline_ns - expected_ns - int(advance_ns * math.log(rate))
+                virtual_ns = earliest.deadline_ns - expected_ns - advance.ns(rate, alone_ns)
                 if best is None or virtual_ns < best.rank[1]:
                     shrunk = count_cheaper(missed_row_ns, seed_ns[size] / size) if missed_row_ns else 0
                     rank = shrunk, virtual_ns, earliest.id
@@ -182,7 +178,8 @@ class Horologe(SchedulingPolicy):
         earliest = queue[choice.places[0]]
         rate = self._weight(queue.model) * choice.in_time / choice.expected_ns
         in_time = choice.in_time if 2 * choice.in_time < len(choice.places) else None
-        rank = int(in_time is not None), self._virtual_ns(earliest.deadline_ns, rate), earliest.id
+        virtual_ns = earliest.deadline_ns - self._advance.ns(rate, self._alone_ns(queue.model))
+        rank = int(in_time is not None), virtual_ns, earliest.id
         latest_ns = max(start_ns, earliest.deadline_ns - choice.least_ns)
         return Strategy(rank, queue, choice.size, choice.places, choice.expected_ns, latest_ns, in_time)
 
@@ -191,16 +188,17 @@ class Horologe(SchedulingPolicy):
         if self._cluster is None or (distributions := self._cluster.distributions.get(queue.model)) is None:
             return None
         derived = dynamic_queue(queue, distributions)
-        advance_ns, bound = derived.bound
-        if advance_ns != self._advance_ns:
-            weight = self._weight(queue.model)
-            bound = 0, min([self._virtual_ns(first_ns, weight * rate) for first_ns, rate in derived.fastest]), 0
-            derived.bound = self._advance_ns, bound
+        version, bound = derived.bound
+        if version != self._advance.version:
+            weight, alone_ns, advance = self._weight(queue.model), distributions.mean_ns, self._advance
+            virtuals_ns = [due_ns - advance.ns(weight * rate, alone_ns) for due_ns, rate in derived.fastest]
+            bound = 0, min(virtuals_ns), 0
+            derived.bound = advance.version, bound
         return bound
 
-    def _virtual_ns(self, due_ns: int, rate: float) -> int:
-        """Return the rank of a dynamic batch that serves `rate` requests per ns. `due_ns`: its first deadline."""
-        return due_ns - int(self.settings.advance * self._advance_ns * math.log(rate))
+    def _alone_ns(self, model: str) -> float:
+        """Return the mean time of a dynamic model's requests alone on the fastest share."""
+        return 1.0 if self._cluster is None else self._cluster.distributions[model].mean_ns
 
     def _weight(self, model: str) -> float:
         """Return what a request of the model counts."""
@@ -267,24 +265,20 @@ class Horologe(SchedulingPolicy):
     def on_request_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Record the loss, and raise the price of device time."""
         self._lost_ns = now_ns
-        self._part.record_loss()
+        self._advance.record_loss()
         self._price.record_late(now_ns, request, cluster, self._weight(request.model))
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
-        """Record the batch. Update the advance, and so all ranks, if it is off by a factor of two."""
+        """Record the batch. Return whether the advance, and so all ranks, have changed."""
         if self._price.rate:
             self._price.end_idle_time(share)
         if not strategy.queue.best_effort:
             self._load.record_batch(start_ns, share, strategy.expected_ns)
             self._load.record_wait(self._now_ns, strategy)
-            self._part.record_batch(len(strategy.places))
             if self._served is not None:
                 self._served.record_batch(strategy.queue.model, len(strategy.places))
-        advance_ns = self._load.batch_ns * min(MOST_LOST, self._part.value**-2)
-        if self._advance_ns / 2 < advance_ns < self._advance_ns * 2:
-            return False
-        self._advance_ns = advance_ns
-        return True
+        served = 0 if strategy.queue.best_effort else len(strategy.places)
+        return self._advance.update(self._load.batch_ns, served)
 
     def on_share_lost(self, share: Share) -> None:
         """Discard the load of the share."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,9 +30,10 @@ SOLO_WINDOW_NS = ms(100)
 """Window of a solo request: a share must not wait longer for inputs that a lost or hung profiler does not ship."""
 UNLIMITED_WINDOW_NS = s(3600)
 """Window of a batch whose policy does not predict deadlines."""
-RISKY = 0.7
-"""Chance of a request that is in time by the median of its batch's time, but not by the 0.9 quantile: between 0.5 and
-0.9. With 1, seeds 1 to 120 of the tournament serve 0.0007 less, with 0.5 0.0002 less."""
+MEMORY = 1 - 1 / 256
+"""Decay of the part that is served with each request. Not tuned."""
+MOST_LOST = 8.0
+"""Most that losses multiply the advance by: if 0.65 of all requests are lost, or more. Not tuned."""
 NO_RANKINGS: dict[Share, RankingPair] = {}
 
 
@@ -63,6 +65,45 @@ class Strategy(msgspec.Struct, frozen=True):
             return free_ns + UNLIMITED_WINDOW_NS
         latest_ns = deadline_ns - self.expected_ns if self.latest_ns is None else self.latest_ns
         return min(latest_ns, free_ns + window_ns) if window_ns else latest_ns
+
+
+class Advance:
+    """Time by which a batch goes earlier for what it serves, as a number of mean batches (`controller.advance`).
+
+    While requests are lost, cheap models go earlier: the advance for their cost is divided by the square of the part of
+    all requests that is served. Between batches of models that cost as much alone, losses change nothing.
+    """
+
+    def __init__(self, batches: float, batch_ns: float) -> None:
+        self._batches = batches
+        self._batch_ns = batch_ns
+        self._served = self._losses = 1.0
+        """Part of the recent requests that is served; 1 over its square, when last updated."""
+        self.version = 1
+        """Changes with what `ns` returns."""
+
+    def ns(self, rate: float, alone_ns: float) -> int:
+        """Return the time for a batch that serves `rate` requests per ns. One alone takes its model `alone_ns`."""
+        cost = (self._losses - 1.0) * math.log(max(1.0, alone_ns)) if self._losses > 1.0 else 0.0
+        return int(self._batches * self._batch_ns * (math.log(rate) - cost))
+
+    def record_loss(self) -> None:
+        """Count a request that was lost for lack of time."""
+        self._served *= MEMORY
+
+    def update(self, batch_ns: float, served: int) -> bool:
+        """Count `served` requests in a batch, with the mean duration of batches. Return whether `ns` has changed.
+
+        It changes with a factor of two, since all ranks change with it.
+        """
+        self._served = 1.0 - (1.0 - self._served) * MEMORY**served
+        losses = min(MOST_LOST, self._served**-2)
+        if is_off := not self._batch_ns / 2 < batch_ns < self._batch_ns * 2:
+            self._batch_ns = batch_ns
+        if not self._losses / 2 < losses < self._losses * 2:
+            self._losses, is_off = losses, True
+        self.version += is_off
+        return is_off
 
 
 class Ranking:
@@ -231,15 +272,6 @@ def largest_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue
         if expected_ns <= budget_ns:
             missed_row_ns.append(seed_ns[size] / size)
     return None
-
-
-def expected_in_time(queue: ModelQueue, place: int, count: int, end_ns: int) -> float:
-    """Return how many of `count` requests from `place` on are expected to be in time. Each is so by the median.
-
-    `end_ns`: when their batch ends by the high quantile of its time.
-    """
-    sure = queue.first_in_time(end_ns, queue.spec.max_batch)
-    return count - (1.0 - RISKY) * min(count, sure - place)
 
 
 def count_cheaper(missed_row_ns: Sequence[float], row_ns: float) -> int:

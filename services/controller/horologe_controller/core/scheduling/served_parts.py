@@ -1,24 +1,9 @@
-"""Parts of the requests that are served: of all, and of each model for fairness (`controller.fairness`)."""
+"""Weights of models by the part of their requests that is served: proportional fairness (`controller.fairness`)."""
 
 from __future__ import annotations
 
-MEMORY = 1 - 1 / 256
-"""Decay with each request. Not tuned."""
-
-
-class ServedPart:
-    """Part of the recent requests with deadlines that batches were formed of; the others were lost for lack of time."""
-
-    def __init__(self) -> None:
-        self.value = 1.0
-
-    def record_loss(self) -> None:
-        """Count a request that devices had no time for."""
-        self.value *= MEMORY
-
-    def record_batch(self, requests: int) -> None:
-        """Count the requests of a batch."""
-        self.value = 1.0 - (1.0 - self.value) * MEMORY**requests
+FAIR_MEMORY = 1 - 1 / 256
+"""Decay of `ServedParts` with each request of the model. Not tuned."""
 
 
 class ServedParts:
@@ -30,7 +15,7 @@ class ServedParts:
 
     def record_arrivals(self, model: str, requests: int) -> None:
         arrived, served = self._counts.get(model, (0.0, 0.0))
-        kept = MEMORY**requests
+        kept = FAIR_MEMORY**requests
         self._counts[model] = kept * arrived + requests, kept * served
 
     def record_batch(self, model: str, requests: int) -> None:
