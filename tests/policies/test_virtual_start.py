@@ -79,7 +79,7 @@ def first_under_losses(lost: int) -> str:
     """Return the model that goes first after so many losses: a costly one with the earlier deadline, or a cheap one."""
     desk = Desk("horologe", [("costly", "cheap")], ("costly", "cheap"), admission=False)
     desk.cluster.workers["w0"].shares[0].estimates["costly/1"].seed_ns = dict.fromkeys((0, 1, 2, 4, 8, 16), ms(8))
-    policy: Any = desk.scheduler.policy  # type: ignore[attr-defined]
+    policy: Any = desk.scheduler.policy
     for _ in range(lost):
         policy._advance.record_loss()
     desk.ask(NOW - s(1), 100, model="cheap")
@@ -107,5 +107,5 @@ def test_the_advance_for_cost_follows_the_losses_of_the_last_hundreds_of_request
         advance.record_loss()
         advance.update(ms(8), 1)
     assert 1.9 * usual_ns < gain_ns() < 5 * usual_ns
-    advance.update(ms(8), 2000)
+    advance.update(ms(8), 20_000)
     assert gain_ns() == usual_ns
