@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-OF_WAITS = "COLLISION", "LIKELY", "SILENCE", "SAVING", "BUSY", "MESSAGE_TRIPS", "MOST_LOST"
+OF_WAITS = "COLLISION", "LIKELY", "SILENCE", "SAVING", "BUSY", "MESSAGE_TRIPS"
 OF_LOADS = "SMOOTHING_GAPS", "SMOOTHING_BATCHES", "MEMORY_NS", "MEMORY_BATCHES", "MARGIN_PART", "BURST_PARTS"
 CONSTANTS: dict[str, ModuleType] = {
     **dict.fromkeys(OF_WAITS, horologe),
@@ -42,7 +42,7 @@ CONSTANTS: dict[str, ModuleType] = {
     **dict.fromkeys(("STEP", "WORTH", "FORGOTTEN"), device_price),
     "HOPELESS_QUANTILE": runtime_distributions,
     "RESERVED_PART": admission,
-    "PAYS": ranking,
+    **dict.fromkeys(("PAYS", "MOST_LOST"), ranking),
     **dict.fromkeys(("CAPACITY_PART", "ADVANCE_NS", "WAIT_STEP"), demand),
     **dict.fromkeys(("CALM_PART", "SPARE_PART"), relief),
 }
