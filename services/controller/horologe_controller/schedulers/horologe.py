@@ -265,7 +265,8 @@ class Horologe(SchedulingPolicy):
     def on_request_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Record the loss, and raise the price of device time."""
         self._lost_ns = now_ns
-        self._advance.record_loss()
+        if self._served is None:  # costly models would get even less
+            self._advance.record_loss()
         self._price.record_late(now_ns, request, cluster, self._weight(request.model))
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
