@@ -59,22 +59,6 @@ def test_a_request_counts_as_in_time_by_the_median_of_recent_durations() -> None
     assert (batch.expected_ns, batch.latest_ns) == (ms(6), NOW + ms(1))
 
 
-def first_of_two(sure_ms: float) -> str:
-    """Return the model that goes first: one that may be late in 10 ms, or the other with its deadline in `sure_ms`."""
-    desk = Desk("horologe", [("risky", "sure")], ("risky", "sure"), admission=False)
-    for estimate in desk.cluster.workers["w0"].shares[0].estimates.values():
-        for took_ms in (9, 9, 9, 9, 9, 9, 9, 12, 12, 12):
-            estimate.observe(NOW, 1, ms(took_ms))
-    desk.ask(NOW, 10, model="risky")
-    desk.ask(NOW, sure_ms, model="sure")
-    return desk.plan(NOW)[0][0].model
-
-
-def test_a_request_that_may_be_late_counts_less_than_one_that_is_in_time() -> None:
-    assert first_of_two(sure_ms=13) == "sure/1"
-    assert first_of_two(sure_ms=20) == "risky/1"
-
-
 def first_under_losses(lost: int) -> str:
     """Return the model that goes first after so many losses: a costly one with the earlier deadline, or a cheap one."""
     desk = Desk("horologe", [("costly", "cheap")], ("costly", "cheap"), admission=False)

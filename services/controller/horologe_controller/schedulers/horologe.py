@@ -127,9 +127,7 @@ class Horologe(SchedulingPolicy):
             place = queue.first_in_time(start_ns + likely_ns, size)
             if count := queue.count_filling(place, size):
                 earliest = queue[place]
-                is_sure = earliest.deadline_ns >= start_ns + expected_ns
-                in_time = count if is_sure else queue.count_expected(place, count, start_ns + expected_ns)
-                rate = weight * in_time / expected_ns
+                rate = weight * count / expected_ns
                 virtual_ns = earliest.deadline_ns - expected_ns - advance.ns(rate, alone_ns)
                 if best is None or virtual_ns < best.rank[1]:
                     shrunk = count_cheaper(missed_row_ns, seed_ns[size] / size) if missed_row_ns else 0

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     QueueKey = tuple[int, bool]
     """(`shape_key`, best effort), within a model."""
 
-RISKY = 0.7
-"""Chance of a request that is in time by the median of its batch's time, but not by the 0.9 quantile: between 0.5 and
-0.9. With 1, seeds 1 to 120 of the tournament serve 0.0007 less, with 0.5 0.0002 less."""
-
 
 class ModelQueue:
     """Queued requests of one model (and shape) in order of deadline, then arrival."""
@@ -119,14 +115,6 @@ class ModelQueue:
             while place < len(self._requests) and self._requests[place].rows > size:
                 place += 1
         return place
-
-    def count_expected(self, place: int, count: int, end_ns: int) -> float:
-        """Return how many of `count` requests from index `place` on are expected to be in time in their batch.
-
-        Each is so by the median of its time. `end_ns`: when it ends by the high quantile.
-        """
-        sure = bisect_left(self._deadlines, end_ns)
-        return count - (1.0 - RISKY) * min(count, sure - place)
 
     def least_rows_between(self, first_ns: int, last_ns: int) -> int:
         """Return how many rows have their deadlines between these times, at least: all, or one for each request."""
