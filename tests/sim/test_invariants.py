@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 LATE_ON_PURPOSE = ("clipper", "fifo")
 """They have no windows: what is late is run all the same."""
+PROMPT = [name for name in SCHEDULERS if name not in LATE_ON_PURPOSE]
+"""Before other tests add forms of schedulers with a queue for each kind."""
 
 
 class Inspector:
@@ -132,7 +134,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     scenario = a_scenario(
         *entries,
         load=load,
-        scheduler=draw(st.sampled_from([n for n in SCHEDULERS if n not in LATE_ON_PURPOSE])),
+        scheduler=draw(st.sampled_from(PROMPT)),
         workers=workers,
         path="direct",
         duration_ns=ms(500),
