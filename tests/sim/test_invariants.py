@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 LATE_ON_PURPOSE = ("clipper", "fifo")
 """They have no windows: what is late is run all the same."""
 PROMPT = [name for name in SCHEDULERS if name not in LATE_ON_PURPOSE]
-"""Before other tests add forms of schedulers with a queue for each kind."""
+"""Those of the product: tests of experiments register others in this process."""
 
 
 class Inspector:

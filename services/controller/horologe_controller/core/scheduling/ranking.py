@@ -30,7 +30,7 @@ SOLO_WINDOW_NS = ms(100)
 """Window of a solo request: a share must not wait longer for inputs that a lost or hung profiler does not ship."""
 UNLIMITED_WINDOW_NS = s(3600)
 """Window of a batch whose policy does not predict deadlines."""
-MEMORY = 1 - 1 / 256
+SERVED_MEMORY = 1 - 1 / 256
 """Decay of the part that is served with each request. Not tuned."""
 MOST_LOST = 8.0
 """Most that losses multiply the advance by: if 0.65 of all requests are lost, or more. Not tuned."""
@@ -89,14 +89,14 @@ class Advance:
 
     def record_loss(self) -> None:
         """Count a request that was lost for lack of time."""
-        self._served *= MEMORY
+        self._served *= SERVED_MEMORY
 
     def update(self, batch_ns: float, served: int) -> bool:
         """Count `served` requests in a batch, with the mean duration of batches. Return whether `ns` has changed.
 
         It changes with a factor of two, since all ranks change with it.
         """
-        self._served = 1.0 - (1.0 - self._served) * MEMORY**served
+        self._served = 1.0 - (1.0 - self._served) * SERVED_MEMORY**served
         losses = min(MOST_LOST, self._served**-2)
         if is_off := not self._batch_ns / 2 < batch_ns < self._batch_ns * 2:
             self._batch_ns = batch_ns
