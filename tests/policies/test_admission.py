@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,3 +120,11 @@ def test_requests_that_come_too_late_for_a_full_batch_are_not_ahead() -> None:
     admitted = sum(desk.ask("a", 9) is None for _ in range(100))
     assert admitted >= 1
     assert [desk.ask("a", 10) for _ in range(12)] == [None] * 12
+
+
+def test_only_refused_requests_of_a_turn_count_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, lost = Desk(("a",)), []
+    monkeypatch.setattr(desk.scheduler, "_on_request_late", lambda now_ns, request, cluster: lost.append(request.id))
+    refusals = desk.ask_together("a", *[10] * 40)
+    assert 0 < len(refusals) < 40
+    assert lost == [refusal.request.id for refusal in refusals]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from desk import NOW, Desk
 from horologe_common.clock import ms, s
 from horologe_controller.core.scheduling import device_price
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
@@ -85,8 +86,32 @@ def test_best_effort_work_does_not_start_on_a_share_that_has_declined_requests_w
 ) -> None:
     """It would keep the device from the same short requests."""
     assert served([50.0] * SECONDS, 0.0, 50.0)[2] > 30
-    monkeypatch.setattr(device_price.DevicePrice, "has_declined", lambda price, share: True)
+    monkeypatch.setattr(device_price.DevicePrice, "has_declined", lambda price, now_ns, share: True)
     assert served([50.0] * SECONDS, 0.0, 50.0)[2] == 0
+
+
+def test_best_effort_work_starts_when_the_declined_requests_have_left() -> None:
+    desk = Desk("horologe", [("cheap", "costly")], ("cheap", "costly"), admission=False)
+    desk.cluster.workers["w0"].shares[0].estimates["costly/1"].seed_ns = dict.fromkeys((0, 1, 2, 4, 8, 16), ms(80))
+    now_ns = NOW
+    for _ in range(60):  # overload: each turn one request of the cheap model is lost
+        desk.ask(now_ns, 2.5, model="cheap")
+        desk.ask(now_ns, 2.1, model="cheap")
+        started = [*desk.plan(now_ns)[0], *desk.plan(now_ns + ms(2.2))[0]]
+        now_ns += ms(2.5)
+        for action in started:
+            desk.end(action, now_ns)
+    declined = desk.ask(now_ns, 200, model="costly")
+    best_effort = desk.ask(now_ns, 60_000, best_effort=True, model="cheap")
+    assert desk.plan(now_ns)[0] == []
+    desk.scheduler.remove(declined)
+    started = []
+    for _ in range(3):
+        assert desk.wake_ns is not None
+        started += desk.plan(desk.wake_ns)[0]
+        if started:
+            break
+    assert [action.requests for action in started] == [[best_effort]]
 
 
 def test_executions_that_take_longer_than_their_profiles_are_no_reason_to_decline(

@@ -62,6 +62,9 @@ def test_one_command_shows_what_each_scheduler_serves_and_how_far_it_is_from_the
     text = sim("--requests", str(trace), "--scheduler", "horologe,edf").stdout
     assert "the default (horologe) serves" in text
     assert "bound: " in text
+    text = sim("--requests", str(trace), "--scheduler", "edf,clockwork").stdout
+    assert "serves most" in text
+    assert "the default was not played" in text
 
 
 def test_all_schedulers_are_compared_if_none_is_named(tmp_path: Path) -> None:
@@ -77,6 +80,16 @@ def test_a_scenario_names_catalogue_models_and_its_own_requests(tmp_path: Path) 
     )
     document = compared(str(tmp_path / "mine.toml"), "--scheduler", "horologe")
     assert (document["devices"], document["requests"]) == (3, 100)
+
+
+def test_the_file_may_give_the_times_of_each_copy_of_a_model(tmp_path: Path) -> None:
+    lines = [f"{number / 100},encoder-{number % 2},{2 + number % 2}" for number in range(50)]
+    (tmp_path / "mine.csv").write_text("\n".join(["seconds,model,exec_ms", *lines]) + "\n")
+    (tmp_path / "mine.toml").write_text(
+        'requests = "mine.csv"\n[[models]]\nname = "encoder"\ncount = 2\nslo = "50ms"\n'
+    )
+    (result,) = compared(str(tmp_path / "mine.toml"), "--scheduler", "horologe")["results"]
+    assert result["attainment"] == 1.0
 
 
 def test_a_request_without_an_slo_has_that_of_its_model_or_of_the_scenario(tmp_path: Path) -> None:

@@ -72,13 +72,15 @@ def test_events_tell_arrivals_by_bin_results_and_devices() -> None:
     bench.finish_all()
     bench.controller.handle(bench.now_ns, SELECTOR, Submit(90, "sum/1", 1, 1, FRONTEND, 90), ())
     bench.controller.handle(bench.now_ns, SELECTOR, Submit(91, "sum/1", s(1), 1, FRONTEND, 91, best_effort=True), ())
+    refused = Submit(92, "sum/1", 1, 99, FRONTEND, 92, best_effort=True)
+    bench.controller.handle(bench.now_ns, SELECTOR, refused, ())
     bench.controller.tick(ms(100))
     (events,) = sent(bench.controller, Events, TUNER)
     (model,) = events.models
     assert (events.number, events.span_ns, events.bin_ns, events.plan) == (1, ms(100), ms(10), 1)
     assert model.model == "sum/1"
     assert model.arrivals == ((0, 1), (7, 2), (8, 3))
-    assert (model.finished, model.refused) == (5, 1)
+    assert (model.in_time, model.late, model.refused) == (5, 0, 1)
     ((worker, share, hardware, models),) = [
         (device.worker, device.share, device.hardware, device.models) for device in events.devices or ()
     ]

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_spec
+from desk import NOW, Desk
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.loading.demand import Demand
 from horologe_controller.core.scheduling.queues import RequestQueues
+
+
+def test_a_share_that_was_never_used_leaves_nothing_behind() -> None:
+    """Demand is updated only while a model is missing on some share."""
+    desk = Desk("horologe", [("m",)])
+    (share,) = desk.cluster.shares()
+    desk.plan(NOW)
+    demand: Any = desk.scheduler.loads.demand
+    demand.discard_share(share)
+    assert demand._lost == []
 
 
 @given(st.permutations(range(1, 9)))

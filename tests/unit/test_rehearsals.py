@@ -74,9 +74,9 @@ class Bench:
         (change,) = self.rehearse(scores)
         return change
 
-    def ended(self, number: int, finished: int, refused: int) -> list[UseScheduler]:
+    def ended(self, number: int, in_time: int, refused: int) -> list[UseScheduler]:
         """Report that requests have ended."""
-        models = (ModelEvents("m/1", (), finished, refused),)
+        models = (ModelEvents("m/1", (), in_time, refused),)
         self.give(CONTROLLER, Events(number, ms(100), ms(10), models))
         return sent(self.tuner, UseScheduler, CONTROLLER)
 
@@ -136,7 +136,7 @@ def test_the_default_returns_at_once_when_the_traffic_is_not_the_rehearsed_one()
     assert bench.ended(1, 186, 14) == []
     (change,) = bench.ended(2, 90, 50)
     assert (change.scheduler, change.settings) == ("horologe", {})
-    assert change.reason == "orloj runs 81.18% of the requests, in its rehearsal at least 95.00%"
+    assert change.reason == "orloj serves 81.18% of the requests, in its rehearsal at least 95.00%"
     assert bench.ended(3, 0, 500) == []
 
 
@@ -230,6 +230,14 @@ def test_a_failed_rehearsal_changes_nothing_and_is_logged_once() -> None:
     assert (entry.event, entry.text) == ("rehearsal failed", "no memory")
 
 
+def test_the_default_returns_if_the_rehearsals_of_another_scheduler_fail() -> None:
+    bench = Bench()
+    bench.change(scores_of(horologe=90, edf=95))
+    (change,) = bench.rehearse(RehearsalScores(error="no memory"))
+    assert (change.scheduler, change.reason) == ("horologe", "the rehearsal failed: no memory")
+    assert bench.rehearse(RehearsalScores(error="no memory")) == []
+
+
 def test_metrics_are_those_of_the_last_rehearsal_and_counters_start_at_zero() -> None:
     bench = Bench()
     counted, served = "horologe_tuner_rehearsals_total", "horologe_tuner_rehearsal_served"
@@ -245,7 +253,7 @@ def test_metrics_are_those_of_the_last_rehearsal_and_counters_start_at_zero() ->
     assert values(served) == {"horologe": 0.85, "orloj": 0.95}
     bench.rehearse(RehearsalScores(error="no memory"))
     assert values(served) == {}
-    assert values(counted) == {"kept": 2, "changed": 1, "failed": 1}
+    assert values(counted) == {"kept": 2, "changed": 2, "failed": 1}
 
 
 def test_in_a_dry_run_changes_are_only_reported() -> None:

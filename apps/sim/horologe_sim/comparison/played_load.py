@@ -123,22 +123,23 @@ def _with_input_times(
     for request in requests:
         if request.exec_ns:
             measured[request.model].append(request)
-    declared = {name: entry for entry in scenario.models for name in _names_of(entry)}
+    copies = ((name, entry) for entry in scenario.models for name in _names_of(entry))
+    entries = {name: msgspec.structs.replace(entry, name=name, count=1) for name, entry in copies}
     distributions = {}
     named = dict.fromkeys(request.model for request in requests if request.model)
-    new = [ModelEntry(name, slo_ns=scenario.slo_ns) for name in named if name not in declared and name not in measured]
-    entries = [*scenario.models, *fill_catalogue(new)]
+    new = [ModelEntry(name, slo_ns=scenario.slo_ns) for name in named if name not in entries and name not in measured]
+    entries |= {entry.name: entry for entry in fill_catalogue(new)}
     for name, own in measured.items():
-        entry = declared.get(name)
+        entry = entries.get(name)
         base_ns = round(1e6 * entry.base_ms) if entry else 0
         distributions[name] = learn_distributions(base_ns, own)
         mean_ms = distributions[name].mean_ns / 1e6
         exec_ms = {size: base_ns / 1e6 + size * (mean_ms - base_ns / 1e6) for size in SIZES}
         if entry is None:
-            entries.append(ModelEntry(name, exec_ms, load_ms=1.0, slo_ns=scenario.slo_ns))
+            entries[name] = ModelEntry(name, exec_ms, load_ms=1.0, slo_ns=scenario.slo_ns)
         elif not entry.exec_ms:
-            entries[entries.index(entry)] = msgspec.structs.replace(entry, exec_ms=exec_ms)
-    return msgspec.structs.replace(scenario, models=tuple(entries)), distributions
+            entries[name] = msgspec.structs.replace(entry, exec_ms=exec_ms)
+    return msgspec.structs.replace(scenario, models=tuple(entries.values())), distributions
 
 
 def _names_of(entry: ModelEntry) -> list[str]:

@@ -67,11 +67,14 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """Return which scheduler serves most, and by how much it is ahead of the default."""
+        """Return which scheduler serves most, and by how much it is ahead of the default if that was played."""
         best = max(self.results, key=lambda result: result.attainment)
-        default = next((result for result in self.results if result.scheduler == DEFAULT), best)
+        default = next((result for result in self.results if result.scheduler == DEFAULT), None)
+        shown = default or best
+        bound = f", {shown.of_bound:.1%} of what any schedule could serve" if shown.of_bound else ""
+        if default is None:
+            return f"{best.scheduler} serves most, {best.attainment:.2%} in time{bound}; the default was not played"
         ahead = best.attainment - default.attainment
-        bound = f", {default.of_bound:.1%} of what any schedule could serve" if default.of_bound else ""
         text = f"the default ({default.scheduler}) serves {default.attainment:.2%} in time{bound}"
         return f"{text}; {best.scheduler} serves {ahead:.2%} more" if ahead > 0 else f"{text}; none serves more"
 

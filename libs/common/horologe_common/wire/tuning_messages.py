@@ -17,13 +17,15 @@ class ModelEvents(Message, frozen=True):
     arrivals: tuple[tuple[int, int], ...]
     """(age of the bin, requests): a bin of age 0 ends with the message, one of age 1 a bin earlier. Ascending ages.
     Best-effort requests do not count."""
-    finished: int = 0
-    """Requests that have run."""
+    in_time: int = 0
+    """Requests with deadlines that were answered in time."""
     refused: int = 0
-    """Requests that were refused or whose worker failed."""
+    """Requests with deadlines that were refused or whose worker failed."""
     latencies: tuple[tuple[int, int], ...] = ()
     """(bucket, requests) of the requests that have run, for a model whose plan has an SLO. Ascending buckets, as in
     `horologe_common.latency_buckets`. A latency is the time from Submit to Result and `controller.margin_ns`."""
+    late: int = 0
+    """Requests with deadlines that were answered late."""
 
 
 class PipelineArrivals(Message, frozen=True):

@@ -259,7 +259,7 @@ class Controller:
                 self.scheduler.observe(now_ns, action, took_ns)
             if self._events.active:
                 answered_ns = now_ns + self.settings.margin_ns
-                self._events.record_batch(answered_ns, action, self.cluster.planned.slo_ns(action.model))
+                self._events.record_batch(now_ns, answered_ns, action, self.cluster.planned.slo_ns(action.model))
 
     def _on_published(self, now_ns: int, sender: str, message: Any) -> None:
         """Store what profilers and selectors publish, answer a selector's Ping, carry out the requests of tuners."""

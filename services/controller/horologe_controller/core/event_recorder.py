@@ -27,7 +27,8 @@ class _ModelCounts(msgspec.Struct):
 
     bins: dict[int, int] = {}
     """Number of a bin since the clock's start -> requests."""
-    finished: int = 0
+    in_time: int = 0
+    late: int = 0
     refused: int = 0
     latencies: dict[int, int] = {}
     """Bucket -> requests."""
@@ -84,14 +85,19 @@ class EventRecorder:
             for pipeline, count in counts:
                 _add(self._queries.setdefault(pipeline, {}), now_ns, count)
 
-    def record_refusal(self, model: str) -> None:
+    def record_refusal(self, request: Request) -> None:
         """Count a refused request."""
-        self._find(model).refused += 1
+        if not request.best_effort:
+            self._find(request.model).refused += 1
 
-    def record_batch(self, answered_ns: int, action: Action, slo_ns: int) -> None:
+    def record_batch(self, now_ns: int, answered_ns: int, action: Action, slo_ns: int) -> None:
         """Count the requests of a finished batch, with their latencies until `answered_ns` if the plan has an SLO."""
         counts = self._find(action.model)
-        counts.finished += len(action.requests)
+        for request in action.requests:
+            if not request.best_effort:
+                in_time = now_ns - request.arrival_ns <= request.budget_ns
+                counts.in_time += in_time
+                counts.late += not in_time
         if slo_ns:
             for request in action.requests:
                 bucket = latency_bucket(answered_ns - request.arrival_ns, slo_ns)
@@ -106,9 +112,10 @@ class EventRecorder:
             ModelEvents(
                 model,
                 _ages(counts.bins, now_ns),
-                counts.finished,
+                counts.in_time,
                 counts.refused,
                 tuple(sorted(counts.latencies.items())),
+                counts.late,
             )
             for model, counts in models.items()
         )

@@ -29,7 +29,8 @@ class SchedulerChoice:
         self.reason = ALONE if self.automatic else ""
         self.wanted: ControllerSettings | None = None
         """Settings that the next turn adopts."""
-        self._configured = self.settings
+        self.configured = self.settings
+        """Settings without the changes of a tuner."""
         self._stats = stats
         if self.automatic:
             stats.create_counters("horologe_scheduler_switches_total", SCHEDULERS)
@@ -45,7 +46,7 @@ class SchedulerChoice:
             return
         changes = {"scheduler": message.scheduler, **message.settings}
         try:
-            wanted = msgspec.convert(msgspec.to_builtins(self._configured) | changes, ControllerSettings)
+            wanted = msgspec.convert(msgspec.to_builtins(self.configured) | changes, ControllerSettings)
         except msgspec.ValidationError:
             return
         self.wanted, self.reason = wanted, message.reason

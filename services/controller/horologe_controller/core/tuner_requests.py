@@ -29,7 +29,7 @@ class TunerRequests:
         A plan without a number only subscribes to events.
         """
         if isinstance(message, DescribeScheduling):
-            return [Out(tuner, describe_scheduling(now_ns, self._cluster, self._choice.settings, message.models))]
+            return [Out(tuner, describe_scheduling(now_ns, self._cluster, self._choice.configured, message.models))]
         if isinstance(message, UseScheduler):
             self._choice.request_change(message)
         else:

@@ -79,23 +79,27 @@ class Horologe(SchedulingPolicy):
         cluster = self._cluster
         if cluster is not None and (distributions := cluster.distributions.get(queue.model)) is not None:
             slowed = distributions.slowed(dynamic_slowness(now_ns, cluster, share, queue.spec))
-            strategy, until_ns = self._dynamic_strategy(start_ns, queue, slowed), 0
+            strategy, until_ns = self._dynamic_strategy(start_ns, queue, slowed, distributions.mean_ns), 0
         else:
             most_rows = self._most_rows(now_ns, share, queue)
             strategy = self._static_strategy(now_ns, start_ns, queue, estimate, most_rows)
             until_ns = 0 if strategy is None else self._wait_until_ns(now_ns, share, strategy, estimate)
-        rows = 0 if until_ns <= start_ns or strategy is None else estimate.growth[strategy.size][0]
-        if strategy is not None and until_ns <= start_ns and self._price.rate:
+        if strategy is None:
+            return None
+        rows = 0
+        if until_ns > start_ns:
+            rows = estimate.growth[strategy.size][0]
+        elif self._price.rate:
             busy, weight = self._load.utilisation(now_ns, share), self._weight(queue.model)
-            until_ns = self._price.decline(now_ns, share, strategy, weight, busy, self._load.batch_ns)
-        if strategy is None or until_ns <= start_ns:
+            until_ns = self._price.decline(start_ns, share, strategy, weight, busy, self._load.batch_ns)
+        if until_ns <= start_ns:
             return strategy
         self._waits.hold_queue(queue, until_ns, rows)
         return None
 
     def best_effort_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the oldest requests; none where the share has declined a batch of requests with deadlines."""
-        if not self._price.has_declined(share):
+        if not self._price.has_declined(now_ns, share):
             return super().best_effort_batch(now_ns, start_ns, share, queue)
         if queue:
             self._waits.hold_queue(queue, now_ns + int(self._load.batch_ns))
@@ -167,16 +171,19 @@ class Horologe(SchedulingPolicy):
         return fills_ns + dispatch_ns + expected_ns <= queue.newest_budget_ns()
 
     def _dynamic_strategy(
-        self, start_ns: int, queue: ModelQueue, distributions: RuntimeDistributions
+        self, start_ns: int, queue: ModelQueue, distributions: RuntimeDistributions, alone_ns: float
     ) -> Strategy | None:
-        """Return the batch of the highest value. It goes after all others if most of its requests would be late."""
+        """Return the batch of the highest value. It goes after all others if most of its requests would be late.
+
+        `alone_ns`: mean time of a request alone on the fastest share.
+        """
         choice = dynamic_queue(queue, distributions).best_choice(start_ns)
         if choice is None:
             return None
         earliest = queue[choice.places[0]]
         rate = self._weight(queue.model) * choice.in_time / choice.expected_ns
         in_time = choice.in_time if 2 * choice.in_time < len(choice.places) else None
-        virtual_ns = earliest.deadline_ns - self._advance.ns(rate, self._alone_ns(queue.model))
+        virtual_ns = earliest.deadline_ns - self._advance.ns(rate, alone_ns)
         rank = int(in_time is not None), virtual_ns, earliest.id
         latest_ns = max(start_ns, earliest.deadline_ns - choice.least_ns)
         return Strategy(rank, queue, choice.size, choice.places, choice.expected_ns, latest_ns, in_time)
@@ -193,10 +200,6 @@ class Horologe(SchedulingPolicy):
             bound = 0, min(virtuals_ns), 0
             derived.bound = advance.version, bound
         return bound
-
-    def _alone_ns(self, model: str) -> float:
-        """Return the mean time of a dynamic model's requests alone on the fastest share."""
-        return 1.0 if self._cluster is None else self._cluster.distributions[model].mean_ns
 
     def _weight(self, model: str) -> float:
         """Return what a request of the model counts."""
@@ -258,7 +261,7 @@ class Horologe(SchedulingPolicy):
         self._cluster = cluster
         self._load.record_arrivals(requests)
         if self._served is not None and not requests[0].best_effort:
-            self._served.record_arrivals(requests[0].model, len(requests))
+            self._served.record_arrivals(requests[0].model, sum(not request.admitted for request in requests))
 
     def on_request_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Record the loss, and raise the price of device time."""
@@ -269,8 +272,7 @@ class Horologe(SchedulingPolicy):
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Record the batch. Return whether the advance, and so all ranks, have changed."""
-        if self._price.rate:
-            self._price.end_idle_time(share)
+        self._price.end_idle_time(share)
         if not strategy.queue.best_effort:
             self._load.record_batch(start_ns, share, strategy.expected_ns)
             self._load.record_wait(self._now_ns, strategy)

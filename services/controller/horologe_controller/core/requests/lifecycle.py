@@ -244,7 +244,7 @@ class RequestLifecycle:
         """Finish the request as REFUSED and count the reason; as LOST or LATE if a worker may have run it."""
         request, sentence = refusal.request, refusal.describe()
         if self._events.active:
-            self._events.record_refusal(request.model)
+            self._events.record_refusal(request)
         if self._activity.active:
             self._activity.record_refusal(now_ns, refusal)
         if request.failure == Status.REFUSED:

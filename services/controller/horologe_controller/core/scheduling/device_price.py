@@ -31,8 +31,9 @@ class DevicePrice:
         self.rate = 0.0
         """What a batch should serve per time. 0 until the first request is late."""
         self._cluster: Cluster | None = None
-        self._declined_ns: dict[Share, int] = {}
-        """Share that is idle although it has batches -> until when its idle time has lowered the price."""
+        self._declined_ns: dict[Share, tuple[int, int]] = {}
+        """Share that is idle although it has batches -> (until when its idle time has lowered the price, when all of
+        them have been examined again)."""
 
     def record_late(self, now_ns: int, request: Request, cluster: Cluster, weight: float) -> None:
         """Raise the price towards what the request would have been worth alone, unless no share holds its model.
@@ -49,25 +50,26 @@ class DevicePrice:
             self.rate += STEP * (rate - self.rate)
 
     def decline(
-        self, now_ns: int, share: Share, strategy: Strategy, weight: float, busy: float, batch_ns: float
+        self, start_ns: int, share: Share, strategy: Strategy, weight: float, busy: float, batch_ns: float
     ) -> int:
-        """Return when to examine a batch again that serves too little for its time; 0 if it may start.
+        """Return when to examine a batch again that serves too little for its time; 0 if it may start at `start_ns`.
 
         Each of its requests counts `weight`. `busy`: utilisation of the share; `batch_ns`: mean duration of a batch.
         """
         model = strategy.queue.model
         memory_ns = FORGOTTEN * batch_ns * max(1, share.residency.count_resident(model))
-        declined_ns = self._declined_ns.get(share)
-        if declined_ns is not None and now_ns > declined_ns:
-            self.rate *= math.exp((declined_ns - now_ns) / memory_ns)
-            self._declined_ns[share] = now_ns
+        lowered_ns, again_ns = self._declined_ns.get(share, (start_ns, 0))
+        if start_ns > lowered_ns:
+            self.rate *= math.exp((lowered_ns - start_ns) / memory_ns)
+            self._declined_ns[share] = lowered_ns, again_ns = start_ns, again_ns
         least = WORTH * self.rate * min(1.0, busy * busy)
         in_time = len(strategy.places) if strategy.in_time is None else strategy.in_time
-        rate = weight * in_time / strategy.expected_ns * self._slowness(now_ns, share, strategy)
+        rate = weight * in_time / strategy.expected_ns * self._slowness(start_ns, share, strategy)
         if rate >= least:
             return 0
-        self._declined_ns.setdefault(share, now_ns)
-        return now_ns + 1 + int(min(batch_ns, memory_ns * math.log(least / rate)))
+        retry_ns = start_ns + 1 + int(min(batch_ns, memory_ns * math.log(least / rate)))
+        self._declined_ns[share] = lowered_ns, max(again_ns, retry_ns)
+        return retry_ns
 
     def _slowness(self, now_ns: int, share: Share, strategy: Strategy) -> float:
         """Return the time of a static model on the share as a multiple of that on the fastest one."""
@@ -77,9 +79,10 @@ class DevicePrice:
         smallest = strategy.queue.spec.batch_sizes[0]
         return share.predict(now_ns, model, smallest) / max(1, cluster.cached_exec_ns(now_ns, model, smallest)[0])
 
-    def has_declined(self, share: Share) -> bool:
-        """Return whether the share is idle because of the price."""
-        return share in self._declined_ns
+    def has_declined(self, now_ns: int, share: Share) -> bool:
+        """Return whether the share is idle because of the price: it has declined a batch that is not due again yet."""
+        declined = self._declined_ns.get(share)
+        return declined is not None and now_ns < declined[1]
 
     def end_idle_time(self, share: Share) -> None:
         """Record that the share runs a batch, or is lost."""

@@ -45,7 +45,7 @@ class LateRefusals:
                 self._queues.check_after(request, request.deadline_ns - exec_ns)
                 continue
             self._on_dequeued([request], self._queues.dequeue(request))
-            if not request.best_effort:
+            if not request.best_effort and request.model in cluster.capable:
                 self._record_loss(now_ns, request, cluster)
             if expires:
                 exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)

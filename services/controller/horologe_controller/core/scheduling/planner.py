@@ -93,11 +93,13 @@ class Planner:
 
     def _add_each(self, now_ns: int, requests: Iterable[Request], cluster: Cluster, counted: bool) -> list[Refusal]:
         """Queue requests one by one. Return refusals of those not queued. `counted`: see `_add_alike`."""
-        return [
-            refusal
-            for request in requests
-            if (refusal := self._add_alike(now_ns, (request,), cluster, counted)) is not None
-        ]
+        refusals = []
+        for request in requests:
+            if (refusal := self._add_alike(now_ns, (request,), cluster, counted)) is not None:
+                refusals.append(refusal)
+                if self._on_request_late is not None and refusal.reason == Reason.WORK_AHEAD:
+                    self._on_request_late(now_ns, request, cluster)
+        return refusals
 
     def _add_alike(self, now_ns: int, requests: Sequence[Request], cluster: Cluster, counted: bool) -> Refusal | None:
         """Queue all requests, which have equal rows, or return a refusal. `counted`: the requests ahead count."""
@@ -108,8 +110,6 @@ class Planner:
         if not first.best_effort and rule != "ignore":
             expires = rule == "expire"
             if refusal := self.admission.refuse_on_arrival(now_ns, requests, exec_ns, cluster, queue, counted, expires):
-                if self._on_request_late is not None and refusal.reason == Reason.WORK_AHEAD:
-                    self._on_request_late(now_ns, first, cluster)
                 return refusal
         queue = self.queues.enqueue(requests, exec_ns, queue)
         count_cost(now_ns, requests, queue, cluster)

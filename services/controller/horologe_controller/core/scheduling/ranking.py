@@ -32,8 +32,9 @@ UNLIMITED_WINDOW_NS = s(3600)
 """Window of a batch whose policy does not predict deadlines."""
 SERVED_MEMORY = 1 - 1 / 256
 """Decay of the part that is served with each request. Not tuned."""
-MOST_LOST = 8.0
-"""Most that losses multiply the advance by: if 0.65 of all requests are lost, or more. Not tuned."""
+MOST_LOST, NONE_LOST = 8.0, 1.05
+"""Most that 1 over the square of the part that is served counts: if 0.65 of all requests are lost, or more. Below
+`NONE_LOST` (0.024 lost) it counts as 1. Not tuned."""
 NO_RANKINGS: dict[Share, RankingPair] = {}
 
 
@@ -98,9 +99,10 @@ class Advance:
         """
         self._served = 1.0 - (1.0 - self._served) * SERVED_MEMORY**served
         losses = min(MOST_LOST, self._served**-2)
+        losses = losses if losses > NONE_LOST else 1.0
         if is_off := not self._batch_ns / 2 < batch_ns < self._batch_ns * 2:
             self._batch_ns = batch_ns
-        if not self._losses / 2 < losses < self._losses * 2:
+        if not self._losses / 2 < losses < self._losses * 2 or losses == 1.0 < self._losses:
             self._losses, is_off = losses, True
         self.version += is_off
         return is_off

@@ -48,11 +48,11 @@ NEW_REQUESTS = 100
 until another scheduler seems better would be a change by chance."""
 WATCHED_REQUESTS = 200
 WATCHED_PART = 0.05
-"""The traffic is of another kind if, of this many requests, a part is run that is this much smaller or larger than in
-any block of the last rehearsal. The earlier requests are then discarded. If it is smaller, the default is used."""
+"""The traffic is of another kind if, of this many requests, a part is in time that is this much smaller or larger than
+in any block of the last rehearsal. The earlier requests are then discarded. If it is smaller, the default is used."""
 MISMATCH = 0.1
-"""Without confidence in the replay there is no change to another scheduler: if the controller has run a part of its
-requests that differs by more than this from what the scheduler in use serves in the replay of the same time."""
+"""Without confidence in the replay there is no change to another scheduler: if the part that the controller has served
+differs by more than this from what the scheduler in use serves in the replay of the same time."""
 RESULTS = ("kept", "changed", "failed")
 ANSWER_NS = s(10)
 """Time after which a controller that has not described its scheduling is asked again."""
@@ -110,7 +110,7 @@ class Rehearsals:
             return
         self._discard_traffic(now_ns)
         if self._current != DEFAULT and part < least:
-            text = f"{name} runs {part:.2%} of the requests, in its rehearsal at least {least:.2%}"
+            text = f"{name} serves {part:.2%} of the requests, in its rehearsal at least {least:.2%}"
             yield from self._change(now_ns, DEFAULT, text)
 
     def _discard_traffic(self, now_ns: int) -> None:
@@ -167,6 +167,8 @@ class Rehearsals:
                 self._note(now_ns, "rehearsal failed", "", error, False)
             self._scores, self._stable = RehearsalScores(error=error), False
             self._count("failed")
+            if self._current != DEFAULT and self._controller:  # nothing would detect that it has become worse
+                yield from self._change(now_ns, DEFAULT, f"the rehearsal failed: {error}")
             return
         before = self._scores if self._stable else RehearsalScores()
         self._scores, self._stable = scores, not self._discarded
@@ -184,7 +186,7 @@ class Rehearsals:
         blocks = len(scores.sent)
         block_ns = self._span_ns / (blocks + 1)
         lived = min(blocks, int((self._called_ns - self._served.since_ns) / max(1.0, block_ns)))
-        part = self._served.part_run(self._called_ns - round(lived * block_ns), self._called_ns, WATCHED_REQUESTS)
+        part = self._served.part_in_time(self._called_ns - round(lived * block_ns), self._called_ns, WATCHED_REQUESTS)
         return part is None or abs(part - share_served(scores, self._current.name, blocks - lived)) <= MISMATCH
 
     def _change(self, now_ns: int, candidate: Candidate, reason: str) -> Iterator[Out]:

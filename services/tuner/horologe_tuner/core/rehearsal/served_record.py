@@ -1,4 +1,4 @@
-"""Requests that a controller has run and refused recently, to compare a replay of them with what was served."""
+"""What part of its requests a controller has served in time recently, to compare a replay of them with it."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ class ServedRecord:
 
     def add(self, now_ns: int, events: Events) -> None:
         """Add the requests that have ended."""
-        run = sum(model.finished for model in events.models)
-        refused = sum(model.refused for model in events.models)
-        if run or refused:
+        in_time = sum(model.in_time for model in events.models)
+        missed = sum(model.refused + model.late for model in events.models)
+        if in_time or missed:
             if len(self._entries) == MAX_ENTRIES:
                 self.since_ns = self._entries[0][0]
-            self._entries.append((now_ns, run, refused))
+            self._entries.append((now_ns, in_time, missed))
 
-    def part_run(self, from_ns: int, until_ns: int, least: int) -> float | None:
-        """Return the part of the requests that ended between the two times and have run; None if fewer than `least`."""
-        counts = [(run, refused) for at_ns, run, refused in self._entries if from_ns < at_ns <= until_ns]
-        run, refused = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
-        return run / (run + refused) if run + refused >= max(1, least) else None
+    def part_in_time(self, from_ns: int, until_ns: int, least: int) -> float | None:
+        """Return the part in time of the requests that ended between the two times; None if fewer than `least`."""
+        counts = [(in_time, missed) for at_ns, in_time, missed in self._entries if from_ns < at_ns <= until_ns]
+        in_time, missed = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+        return in_time / (in_time + missed) if in_time + missed >= max(1, least) else None
 
     def latest(self, least: int) -> float | None:
-        """Return the part of the last `least` requests or more; None if fewer have ended since the restart."""
-        run = ended = 0
-        for _, entry_run, refused in reversed(self._entries):
-            run += entry_run
-            ended += entry_run + refused
+        """Return the part in time of the last `least` requests or more; None if fewer have ended since the restart."""
+        served = ended = 0
+        for _, in_time, missed in reversed(self._entries):
+            served += in_time
+            ended += in_time + missed
             if ended >= least:
-                return run / ended
+                return served / ended
         return None

@@ -174,7 +174,8 @@ class Demand:
     def discard_share(self, share: Share) -> None:
         self._slowness.discard_share(share)
         self.relief.discard_share(share)
-        self._lost.append(share)
+        if share in self._loads:
+            self._lost.append(share)
 
     def update(self, now_ns: int, residency: ModelResidency) -> None:
         """Bring allocations and priorities up to date."""
