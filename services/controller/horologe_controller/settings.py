@@ -37,7 +37,8 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     smaller. More may be pending for one return latency, and full ones for three."""
     window_ns: int = 0
     """Drop an INFER that has not begun this long after its predicted start, and plan its requests again while their
-    deadlines allow. 0: it may begin as long as every deadline in it can be met."""
+    deadlines allow. 0: it may begin as long as the scheduler allows: with `horologe`, while the last request of a
+    static batch can be in time by the median."""
     admission: bool = True
     """Refuse a request on arrival if it would be late even with all shares running nothing but its model: clients learn
     of an overload at once, and fewer answers are a little late. Off: a request waits until not even a batch of its own

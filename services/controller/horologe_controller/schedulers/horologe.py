@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 from horologe_controller.core.cluster.estimates import profiled_ns
-from horologe_controller.core.cluster.lane import RecentLoad
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.ranking import Advance, Strategy, count_cheaper
+from horologe_controller.core.scheduling.recent_load import RecentLoad
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
 from horologe_controller.core.scheduling.served_parts import ServedParts
 
@@ -108,7 +108,7 @@ class Horologe(SchedulingPolicy):
     def _static_strategy(
         self, now_ns: int, start_ns: int, queue: ModelQueue, estimate: Estimate, most_rows: int
     ) -> Strategy | None:
-        """Return the batch of at most so many rows with the earliest virtual start.
+        """Return the batch of at most `most_rows` rows with the earliest virtual start.
 
         The candidates are, for each size, the requests with the earliest deadlines that are in time in it if it takes
         its median time. (The share counts as busy for longer, a high quantile.) A larger size serves more requests for
@@ -161,7 +161,7 @@ class Horologe(SchedulingPolicy):
         return queue.spec.compiled_batch_size(min(rows, queue.spec.max_batch))
 
     def _has_lost(self, now_ns: int, queue: ModelQueue) -> bool:
-        """Return whether devices had no time for some request within the time that one of the queue may take."""
+        """Return whether a request was lost for lack of time within the budget of the queue's newest request."""
         return self._lost_ns is not None and now_ns - self._lost_ns <= queue.newest_budget_ns()
 
     def _fills_in_time(self, queue: ModelQueue, size: int, expected_ns: int) -> bool:

@@ -17,9 +17,9 @@ PACE_BATCHES = 16
 """Batches of the average of `DynamicPace`. 8 and 32: 0.001 and 0.004 less over 23 seeds of the tournament. The median
 of ten, as of static models, says more about the inputs than about the device."""
 PACE_AGE_NS, PACE_AGE_BATCHES = s(1), 8
-"""The average is dropped after 1 s without a batch, or the time of eight: a share that counts as too slow for every
-request runs no batch that would show its recovery. With 10 s, a device that is 2.7 times slower for half of the time
-serves 0.23 of all requests instead of 0.42 (seed 280 of the tournament)."""
+"""The average is dropped after 1 s without a batch, or eight times the duration of the last one: a share that counts as
+too slow for every request runs no batch that would show its recovery. With 10 s, a device that is 2.7 times slower for
+half of the time serves 0.23 of all requests instead of 0.42 (seed 280 of the tournament)."""
 MOST_JUMP = 2.0
 """Most that a batch counts for, as a multiple of the pace before it or of the batch before it, whichever is more. So a
 single stall of the machine counts little, and a slow device counts from its second batch on."""
@@ -79,7 +79,7 @@ def dynamic_slowness(now_ns: int, cluster: Cluster, share: Share, spec: ModelSpe
 
 
 def observe_batch(now_ns: int, cluster: Cluster, action: Action, took_ns: int) -> None:
-    """Count a batch of a dynamic model for the pace of its share, unless the profiler has asked for it.
+    """Count a batch of a dynamic model for the pace of its share, unless it is one of the profiler's copies of a row.
 
     A share that may no longer run the model, since it has become a standby, has no estimate of it.
     """

@@ -216,15 +216,15 @@ def _urgency(begin_ns: int, queued: QueuedRequests, batches: Sequence[tuple[Sequ
         return {queued.kinds[0]: 1.0}
     kinds, deadlines_ns, distributions = queued.kinds, queued.deadlines_ns, queued.distributions
     row_mean_ns = distributions.row_mean_ns
-    least_ns: dict[int, float] = {}
+    slacks_ns: dict[int, float] = {}
     for place in dict.fromkeys(chain.from_iterable([places for places, _ in batches])):
         kind = kinds[place]
-        alone_ns = max(0.0, deadlines_ns[place] - begin_ns - row_mean_ns[kind])
-        if alone_ns < least_ns.get(kind, math.inf):
-            least_ns[kind] = alone_ns
-    first_ns = min(least_ns.values())  # only differences count, and exp of large slacks would underflow
+        slack_ns = max(0.0, deadlines_ns[place] - begin_ns - row_mean_ns[kind])
+        if slack_ns < slacks_ns.get(kind, math.inf):
+            slacks_ns[kind] = slack_ns
+    least_ns = min(slacks_ns.values())  # only differences count, and exp of large slacks would underflow
     patience_ns = PATIENCE * distributions.mean_ns
-    return {kind: math.exp((first_ns - alone_ns) / patience_ns) for kind, alone_ns in least_ns.items()}
+    return {kind: math.exp((least_ns - slack_ns) / patience_ns) for kind, slack_ns in slacks_ns.items()}
 
 
 def _candidates(
@@ -277,8 +277,8 @@ class DynamicQueue:
             None if queue.rows == len(queue) else [request.rows for request in requests],
         )
         self.fastest = self.queued.fastest_batches()
-        self.bound: tuple[float, Rank] = 0.0, (0, 0, 0)
-        """(advance, lower bound of the rank with it)."""
+        self.bound: tuple[int, Rank] = 0, (0, 0, 0)
+        """(`Advance.version`, lower bound of the rank with it)."""
         self.choice: BatchChoice | None = None
         """Holds for starts up to its `until_ns`."""
 

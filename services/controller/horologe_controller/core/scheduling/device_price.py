@@ -25,7 +25,10 @@ FORGOTTEN = 2.0
 
 
 class DevicePrice:
-    """The price, and the shares that are idle because of it. Rates are requests per ns of the fastest share's time."""
+    """The price, and the shares that are idle because of it. Rates are requests per ns.
+
+    For static models, a ns counts in time of the fastest share.
+    """
 
     def __init__(self) -> None:
         self.rate = 0.0

@@ -33,7 +33,7 @@ UNLIMITED_WINDOW_NS = s(3600)
 SERVED_MEMORY = 1 - 1 / 256
 """Decay of the part that is served with each request. Not tuned."""
 MOST_LOST, NONE_LOST = 8.0, 1.05
-"""Most that 1 over the square of the part that is served counts: if 0.65 of all requests are lost, or more. Below
+"""Most that 1 over the square of the part that is served may be: if 0.65 of all requests are lost, or more. Below
 `NONE_LOST` (0.024 lost) it counts as 1. Not tuned."""
 NO_RANKINGS: dict[Share, RankingPair] = {}
 
@@ -84,7 +84,7 @@ class Advance:
         """Changes with what `ns` returns."""
 
     def ns(self, rate: float, alone_ns: float) -> int:
-        """Return the time for a batch that serves `rate` requests per ns. One alone takes its model `alone_ns`."""
+        """Return the time for a batch that serves `rate` requests per ns. One request of the model takes `alone_ns`."""
         cost = (self._losses - 1.0) * math.log(max(1.0, alone_ns)) if self._losses > 1.0 else 0.0
         return int(self._batches * self._batch_ns * (math.log(rate) - cost))
 
@@ -95,7 +95,7 @@ class Advance:
     def update(self, batch_ns: float, served: int) -> bool:
         """Count `served` requests in a batch, with the mean duration of batches. Return whether `ns` has changed.
 
-        It changes with a factor of two, since all ranks change with it.
+        `ns` follows a change by a factor of two, and the end of losses: all ranks change with it.
         """
         self._served = 1.0 - (1.0 - self._served) * SERVED_MEMORY**served
         losses = min(MOST_LOST, self._served**-2)

@@ -23,10 +23,11 @@ LEAST_IDLE = 0.01
 class Eviction:
     """A LOAD of a model on a share, and the only copies there that are worth more than it.
 
-    One more copy of the model is worth no only copy of a model that is asked for at least as often. A first copy is
-    worth a batch of the queued requests that it would help, as far as the share has time for them, and what the model
-    is asked for until the other one is back. The other one loses what it is asked for in that time, unless it can wait.
-    It is back after a batch of the model and a LOAD, but not sooner than models have got their LOADs lately.
+    A further copy of the model never evicts the only copy of one that is asked for at least as often. A first copy
+    does if the LOAD serves more requests than it costs. It serves a batch of the queued requests that it would help, as
+    far as the share has time for them. It costs the difference of how often both are asked for, times the time until
+    the evicted one is back, as far as this exceeds the budget of its requests, 1 s at most. It is back after a batch of
+    the model and a LOAD, but not sooner than models have got their LOADs lately.
     """
 
     def __init__(self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand, wait_ns: int) -> None:
