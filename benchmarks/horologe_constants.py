@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_controller.core import runtime_distributions
 from horologe_controller.core.cluster import lane
-from horologe_controller.core.scheduling import admission, batch_value, device_price, ranking, recent_load
+from horologe_controller.core.scheduling import admission, batch_value, device_price, ranking
 from horologe_controller.core.scheduling.loading import demand, relief
 from horologe_controller.schedulers import horologe
 from horologe_controller.settings import ControllerSettings
@@ -34,15 +34,14 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 OF_WAITS = "COLLISION", "LIKELY", "SILENCE", "SAVING", "BUSY", "MESSAGE_TRIPS"
-OF_LOADS = "SMOOTHING_GAPS", "SMOOTHING_BATCHES", "MEMORY_NS", "MEMORY_BATCHES", "BURST_PARTS"
+OF_LOADS = "SMOOTHING_GAPS", "SMOOTHING_BATCHES", "MEMORY_NS", "MEMORY_BATCHES", "MARGIN_PART", "BURST_PARTS"
 CONSTANTS: dict[str, ModuleType] = {
     **dict.fromkeys(OF_WAITS, horologe),
-    **dict.fromkeys(OF_LOADS, recent_load),
+    **dict.fromkeys(OF_LOADS, lane),
     **dict.fromkeys(("PATIENCE", "MAX_CANDIDATES"), batch_value),
     **dict.fromkeys(("STEP", "WORTH", "FORGOTTEN"), device_price),
     "HOPELESS_QUANTILE": runtime_distributions,
     "RESERVED_PART": admission,
-    "MARGIN_PART": lane,
     **dict.fromkeys(("PAYS", "MOST_LOST"), ranking),
     **dict.fromkeys(("CAPACITY_PART", "ADVANCE_NS", "WAIT_STEP"), demand),
     **dict.fromkeys(("CALM_PART", "SPARE_PART"), relief),

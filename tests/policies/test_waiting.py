@@ -6,9 +6,9 @@ from builders import a_spec
 from desk import NOW, Desk
 from horologe_common.clock import ms, s, us
 from horologe_controller.core.cluster.estimates import Estimate
+from horologe_controller.core.cluster.lane import FIRST_GAP_NS, MOST_MODELS, RecentLoad
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.core.scheduling.ranking import Strategy
-from horologe_controller.core.scheduling.recent_load import FIRST_GAP_NS, MOST_MODELS, RecentLoad
 from horologe_controller.schedulers.horologe import Horologe
 
 

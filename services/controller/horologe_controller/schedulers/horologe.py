@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 from horologe_controller.core.cluster.estimates import profiled_ns
+from horologe_controller.core.cluster.lane import RecentLoad
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.ranking import Advance, Strategy, count_cheaper
-from horologe_controller.core.scheduling.recent_load import RecentLoad
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
 from horologe_controller.core.scheduling.served_parts import ServedParts
 
@@ -272,7 +272,8 @@ class Horologe(SchedulingPolicy):
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Record the batch. Return whether the advance, and so all ranks, have changed."""
-        self._price.end_idle_time(share)
+        if self._price.declined:
+            self._price.end_idle_time(share)
         if not strategy.queue.best_effort:
             self._load.record_batch(start_ns, share, strategy.expected_ns)
             self._load.record_wait(self._now_ns, strategy)

@@ -34,7 +34,7 @@ class DevicePrice:
         self.rate = 0.0
         """What a batch should serve per time. 0 until the first request is late."""
         self._cluster: Cluster | None = None
-        self._declined_ns: dict[Share, tuple[int, int]] = {}
+        self.declined: dict[Share, tuple[int, int]] = {}
         """Share that is idle although it has batches -> (until when its idle time has lowered the price, when all of
         them have been examined again)."""
 
@@ -61,17 +61,17 @@ class DevicePrice:
         """
         model = strategy.queue.model
         memory_ns = FORGOTTEN * batch_ns * max(1, share.residency.count_resident(model))
-        lowered_ns, again_ns = self._declined_ns.get(share, (start_ns, 0))
+        lowered_ns, again_ns = self.declined.get(share, (start_ns, 0))
         if start_ns > lowered_ns:
             self.rate *= math.exp((lowered_ns - start_ns) / memory_ns)
-            self._declined_ns[share] = lowered_ns, again_ns = start_ns, again_ns
+            self.declined[share] = lowered_ns, again_ns = start_ns, again_ns
         least = WORTH * self.rate * min(1.0, busy * busy)
         in_time = len(strategy.places) if strategy.in_time is None else strategy.in_time
         rate = weight * in_time / strategy.expected_ns * self._slowness(start_ns, share, strategy)
         if rate >= least:
             return 0
         retry_ns = start_ns + 1 + int(min(batch_ns, memory_ns * math.log(least / rate)))
-        self._declined_ns[share] = lowered_ns, max(again_ns, retry_ns)
+        self.declined[share] = lowered_ns, max(again_ns, retry_ns)
         return retry_ns
 
     def _slowness(self, now_ns: int, share: Share, strategy: Strategy) -> float:
@@ -84,9 +84,9 @@ class DevicePrice:
 
     def has_declined(self, now_ns: int, share: Share) -> bool:
         """Return whether the share is idle because of the price: it has declined a batch that is not due again yet."""
-        declined = self._declined_ns.get(share)
+        declined = self.declined.get(share)
         return declined is not None and now_ns < declined[1]
 
     def end_idle_time(self, share: Share) -> None:
         """Record that the share runs a batch, or is lost."""
-        self._declined_ns.pop(share, None)
+        self.declined.pop(share, None)
