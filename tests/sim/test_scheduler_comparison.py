@@ -82,6 +82,22 @@ def test_a_scenario_names_catalogue_models_and_its_own_requests(tmp_path: Path) 
     assert (document["devices"], document["requests"]) == (3, 100)
 
 
+def test_the_last_request_of_the_file_is_played(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("seconds,model,slo_ms\n0.1,resnet50_v1,100\n")
+    (result,) = compared("--requests", str(tmp_path / "mine.csv"), "--scheduler", "horologe")["results"]
+    assert (result["attainment"], result["of_bound"]) == (1.0, 1.0)
+
+
+def test_requests_with_long_slos_are_played_to_their_end(tmp_path: Path) -> None:
+    """Eight requests of 0.5 s, all at once, with 10 s: the devices are busy for longer than the file."""
+    lines = [f"{number / 1000},slow,500,10000" for number in range(8)]
+    (tmp_path / "mine.csv").write_text("\n".join(["seconds,model,exec_ms,slo_ms", *lines]) + "\n")
+    for result in compared("--requests", str(tmp_path / "mine.csv"), "--scheduler", "horologe,edf")["results"]:
+        assert (result["attainment"], result["refused"], result["late"]) == (1.0, 0.0, 0.0)
+        assert result["p99_ms"] > 1000
+        assert 0 < result["utilisation"] <= 1
+
+
 def test_the_file_may_give_the_times_of_each_copy_of_a_model(tmp_path: Path) -> None:
     lines = [f"{number / 100},encoder-{number % 2},{2 + number % 2}" for number in range(50)]
     (tmp_path / "mine.csv").write_text("\n".join(["seconds,model,exec_ms", *lines]) + "\n")

@@ -109,7 +109,7 @@ class FastWorld:
         heapq.heappush(self._heap, (at_ns, self._events, call, argument))
 
     def run(self, duration_ns: int, progress: Callable[[float], None] | None = None) -> None:
-        """Settle, run the load for `duration_ns`, and wait for pending requests."""
+        """Settle, run the load for `duration_ns`, and wait until all requests have ended or are late."""
         self._run(self.begin_ns)
         self._open_loop.start(self.begin_ns + self.setting.client_ns)
         for number, loop in enumerate(self._loops):
@@ -118,9 +118,11 @@ class FastWorld:
             self._run(self.begin_ns + min(done_ns + PROGRESS_NS, duration_ns))
             if progress:
                 progress(min(1.0, (done_ns + PROGRESS_NS) / duration_ns))
-        self._loops, self._open_loop.next_ns = (), NEVER_NS
-        patience_ns = BEST_EFFORT_NS if any(not request.slo_ns for request in self.open.values()) else PATIENCE_NS
-        self._run(self.now_ns + patience_ns)
+        self._loops = ()
+        self._run(self.begin_ns + duration_ns + self.setting.client_ns)  # what was sent last arrives
+        self._open_loop.next_ns = NEVER_NS
+        longest_ns = max([request.slo_ns or BEST_EFFORT_NS for request in self.open.values()], default=0)
+        self._run(self.now_ns + max(PATIENCE_NS, longest_ns + self.setting.grace_ns))
 
     def check(self) -> None:
         """Check the invariants of controller, ledger and devices."""
