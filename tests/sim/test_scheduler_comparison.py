@@ -144,9 +144,9 @@ def test_counts_may_be_per_minute(tmp_path: Path) -> None:
         ("time,model\n1,a\n", "line 1: got 'time,model', wanted the column seconds"),
         ("seconds,colour\n1,a\n", "line 1: got 'colour', wanted the column seconds and some of model"),
         ("seconds,model\nsoon,resnet50_v1\n", "line 2: seconds: got 'soon'"),
-        ("seconds,slo_ms\n1,-5\n", "line 2: slo_ms: got '-5', wanted a number of at least 0"),
+        ("seconds,slo_ms\n1,-5\n", "line 2: slo_ms: got '-5', wanted a number above 0"),
         ("seconds,model\n", "got no requests"),
-        ("seconds,model\n1,nope\n", "model nope: exec_ms: got no times"),
+        ("seconds,model\n1,nope\n", "line 2: model: got 'nope', wanted exec_ms, or the name of a model"),
     ],
 )
 def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
@@ -181,4 +181,4 @@ def test_lengths_are_learned_in_ranges(tmp_path: Path) -> None:
     assert known.parts[long].solo.mean_ns > ms(80)
     file = tmp_path / "mine.csv"
     file.write_text("seconds,rows\n0.5,2\n0.25,\n")
-    assert [(request.at_ns, request.rows) for request in read_requests(file)] == [(s(0.25), 1), (s(0.5), 2)]
+    assert [(request.at_ns, request.rows) for request in read_requests(file).requests] == [(s(0.25), 1), (s(0.5), 2)]

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from horologe_common.service.settings import SettingsError
-from horologe_sim.scenario.units import read_units
+from horologe_sim.scenario.table_reading import convert_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -108,10 +107,7 @@ def load_scene(name: str, kind: type[T], quick: bool, changes: Mapping[str, Any]
         tree: dict[str, Any] = {}
         _set_key(tree, key.split("."), value)
         _override(table, tree)
-    try:
-        return msgspec.convert(read_units(f"scene {name}", table), kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"scene {name}: {error}") from error
+    return convert_table(f"scene {name}", table, kind)
 
 
 def _override(table: dict[str, Any], other: Mapping[str, Any]) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from horologe_load.csv_rows import read_rows, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 MAX_ARRIVALS = 1_000_000
 """Lines of a file of arrivals."""
+MAX_TIME_S = 9e9
+"""Seconds since 1970 in the year 2255. Times since 1970 in milliseconds are larger."""
+MAX_DIGITS = 10
+"""Of a count."""
+ARRIVAL, COUNT = "seconds[,model]", "second,count[,model]"
 STEPS = {"second": 1, "minute": 60}
 """Names of the first column of a file of counts, with its unit in seconds."""
 
@@ -80,20 +86,17 @@ def popularity(count: int, skew: float) -> NDArray[np.float64]:
 
 
 def read_arrivals(path: Path, limit: int = MAX_ARRIVALS) -> dict[str, list[int]]:
-    """Read a CSV file with lines `seconds[,model]`. Return ascending arrival times in nanoseconds by model.
+    """Read a CSV file with lines `seconds[,model]`. The first line may name the columns.
 
-    Lines without a model are under "".
-
-    Raises OSError for a file that cannot be read, ValueError for a line that is no arrival or more than `limit` lines.
+    Return ascending arrival times in nanoseconds by model. Lines without a model are under "". Raises OSError for a
+    file that cannot be read, ValueError for a line that is no arrival or more than `limit` lines.
     """
     times: dict[str, list[int]] = {}
-    with path.open(newline="") as file:
-        for number, row in enumerate(csv.reader(file), start=1):
-            if number > limit:
-                raise ValueError(f"got more than {limit:,} lines")
-            if row:
-                model = row[1].strip() if len(row) > 1 else ""
-                times.setdefault(model, []).append(_time_ns(number, row[0]))
+    for line, cells in read_rows(path, limit):
+        if line == 1 and cells[0] == "seconds":
+            continue
+        _check_cells(line, cells, ARRIVAL)
+        times.setdefault(cells[1] if len(cells) > 1 else "", []).append(_time_ns(line, cells[0]))
     return {model: sorted(arrivals) for model, arrivals in times.items()}
 
 
@@ -101,30 +104,44 @@ def read_counts(path: Path, seed: Seed = 0, limit: int = MAX_ARRIVALS) -> dict[s
     """Read a CSV file with lines `second,count[,model]`. Draw the arrivals of each second evenly from it, by seed.
 
     The first line may name the columns. If the first one is `minute`, each line is a minute. Return and raise as
-    `read_arrivals`; `limit` bounds the sum of the counts.
+    `read_arrivals`; `limit` also bounds the sum of the counts.
     """
     rng, left, unit = np.random.default_rng(seed), limit, 1
     times: dict[str, list[int]] = {}
-    with path.open(newline="") as file:
-        for number, row in enumerate(csv.reader(file), start=1):
-            if number == 1 and row and row[0].strip() in STEPS:
-                unit = STEPS[row[0].strip()]
-            elif row:
-                count = int(row[1]) if len(row) > 1 and row[1].strip().isdecimal() else -1
-                if count < 0:
-                    raise ValueError(f"line {number}: got {','.join(row)!r}, wanted second,count[,model]")
-                if (left := left - count) < 0:
-                    raise ValueError(f"got more than {limit:,} requests")
-                drawn = unit * _time_ns(number, row[0]) + rng.integers(0, unit * 10**9, count)
-                times.setdefault(row[2].strip() if len(row) > 2 else "", []).extend(drawn.tolist())
+    for line, cells in read_rows(path, limit):
+        if line == 1 and cells[0] in STEPS:
+            unit = STEPS[cells[0]]
+            continue
+        _check_cells(line, cells, COUNT)
+        if len(cells) < 2 or not (cells[1].isascii() and cells[1].isdecimal()):
+            raise ValueError(f"line {line}: got {shorten(','.join(cells))}, wanted {COUNT}")
+        count = int(cells[1]) if len(cells[1]) < MAX_DIGITS else limit + 1
+        if (left := left - count) < 0:
+            raise ValueError(f"line {line}: got more than {limit:,} requests in all, wanted at most that")
+        begin_ns = unit * _time_ns(line, cells[0])
+        drawn = rng.integers(0, unit * 10**9, count).tolist()
+        if count:
+            name = cells[2] if len(cells) > 2 else ""
+            times.setdefault(name, []).extend(begin_ns + time_ns for time_ns in drawn)
     return {model: sorted(arrivals) for model, arrivals in times.items()}
 
 
-def _time_ns(number: int, text: str) -> int:
+def _check_cells(line: int, cells: list[str], wanted: str) -> None:
+    most = wanted.count(",") + 1
+    if len(cells) > most:
+        raise ValueError(f"line {line}: got {len(cells)} cells, wanted at most {most}: {wanted}")
+
+
+def _time_ns(line: int, text: str) -> int:
     try:
-        time_ns = round(float(text) * 1e9)
-    except (ValueError, OverflowError):
-        time_ns = -1
-    if time_ns < 0:
-        raise ValueError(f"line {number}: got {text!r}, wanted seconds since the start")
-    return time_ns
+        time_s = float(text)
+    except ValueError:
+        time_s = -1.0
+    if not 0 <= time_s < MAX_TIME_S:
+        raise ValueError(f"line {line}: got {shorten(text)}, wanted a time in seconds{explain_time(time_s)}")
+    return round(time_s * 1e9)
+
+
+def explain_time(time_s: float) -> str:
+    """Return what a time may be that is too large for seconds, as the end of an error."""
+    return " (is it in milliseconds or nanoseconds?)" if time_s >= MAX_TIME_S else " of at least 0"

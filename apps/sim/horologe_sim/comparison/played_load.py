@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,10 +15,12 @@ from horologe_common.models import PAGE_BYTES
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import describe_error
 from horologe_sim.comparison.input_times import learn_distributions
-from horologe_sim.comparison.request_file import FileRequest, read_requests
+from horologe_sim.comparison.request_file import MAX_REQUESTS, FileRequest, RequestFile, read_requests
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.traffic import STATIC, Chunk, DynamicRequest
+from horologe_sim.scenario.clockwork_models import read_catalogue
 from horologe_sim.scenario.scenario import ModelEntry, fill_catalogue
+from horologe_sim.scenario.time_span import describe_origin
 from horologe_sim.scenario.workload import Workload
 
 if TYPE_CHECKING:
@@ -48,12 +51,14 @@ class PlayedLoad(NamedTuple):
     factors: Sequence[float]
     loops: Sequence[Loop] = ()
     faults: Sequence[DeviceFault] = ()
+    notes: Sequence[str] = ()
+    """Sentences for the user about the requests."""
 
 
 def build_load(scenario: Scenario) -> PlayedLoad:
     """Return the load of a scenario. Raises SettingsError for what the fast world cannot play, or a wrong file."""
     _check_supported(scenario)
-    requests = _requests_of(scenario)
+    requests, origin_ns = _requests_of(scenario)
     scenario, distributions = _with_input_times(scenario, requests)
     models = list(scenario.sim_models().values())
     base_ns = {name: max(1, known.base_ns) for name, known in distributions.items()}
@@ -71,12 +76,29 @@ def build_load(scenario: Scenario) -> PlayedLoad:
         turn_ns=scenario.network.turn_ns,
         controller=scenario.controller,
     )
+    _check_requests(scenario, requests, models, base_ns)
     known = {f"{name}/1": each for name, each in distributions.items()}
     chunk = _build_chunk(requests, models, known, scenario.slo_ns if scenario.requests else 0)
     duration_ns = chunk.times_ns[-1] + 1 if scenario.requests else scenario.duration_ns
     return PlayedLoad(
-        models, installed, known, cluster, chunk, duration_ns, scenario.warmup_ns, [1.0] * scenario.workers
-    )
+        models, installed, known, cluster, chunk, duration_ns, scenario.warmup_ns, [1.0] * scenario.workers,
+        notes=_describe_requests(chunk, scenario.warmup_ns, origin_ns),
+    )  # fmt: skip
+
+
+def _describe_requests(chunk: Chunk, warmup_ns: int, origin_ns: int) -> list[str]:
+    """Return the notes about a load. Raises SettingsError if none of its requests would be counted."""
+    late = [slo_ns for at_ns, slo_ns in zip(chunk.times_ns, chunk.slos_ns, strict=True) if at_ns >= warmup_ns]
+    if not late:
+        raise SettingsError(f"warmup: got {warmup_ns / 1e9:g}s, wanted less than the time of the last request")
+    if not any(late):
+        raise SettingsError("slo: got no request with a deadline, wanted an slo in [[models]] or [[load]], or slo_ms")
+    notes = [describe_origin(origin_ns)] if origin_ns else []
+    if warm := len(chunk.times_ns) - len(late):
+        notes.append(f"{warm:,} requests of the warm-up are not counted")
+    if best_effort := late.count(0):
+        notes.append(f"{best_effort:,} requests without a deadline are not counted")
+    return notes
 
 
 def _check_supported(scenario: Scenario) -> None:
@@ -93,23 +115,24 @@ def _check_supported(scenario: Scenario) -> None:
             raise SettingsError(f"load.kind: got {load.kind!r} with cancel_share {load.cancel_share:g}, {wanted}")
 
 
-def _requests_of(scenario: Scenario) -> list[FileRequest]:
+def _requests_of(scenario: Scenario) -> RequestFile:
     """Return the requests of the scenario's file, or those of its load, in order of time."""
     if scenario.requests:
         try:
-            requests = read_requests(Path(scenario.requests))
+            return read_requests(Path(scenario.requests))
         except (OSError, ValueError) as error:
             raise SettingsError(f"requests {scenario.requests}: {describe_error(error)}") from error
-        if not requests:
-            raise SettingsError(f"requests {scenario.requests}: got no requests, wanted at least one")
-        return requests
     names = list(scenario.entry_names())
     load = Workload(scenario.load, names, scenario.seed, scenario.duration_ns)
     best_effort = -1
-    return [
+    requests = [
         FileRequest(ask.at_ns, ask.model, rows=ask.rows, slo_ns=best_effort if ask.best_effort else ask.slo_ns)
-        for ask in load.pop_due(scenario.duration_ns)
+        for ask in islice(load.pop_due(scenario.duration_ns), MAX_REQUESTS + 1)
     ]
+    if not 0 < len(requests) <= MAX_REQUESTS:
+        count = "more" if requests else "none"
+        raise SettingsError(f"load: got {count} requests, wanted from 1 to {MAX_REQUESTS:,} to compare schedulers")
+    return RequestFile(requests)
 
 
 def _with_input_times(
@@ -123,12 +146,21 @@ def _with_input_times(
     for request in requests:
         if request.exec_ns:
             measured[request.model].append(request)
-    copies = ((name, entry) for entry in scenario.models for name in _names_of(entry))
+    copies = ((name, entry) for entry in scenario.models for name in entry.names())
     entries = {name: msgspec.structs.replace(entry, name=name, count=1) for name, entry in copies}
     distributions = {}
     named = dict.fromkeys(request.model for request in requests if request.model)
     new = [ModelEntry(name, slo_ns=scenario.slo_ns) for name in named if name not in entries and name not in measured]
-    entries |= {entry.name: entry for entry in fill_catalogue(new)}
+    for added in fill_catalogue(new):
+        if not added.exec_ms:
+            line = next(request.line for request in requests if request.model == added.name)
+            known = ", ".join([*entries, *measured, *read_catalogue()][:5])
+            wanted = f"wanted exec_ms, or the name of a model: {known}, ... (horologe sim --list-models)"
+            raise SettingsError(f"requests {scenario.requests}: line {line}: model: got {added.name!r}, {wanted}")
+        entries[added.name] = added
+    if not entries and not measured:
+        wanted = "wanted [[models]], --model, or the column model in the requests"
+        raise SettingsError(f"models: got none, {wanted}")
     for name, own in measured.items():
         entry = entries.get(name)
         base_ns = round(1e6 * entry.base_ms) if entry else 0
@@ -142,8 +174,22 @@ def _with_input_times(
     return msgspec.structs.replace(scenario, models=tuple(entries.values())), distributions
 
 
-def _names_of(entry: ModelEntry) -> list[str]:
-    return [entry.name] if entry.count == 1 else [f"{entry.name}-{number}" for number in range(entry.count)]
+def _check_requests(
+    scenario: Scenario, requests: Sequence[FileRequest], models: Sequence[SimModel], base_ns: Mapping[str, int]
+) -> None:
+    """Raise SettingsError for a request that is larger than the batches of its model, or shorter than `base_ms`."""
+    specs = {model.report.spec.name: model.report.spec for model in models}
+    smallest = min(max(spec.batch_sizes) for spec in specs.values())
+    for request in requests:
+        spec = specs.get(request.model)
+        where = f"requests {scenario.requests}: line {request.line}" if request.line else "load"
+        largest = max(spec.batch_sizes) if spec else smallest
+        if request.rows > largest:
+            raise SettingsError(f"{where}: rows: got {request.rows}, wanted at most {largest}, the largest batch")
+        least_ns = base_ns.get(request.model, 0)
+        if 0 < request.exec_ns < least_ns:
+            wanted = f"wanted at least base_ms of the model, {least_ns / 1e6:g}"
+            raise SettingsError(f"{where}: exec_ms: got {request.exec_ns / 1e6:g}, {wanted}")
 
 
 def _build_chunk(

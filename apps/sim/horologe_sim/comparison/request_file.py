@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 from typing import TYPE_CHECKING, NamedTuple
 
+from horologe_load.arrivals import MAX_TIME_S, explain_time
+from horologe_load.csv_rows import MAX_LINES, read_rows, shorten
+from horologe_sim.scenario.time_span import find_origin_ns
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 COLUMNS = ("seconds", "model", "application", "length", "exec_ms", "slo_ms", "rows")
-TEXTS = ("model", "application")
-MAX_REQUESTS = 1_000_000
+WHOLE, POSITIVE = ("length", "rows"), ("exec_ms", "slo_ms", "rows")
+"""Columns of whole numbers, and of numbers above 0."""
+MOST = {"seconds": MAX_TIME_S, "length": 1e9, "exec_ms": 1e7, "slo_ms": 1e7, "rows": 1e6}
+MAX_REQUESTS = MAX_LINES
 
 
 class FileRequest(NamedTuple):
@@ -25,50 +31,83 @@ class FileRequest(NamedTuple):
     """Execution time alone."""
     slo_ns: int = 0
     rows: int = 1
+    line: int = 0
+    """Line of the file. 0: the request is not from a file."""
 
 
-def read_requests(path: Path, limit: int = MAX_REQUESTS) -> list[FileRequest]:
-    """Return the requests in order of time. The first line names the columns, in any order; only `seconds` must exist.
+class RequestFile(NamedTuple):
+    """Requests in order of time. `origin_ns`: time in the file at which the load starts (`find_origin_ns`)."""
 
-    Raises OSError for a file that cannot be read, ValueError for an unknown column, a wrong value or too many lines.
+    requests: list[FileRequest]
+    origin_ns: int = 0
+
+
+def read_requests(path: Path, limit: int = MAX_REQUESTS) -> RequestFile:
+    """Read a file. The first line names the columns, in any order; only `seconds` must exist.
+
+    Raises OSError for a file that cannot be read, ValueError for an unknown column, a wrong value, no requests, too
+    many lines, or a time that is too long.
     """
+    names: list[str] = []
     requests = []
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file, skipinitialspace=True)
-        names = [name.strip() for name in reader.fieldnames or ()]
-        if "seconds" not in names or (unknown := sorted(set(names) - set(COLUMNS))):
-            wrong = ", ".join(unknown) if "seconds" in names else ",".join(names)
-            raise ValueError(f"line 1: got {wrong!r}, wanted the column seconds and some of {', '.join(COLUMNS[1:])}")
-        reader.fieldnames = names
-        for number, row in enumerate(reader, start=2):
-            if number > limit:
-                raise ValueError(f"got more than {limit:,} lines")
-            requests.append(_read_row(number, row))
-    return sorted(requests, key=lambda request: request.at_ns)
+    for line, cells in read_rows(path, limit):
+        if not names:
+            names = _check_names(cells)
+            continue
+        if len(cells) > len(names):
+            raise ValueError(f"line {line}: got {len(cells)} cells, wanted at most {len(names)}: {','.join(names)}")
+        requests.append(_read_row(line, dict(zip(names, cells, strict=False))))
+    if not requests:
+        raise ValueError("got no requests, wanted a line with names of columns and a line for each request")
+    requests.sort(key=lambda request: request.at_ns)
+    origin_ns = find_origin_ns(requests[0].at_ns, requests[-1].at_ns)
+    if origin_ns:
+        requests = [request._replace(at_ns=request.at_ns - origin_ns) for request in requests]
+    return RequestFile(requests, origin_ns)
 
 
-def _read_row(number: int, row: dict[str, str | None]) -> FileRequest:
-    values = {name: _read_number(number, name, row.get(name)) for name in COLUMNS if name not in TEXTS}
+def _check_names(names: Sequence[str]) -> list[str]:
+    wanted = f"wanted the column seconds and some of {', '.join(COLUMNS[1:])}"
+    if "seconds" not in names:
+        raise ValueError(f"line 1: got {shorten(','.join(names))}, {wanted}")
+    if unknown := sorted(set(names) - set(COLUMNS)):
+        raise ValueError(f"line 1: got {shorten(', '.join(unknown))}, {wanted}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"line 1: got {shorten(','.join(names))}, wanted each column once")
+    return list(names)
+
+
+def _read_row(line: int, row: dict[str, str]) -> FileRequest:
+    values = {name: _read_number(line, name, row.get(name, "")) for name in MOST}
+    if values["exec_ms"] and not row.get("model"):
+        raise ValueError(f"line {line}: model: got nothing beside exec_ms {row['exec_ms']}, wanted a name")
     return FileRequest(
         round(1e9 * values["seconds"]),
-        (row.get("model") or "").strip(),
-        (row.get("application") or "").strip(),
+        row.get("model", ""),
+        row.get("application", ""),
         int(values["length"]),
         round(1e6 * values["exec_ms"]),
         round(1e6 * values["slo_ms"]),
-        max(1, int(values["rows"])),
+        int(values["rows"]) or 1,
+        line,
     )
 
 
-def _read_number(number: int, name: str, text: str | None) -> float:
-    if text is None or not text.strip():
+def _read_number(line: int, name: str, text: str) -> float:
+    if not text:
         if name == "seconds":
-            raise ValueError(f"line {number}: seconds: got nothing, wanted seconds since the start")
+            raise ValueError(f"line {line}: seconds: got nothing, wanted a time in seconds")
         return 0.0
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < 1e12:
-        raise ValueError(f"line {number}: {name}: got {text!r}, wanted a number of at least 0")
-    return value
+    is_valid = 0 <= value < MOST[name] and (value >= 1e-6 or name not in POSITIVE)
+    if is_valid and (name not in WHOLE or value.is_integer()):
+        return value
+    kind = "a whole number" if name in WHOLE else "a number"
+    bounds = "above 0" if name in POSITIVE else "of at least 0"
+    wanted = f"{kind} {bounds} and below {MOST[name]:,.0f}"
+    if name == "seconds":
+        wanted = f"a time in seconds{explain_time(value)}"
+    raise ValueError(f"line {line}: {name}: got {shorten(text)}, wanted {wanted}")

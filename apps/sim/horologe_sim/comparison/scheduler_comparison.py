@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from horologe_common.service.settings import SettingsError
-from horologe_controller.schedulers import AUTO, DEFAULT, SCHEDULERS
-from horologe_sim.comparison.bound import score_bound
+from horologe_controller.schedulers import AUTO, DEFAULT
+from horologe_sim.comparison.bound import measured_requests, score_bound
 from horologe_sim.comparison.played_load import build_load
 from horologe_sim.fast.fast_world import FastWorld
 from horologe_sim.fast.ledger import GroupLedger
 from horologe_sim.fast.rehearsed_tuner import RehearsedTuner
 from horologe_sim.report.tables import Table
+from horologe_sim.scenario.scenario_checks import check_scheduler
 from horologe_tuner.settings import TunerSettings
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ COMPARED = (DEFAULT, AUTO, "clockwork", "orloj", "edf", "nexus", "deferred", "cl
 """Schedulers that are compared if none is named. fifo refuses nothing, so it has no place beside them."""
 POPULAR = 0.01
 """Least share of the requests of a model that counts for the worst model."""
+BLOCKS = 20
+"""Parts of the load, equal in time, over which two schedulers are compared."""
+CLEARLY, LEAST_AHEAD = 2.0, 0.001
+"""A lead is clear from this number of standard errors, and from this share of the requests on."""
 MOST_BOUNDED = 200_000
 """Requests up to which the bound is computed: it takes 100 passes over all their possible starts."""
 
@@ -54,6 +58,15 @@ class SchedulerResult(msgspec.Struct, frozen=True):
     worst_model: str
     worst_attainment: float
     """Of the models with at least `POPULAR` of the requests."""
+    ahead: float | None = None
+    """Attainment beyond that of the default scheduler. None: the default was not played."""
+    ahead_error: float | None = None
+    """Standard error of `ahead`, paired over `BLOCKS` parts of the load."""
+
+    @property
+    def is_clearly_ahead(self) -> bool:
+        """Return whether the lead over the default is more than noise."""
+        return self.ahead is not None and self.ahead >= max(LEAST_AHEAD, CLEARLY * (self.ahead_error or 0.0))
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -66,23 +79,35 @@ class Comparison(msgspec.Struct, frozen=True):
     requests: int
     bound: float | None
     results: tuple[SchedulerResult, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences for the user: what is not counted, or not computed."""
 
     @property
     def verdict(self) -> str:
-        """Return which scheduler serves most, and by how much it is ahead of the default if that was played."""
-        best = max(self.results, key=lambda result: result.attainment)
+        """Return what the default serves, and which scheduler serves clearly more, if any."""
         default = next((result for result in self.results if result.scheduler == DEFAULT), None)
+        best = max(self.results, key=lambda result: result.attainment)
         shown = default or best
         bound = f", {shown.of_bound:.1%} of what any schedule could serve" if shown.of_bound else ""
+        in_time = f"{shown.attainment:.2%} in time{bound}"
         if default is None:
-            return f"{best.scheduler} serves most, {best.attainment:.2%} in time{bound}; the default was not played"
-        ahead = best.attainment - default.attainment
-        text = f"the default ({default.scheduler}) serves {default.attainment:.2%} in time{bound}"
-        return f"{text}; {best.scheduler} serves {ahead:.2%} more" if ahead > 0 else f"{text}; none serves more"
+            serves = "serves most," if len(self.results) > 1 else "serves"
+            return f"{best.scheduler} {serves} {in_time}; the default was not played"
+        text = f"the default ({DEFAULT}) serves {in_time}"
+        clear = [result for result in self.results if result.is_clearly_ahead]
+        if len(self.results) == 1:
+            return text
+        if not clear:
+            return f"{text}; no scheduler serves clearly more"
+        best = max(clear, key=lambda result: result.ahead or 0.0)
+        more = f"{best.scheduler} serves {best.ahead:.2%} more (+-{CLEARLY * (best.ahead_error or 0.0):.2%})"
+        choice = "" if best.scheduler == AUTO else f' or "{best.scheduler}"'
+        return f'{text}; {more}: consider controller.scheduler = "{AUTO}"{choice}'
 
     def to_json(self) -> str:
         """Return the comparison as indented JSON with a fixed order of keys."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+        document = msgspec.to_builtins(self) | {"verdict": self.verdict}
+        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
     def table(self) -> str:
         """Return the comparison as plain text."""
@@ -98,7 +123,7 @@ class Comparison(msgspec.Struct, frozen=True):
             f"seed {self.seed}"
         )
         bound = "not computed" if self.bound is None else f"{self.bound:.2%}"
-        return "\n\n".join((title, table.text(), f"bound: {bound}\n{self.verdict}"))
+        return "\n\n".join((title, table.text(), "\n".join((f"bound: {bound}", *self.notes, self.verdict))))
 
 
 class ComparedLedger(GroupLedger):
@@ -109,12 +134,16 @@ class ComparedLedger(GroupLedger):
         self.until_ns = until_ns
         self.times_ns = array("q")
         self.exec_ns = 0
+        self.blocks = np.zeros(BLOCKS, np.int64)
+        """Answers in time by the part of the load in which their request was sent."""
 
     def answered(self, sent_ns: int, group: int, took_ns: int, slo_ns: int, grace_ns: int) -> None:
         """Count a request that was answered after `took_ns`."""
         super().answered(sent_ns, group, took_ns, slo_ns, grace_ns)
         if sent_ns >= self.from_ns and 0 < took_ns <= slo_ns:
             self.times_ns.append(took_ns)
+            block = (sent_ns - self.from_ns) * BLOCKS // max(1, self.until_ns - self.from_ns)
+            self.blocks[min(block, BLOCKS - 1)] += 1
 
     def ran(self, end_ns: int, rows: int, took_ns: int, expected_ns: int, promised_ns: int) -> None:
         """Count a finished INFER."""
@@ -134,29 +163,32 @@ def compare_schedulers(
     that the fast world cannot play.
     """
     for name in schedulers:
-        if name not in (*SCHEDULERS, AUTO):
-            raise SettingsError(f"--scheduler: got {name!r}, wanted some of {', '.join(SCHEDULERS)}, {AUTO}")
+        check_scheduler("--scheduler", name)
     load = build_load(scenario)
-    bound = score_bound(load) if len(load.chunk.times_ns) <= MOST_BOUNDED else None
+    notes = list(load.notes)
+    bound = None
+    if len(load.chunk.times_ns) <= MOST_BOUNDED:
+        bound = score_bound(load)
+    else:
+        notes.append(f"the bound is computed for at most {MOST_BOUNDED:,} requests")
     names = tuple(dict.fromkeys(schedulers or COMPARED))
-    results = []
+    ledgers = {}
     for number, name in enumerate(names):
 
         def on_progress(done: float, number: int = number, name: str = name) -> None:
             if progress:
                 progress((number + done) / len(names), name)
 
-        results.append(_play(load, name, scenario.seed, bound, on_progress))
+        ledgers[name] = _play(load, name, scenario.seed, on_progress)
+    results = [_summarize(load, name, ledger, bound, ledgers.get(DEFAULT)) for name, ledger in ledgers.items()]
     seconds = (load.duration_ns - load.warmup_ns) / 1e9
     return Comparison(
-        scenario.name, scenario.seed, seconds, scenario.workers, len(load.chunk.times_ns),
-        None if bound is None else math.ceil(1e5 * bound) / 1e5, tuple(results),
+        scenario.name, scenario.seed, seconds, scenario.workers, len(measured_requests(load)),
+        None if bound is None else math.ceil(1e5 * bound) / 1e5, tuple(results), tuple(notes),
     )  # fmt: skip
 
 
-def _play(
-    load: PlayedLoad, name: str, seed: int, bound: float | None, progress: Callable[[float], None]
-) -> SchedulerResult:
+def _play(load: PlayedLoad, name: str, seed: int, progress: Callable[[float], None]) -> ComparedLedger:
     controller = msgspec.structs.replace(load.cluster.controller, scheduler=name)
     ledger = ComparedLedger(len(load.models) + 1, load.warmup_ns, load.duration_ns)
     tuner = RehearsedTuner(TunerSettings()) if name == AUTO else None
@@ -169,10 +201,20 @@ def _play(
     world.controller.cluster.distributions.update(load.distributions)
     world.run(load.duration_ns, progress)
     world.check()
-    return _summarize(load, name, ledger, bound)
+    return ledger
 
 
-def _summarize(load: PlayedLoad, name: str, ledger: ComparedLedger, bound: float | None) -> SchedulerResult:
+def _compare_blocks(ledger: ComparedLedger, default: ComparedLedger | None, total: int) -> tuple[float, float] | None:
+    """Return by which share of the requests a scheduler is ahead of the default, and the standard error."""
+    if default is None:
+        return None
+    more = (ledger.blocks - default.blocks) / total
+    return round(float(more.sum()), 5), round(float(np.sqrt(BLOCKS) * more.std(ddof=1)), 5)
+
+
+def _summarize(
+    load: PlayedLoad, name: str, ledger: ComparedLedger, bound: float | None, default: ComparedLedger | None
+) -> SchedulerResult:
     sent, in_time, _, _, refused = (row[:-1] for row in ledger.counts)
     total = max(1, int(sent.sum()))
     attainment = float(in_time.sum() / total)
@@ -191,4 +233,5 @@ def _summarize(load: PlayedLoad, name: str, ledger: ComparedLedger, bound: float
         ledger.quantile_ms(0.99),
         load.models[worst].report.spec.name,
         round(float(in_time[worst] / max(1, sent[worst])), 4),
+        *(_compare_blocks(ledger, default, total) or (None, None)),
     )

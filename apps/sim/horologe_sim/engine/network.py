@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from horologe_common.clock import us
+from horologe_sim.engine.bounds import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,16 +19,16 @@ DRAWS = 4096
 class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[network]` of a scenario. Cores fused in one process need no network."""
 
-    delay_ns: int = us(60)
+    delay_ns: Duration = us(60)
     """One-way delay between two processes: a packet over ipc, including the wake-up of the reader."""
-    jitter_ns: int = us(20)
+    jitter_ns: Duration = us(20)
     """Mean of an exponentially distributed addition to the delay."""
-    notice_ns: int = us(500)
+    notice_ns: Duration = us(500)
     """Time until the peers detect that a process has died."""
-    turn_ns: int = us(50)
+    turn_ns: Duration = us(50)
     """Duration of a turn of a process. A message that arrives meanwhile is handled in the next turn. Longer turns are
     faster to simulate."""
-    message_ns: int = 0
+    message_ns: Duration = 0
     """Time by which each message that a core handles makes the turn of its process longer; 0 for clients."""
     split: bool = False
     """Run frontend, selector and controller in a process each instead of in one."""

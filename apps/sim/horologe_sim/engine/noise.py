@@ -6,12 +6,13 @@ import csv
 import functools
 import math
 from importlib import resources
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import numpy as np
 
 from horologe_common.clock import ms, us
+from horologe_sim.engine.bounds import Duration, Fraction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,14 +29,14 @@ SAMPLES = {"exec": "clockwork_exec_samples.csv", "load": "clockwork_load_samples
 class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A duration is its profile times a factor (the body), plus now and then an addition (the tail, the spikes)."""
 
-    sigma: float = 0.0
+    sigma: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0
     """Standard deviation of the logarithm of a lognormal factor with median 1."""
-    spike_share: float = 0.0
+    spike_share: Fraction = 0.0
     """Share of operations that also take `spike_ns`."""
-    spike_ns: int = 0
-    tail_share: float = 0.0
+    spike_ns: Duration = 0
+    tail_share: Fraction = 0.0
     """Share of operations to which an exponential of mean `tail_ns` is added."""
-    tail_ns: int = 0
+    tail_ns: Duration = 0
     body: Literal["", "measured"] = ""
     """measured: factors are repeated runs of three models (loads of four) over their median (`data/README.md`)."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -14,9 +15,11 @@ from horologe_common.service.settings import DURATIONS, SettingsError, load_sett
 from horologe_common.status import HorologeError, describe_error
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_load.arrivals import read_arrivals, read_counts
+from horologe_sim.engine.bounds import MAX_LOAD_NS
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.scenario.clockwork_models import read_catalogue
 from horologe_sim.scenario.scenario import MIB, ModelEntry, Scenario
+from horologe_sim.scenario.time_span import MAX_LOAD, describe_origin, find_origin_ns
 from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
@@ -48,14 +51,13 @@ class ScenarioOptions(NamedTuple):
 
 def build_scenario(options: ScenarioOptions) -> Scenario:
     """Return the scenario. Raises SettingsError, naming the invalid option."""
-    slo_ns = parse_quantity("--slo", options.slo or DEFAULT_SLO, DURATIONS)
+    slo_ns = _duration_ns("--slo", options.slo or DEFAULT_SLO)
     entries = tuple(_entry(text, slo_ns) for text in options.models)
     if options.repository is not None:
         entries += measured_models(options.repository, slo_ns, bool(options.slo))
     if options.noise not in NOISES:
         raise SettingsError(f"--noise: got {options.noise!r}, wanted one of {', '.join(NOISES)}")
-    sources = (options.rate or None, options.trace, options.counts, options.requests)
-    if sum(source is not None for source in sources) != 1:
+    if not (options.rate or options.trace or options.counts or options.requests):
         raise SettingsError("--rate, --trace, --counts, --requests: got several or none, wanted one of them")
     scenario = Scenario(
         entries, (LoadPhase(rate=options.rate),), name="command line", settle_ns=s(2), path="direct",
@@ -66,17 +68,21 @@ def build_scenario(options: ScenarioOptions) -> Scenario:
 
 
 def replace_load(scenario: Scenario, options: ScenarioOptions) -> Scenario:
-    """Return the scenario with the requests of the options' file, if they name one, and their duration."""
-    loads, last_ns = scenario.load, scenario.duration_ns
+    """Return the scenario with the requests of the options' file, if they name one, and their duration.
+
+    The warm-up of the scenario does not apply to such a file. A note about its times replaces the description.
+    """
+    _check_sources(options)
+    changes: dict[str, Any] = {}
     if options.trace:
-        loads, last_ns = _arrivals("--trace", options.trace, read_arrivals)
+        changes = _arrivals("--trace", options.trace, read_arrivals)
     elif options.counts:
-        loads, last_ns = _arrivals("--counts", options.counts, read_counts)
+        changes = _arrivals("--counts", options.counts, read_counts)
     elif options.requests:
-        loads, last_ns = (), 1
-    duration_ns = parse_quantity("--duration", options.duration, DURATIONS) if options.duration else last_ns
-    requests = str(options.requests) if options.requests else scenario.requests
-    return msgspec.structs.replace(scenario, load=loads, duration_ns=duration_ns, requests=requests)
+        changes = {"load": (), "duration_ns": 1, "warmup_ns": 0, "requests": str(options.requests)}
+    if options.duration:
+        changes["duration_ns"] = _duration_ns("--duration", options.duration)
+    return msgspec.structs.replace(scenario, **changes)
 
 
 def measured_models(repository: Path, slo_ns: int, override: bool) -> tuple[ModelEntry, ...]:
@@ -107,23 +113,48 @@ def measured_models(repository: Path, slo_ns: int, override: bool) -> tuple[Mode
     return tuple(latest.values())
 
 
+def _check_sources(options: ScenarioOptions) -> None:
+    given = {"--rate": options.rate or None, "--trace": options.trace, "--counts": options.counts,
+             "--requests": options.requests}  # fmt: skip
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise SettingsError(f"{', '.join(named)}: got several or none, wanted one of {', '.join(given)}")
+    if options.requests and options.duration:
+        raise SettingsError("--duration, --requests: got both, wanted one of them: all requests of a file are played")
+
+
+def _duration_ns(option: str, text: str) -> int:
+    duration_ns = parse_quantity(option, text, DURATIONS)
+    if not 0 < duration_ns <= MAX_LOAD_NS:
+        raise SettingsError(f"{option}: got {text!r}, wanted a duration above 0 and of at most {MAX_LOAD}")
+    return duration_ns
+
+
 def _entry(text: str, slo_ns: int) -> ModelEntry:
     name, star, copies = text.partition("*")
     catalogue = read_catalogue()
     if name not in catalogue or (star and not (copies.isdigit() and int(copies) > 0)):
-        raise SettingsError(f"--model: got {text!r}, wanted NAME or NAME*COPIES with one of {', '.join(catalogue)}")
+        close = dict.fromkeys((*difflib.get_close_matches(name, catalogue), "resnet50_v1", "densenet121", "googlenet"))
+        wanted = f"wanted NAME or NAME*COPIES of a catalogue model, for example {', '.join(close)}"
+        raise SettingsError(f"--model: got {text!r}, {wanted} (horologe sim --list-models)")
     return msgspec.structs.replace(catalogue[name], count=int(copies) if star else 1, slo_ns=slo_ns)
 
 
-def _arrivals(
-    option: str, path: Path, read: Callable[[Path], dict[str, list[int]]]
-) -> tuple[tuple[LoadPhase, ...], int]:
-    """Return a load phase for each model, and the duration of the trace in nanoseconds."""
+def _arrivals(option: str, path: Path, read: Callable[[Path], dict[str, list[int]]]) -> dict[str, Any]:
+    """Return the fields of a scenario: a load phase for each model, the duration, and a note about the times."""
     try:
         times = read(path)
+        if not times:
+            raise ValueError("got no requests, wanted at least one")
+        last_ns = max(at[-1] for at in times.values())
+        origin_ns = find_origin_ns(min(at[0] for at in times.values()), last_ns)
     except (OSError, ValueError) as error:
         raise SettingsError(f"{option} {path}: {describe_error(error)}") from error
     phases = tuple(
-        LoadPhase("trace", times_ns=tuple(at), models=(model,) if model else ()) for model, at in times.items()
+        LoadPhase("trace", times_ns=tuple(time_ns - origin_ns for time_ns in at), models=(model,) if model else ())
+        for model, at in times.items()
     )
-    return phases, max((phase.times_ns[-1] for phase in phases), default=0) + 1
+    return {
+        "load": phases, "duration_ns": last_ns - origin_ns + 1, "warmup_ns": 0, "requests": "",
+        "description": describe_origin(origin_ns),
+    }  # fmt: skip

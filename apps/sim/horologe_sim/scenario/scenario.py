@@ -6,9 +6,8 @@ Durations and sizes are text with a unit ("5ms", "16GiB"). The tables `[frontend
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -17,7 +16,7 @@ from horologe_common.clock import ms, s
 from horologe_common.interference.colocation import SharedDevice
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.service.settings import SettingsError
-from horologe_common.status import HorologeError, InvalidInput
+from horologe_common.status import InvalidInput
 from horologe_common.wire import ModelReport
 from horologe_controller.settings import ControllerSettings
 from horologe_frontend.settings import FrontendSettings
@@ -27,11 +26,23 @@ from horologe_gpu_worker.settings import WorkerSettings
 from horologe_profiler.settings import ProfilerSettings
 from horologe_selector.drivers.pipeline_folder import read_pipelines
 from horologe_selector.settings import SelectorSettings
+from horologe_sim.engine.bounds import (
+    Duration,
+    Fraction,
+    LoadDuration,
+    Megabytes,
+    Milliseconds,
+    Name,
+    Number,
+    Percent,
+    Positive,
+    PositiveMilliseconds,
+)
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.engine.noise import Noise
 from horologe_sim.engine.traceable_inputs import LABEL, Skill
 from horologe_sim.engine.virtual_worker import SimModel
-from horologe_sim.scenario.units import read_units
+from horologe_sim.scenario.table_reading import convert_table, read_table
 from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
@@ -42,7 +53,6 @@ if TYPE_CHECKING:
     from horologe_selector.driver import PipelineDefinition
     from horologe_sim.report.report import Report
 
-S = TypeVar("S", bound=msgspec.Struct)
 MIB = 1 << 20
 EXAMPLES = Path(__file__).parent / "examples"
 
@@ -50,53 +60,57 @@ EXAMPLES = Path(__file__).parent / "examples"
 class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[[models]]`: a model, or `count` copies `name-0`, `name-1`, ... Times as in `[emulated]` of a model.toml."""
 
-    name: str
-    exec_ms: dict[int, float] = {}
+    name: Name
+    exec_ms: dict[Positive, PositiveMilliseconds] = {}
     """Execution time by batch size. The keys are the batch sizes of the model."""
-    count: int = 1
-    load_ms: float = 0.0
-    input_ms: float = 0.0
-    output_ms: float = 0.0
-    weights_mb: float = 16.0
-    slo_ns: int = 0
+    count: Positive = 1
+    load_ms: Milliseconds = 0.0
+    input_ms: Milliseconds = 0.0
+    output_ms: Milliseconds = 0.0
+    weights_mb: Megabytes = 16.0
+    slo_ns: Duration = 0
     cache: bool = False
     echo: bool = False
     """Outputs repeat the inputs, and clients check them."""
-    accuracy: float = 0.0
+    accuracy: Fraction = 0.0
     """Share of correct labels of a classifier with ten classes; clients know the true labels. 0: not a classifier."""
-    alike: float = 0.5
+    alike: Fraction = 0.5
     """Share of inputs for which all classifiers are right or wrong together."""
     noise: Noise | None = None
     """Noise of its execution times. None: the noise of the scenario."""
-    workers: tuple[int, ...] = ()
+    workers: tuple[Number, ...] = ()
     """Numbers of the workers that serve the model. Empty: all workers."""
     sharing: EmulatedSharing | None = None
     """Times by the share of a device and its neighbours, as in `[emulated.sharing]`, instead of `exec_ms`."""
-    batch_sizes: tuple[int, ...] = BATCH_SIZES
+    batch_sizes: tuple[Positive, ...] = BATCH_SIZES
     """Batch sizes of a model with `sharing`."""
-    base_ms: float = 0.0
+    base_ms: Milliseconds = 0.0
     """With execution times of requests (`Scenario.requests`): time of a batch without its rows."""
+
+    def names(self) -> list[str]:
+        """Return the names of its copies."""
+        return [self.name] if self.count == 1 else [f"{self.name}-{number}" for number in range(self.count)]
 
 
 class ShareEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[[shares]]`: the share of a device that a worker is. Workers with shares of one device are neighbours."""
 
     device: str
-    percent: float = 100.0
+    percent: Percent = 100.0
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[[faults]]`: a fault of a process. `at_ns` is relative to the start of the load."""
 
-    at_ns: int
+    at_ns: Duration
     process: str
     """edge, frontend, selector, controller, profiler, client, worker/N, or driver/NAME, which can only be killed."""
     kind: Literal["kill", "stall", "slow", "cut"] = "kill"
-    restart_ns: int = s(1)
+    restart_ns: Duration = s(1)
     """kill: time until the process restarts. 0: never."""
-    for_ns: int = ms(100)
+    for_ns: Duration = ms(100)
     """stall, cut: duration."""
-    factor: float = 3.0
+    factor: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 3.0
     """slow: factor on all later execution times of the worker's device."""
     void: bool = False
     """kill: packets in flight from the process are lost as well."""
@@ -109,20 +123,20 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     load: tuple[LoadPhase, ...] = ()
     name: str = "scenario"
     description: str = ""
-    seed: int = 0
-    duration_ns: int = s(10)
-    warmup_ns: int = 0
+    seed: Number = 0
+    duration_ns: LoadDuration = s(10)
+    warmup_ns: Duration = 0
     """Start of the load, whose requests are not counted."""
-    settle_ns: int = s(1)
+    settle_ns: Duration = s(1)
     """Time before the load, in which workers register and load models into free pages."""
     path: Literal["whole", "direct"] = "whole"
     """whole: client, frontend, selector, controller, workers. direct: only controller and workers, which is faster."""
-    workers: int = 1
+    workers: Positive = 1
     shares: tuple[ShareEntry, ...] = ()
     """Shares of the first workers. Every other worker has a device to itself."""
     wire: bool = False
     """Encode and decode every packet, as sockets do. Slower."""
-    patience_ns: int = ms(200)
+    patience_ns: Duration = ms(200)
     """Client timeout, after deadline and grace."""
     clocks_ns: dict[str, int] = {}
     """Processes on separate hosts: clock offset to the other hosts."""
@@ -139,7 +153,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Applications that exist from the start. Only with `path = "whole"`."""
     requests: str = ""
     """CSV file with a line for each request, instead of `load` (`comparison/request_file.py`)."""
-    slo_ns: int = ms(100)
+    slo_ns: Duration = ms(100)
     """With `requests`: SLO of models without their own."""
     pipelines: str = ""
     """Folder of pipelines. Loads can name them among `models`. Only with `path = "whole"`."""
@@ -192,21 +206,20 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_scenario(path: str | Path) -> Scenario:
     """Read a TOML file, or an example by name (`example_names()`). Raises SettingsError."""
     file = Path(path)
+    if file.suffix == ".csv":
+        wanted = "wanted a TOML file; --requests, --trace and --counts read CSV files"
+        raise SettingsError(f"scenario: got {str(path)!r}, {wanted}")
     if not file.exists() and (example := EXAMPLES / f"{path}.toml").exists():
         file = example
+    where = f"scenario {path}"
     try:
-        table = tomllib.loads(file.read_text())
+        table = read_table(where, file)
     except FileNotFoundError:
         examples = ", ".join(example_names())
         raise SettingsError(f"scenario: got {str(path)!r}, wanted a TOML file or an example: {examples}") from None
     except OSError as error:
-        raise SettingsError(f"scenario {path}: {error.strerror}") from error
-    except ValueError as error:  # not TOML, or not UTF-8
-        raise SettingsError(f"scenario {path}: {error}") from error
-    try:
-        scenario = msgspec.convert({"name": file.stem, **read_units(f"scenario {path}", table)}, Scenario, strict=False)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"scenario {path}: {error}") from error
+        raise SettingsError(f"{where}: {error.strerror}") from error
+    scenario = convert_table(where, {"name": file.stem, **table}, Scenario)
     requests = str(file.parent / scenario.requests) if scenario.requests else ""
     return msgspec.structs.replace(scenario, models=fill_catalogue(scenario.models), requests=requests)
 
@@ -232,7 +245,7 @@ def example_names() -> list[str]:
 
 def run_scenario(
     scenario: Scenario,
-    seed: int | None = None,
+    seed: Number | None = None,
     progress: Callable[[float], None] | None = None,
     timeline: Callable[[int], CoreObserver] | None = None,
 ) -> Report:
@@ -253,15 +266,14 @@ def run_scenario(
 
 def _copies(entry: ModelEntry, percent: float = 100.0, activity: DeviceActivity | None = None) -> list[SimModel]:
     if not entry.exec_ms and entry.sharing is None:
-        wanted = "wanted one for each batch size, or the name of a catalogue model"
-        raise HorologeError(f"model {entry.name}: exec_ms: got no times, {wanted}")
-    names = [entry.name] if entry.count == 1 else [f"{entry.name}-{number}" for number in range(entry.count)]
+        wanted = "wanted one for each batch size, or the name of a catalogue model (horologe sim --list-models)"
+        raise SettingsError(f"model {entry.name}: exec_ms: got no times, {wanted}")
     sizes = tuple(sorted(entry.exec_ms)) if entry.sharing is None else entry.batch_sizes
     datatype = "UINT64" if entry.echo or entry.accuracy else "FP32"
     output = LABEL if entry.accuracy else TensorSpec("y", datatype, (-1, 1))
     inputs, size = (TensorSpec("x", datatype, (-1, 1)),), round(entry.weights_mb * MIB)
     spec = ModelSpec(entry.name, "1", "emulated", inputs, (output,), sizes, weights_bytes=size, cache=entry.cache)
-    specs = [msgspec.structs.replace(spec, name=name, content_hash=name, slo_ns=entry.slo_ns) for name in names]
+    specs = [msgspec.structs.replace(spec, name=name, content_hash=name, slo_ns=entry.slo_ns) for name in entry.names()]
     return [_sim_model(entry, spec, percent, activity) for spec in specs]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from horologe_common.clock import s
 from horologe_common.status import InvalidInput
+from horologe_sim.engine.bounds import Duration, Fraction, LoadDuration, Number, Positive, Rate, Skew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,35 +32,35 @@ class LoadPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Literal["poisson", "bursts", "even", "trace", "closed"] = "poisson"
     """bursts: Poisson arrivals with `rate`, but with `burst_rate` in the first `burst_ns` of every `every_ns`."""
-    rate: float = 0.0
+    rate: Rate = 0.0
     """Requests per second."""
-    burst_rate: float = 0.0
-    every_ns: int = s(1)
-    burst_ns: int = s(1) // 10
-    times_ns: tuple[int, ...] = ()
+    burst_rate: Rate = 0.0
+    every_ns: LoadDuration = s(1)
+    burst_ns: Duration = s(1) // 10
+    times_ns: tuple[Duration, ...] = ()
     """trace: arrival times, relative to `from_ns`."""
-    clients: int = 1
+    clients: Positive = 1
     """closed: number of clients. Each has one open request at a time."""
-    think_ns: int = 0
+    think_ns: Duration = 0
     """closed: time between an answer and the next request of a client."""
     models: tuple[str, ...] = ()
     """Names, or prefixes of names followed by `*`. Empty: all models."""
     application: str = ""
     """Application to query, instead of models."""
-    contexts: int = 0
+    contexts: Number = 0
     """Number of contexts of the application ("0", "1", ...), drawn evenly. 0: requests have no context."""
-    skew: float = 0.0
+    skew: Skew = 0.0
     """The popularity of the k-th model is proportional to k^-skew. 0: all models are equally popular."""
-    rows: int = 1
-    slo_ns: int = 0
+    rows: Positive = 1
+    slo_ns: Duration = 0
     """Budget of a request. 0: the model's SLO, or best effort if the model has none."""
     best_effort: bool = False
     """Send without a deadline, even if the model has an SLO. Only with `path = "direct"`."""
-    cancel_share: float = 0.0
+    cancel_share: Fraction = 0.0
     """Share of requests that are cancelled `cancel_ns` after sending."""
-    cancel_ns: int = 0
-    from_ns: int = 0
-    for_ns: int = 0
+    cancel_ns: Duration = 0
+    from_ns: Duration = 0
+    for_ns: Duration = 0
     """Duration of the phase. 0: until the load ends."""
 
 

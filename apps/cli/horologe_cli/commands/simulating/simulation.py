@@ -7,47 +7,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.output import ExitCode, Json, console, fail, fail_with, is_silent, print_json, stderr_console
+from horologe_cli.commands.simulating.simulation_options import (
+    ArrivalsFile,
+    CatalogueModels,
+    CountsFile,
+    Devices,
+    Duration,
+    ListModels,
+    Noise,
+    Pages,
+    Percentage,
+    Rate,
+    Repository,
+    RequestsFile,
+    ScenarioFile,
+    Schedulers,
+    Seed,
+    Slo,
+    TimelineFile,
+    check_options,
+)
+from horologe_cli.output import (
+    ExitCode,
+    Json,
+    console,
+    fail,
+    fail_with,
+    is_silent,
+    print_json,
+    print_result,
+    stderr_console,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from horologe_sim.report.report import Report
     from horologe_sim.scenario.scenario import Scenario
-
-
-ScenarioFile = Annotated[
-    str, typer.Argument(help="Scenario file (TOML), or the name of an example. Default: list them.", metavar="[FILE]")
-]
-CatalogueModels = Annotated[
-    list[str] | None,
-    typer.Option(help="A catalogue model, instead of a file. Repeat for several.", metavar="NAME[*COPIES]"),
-]
-Repository = Annotated[
-    Path | None, typer.Option(help="Your model repository, with the times measured on this machine.", metavar="DIR")
-]
-Slo = Annotated[str, typer.Option(help="Deadline of every request. Default: that of the model, or 100ms.")]
-Rate = Annotated[float, typer.Option(min=0.0, help="Requests per second (Poisson), in total.")]
-ArrivalsFile = Annotated[Path | None, typer.Option(help="CSV file of arrivals, seconds[,model].")]
-CountsFile = Annotated[Path | None, typer.Option(help="CSV file of rates, second,count[,model] or minute,...")]
-RequestsFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="CSV file of requests, with columns seconds, model, application, length, exec_ms, slo_ms, rows. Compares "
-        "schedulers."
-    ),
-]
-Schedulers = Annotated[
-    str, typer.Option(help="Compare these schedulers, separated by commas. With --requests: default all.")
-]
-Devices = Annotated[int | None, typer.Option(min=1, help="Number of devices. Default: as in the scenario.")]
-Duration = Annotated[str, typer.Option(help="With --model: duration of the load.")]
-Pages = Annotated[int, typer.Option(min=1, help="With --model: 16 MiB pages for weights, per device.")]
-Noise = Annotated[str, typer.Option(help="With --model: noise of execution times, none or clockwork.")]
-Percentage = Annotated[
-    float | None,
-    typer.Option(min=0.0, max=100.0, help="Find the fewest devices that answer this percentage in time."),
-]
-TimelineFile = Annotated[Path | None, typer.Option(help="Write a Chrome/Perfetto timeline of all actions.")]
-Seed = Annotated[int | None, typer.Option(help="Random seed. Default: as in the scenario.")]
 
 
 def sim(
@@ -62,11 +58,12 @@ def sim(
     scheduler: Schedulers = "",
     devices: Devices = None,
     duration: Duration = "",
-    pages: Pages = 1407,
-    noise: Noise = "clockwork",
+    pages: Pages = None,
+    noise: Noise = "",
     find_devices: Percentage = None,
     trace_out: TimelineFile = None,
     seed: Seed = None,
+    list_models: ListModels = False,
     json: Json = False,
 ) -> None:
     """Simulate a scenario with the real cores and a virtual clock. The same seed gives the same report.
@@ -83,36 +80,50 @@ def sim(
       horologe sim --requests mine.csv --devices 4
       horologe sim ./mine.toml --scheduler horologe,auto,clockwork --json
     """
-    options = (model or (), models, slo, rate, trace, counts, requests, devices or 1, duration, pages, noise)
+    given = {
+        "--model": model, "--models": models, "--slo": slo, "--rate": rate, "--trace": trace, "--counts": counts,
+        "--requests": requests, "--scheduler": scheduler, "--devices": devices, "--duration": duration,
+        "--pages": pages, "--noise": noise, "--find-devices": find_devices, "--trace-out": trace_out, "--seed": seed,
+    }  # fmt: skip
+    options = (model or (), models, slo, rate, trace, counts, requests, devices or 1, duration, pages or 1407)
     try:
-        if scenario := _choose_scenario(file, *options):
-            scenario = _override(scenario, seed=seed, workers=devices)
-            _simulate(scenario, scheduler, find_devices, trace_out, json)
+        if list_models or not check_options(file, given):
+            _list_names(list_models, json)
+            return
+        scenario = _override(_build(file, (*options, noise or "clockwork")), seed=seed, workers=devices)
+        _simulate(scenario, scheduler, find_devices, trace_out, json)
     except Exception as error:
         fail_with(error, "")
 
 
-def _choose_scenario(file: str, *options: Any) -> Scenario | None:
-    """Return the scenario of the file or of the options. Without either, list the examples and return None."""
+def _build(file: str, options: Sequence[Any]) -> Scenario:
+    """Return the scenario of the file, or of the options. Print where the times of a trace begin."""
     from horologe_sim.scenario.command_line_scenario import ScenarioOptions, build_scenario, replace_load
-    from horologe_sim.scenario.scenario import example_names, read_scenario
+    from horologe_sim.scenario.scenario import read_scenario
 
     chosen = ScenarioOptions(*options)
-    if chosen.models or chosen.repository or (chosen.requests and not file):
-        if file:
-            fail("FILE, --model, --models: got a file and models, wanted one of them", ExitCode.USAGE)
-        return build_scenario(chosen)
-    if file:
-        return replace_load(read_scenario(file), chosen)
-    for name in example_names():
-        console().print(name)
-    return None
+    scenario = replace_load(read_scenario(file), chosen) if file else build_scenario(chosen)
+    if (chosen.trace or chosen.counts) and scenario.description:
+        stderr_console().print(scenario.description, markup=False)
+    return scenario
+
+
+def _list_names(models: bool, json: bool) -> None:
+    """Print the names of the catalogue models, or of the examples."""
+    from horologe_sim.scenario.clockwork_models import read_catalogue
+    from horologe_sim.scenario.scenario import example_names
+
+    names = list(read_catalogue()) if models else example_names()
+    print_result({"models" if models else "examples": names}, "\n".join(names), json)
 
 
 def _simulate(
     scenario: Scenario, schedulers: str, find_devices: float | None, trace_out: Path | None, json: bool
 ) -> None:
     """Compare schedulers, find the number of devices, or run the scenario. Print the result."""
+    from horologe_sim.scenario.scenario_checks import check_scenario
+
+    check_scenario(scenario)
     if schedulers or scenario.requests:
         if find_devices is not None or trace_out:
             fail("--find-devices, --trace-out: got one with a comparison of schedulers, wanted none", ExitCode.USAGE)
