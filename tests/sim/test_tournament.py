@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import msgspec
 import pytest
 
 from horologe_common.clock import ms, s
+from horologe_common.service.settings import SettingsError
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_experiments.tournament.match import play
@@ -66,6 +70,34 @@ def test_a_row_shows_what_was_played_and_how_to_replay_it() -> None:
 def test_fixed_workloads_have_the_slo_of_their_name() -> None:
     workload = build_workload(FIXED["slow-network"], SMALL)
     assert set(workload.chunk.slos_ns) == {ms(50)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"requests": 0}, "requests: got 0, wanted a whole number of at least 1"),
+        ({"schedulers": ["edf"]}, "schedulers: got edf, wanted 'horologe' among them"),
+        ({"schedulers": ["horologe", "zz"]}, "schedulers: got 'zz', wanted some of clockwork"),
+        (
+            {"variants": {"off": {"nosuch": False}}},
+            "variants.off: nosuch: got an unknown name, wanted one of name",
+        ),
+        ({"variants": {"off": {"admission": "zz"}}}, "variants.off: admission: got 'zz', wanted true or false"),
+        ({"variants": {"edf": {"admission": False}}}, "variants.edf: got the name of another column"),
+    ],
+)
+def test_a_wrong_scene_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        Tournament().run(1, True, changes, lambda part, label: None)
+
+
+def test_a_replay_of_one_workload_has_no_bars_and_says_so() -> None:
+    changes = {"workloads": ["12"], "requests": 100, "processes": 1, "schedulers": ["horologe", "edf"]}
+    found = Tournament().run(1, True, changes, lambda part, label: None)
+    assert found.bars == []
+    assert found.holds
+    assert "too few" in found.facts["bars"]
+    Tournament().draw(found)
 
 
 def test_an_unknown_workload_is_named() -> None:

@@ -6,18 +6,21 @@ import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from horologe_common.service.settings import SettingsError
+from horologe_controller.schedulers import SCHEDULERS
+from horologe_controller.settings import ControllerSettings
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.tournament.match import Score, play
-from horologe_experiments.tournament.separate_queues import register_separate_queues
+from horologe_experiments.tournament.separate_queues import SEPARATE, register_separate_queues
 from horologe_experiments.tournament.traits import FIXED, find_traits
 from horologe_experiments.tournament.workload import build_workload
 from horologe_sim.comparison.bound import score_bound
+from horologe_sim.scenario.table_reading import convert_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +37,14 @@ WITHIN, AHEAD = 0.95, 0.005
 OF_BOUND = 0.93
 """Bars: a margin of at least `NEARLY` in the part `WITHIN` of the workloads, of `BEHIND` in all, `AHEAD` on average.
 The mean score is `OF_BOUND` of the mean bound."""
+LEAST_WORKLOADS = 20
+"""Random workloads from which on their bars count: shares and means of fewer are chance."""
 WORST = 10
+COLUMNS = (
+    "workload", "best other", "by", "margin", "bound", "score / bound", "late", "timed_out", "refused", "worst model",
+    "its worst model", "best effort", "requests", "traits",
+)  # fmt: skip
+"""Columns of a row beside the schedulers and variants."""
 
 
 class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,11 +53,11 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     description: str
     workloads: tuple[str, ...]
     """Seeds and names of fixed workloads; empty: the fixed ones, and `seeds` seeds from `first_seed` on."""
-    first_seed: int
-    seeds: int
-    requests: int
+    first_seed: Annotated[int, msgspec.Meta(ge=0)]
+    seeds: Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+    requests: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
     """Requests of a workload, about."""
-    processes: int
+    processes: Annotated[int, msgspec.Meta(ge=1, le=1024)]
     schedulers: tuple[str, ...]
     variants: dict[str, dict[str, Any]] = {}
     """Name -> settings of the controller: further columns, which count as none of the others."""
@@ -71,11 +81,14 @@ class Tournament:
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`. `seed` has no effect: a workload is drawn from the seed in its name."""
         scene = load_scene(self.name, Scene, quick, changes)
+        _check_scene(scene)
         names = scene.workloads or (*FIXED, *map(str, range(scene.first_seed, scene.first_seed + scene.seeds)))
         try:
             tasks = [Task(find_traits(name).name, scene) for name in names]
         except ValueError as error:
             raise SettingsError(f"scene {self.name}: {error}") from error
+        if not tasks:
+            raise SettingsError("scene tournament: seeds: got 0 and no workloads, wanted at least one of either")
         cost, rows = Cost(), []
         with ProcessPoolExecutor(scene.processes, multiprocessing.get_context("spawn")) as pool:
             for row, requests, wall_s in pool.map(_play_workload, tasks):
@@ -90,6 +103,9 @@ class Tournament:
             "scheduler without distributions knows applications or lengths, also with a queue for each",
             "bound": "no schedule serves more, even one that knows all but the noise (bound.py); none for closed loops",
         }
+        drawn = sum(task.name not in FIXED for task in tasks)
+        if drawn < LEAST_WORKLOADS:
+            facts["bars"] = f"none for {drawn} random workloads, which are too few: {LEAST_WORKLOADS} are needed"
         series = {f"The {WORST} least margins": [_worst_row(row, scene) for row in sorted(rows, key=_margin)[:WORST]]}
         return Findings(self.name, self.title, seed, quick, facts, rows, _bars(rows), series, cost)
 
@@ -99,13 +115,33 @@ class Tournament:
 
         figure, (left, right) = make_figure(1, 2)
         margins = np.sort([row["margin"] for row in findings.rows])
-        left.plot(margins, np.arange(1, len(margins) + 1) / len(margins))
+        left.plot(margins, np.arange(1, len(margins) + 1) / len(margins), marker="." if len(margins) < WORST else "")
         left.axvline(0.0, color="k", lw=0.8)
         left.set(xlabel="margin over the best other", ylabel="share of the workloads")
         right.plot([0, 1], [0, 1], "k--", lw=0.8)
         right.scatter([row["best other"] for row in findings.rows], [row[OURS] for row in findings.rows], s=8)
         right.set(xlabel="best other", ylabel=f"score of {OURS}")
         return figure
+
+
+def _check_scene(scene: Scene) -> None:
+    """Raise SettingsError for an unknown scheduler, a missing default, or a variant with a wrong name or setting."""
+    for scheduler in scene.schedulers:
+        if scheduler not in SCHEDULERS:
+            wanted = f"wanted some of {', '.join(SCHEDULERS)}"
+            raise SettingsError(f"scene tournament: schedulers: got {scheduler!r}, {wanted}")
+    if OURS not in scene.schedulers:
+        wanted = f"wanted {OURS!r} among them, with which the others are compared"
+        raise SettingsError(f"scene tournament: schedulers: got {', '.join(scene.schedulers) or 'none'}, {wanted}")
+    for name, settings in scene.variants.items():
+        where = f"scene tournament: variants.{name}"
+        if name in SCHEDULERS or name in COLUMNS or name.endswith(SEPARATE):
+            raise SettingsError(f"{where}: got the name of another column, wanted a new name")
+        controller = convert_table(where, settings, ControllerSettings)
+        if controller.scheduler not in SCHEDULERS:
+            raise SettingsError(
+                f"{where}.scheduler: got {controller.scheduler!r}, wanted one of {', '.join(SCHEDULERS)}"
+            )
 
 
 def _play_workload(task: Task) -> tuple[dict[str, Any], int, float]:
@@ -167,9 +203,10 @@ def _worst_row(row: Mapping[str, Any], scene: Scene) -> dict[str, Any]:
 
 def _bars(rows: list[dict[str, Any]]) -> list[Bar]:
     fixed = [_margin(row) for row in rows if row["workload"] in FIXED]
+    fixed = fixed if len(fixed) == len(FIXED) else []
     drawn = np.array([_margin(row) for row in rows if row["workload"] not in FIXED])
     bars = [Bar("fixed workloads: least margin", min(fixed), NEARLY)] if fixed else []
-    if drawn.size:
+    if drawn.size >= LEAST_WORKLOADS:
         part = round(float((drawn >= NEARLY).mean()), 4)
         bars += [
             Bar(f"share of the random workloads with a margin of at least {NEARLY:g}", part, WITHIN),
@@ -177,7 +214,7 @@ def _bars(rows: list[dict[str, Any]]) -> list[Bar]:
             Bar("random workloads: mean margin", round(float(drawn.mean()), 5), AHEAD),
         ]
     bounded = [row for row in rows if row["bound"] and row["workload"] not in FIXED]
-    if bounded:
+    if bounded and drawn.size >= LEAST_WORKLOADS:
         part = sum(row[OURS] for row in bounded) / sum(row["bound"] for row in bounded)
         bars.append(Bar("random workloads, open loops: mean score / mean bound", round(part, 4), OF_BOUND))
     return bars
