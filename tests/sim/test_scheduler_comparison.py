@@ -14,6 +14,7 @@ from horologe_common.clock import ms, s
 from horologe_load.arrivals import read_counts
 from horologe_sim.comparison.input_times import learn_distributions
 from horologe_sim.comparison.request_file import FileRequest, read_requests
+from horologe_sim.comparison.scheduler_comparison import Comparison, SchedulerResult
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +66,21 @@ def test_one_command_shows_what_each_scheduler_serves_and_how_far_it_is_from_the
     text = sim("--requests", str(trace), "--scheduler", "edf,clockwork").stdout
     assert "serves most" in text
     assert "the default was not played" in text
+
+
+def a_result(scheduler: str, attainment: float, error: float) -> SchedulerResult:
+    ahead = round(attainment - 0.9, 5)
+    return SchedulerResult(
+        scheduler, attainment, None, 90.0, 0.5, 0.1, 0.0, 5.0, 9.0, "m", 0.8, ahead=ahead, ahead_error=error
+    )
+
+
+def test_a_lead_over_the_default_counts_if_it_is_more_than_noise() -> None:
+    results = a_result("horologe", 0.9, 0.0), a_result("edf", 0.95, 0.01), a_result("nexus", 0.97, 0.04)
+    verdict = Comparison("mine", 1, 10.0, 2, 1000, None, results).verdict
+    assert verdict.endswith('edf serves 5.00% more (+-2.00%): consider controller.scheduler = "auto" or "edf"')
+    verdict = Comparison("mine", 1, 10.0, 2, 1000, None, (results[0], results[2])).verdict
+    assert verdict == "the default (horologe) serves 90.00% in time; no scheduler serves clearly more"
 
 
 def test_all_schedulers_are_compared_if_none_is_named(tmp_path: Path) -> None:
