@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from desk import NOW, Desk
-from horologe_common.clock import ms, s
+from horologe_common.clock import ms, s, us
 from horologe_controller.core.scheduling import device_price
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_sim.engine.noise import NOISES
@@ -112,6 +112,22 @@ def test_best_effort_work_starts_when_the_declined_requests_have_left() -> None:
         if started:
             break
     assert [action.requests for action in started] == [[best_effort]]
+
+
+def test_a_declined_batch_is_examined_again_only_after_it_could_have_started() -> None:
+    """The share is still busy when it looks for the next batch: it declines for a time after it is free."""
+    desk = Desk("horologe", [("m",)], admission=False)
+    (share,) = desk.cluster.shares()
+    desk.ask(NOW, 100)
+    policy: Any = desk.scheduler.policy
+    policy._price.rate = 1.0  # one request per ns
+    queues: Any = desk.scheduler.queues
+    (queue,) = queues
+    strategy = policy._static_strategy(NOW, NOW + ms(5), queue, share.estimates["m/1"], 16)
+    retry_ns = policy._price.decline(NOW + ms(5), share, strategy, 1.0, 1.0, us(10))
+    assert retry_ns > NOW + ms(5)
+    assert policy._price.has_declined(NOW, share)
+    assert not policy._price.has_declined(retry_ns, share)
 
 
 def test_executions_that_take_longer_than_their_profiles_are_no_reason_to_decline(

@@ -177,7 +177,7 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, text: str, message:
     [
         (["two-models", "--scheduler", "nope"], "--scheduler: got 'nope'"),
         (["failures", "--scheduler", "edf"], "--scheduler: got a scenario with"),
-        (["--model", "resnet50_v1", "--rate", "5", "--requests", "x.csv"], "got several or none"),
+        (["--model", "resnet50_v1", "--rate", "5", "--requests", "x.csv"], "got several, wanted one of"),
         (["--requests", "nowhere.csv"], "nowhere.csv"),
         (["two-models", "--scheduler", "edf", "--find-devices", "99"], "--find-devices, --trace-out"),
         (["two-models", "--scheduler", "edf", "--trace-out", "x.json"], "--find-devices, --trace-out"),

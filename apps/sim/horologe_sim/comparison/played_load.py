@@ -88,15 +88,15 @@ def build_load(scenario: Scenario) -> PlayedLoad:
 
 def _describe_requests(chunk: Chunk, warmup_ns: int, origin_ns: int) -> list[str]:
     """Return the notes about a load. Raises SettingsError if none of its requests would be counted."""
-    late = [slo_ns for at_ns, slo_ns in zip(chunk.times_ns, chunk.slos_ns, strict=True) if at_ns >= warmup_ns]
-    if not late:
+    counted_slos_ns = [slo for at_ns, slo in zip(chunk.times_ns, chunk.slos_ns, strict=True) if at_ns >= warmup_ns]
+    if not counted_slos_ns:
         raise SettingsError(f"warmup: got {warmup_ns / 1e9:g}s, wanted less than the time of the last request")
-    if not any(late):
+    if not any(counted_slos_ns):
         raise SettingsError("slo: got no request with a deadline, wanted an slo in [[models]] or [[load]], or slo_ms")
     notes = [describe_origin(origin_ns)] if origin_ns else []
-    if warm := len(chunk.times_ns) - len(late):
+    if warm := len(chunk.times_ns) - len(counted_slos_ns):
         notes.append(f"{warm:,} requests of the warm-up are not counted")
-    if best_effort := late.count(0):
+    if best_effort := counted_slos_ns.count(0):
         notes.append(f"{best_effort:,} requests without a deadline are not counted")
     return notes
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-DEFAULT_SLO = "100ms"
+DEFAULT_SLO, DEFAULT_PAGES, DEFAULT_NOISE = "100ms", 1407, "clockwork"
 
 
 class ScenarioOptions(NamedTuple):
@@ -45,8 +45,8 @@ class ScenarioOptions(NamedTuple):
     """CSV file with a line for each request. Its models need not be named."""
     devices: int = 1
     duration: str = ""
-    pages: int = 1407
-    noise: str = "clockwork"
+    pages: int = DEFAULT_PAGES
+    noise: str = DEFAULT_NOISE
 
 
 def build_scenario(options: ScenarioOptions) -> Scenario:
@@ -58,7 +58,7 @@ def build_scenario(options: ScenarioOptions) -> Scenario:
     if options.noise not in NOISES:
         raise SettingsError(f"--noise: got {options.noise!r}, wanted one of {', '.join(NOISES)}")
     if not (options.rate or options.trace or options.counts or options.requests):
-        raise SettingsError("--rate, --trace, --counts, --requests: got several or none, wanted one of them")
+        raise SettingsError("--rate, --trace, --counts, --requests: got none, wanted one of them")
     scenario = Scenario(
         entries, (LoadPhase(rate=options.rate),), name="command line", settle_ns=s(2), path="direct",
         workers=options.devices, noise=NOISES[options.noise], slo_ns=slo_ns,
@@ -118,7 +118,7 @@ def _check_sources(options: ScenarioOptions) -> None:
              "--requests": options.requests}  # fmt: skip
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
-        raise SettingsError(f"{', '.join(named)}: got several or none, wanted one of {', '.join(given)}")
+        raise SettingsError(f"{', '.join(named)}: got several, wanted one of {', '.join(given)}")
     if options.requests and options.duration:
         raise SettingsError("--duration, --requests: got both, wanted one of them: all requests of a file are played")
 

@@ -245,7 +245,7 @@ def example_names() -> list[str]:
 
 def run_scenario(
     scenario: Scenario,
-    seed: Number | None = None,
+    seed: int | None = None,
     progress: Callable[[float], None] | None = None,
     timeline: Callable[[int], CoreObserver] | None = None,
 ) -> Report:

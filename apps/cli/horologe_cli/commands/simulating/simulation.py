@@ -40,7 +40,7 @@ from horologe_cli.output import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
     from horologe_sim.report.report import Report
     from horologe_sim.scenario.scenario import Scenario
@@ -85,27 +85,35 @@ def sim(
         "--requests": requests, "--scheduler": scheduler, "--devices": devices, "--duration": duration,
         "--pages": pages, "--noise": noise, "--find-devices": find_devices, "--trace-out": trace_out, "--seed": seed,
     }  # fmt: skip
-    options = (model or (), models, slo, rate, trace, counts, requests, devices or 1, duration, pages or 1407)
     try:
         if list_models or not check_options(file, given):
             _list_names(list_models, json)
             return
-        scenario = _override(_build(file, (*options, noise or "clockwork")), seed=seed, workers=devices)
-        _simulate(scenario, scheduler, find_devices, trace_out, json)
+        _simulate(_build(file, given), scheduler, find_devices, trace_out, json)
     except Exception as error:
         fail_with(error, "")
 
 
-def _build(file: str, options: Sequence[Any]) -> Scenario:
-    """Return the scenario of the file, or of the options. Print where the times of a trace begin."""
-    from horologe_sim.scenario.command_line_scenario import ScenarioOptions, build_scenario, replace_load
+def _build(file: str, given: Mapping[str, Any]) -> Scenario:
+    """Return the scenario of the file, or of the options by name. Print where the times of a trace begin."""
+    from horologe_sim.scenario.command_line_scenario import (
+        DEFAULT_NOISE,
+        DEFAULT_PAGES,
+        ScenarioOptions,
+        build_scenario,
+        replace_load,
+    )
     from horologe_sim.scenario.scenario import read_scenario
 
-    chosen = ScenarioOptions(*options)
+    chosen = ScenarioOptions(
+        given["--model"] or (), given["--models"], given["--slo"], given["--rate"], given["--trace"], given["--counts"],
+        given["--requests"], given["--devices"] or 1, given["--duration"], given["--pages"] or DEFAULT_PAGES,
+        given["--noise"] or DEFAULT_NOISE,
+    )  # fmt: skip
     scenario = replace_load(read_scenario(file), chosen) if file else build_scenario(chosen)
     if (chosen.trace or chosen.counts) and scenario.description:
         stderr_console().print(scenario.description, markup=False)
-    return scenario
+    return _override(scenario, seed=given["--seed"], workers=given["--devices"])
 
 
 def _list_names(models: bool, json: bool) -> None:
