@@ -86,10 +86,9 @@ def sim(
         "--pages": pages, "--noise": noise, "--find-devices": find_devices, "--trace-out": trace_out, "--seed": seed,
     }  # fmt: skip
     try:
-        if list_models or not check_options(file, given):
-            _list_names(list_models, json)
-            return
-        _simulate(_build(file, given), scheduler, find_devices, trace_out, json)
+        if not list_models and check_options(file, given):
+            return _simulate(_build(file, given), scheduler, find_devices, trace_out, json)
+        _list_names(list_models, json)
     except Exception as error:
         fail_with(error, "")
 
