@@ -105,6 +105,7 @@ class FakeGateway(Gateway):
     def __init__(self) -> None:
         self.states = [ModelState(spec) for spec in SPECS]
         self.states.append(ModelState(a_model("gone", FLOATS), "UNAVAILABLE", "unloaded"))
+        self.clients: list[str] = []
         self.predicts: list[Predict] = []
         self.admitted: list[tuple[str, str, bool]] = []
         self.calls: list[Any] = []
@@ -128,10 +129,12 @@ class FakeGateway(Gateway):
     def is_tracing(self) -> bool:
         return False
 
-    def send(self, message: Any, buffers: Sequence[Buffer], on_reply: Callable[[Any, Sequence[Buffer]], None]) -> int:
+    def send(
+        self, message: Any, buffers: Sequence[Buffer], on_reply: Callable[[Any, Sequence[Buffer]], None], client: str
+    ) -> int:
         if message.model == "broken":
             raise RuntimeError("a fault of ours")
-        task = asyncio.ensure_future(self.predict(message, buffers))
+        task = asyncio.ensure_future(self.predict(message, buffers, client))
         task.add_done_callback(lambda task: None if task.cancelled() else on_reply(*task.result()))
         self._last_id += 1
         self.tasks[self._last_id] = task
@@ -140,8 +143,11 @@ class FakeGateway(Gateway):
     def cancel(self, key: int) -> None:
         self.tasks.pop(key).cancel()
 
-    async def predict(self, predict: Predict, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
+    async def predict(
+        self, predict: Predict, buffers: Sequence[Buffer], client: str
+    ) -> tuple[Answer, Sequence[Buffer]]:
         self.predicts.append(predict)
+        self.clients.append(client)
         if not predict.model:
             return an_answer(APPLICATIONS[predict.application], predict, buffers)
         if predict.model in ENDS:

@@ -80,9 +80,9 @@ class Desk:
         self.sent = [out for out in self.sent if type(out.message) is not kind]
         return taken
 
-    def query(self, number: int = 1, model: str = "p/1", budget_ns: int = ms(100)) -> int:
+    def query(self, number: int = 1, model: str = "p/1", budget_ns: int = ms(100), client: str = "") -> int:
         """Send a query, ship its inputs, and return its run; 0 if it is refused."""
-        self.receive(FRONTEND, Query(number, model, budget_ns, 1))
+        self.receive(FRONTEND, Query(number, model, budget_ns, 1, client=client))
         if not (dispatches := self.take(Dispatch)):
             return 0
         (dispatch,) = dispatches

@@ -134,3 +134,44 @@ def test_a_client_cannot_send_what_only_services_may() -> None:
         frontend.handle(0, CLIENT, message, ())
     assert not frontend.out
     assert frontend.catalogue.model_states()
+
+
+def clients_of_queries(frontend: Frontend) -> list[str]:
+    return [query.client for query in sent(frontend, Query)]
+
+
+def test_a_request_carries_the_name_of_its_client() -> None:
+    """The name of its key; without keys its HTTP address, else its connection to this frontend."""
+    frontend = a_frontend()
+    for number, address in enumerate(("client/aa:ann", "client/bb:ann", "user/cc:bob", "client/dd", "http/0#1")):
+        send_predict(frontend, a_predict(number, client="10.0.0.7"), address)
+    assert clients_of_queries(frontend) == ["ann", "ann", "bob", "client/dd of frontend/0#1", "10.0.0.7"]
+
+
+def test_connections_to_two_frontends_are_two_clients() -> None:
+    """Frontends number their connections alike."""
+    names = []
+    for address in ("frontend/0#1", "frontend/1#2"):
+        frontend = Frontend(address, FrontendSettings(), lambda header, buffers: b"")
+        for peer in (SELECTOR, CONTROLLER):
+            frontend.handle(0, peer, PeerConnected(peer), ())
+        frontend.handle(0, CONTROLLER, Models(0, (a_state(),)), ())
+        send_predict(frontend, a_predict(1), "client/0000000001")
+        names += clients_of_queries(frontend)
+    assert len(set(names)) == 2
+
+
+def test_a_client_cannot_take_another_name() -> None:
+    frontend = a_frontend()
+    send_predict(frontend, a_predict(1, client="somebody"), CLIENT)
+    assert clients_of_queries(frontend) == [f"{CLIENT} of frontend/0#1"]
+
+
+def test_http_clients_leave_room_for_one_another() -> None:
+    frontend = a_frontend(max_pending=8)
+    for number in range(20):
+        send_predict(frontend, a_predict(number, client="10.0.0.1"), "http/0#1")
+    assert len(sent(frontend, Query)) == 5
+    send_predict(frontend, a_predict(99, client="10.0.0.2"), "http/0#1")
+    assert clients_of_queries(frontend) == ["10.0.0.2"]
+    frontend.check()

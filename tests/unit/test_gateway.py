@@ -81,7 +81,7 @@ def a_predict() -> Predict:
 def test_answers_in_any_order_complete_their_calls() -> None:
     async def scenario() -> None:
         router, gateway = a_gateway()
-        tasks = [asyncio.create_task(gateway.predict(a_predict(), [b"x"])) for _ in range(3)]
+        tasks = [asyncio.create_task(gateway.predict(a_predict(), [b"x"], "")) for _ in range(3)]
         await asyncio.sleep(0)
         assert [m.budget_ns for m in router.sent] == [7, 7, 7]
         assert len({m.id for m in router.sent}) == 3
@@ -98,7 +98,7 @@ def test_answers_in_any_order_complete_their_calls() -> None:
 def test_cancelling_the_task_sends_cancel_and_a_late_answer_is_dropped() -> None:
     async def scenario() -> None:
         router, gateway = a_gateway()
-        task = asyncio.create_task(gateway.predict(a_predict(), [b"x"]))
+        task = asyncio.create_task(gateway.predict(a_predict(), [b"x"], ""))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -115,7 +115,7 @@ def test_cancelling_the_task_sends_cancel_and_a_late_answer_is_dropped() -> None
 def test_a_callback_gets_the_reply_once_unless_it_is_cancelled() -> None:
     router, gateway = a_gateway()
     replies: list[Any] = []
-    first, second = (gateway.send(a_predict(), [b"x"], lambda reply, _: replies.append(reply.id)) for _ in range(2))
+    first, second = (gateway.send(a_predict(), [b"x"], lambda reply, _: replies.append(reply.id), "") for _ in range(2))
     gateway.cancel(second)
     for _ in range(2):
         router.deliver(Answer(first, Status.OK), [])
@@ -127,7 +127,7 @@ def test_a_callback_gets_the_reply_once_unless_it_is_cancelled() -> None:
 
 def test_a_callback_that_raises_does_not_reach_the_router() -> None:
     router, gateway = a_gateway()
-    key = gateway.send(a_predict(), [b"x"], lambda reply, _: reply.nonsense)
+    key = gateway.send(a_predict(), [b"x"], lambda reply, _: reply.nonsense, "")
     router.deliver(Answer(key, Status.OK), [])
     assert len(gateway.callbacks) == 0
 

@@ -12,6 +12,7 @@ import pytest
 from fake_gateway import FakeGateway, respond
 from horologe_common.service.settings import SettingsError
 from horologe_frontend.auth import BearerKeys, check_open, read_keys
+from horologe_frontend.http.accounts import Account
 from horologe_frontend.http.http_responses import HttpResponse
 from horologe_frontend.http.request_limits import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
@@ -269,3 +270,22 @@ def test_an_address_beyond_this_machine_needs_keys(host: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.8.8"])
 def test_loopback_needs_no_keys(host: str) -> None:
     check_open(HttpSettings(host=host))
+
+
+def test_http_clients_are_named_by_their_key_or_else_by_their_address() -> None:
+    """A header that nobody checks names no client: each request could carry another one."""
+    body = b'{"inputs": [{"name": "in", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}'
+    keyed = BearerKeys([hashlib.sha256(key).digest() for key in (b"a", b"b")])
+    names = []
+    for keys in (None, keyed):
+        gateway = FakeGateway()
+        oip = OipHandler(gateway, HttpSettings(), keys)
+        for key in (b"a", b"a", b"b"):
+            headers = {b"authorization": b"Bearer " + key}
+            request = HttpRequest("POST", "/v2/models/echo/infer", "", headers, body, Account(name="10.0.0.7"))
+            assert asyncio.run(respond(oip, request)).status == 200
+        names.append(gateway.clients)
+    without_keys, with_keys = names
+    assert without_keys == ["10.0.0.7"] * 3
+    assert with_keys[0] == with_keys[1] != with_keys[2]
+    assert not any("10.0.0.7" in name for name in with_keys)

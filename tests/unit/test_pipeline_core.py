@@ -203,6 +203,13 @@ def test_cancel_stops_the_rest_of_a_query() -> None:
     assert desk.is_at_rest()
 
 
+def test_calls_of_a_pipeline_count_for_the_client_of_its_query() -> None:
+    desk = Desk()
+    run = desk.query(client="ann")
+    desk.call(run, 1)
+    assert [submit.client for submit in desk.take(Submit)] == ["ann"]
+
+
 def test_a_lost_frontend_stops_its_queries() -> None:
     desk = Desk()
     run = desk.query()

@@ -71,11 +71,11 @@ def test_rows_of_a_batch_go_to_their_own_queries() -> None:
     selector.check()
 
 
-def test_length_and_application_reach_the_controller() -> None:
+def test_length_application_and_client_reach_the_controller() -> None:
     selector = make_selector()
-    selector.handle(0, FRONTEND, Query(10, "sum/1", ms(100), 1, length=96, application="chat"), ())
+    selector.handle(0, FRONTEND, Query(10, "sum/1", ms(100), 1, length=96, application="chat", client="ann"), ())
     (submit,) = sent(selector, Submit, CONTROLLER)
-    assert (submit.length, submit.application, submit.solo) == (96, "chat", False)
+    assert (submit.length, submit.application, submit.client, submit.solo) == (96, "chat", "ann", False)
 
 
 def test_rows_with_missing_inputs_are_answered_by_a_later_batch() -> None:

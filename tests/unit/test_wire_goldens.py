@@ -30,7 +30,7 @@ STRUCTURE = PipelineStructure("p", 1000, (PipelineStage("m", "m", (), 1.0, 2.0),
 GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
         wire.Predict(1, "m", "", 50_000_000, (TENSOR,), ("y",), "chat", "user-1", True),
-        "9d0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c300a0a0",
+        "9e0101a16da0ce02faf0809194a178a4465033329201041091a179a463686174a6757365722d31c300a0a0a0",
     ),
     (
         wire.Answer(
@@ -64,13 +64,13 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (wire.Directory(("ipc://e",)), "920c91a76970633a2f2f65"),
     (wire.Rejected(12, "protocol"), "930d0ca870726f746f636f6c"),
     (
-        wire.Query(6, "m", 1000, 1, b"\x01\x02", True, 7, 96, "chat", "user-1", True, "00-1"),
-        "9d1406a16dcd03e801c4020102c30760a463686174a6757365722d31c3a430302d31",
+        wire.Query(6, "m", 1000, 1, b"\x01\x02", True, 7, 96, "chat", "user-1", True, "00-1", "ann"),
+        "9e1406a16dcd03e801c4020102c30760a463686174a6757365722d31c3a430302d31a3616e6e",
     ),
     (wire.Release((6, 7)), "9215920607"),
     (
-        wire.Submit(8, "m/1", 1000, 1, "frontend/0#c", 6, False, 7, 96, "chat", True, "00-1", 9),
-        "9e1e08a36d2f31cd03e801ac66726f6e74656e642f30236306c20760a463686174c3a430302d3109",
+        wire.Submit(8, "m/1", 1000, 1, "frontend/0#c", 6, False, 7, 96, "chat", True, "00-1", 9, "ann"),
+        "9f1e08a36d2f31cd03e801ac66726f6e74656e642f30236306c20760a463686174c3a430302d3109a3616e6e",
     ),
     (wire.Outcome(8, 5, "late", 9), "951f0805a46c61746509"),
     (wire.Dispatch(10, "worker/0#a", (6,)), "94280aaa776f726b65722f3023619106"),
@@ -148,7 +148,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
             "digits",
             (wire.Observation((3.0,), b"\x01\x02", "user-1", (TENSOR,), wire.Query(6, "", 1000, 1, b"\x01")),),
         ),
-        "941c11a6646967697473919591cb4008000000000000c4020102a6757365722d319194a178a446503332920104109d1406a0cd03e801c40101c20000a0a0c2a0",
+        "941c11a6646967697473919591cb4008000000000000c4020102a6757365722d319194a178a446503332920104109e1406a0cd03e801c40101c20000a0a0c2a0a0",
     ),
     (
         wire.Acknowledged(17, (0, 5), "full", 9),

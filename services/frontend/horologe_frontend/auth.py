@@ -14,9 +14,12 @@ from horologe_common.transport.keys import is_loopback_host
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from horologe_frontend.http.request_limits import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
 
 PREFIX = "sha256:"
+KEY_DIGITS = 16
+"""Digits of the digest of a bearer key that name its holder."""
 
 
 class BearerKeys:
@@ -27,10 +30,21 @@ class BearerKeys:
 
     def is_accepted(self, authorization: bytes | None) -> bool:
         """Return whether an Authorization header carries an accepted key. Compares in constant time."""
-        scheme, _, token = (authorization or b"").partition(b" ")
-        digest = hashlib.sha256(token.strip()).digest()
-        matches = [hmac.compare_digest(digest, accepted) for accepted in self._digests]
-        return any(matches) and scheme.lower() == b"bearer"
+        digest = token_digest(authorization)
+        return sum([hmac.compare_digest(digest, accepted) for accepted in self._digests]) > 0
+
+
+def token_digest(authorization: bytes | None) -> bytes:
+    """Return the SHA-256 digest of the token in an Authorization header. Empty without a bearer token."""
+    scheme, _, token = (authorization or b"").partition(b" ")
+    return hashlib.sha256(token.strip()).digest() if scheme.lower() == b"bearer" else b""
+
+
+def client_of(has_keys: bool, request: HttpRequest) -> str:
+    """Return the name of the client that shares devices with others: by its key, or by its address without keys."""
+    if not has_keys:
+        return request.account.name
+    return f"key {token_digest(request.headers.get(b'authorization')).hex()[:KEY_DIGITS]}"
 
 
 def check_open(settings: HttpSettings) -> None:

@@ -147,7 +147,7 @@ class SimulatedClient:
 
 
 class Client(SimulatedClient):
-    """Sends requests to a frontend, as the SDK does."""
+    """Sends requests to a frontend, as the SDK does. At an `http/` address it is a gateway for several clients."""
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Handle an answer or a peer event."""
@@ -178,6 +178,7 @@ class Client(SimulatedClient):
             application=ask.application,
             context=ask.context,
             sent_ns=now_ns,
+            client=ask.client,
         )
         self.out.append(Out(self._peer, predict, buffers))
 
@@ -212,7 +213,9 @@ class Submitter(SimulatedClient):
         end_ns = request.deadline_ns or request.sent_ns + BEST_EFFORT_NS
         spec = self._specs[ask.name]
         budget_ns, best_effort = max(1, end_ns - now_ns), not request.deadline_ns
-        submit = Submit(request.id, spec.key, budget_ns, ask.rows, self.address, request.id, best_effort)
+        submit = Submit(
+            request.id, spec.key, budget_ns, ask.rows, self.address, request.id, best_effort, client=ask.client
+        )
         self.out.append(Out(self._peer, submit))
 
     def _ship(self, dispatch: Dispatch) -> None:

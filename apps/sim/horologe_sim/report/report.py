@@ -90,6 +90,8 @@ class Report(msgspec.Struct, frozen=True):
     overdue_ms: float
     """Longest time between a deadline and its answer."""
     applications: dict[str, ApplicationSummary] = {}
+    clients: dict[str, RequestSummary] = {}
+    """Requests of the clients that the load names."""
 
     @property
     def attainment(self) -> float:
@@ -125,7 +127,8 @@ class Report(msgspec.Struct, frozen=True):
     def _request_table(self) -> Table:
         names = ("model", "sent", "ok", "refused", "late", "lost", "failed", "cold", "ok/s", "p50", "p99", "p99.9 ms")
         table = Table(names)
-        for name, row in {**self.models, "total": self.total}.items():
+        clients = {f"client {name}": row for name, row in sorted(self.clients.items())}
+        for name, row in {**self.models, **clients, "total": self.total}.items():
             counts = (row.sent, row.ok, row.refused, row.late, row.lost, row.failed + row.cancelled, row.cold)
             times = (f"{time_ms:.2f}" for time_ms in (row.p50_ms, row.p99_ms, row.p999_ms))
             table.add_row(name, *map(str, counts), f"{row.goodput:.1f}", *times)

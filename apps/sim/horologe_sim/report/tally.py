@@ -11,6 +11,8 @@ import msgspec
 from horologe_common.status import Status
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from horologe_common.wire import Answer
     from horologe_sim.scenario.workload import PlannedRequest
 
@@ -52,6 +54,8 @@ class Tally:
     def __init__(self, from_ns: int = 0) -> None:
         self.from_ns = from_ns
         self.counts = defaultdict[str, RequestCounts](RequestCounts)
+        self.clients = defaultdict[str, RequestCounts](RequestCounts)
+        """Requests by `PlannedRequest.client`, if it is not empty."""
         self.qualities = defaultdict[str, AnswerQuality](AnswerQuality)
         self.sent_total = 0
         self.ended_total = 0
@@ -65,9 +69,9 @@ class Tally:
     def count_sent(self, request: OpenRequest) -> None:
         self.sent_total += 1
         if request.sent_ns >= self.from_ns:
-            counts = self.counts[request.ask.name]
-            counts.sent += 1
-            counts.cold += request.cold
+            for counts in self._counts_of(request):
+                counts.sent += 1
+                counts.cold += request.cold
 
     def count_end(self, now_ns: int, request: OpenRequest, status: int) -> None:
         """Count the end of a request: its answer, or the timeout of its client."""
@@ -78,12 +82,17 @@ class Tally:
             status = Status.LATE if status == Status.OK else status
         if request.sent_ns < self.from_ns:
             return
-        counts = self.counts[request.ask.name]
-        counts.statuses[Status(status).name] += 1
-        if status == Status.OK:
-            counts.latencies_ns.append(now_ns - request.sent_ns)
-        elif status == Status.REFUSED:
-            counts.refusal_latencies_ns.append(now_ns - request.sent_ns)
+        for counts in self._counts_of(request):
+            counts.statuses[Status(status).name] += 1
+            if status == Status.OK:
+                counts.latencies_ns.append(now_ns - request.sent_ns)
+            elif status == Status.REFUSED:
+                counts.refusal_latencies_ns.append(now_ns - request.sent_ns)
+
+    def _counts_of(self, request: OpenRequest) -> Iterator[RequestCounts]:
+        yield self.counts[request.ask.name]
+        if request.ask.client:
+            yield self.clients[request.ask.client]
 
     def count_quality(self, request: OpenRequest, answer: Answer, right: int | None) -> None:
         """Count an answer of an application. `right`: rows with the true label; None if the truth is unknown."""

@@ -108,8 +108,9 @@ class SimulatedCluster:
         applications = {name: reports.summarize_application(quality) for name, quality in tally.qualities.items()}
         run = scenario.name, scenario.seed, scenario.controller.scheduler, scenario.path, seconds
         requests = reports.summarize_by_model(tally, scenario.entry_names(), seconds)
+        clients = {name: reports.summarize_requests([counts], seconds) for name, counts in tally.clients.items()}
         counts = self.world.packets, len(tally.strays), len(tally.swapped)
-        return reports.Report(*run, *requests, workers, batches, *counts, tally.overdue_ns / 1e6, applications)
+        return reports.Report(*run, *requests, workers, batches, *counts, tally.overdue_ns / 1e6, applications, clients)
 
     def is_loaded(self, name: str) -> bool:
         """Return whether each model of the application (or the one model) is loaded on some device."""
@@ -178,7 +179,8 @@ class SimulatedCluster:
         return core
 
     def _client(self, process: Process) -> Core:
-        address = f"client/{process.incarnation:08x}"
+        kind = "http" if any(load.client for load in self.scenario.load) else "client"
+        address = f"{kind}/{process.incarnation:08x}"
         return self._load_generator(Client, process, address, self._client_timeout_ns())
 
     def _submitter(self, process: Process) -> Core:

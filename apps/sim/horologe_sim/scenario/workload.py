@@ -51,6 +51,8 @@ class LoadPhase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Number of contexts of the application ("0", "1", ...), drawn evenly. 0: requests have no context."""
     skew: Skew = 0.0
     """The popularity of the k-th model is proportional to k^-skew. 0: all models are equally popular."""
+    client: str = ""
+    """Client that the requests count for, where clients share devices (`Report.clients`). Empty: the simulated one."""
     rows: Positive = 1
     slo_ns: Duration = 0
     """Budget of a request. 0: the model's SLO, or best effort if the model has none."""
@@ -77,6 +79,7 @@ class PlannedRequest(NamedTuple):
     loop: int = OPEN
     application: str = ""
     context: str = ""
+    client: str = ""
 
     @property
     def name(self) -> str:
@@ -141,8 +144,9 @@ class _Phase:
             model = "" if load.application else self._model()
             context = str(self._rng.integers(load.contexts)) if load.contexts else ""
             yield PlannedRequest(
-                at_ns, model, load.rows, load.slo_ns, load.best_effort, cancel_ns, loop, load.application, context
-            )
+                at_ns, model, load.rows, load.slo_ns, load.best_effort, cancel_ns, loop, load.application, context,
+                load.client,
+            )  # fmt: skip
 
     def times(self) -> Iterator[int]:
         load = self.load

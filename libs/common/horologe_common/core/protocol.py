@@ -79,3 +79,8 @@ def role(address: str) -> str:
 def instance(address: str) -> str:
     """Return the address without its incarnation, which does not change at a restart."""
     return address.partition("#")[0]
+
+
+def key_of_client(address: str) -> str:
+    """Return the name of a client's key: `ann` of `client/00a1:ann`. Empty without a key."""
+    return address.partition(":")[2]

@@ -122,6 +122,10 @@ class KeyHolders:
         """Return whether the key of the client that sent a frame permits management."""
         return _user_id(frame) in self._managers
 
+    def name_of(self, frame: zmq.Frame) -> str:
+        """Return the name of the key of the client that sent a frame; empty without one."""
+        return self._accepted["clients"].get(_user_id(frame), "")
+
     def stop(self) -> None:
         """Accept no more connections."""
         self._authenticator.stop()

@@ -47,12 +47,13 @@ class Route(NamedTuple):
     """None on a DEALER, which has one peer, and on a stream to a peer. Empty on a stream that a peer has opened."""
 
 
-def client_address(identity: bytes, manages: bool = True) -> str:
-    """Return the address of a client: that of its connection, because clients send none.
+def client_address(identity: bytes, manages: bool = True, key: str = "") -> str:
+    """Return the address of a client: that of its connection, because clients send none, and the name of its key.
 
     Its role is `user` if its key does not permit management.
     """
-    return f"{'client' if manages else 'user'}/{identity.hex()}"
+    address = f"{'client' if manages else 'user'}/{identity.hex()}"
+    return f"{address}:{key}" if key else address
 
 
 def stream_route(stream: Stream) -> Route:

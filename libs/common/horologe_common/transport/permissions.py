@@ -55,7 +55,8 @@ class Permissions:
         """
         holders = self._sockets.key_holders
         if public and route.identity is not None:
-            self.clients[route] = client_address(route.identity, holders is None or holders.is_manager(frame))
+            manages, key = (True, "") if holders is None else (holders.is_manager(frame), holders.name_of(frame))
+            self.clients[route] = client_address(route.identity, manages, key)
         elif holders is not None:
             self.roles[route] = holders.peer_roles(frame)
         return self.clients.get(route, "")

@@ -36,6 +36,8 @@ class Predict(Message, frozen=True, tag=1):
     """The client's own name of the request, such as the `id` of an HTTP request. Only recordings use it."""
     traceparent: str = ""
     """Trace of the sender, as in the header of W3C Trace Context. Empty: the sender does not trace the request."""
+    client: str = ""
+    """Client that a gateway sends the request for, such as an HTTP address. Ignored from clients themselves."""
 
 
 class Answer(Message, frozen=True, tag=2):

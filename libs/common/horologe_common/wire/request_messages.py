@@ -31,6 +31,8 @@ class Query(Message, frozen=True, tag=20):
     """True if the answer must name the contents of the models."""
     traceparent: str = ""
     """Trace and span of the request, if it is traced."""
+    client: str = ""
+    """Client that shares devices fairly with others: the name of its key, its connection, or its HTTP address."""
 
 
 class Release(Message, frozen=True, tag=21):
@@ -61,6 +63,8 @@ class Submit(Message, frozen=True, tag=30):
     traceparent: str = ""
     """As in Query."""
     urgent_after_ns: int = 0
+    client: str = ""
+    """As in Query."""
 
 
 class Outcome(Message, frozen=True, tag=31):

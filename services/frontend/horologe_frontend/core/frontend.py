@@ -21,7 +21,6 @@ from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, Predict, Release, Settle
 from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
 from horologe_frontend.core.catalogue import ModelCatalogue
-from horologe_frontend.core.fair_shares import FairShares
 from horologe_frontend.core.feedback import FeedbackForwarder
 from horologe_frontend.core.forwarding import CallForwarder
 from horologe_frontend.core.links.draining import ClientDrain
@@ -36,6 +35,7 @@ from horologe_frontend.core.requests import (
     Request,
     RequestBuilder,
     answer_failure,
+    client_name,
     select_outputs,
 )
 from horologe_frontend.core.retained_inputs import RetainedInputs
@@ -74,8 +74,7 @@ class Frontend:
         """See `TurnObserver`."""
         self._sampler = RequestSampler(settings, staging, catalogue)
         self._requests = requests = OpenRequests()
-        self._shares = FairShares(requests)
-        self._limit = PendingLimit(requests, self._shares, settings.max_pending)
+        self._limit = PendingLimit(requests, settings.max_pending)
         self._retained_inputs = retained = RetainedInputs(staging, requests, settings.retain_inputs_ns)
         feedback = FeedbackForwarder(settings, declared, selectors, builder, retained)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
@@ -135,15 +134,10 @@ class Frontend:
             self._limit.drain.expire(now_ns)
         if expired := self._requests.pop_expired(now_ns):
             for_each(expired, lambda request: self._give_up(now_ns, request, *self._peers.answer_timeout(request)))
-        if self._shares.windows:
-            for released in self._shares.release(now_ns):
-                self._send_query(now_ns, released)
 
     def wakeup_ns(self) -> int | None:
         """Return the time of the earliest timer, or None without timers."""
         earliest_ns = self._default_lead.timer_ns
-        if self._shares.windows and (at_ns := self._shares.next_ns()) is not None:
-            earliest_ns = at_ns if earliest_ns is None else min(earliest_ns, at_ns)
         for timers in self._timers:
             if (at_ns := timers.next_ns()) is not None and (earliest_ns is None or at_ns < earliest_ns):
                 earliest_ns = at_ns
@@ -168,7 +162,6 @@ class Frontend:
         self._retained_inputs.check()
         self._calls.check()
         self._requests.check()
-        self._shares.check()
         assert all(key in self._requests or key in self._retained_inputs for key in self.staging.ids())
 
     def refresh_stats(self) -> None:
@@ -178,8 +171,9 @@ class Frontend:
 
     def _on_predict(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> None:
         try:
-            wait_ns = self._limit.check(now_ns, client, message.id)
-            request = self._builder.create_request(now_ns, client, message, buffers, wait_ns or 0)
+            name = client_name(self.address, client, message)
+            self._limit.check(now_ns, client, message.id, name)
+            request = self._builder.create_request(now_ns, client, message, buffers, name)
         except HorologeError as error:
             self._metrics.count_rejected(message, error.status)
             self.out.append(Out(client, Answer(message.id, int(error.status), (), error.reason, error.retry_after_ns)))
@@ -187,11 +181,6 @@ class Frontend:
         self._requests.add(request)
         if self.tracer is not None:
             self.tracer.start_request(now_ns, request, message)
-        if wait_ns is not None:
-            self._shares.hold(request)
-            return
-        if self._shares.windows:
-            self._shares.watch(request)
         self._send_query(now_ns, request)
 
     def _send_query(self, now_ns: int, request: Request) -> None:
@@ -233,9 +222,6 @@ class Frontend:
         self._metrics.count_finished(now_ns, request, answer)
         if self.tracer is not None and (trace_id := self.tracer.finish_request(now_ns, request, answer)):
             self._metrics.add_exemplar(now_ns, request, answer, trace_id)
-        if self._shares.windows:
-            for released in self._shares.on_finished(now_ns, request, answer):
-                self._send_query(now_ns, released)
         if self._sampler.profiler and (samples := self._sampler.sample_request(now_ns, request, answer)):
             self.out += samples
 
@@ -276,7 +262,7 @@ class Frontend:
     def _send_unassigned(self, now_ns: int) -> None:
         """Send the requests that no connected selector has."""
         for request in self._requests:
-            if request.selector not in self._selectors and not self._shares.holds(request):
+            if request.selector not in self._selectors:
                 self._send_query(now_ns, request)
 
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
@@ -292,7 +278,6 @@ class Frontend:
         if role(address) == "selector":
             self._send_unassigned(now_ns)
         elif role(address) not in PEER_ROLES:
-            self._shares.drop_client(address)
             self._builder.send_delays.drop_client(address)
             self._on_cancel(now_ns, address, Cancel(tuple(self._requests.ids_of_client(address))), ())
             self._calls.drop_client(address)

@@ -11,10 +11,8 @@ import msgspec
 
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.status import InvalidInput, Refused
-from horologe_frontend.core.fair_shares import FREE_REQUESTS
 
 if TYPE_CHECKING:
-    from horologe_frontend.core.fair_shares import FairShares
     from horologe_frontend.core.links.draining import ClientDrain
     from horologe_frontend.core.requests import OpenRequests
 
@@ -42,30 +40,25 @@ SDK, half over HTTP."""
 class PendingLimit:
     """Limits the open requests to `max_pending`. One client gets at most as many as are then left for the others."""
 
-    def __init__(self, requests: OpenRequests, shares: FairShares, max_pending: int) -> None:
+    def __init__(self, requests: OpenRequests, max_pending: int) -> None:
         self.drain: ClientDrain | None = None
         """Set while the frontend drains."""
         self._requests = requests
-        self._shares = shares
         self._max_pending = max_pending
 
-    def check(self, now_ns: int, client: str, client_id: int) -> int | None:
-        """Return None if a request may be sent at once, else for how long it is expected to wait (`FairShares`).
+    def check(self, now_ns: int, address: str, client_id: int, client: str) -> None:
+        """Check whether a request may be opened: `client_id` is the id that the client at `address` has given to it.
 
         Raise `Refused` if the client may not open another request, `InvalidInput` if its id is of an open one.
         """
         requests = self._requests
-        own = requests.ids_of_client(client)
-        if client_id in own:
+        if client_id in requests.ids_of_client(address):
             raise InvalidInput(f"id: got {client_id}, which is still open")
         if self.drain is not None:
-            self.drain.admit_request(now_ns, client)
-        left, count = self._max_pending - len(requests), len(own)
-        if left <= 0 or count > left:
+            self.drain.admit_request(now_ns, address)
+        left = self._max_pending - len(requests)
+        if left <= 0 or requests.count_of_client(client) > left:
             raise Refused(f"{len(requests)} requests are open already", retry_after_ns=ms(100))
-        if count < FREE_REQUESTS and not self._shares.windows:
-            return None
-        return self._shares.expected_wait_ns(now_ns, client, count)
 
 
 class BaseDelay(msgspec.Struct):

@@ -11,6 +11,7 @@ from horologe_common.application_answers import answer_tensors
 from horologe_common.applications import NAME_LIMIT, Application
 from horologe_common.clock import NEVER_NS, ms
 from horologe_common.core.indexed_heap import COMPACT_ABOVE
+from horologe_common.core.protocol import key_of_client
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, Status, TooLarge
 from horologe_common.wire import Answer, Predict, Query, Tensor
@@ -79,12 +80,12 @@ class RequestBuilder:
         self._last_id = 0
 
     def create_request(
-        self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer], wait_ns: int = 0
+        self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer], name: str
     ) -> Request:
         """Return a request whose inputs are staged. Raise `HorologeError` if it is invalid, or `Refused`.
 
-        `wait_ns` is the time until it is expected to be sent. The deadline is the client's, else that of the model or
-        application. Without one it is best effort, and answered within `frontend.best_effort_ns`.
+        `client` is the address of the client, `name` see `client_name`. The deadline is the client's, else that of the
+        model or application. Without one it is best effort, and answered within `frontend.best_effort_ns`.
         """
         self.check_size(buffers)
         if message.budget_ns < 0:
@@ -101,16 +102,17 @@ class RequestBuilder:
             if message.sent_ns:
                 waited_ns = max(waited_ns, self.send_delays.waited_ns(now_ns, client, message.sent_ns))
             budget_ns = max(1, budget_ns - waited_ns)
-            self.turn_limit.accept(budget_ns - wait_ns)
+            self.turn_limit.accept(budget_ns)
         budget_ns = budget_ns or self.settings.best_effort_ns
         rows, shape_key, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
         cacheable = spec.cache or spec.runtime == APPLICATION_RUNTIME
         input_hash = self.hash_inputs(message.inputs, buffers) if cacheable else b""
-        key = self._stage_inputs(message.inputs, buffers, client)
-        model, name, context = "" if application else spec.key, message.application, message.context
+        key = self._stage_inputs(message.inputs, buffers, name)
+        model = "" if application else spec.key
         query = Query(
-            key, model, budget_ns, rows, input_hash, best_effort, shape_key, length, name, context, message.content_hash
-        )
+            key, model, budget_ns, rows, input_hash, best_effort, shape_key, length, message.application,
+            message.context, message.content_hash, client=name,
+        )  # fmt: skip
         deadline_ns = now_ns + budget_ns
         give_up_ns = deadline_ns + self.settings.grace_ns
         if application is not None and application.default is not None:
@@ -167,6 +169,16 @@ class RequestBuilder:
         return self._last_id
 
 
+def client_name(frontend: str, address: str, message: Predict) -> str:
+    """Return the name under which a client shares devices with others, whichever frontend it uses.
+
+    This is the name of its key, else its HTTP address, else its connection to this frontend.
+    """
+    if address.startswith("http/"):
+        return message.client or address
+    return key_of_client(address) or f"{address} of {frontend}"
+
+
 def check_names(**names: str) -> None:
     """Raise `InvalidInput` for a name that is too long or holds a NUL, where SQLite would end the text."""
     for field, name in names.items():
@@ -179,7 +191,7 @@ def check_names(**names: str) -> None:
 class OpenRequests:
     """The open requests by id, and by client and the client's own id.
 
-    Invariant: each open request has one entry among the expiry times, and one id of its client.
+    Invariant: each open request has one entry among the expiry times, one id of its client, and counts once for it.
     """
 
     def __init__(self) -> None:
@@ -187,6 +199,8 @@ class OpenRequests:
         self._expiries: list[tuple[int, int]] = []
         """Heap of (`give_up_ns`, id). Entries of requests that are not open any more are stale."""
         self._by_client: dict[str, dict[int, int]] = {}
+        self._counts: dict[str, int] = {}
+        """Open requests by `client_name`."""
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -210,6 +224,8 @@ class OpenRequests:
         if open_ids is None:
             open_ids = self._by_client[request.client] = {}
         open_ids[request.client_id] = request.id
+        name = request.query.client
+        self._counts[name] = self._counts.get(name, 0) + 1
         heappush(expiries, (request.give_up_ns, request.id))
         if len(expiries) > COMPACT_ABOVE and len(expiries) > 2 * len(requests):
             self._expiries = [entry for entry in expiries if entry[1] in requests]
@@ -226,9 +242,9 @@ class OpenRequests:
         """Return the ids of a client's open requests, by the client's own ids."""
         return self._by_client.get(client, NO_IDS)
 
-    def count_clients(self) -> int:
-        """Return the number of clients with open requests."""
-        return len(self._by_client)
+    def count_of_client(self, name: str) -> int:
+        """Return the number of open requests of a client, by its `client_name`."""
+        return self._counts.get(name, 0)
 
     def remove(self, request: Request) -> None:
         del self._requests[request.id]
@@ -236,6 +252,10 @@ class OpenRequests:
         del open_ids[request.client_id]
         if not open_ids:
             del self._by_client[request.client]
+        name = request.query.client
+        self._counts[name] -= 1
+        if not self._counts[name]:
+            del self._counts[name]
 
     def next_ns(self) -> int | None:
         """Return the earliest expiry, or None without open requests."""
@@ -254,7 +274,7 @@ class OpenRequests:
 
     def check(self) -> None:
         assert {(request.give_up_ns, request.id) for request in self} <= set(self._expiries)
-        assert len(self._requests) == sum(map(len, self._by_client.values()))
+        assert len(self._requests) == sum(map(len, self._by_client.values())) == sum(self._counts.values())
 
 
 def default_answer(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:

@@ -65,9 +65,10 @@ _sizes_decoder = msgspec.json.Decoder(FeedbackSizes)
 class ApplicationsHandler:
     """Handle the routes whose name begins with `application`. Errors are raised, and `OipHandler` answers them."""
 
-    def __init__(self, gateway: Gateway, settings: HttpSettings) -> None:
+    def __init__(self, gateway: Gateway, settings: HttpSettings, client_of: Callable[[HttpRequest], str]) -> None:
         self._gateway = gateway
         self._settings = settings
+        self._client_of = client_of
 
     async def handle_route(self, route: Route, request: HttpRequest, body: bytes) -> HttpResponse:
         """Return the response. Raise `HorologeError` if the operation fails."""
@@ -104,7 +105,7 @@ class ApplicationsHandler:
         header_length = request.headers.get(HEADER_LENGTH)
         account, limit = request.account, self._settings.json_limit_bytes
         inference = await account.turns.in_turn(account, read_request, spec, "", body, header_length, limit)
-        answer, buffers = await self._gateway.predict(inference.predict, inference.buffers)
+        answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, self._client_of(request))
         return _write_prediction(application, inference.form, answer, buffers)
 
     async def _feedback(self, name: str, body: bytes) -> HttpResponse:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.status import Forbidden, HorologeError, Refused, Unauthenticated, UnknownModel
+from horologe_frontend.auth import client_of
 from horologe_frontend.console.feed import ConsoleFeed
 from horologe_frontend.console.page import FILES, PATHS, console_file
 from horologe_frontend.http.accounts import HeldBytes
@@ -57,7 +58,8 @@ class OipHandler:
         self._gateway = gateway
         self._settings = settings
         self._known_requests = KnownRequests(settings.json_limit_bytes)
-        self._applications = ApplicationsHandler(gateway, settings)
+        self._client_of = partial(client_of, keys is not None)
+        self._applications = ApplicationsHandler(gateway, settings, self._client_of)
         self._models = ModelsHandler(gateway, self._find_spec, self._is_ready, version)
         self._console = ConsoleFeed(gateway, lambda: self.draining)
         self._keys = keys
@@ -104,7 +106,9 @@ class OipHandler:
             if self._gateway.is_tracing:
                 inference = _with_trace(request, inference)
             on_answer = partial(self._on_answer, request, inference, respond)
-            return partial(self._gateway.cancel, self._gateway.send(inference.predict, inference.buffers, on_answer))
+            client = self._client_of(request)
+            key = self._gateway.send(inference.predict, inference.buffers, on_answer, client=client)
+            return partial(self._gateway.cancel, key)
         except Exception as error:
             response = _failed(request, error)
         return _start_task(_compress(request, response), respond) if self._compresses(request, response) else response
@@ -143,7 +147,8 @@ class OipHandler:
             inference = await account.turns.in_turn(account, self._read_inference, route, request, body)
             if self._gateway.is_tracing:
                 inference = _with_trace(request, inference)
-            answer, buffers = await self._gateway.predict(inference.predict, inference.buffers)
+            client = self._client_of(request)
+            answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, client)
             try:
                 return write_answer(inference.predict, inference.form, answer, buffers)
             except Exception as error:

@@ -63,7 +63,7 @@ class RequestTable:
         request = Request(
             self._last_id, sender, submit.id, spec, submit.model, submit.rows, submit.holder, submit.input_id,
             arrival_ns, deadline_ns, submit.best_effort, submit.shape_key, submit.length, submit.application,
-            submit.solo, submit.traceparent, submit.budget_ns,
+            submit.solo, submit.traceparent, submit.budget_ns, submit.client,
         )  # fmt: skip
         if submit.solo:
             request.shape_key = -request.id  # unique, so that the request is never batched with others

@@ -41,6 +41,10 @@ class Request(msgspec.Struct, eq=False):
     """Trace and span of the request at the frontend, if it is traced."""
     budget_ns: int = 0
     """Time from the arrival to the client's deadline."""
+    client: str = ""
+    """Client that sent it, for the order between clients."""
+    turn: int = 0
+    """See `ClientOrder`."""
     urgent_ns: int | None = None
     """When the request goes before all others; None: never."""
     action_id: int = UNPLACED

@@ -44,8 +44,10 @@ class LateRefusals:
             if exec_ns and now_ns + exec_ns <= request.deadline_ns:
                 self._queues.check_after(request, request.deadline_ns - exec_ns)
                 continue
-            self._on_dequeued([request], self._queues.dequeue(request))
+            queue = self._queues.dequeue(request)
+            self._on_dequeued([request], queue)
             if not request.best_effort and request.model in cluster.capable:
+                queue.record_loss(now_ns)
                 self._record_loss(now_ns, request, cluster)
             if expires:
                 exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
@@ -62,7 +64,7 @@ class LateRefusals:
 
     def drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> Iterator[Refusal]:
         """Refuse the first `count` requests of a queue."""
-        heads = self._queues.pop_batch(queue, range(count))
+        heads = self._queues.pop_batch(queue, range(count), starts=False)
         self._on_dequeued(heads, queue)
         for request in heads:
             late_ns = now_ns + self._policy.shortest_exec_ns(now_ns, request, cluster) - request.deadline_ns

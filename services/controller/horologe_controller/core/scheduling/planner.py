@@ -14,6 +14,7 @@ from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.lane import look_ahead
 from horologe_controller.core.scheduling.admission import Admission, count_cost
 from horologe_controller.core.scheduling.best_effort import BestEffortLimit, urgent_strategy
+from horologe_controller.core.scheduling.client_order import share_batch
 from horologe_controller.core.scheduling.late_refusals import LateRefusals
 from horologe_controller.core.scheduling.loading.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
@@ -93,13 +94,31 @@ class Planner:
 
     def _add_each(self, now_ns: int, requests: Iterable[Request], cluster: Cluster, counted: bool) -> list[Refusal]:
         """Queue requests one by one. Return refusals of those not queued. `counted`: see `_add_alike`."""
-        refusals = []
+        refusals: list[Refusal] = []
         for request in requests:
-            if (refusal := self._add_alike(now_ns, (request,), cluster, counted)) is not None:
+            refusal = self._add_alike(now_ns, (request,), cluster, counted)
+            if refusal is None:
+                continue
+            if refusal.reason != Reason.WORK_AHEAD:
                 refusals.append(refusal)
-                if self._on_request_late is not None and refusal.reason == Reason.WORK_AHEAD:
-                    self._on_request_late(now_ns, request, cluster)
+                continue
+            for lost in self._displace(now_ns, request, cluster):
+                refusals.append(Refusal(lost, refusal.reason, refusal.retry_after_ns))
+                if self._on_request_late is not None:
+                    self._on_request_late(now_ns, lost, cluster)
         return refusals
+
+    def _displace(self, now_ns: int, arrival: Request, cluster: Cluster) -> Sequence[Request]:
+        """Queue an arrival in the place of requests of other clients, which are returned; else return the arrival."""
+        if (queue := self.queues.find_queue(arrival)) is None:
+            return (arrival,)
+        queue.record_loss(now_ns)
+        displaced = queue.clients.find_displaced(queue, arrival)
+        if not displaced or self._add_alike(now_ns, (arrival,), cluster, False) is not None:
+            return (arrival,)
+        for request in displaced:
+            self._on_dequeued([request], self.queues.dequeue(request))
+        return displaced
 
     def _add_alike(self, now_ns: int, requests: Sequence[Request], cluster: Cluster, counted: bool) -> Refusal | None:
         """Queue all requests, which have equal rows, or return a refusal. `counted`: the requests ahead count."""
@@ -279,6 +298,7 @@ class Planner:
         self, now_ns: int, start_ns: int, share: Share, cluster: Cluster, strategy: Strategy, refusals: list[Refusal]
     ) -> Batch:
         """Take the requests of a strategy from their queue. Adds to `refusals` what the policy drops for the batch."""
+        strategy = share_batch(now_ns, strategy, cluster.distributions.get(strategy.queue.model))
         queue, expected_ns, count_late = strategy.queue, strategy.expected_ns, self._count_late_heads
         if self._on_batch_chosen is not None and self._on_batch_chosen(start_ns, share, strategy):
             self.rankings.rerank_deadlines()

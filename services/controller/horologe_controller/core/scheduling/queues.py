@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from horologe_common.core.indexed_heap import COMPACT_ABOVE
+from horologe_controller.core.scheduling.client_order import ClientOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,6 +34,9 @@ class ModelQueue:
         """Largest value of `rows` since the last batch was popped: the next batch could have been that large."""
         self.derived: object = None
         """Values that the policy has computed from the present requests. Reset to None when they change."""
+        self.clients = ClientOrder(best_effort)
+        self._lost_ns: int | None = None
+        """When a request was last lost for lack of time."""
         self._deadlines: list[int] = []
         self._requests: list[Request] = []
 
@@ -48,9 +52,18 @@ class ModelQueue:
     def __lt__(self, other: ModelQueue) -> bool:
         return self.number < other.number
 
-    def insert(self, arrivals: Iterable[Request]) -> None:
+    def record_loss(self, now_ns: int) -> None:
+        """Note that a request of this queue was refused for lack of time."""
+        self._lost_ns = now_ns
+
+    def is_losing(self, now_ns: int) -> bool:
+        """Return whether a request was lost within the budget of the newest one. Best-effort requests only wait."""
+        return self.best_effort or (self._lost_ns is not None and now_ns - self._lost_ns <= self.newest_budget_ns())
+
+    def insert(self, arrivals: Sequence[Request]) -> None:
         """Insert requests, in any order."""
         self.derived = None
+        self.clients.add(arrivals)
         deadlines, requests, rows = self._deadlines, self._requests, self.rows
         for request in arrivals:
             deadline_ns = request.deadline_ns
@@ -75,9 +88,10 @@ class ModelQueue:
         at = self.place_of(request)
         del self._deadlines[at], self._requests[at]
         self.rows -= request.rows
+        self.clients.withdraw((request,))
 
-    def pop_batch(self, places: range | tuple[int, ...]) -> list[Request]:
-        """Remove and return the requests at these ascending indexes."""
+    def pop_batch(self, places: range | tuple[int, ...], starts: bool = True) -> list[Request]:
+        """Remove and return the requests at these ascending indexes. `starts`: they run now."""
         self.derived = None
         if isinstance(places, range):
             batch = self._requests[places.start : places.stop]
@@ -86,6 +100,10 @@ class ModelQueue:
             batch = [self._requests[place] for place in places]
             for place in reversed(places):
                 del self._requests[place], self._deadlines[place]
+        if starts:
+            self.clients.start(batch)
+        else:
+            self.clients.withdraw(batch)
         self.rows -= sum(request.rows for request in batch)
         self.most_rows = self.rows
         return batch
@@ -215,9 +233,9 @@ class RequestQueues:
         self._discard(queue, [request])
         return queue
 
-    def pop_batch(self, queue: ModelQueue, places: range | tuple[int, ...]) -> list[Request]:
-        """Remove and return the requests at these ascending indexes of a queue."""
-        batch = queue.pop_batch(places)
+    def pop_batch(self, queue: ModelQueue, places: range | tuple[int, ...], starts: bool = True) -> list[Request]:
+        """Remove and return the requests at these ascending indexes of a queue. `starts`: they run now."""
+        batch = queue.pop_batch(places, starts)
         self._discard(queue, batch)
         return batch
 
@@ -265,5 +283,6 @@ class RequestQueues:
         assert self.count == sum(map(len, self))
         for queue in self:
             assert queue.rows == sum(request.rows for request in queue) > 0
+            queue.clients.check(queue)
             deadlines = [request.deadline_ns for request in queue]
             assert deadlines == sorted(deadlines) == queue._deadlines

@@ -110,7 +110,11 @@ class PipelineCalls:
             raise Refused(f"the intermediates of other queries fill {self.staging.limit_bytes} bytes")
         self._last_id += 1
         budget_ns, name = deadline_ns - now_ns, run.pipeline.spec.name
-        query = Query(self._last_id, spec.key, budget_ns, rows, b"", run.submit.best_effort, shape_key, length, name)
+        submit = run.submit
+        query = Query(
+            self._last_id, spec.key, budget_ns, rows, b"", submit.best_effort, shape_key, length, name,
+            client=submit.client,
+        )  # fmt: skip
         return spec, query, deadline_ns
 
     def _find_model(self, run: Run, model: str) -> ModelSpec:

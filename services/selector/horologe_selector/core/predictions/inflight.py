@@ -161,7 +161,7 @@ class InflightPredictions:
         rows, best_effort, shape, length = query.rows, leader.best_effort, query.shape_key, query.length
         submit = Submit(
             number, key, budget_ns, rows, holder, query.id, best_effort, shape, length, query.application,
-            traceparent=query.traceparent,
+            traceparent=query.traceparent, client=query.client,
         )  # fmt: skip
         self._post(Out(receiver, submit))
 
