@@ -1,6 +1,6 @@
 """Measure the coefficients of a CUDA device with `horologe measure`, on networks with random weights.
 
-    python benchmarks/sharing.py --output h100.json          # two networks: 29 of some 40 runs took 9 min on an H100
+    python benchmarks/sharing.py --output h100.json          # two networks: twelve minutes on an H100
     python benchmarks/sharing.py --output h100.json alexnet  # continues with a third network and its pairs
 
 Needs PyTorch, SciPy, msgspec, pyzmq, structlog and typer. It starts an MPS control daemon of its own if none runs.
