@@ -12,9 +12,9 @@ of batch times and SLOs of at least 2.5 batch times, loads below and above the c
     small   one client that sends a tenth of the capacity, and one that floods with the rest
     loops   one client with an open loop, and one with six closed loops (live: over HTTP)
 
-A point holds if one client alone gets 0.9 of what is offered or of what full batches serve, if all clients together get
-0.95 of what one client with the same load gets, if each gets 0.9 of its demand or of an equal share, and if batches have
-0.97 of the rows that they have with one client.
+A point holds if one client alone gets 0.9 of what is offered or of what full batches serve, if all clients together
+get 0.95 of what one client with the same load gets, if each gets 0.9 of its demand or of an equal share, and if batches
+have 0.97 of the rows that they have with one client.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ from horologe_sim.scenario.workload import LoadPhase
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MOST_PER_S = 4_000.0
+MOST_PER_S = 16_000.0
 """Capacity from which the simulation of a point takes minutes. Faster models are offered as much as this."""
-REQUESTS = 3_000
-SLOS = 15
-"""A point has at least as many requests, and lasts at least as many SLOs."""
+SLOS, LEAST_SLOS = 15, 4
+REQUESTS, MOST_REQUESTS = 3_000, 12_000
+"""A point has `REQUESTS` and lasts `SLOS`; if that is more than `MOST_REQUESTS`, it lasts at least `LEAST_SLOS`."""
 
 
 def simulate(point: Point, scheduler: str, seed: int, as_one: bool = False) -> Result:
     """Return what the clients get in a simulation of controller and workers. `as_one`: they are one client."""
     demands = point.demands()
-    seconds = max(1.0, SLOS * point.slo_ms / 1e3, REQUESTS / max(1.0, sum(demands.values())))
+    rate, slo_s = sum(demands.values()), point.slo_ms / 1e3
+    seconds = max(LEAST_SLOS * slo_s, REQUESTS / rate, min(SLOS * slo_s, MOST_REQUESTS / rate))
     load = [
         LoadPhase(rate=rate, client=client) if rate else LoadPhase("closed", clients=LOOPS, client=client)
         for name, rate in demands.items()

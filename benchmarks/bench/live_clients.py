@@ -62,10 +62,7 @@ def model_name(batch_ms: float) -> str:
 async def measure(server: RunningHorologe, point: Point, seconds: float, seed: int, as_one: bool = False) -> Result:
     """Return what the clients get. `as_one`: one connection of the SDK sends the load of all open loops."""
     demands = point.demands()
-    if as_one:
-        rates = {"one": sum(demands.values())}
-    else:
-        rates = {name: rate for name, rate in demands.items() if rate}
+    rates = {"one": sum(demands.values())} if as_one else {name: rate for name, rate in demands.items() if rate}
     before = batch_counts(server, point)
     with no_garbage_collection():
         runs = [send_open(server, point, rate, seconds, seed + number) for number, rate in enumerate(rates.values())]
@@ -73,7 +70,8 @@ async def measure(server: RunningHorologe, point: Point, seconds: float, seed: i
         results = await asyncio.gather(*runs, *loops)
     await asyncio.sleep(SETTLE_S)
     batches, rows = (after - first for after, first in zip(batch_counts(server, point), before, strict=True))
-    served = {name: samples.outcomes.count(Outcome.OK) / seconds for name, samples in zip(demands, results, strict=False)}
+    names = list(rates) + ["loops"] * len(loops)
+    served = {name: samples.outcomes.count(Outcome.OK) / seconds for name, samples in zip(names, results, strict=True)}
     outcomes = [outcome for samples in results for outcome in samples.outcomes]
     return Result(served, rows / max(1.0, batches), 1 - outcomes.count(Outcome.OK) / max(1, len(outcomes)))
 

@@ -14,7 +14,6 @@ from horologe_common.transport.keys import is_loopback_host
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from horologe_frontend.http.request_limits import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
 
 PREFIX = "sha256:"
@@ -40,11 +39,9 @@ def token_digest(authorization: bytes | None) -> bytes:
     return hashlib.sha256(token.strip()).digest() if scheme.lower() == b"bearer" else b""
 
 
-def client_of(has_keys: bool, request: HttpRequest) -> str:
-    """Return the name of the client that shares devices with others: by its key, or by its address without keys."""
-    if not has_keys:
-        return request.account.name
-    return f"key {token_digest(request.headers.get(b'authorization')).hex()[:KEY_DIGITS]}"
+def key_name(authorization: bytes | None) -> str:
+    """Return the name of the key in an Authorization header: the first digits of its digest."""
+    return f"key {token_digest(authorization).hex()[:KEY_DIGITS]}"
 
 
 def check_open(settings: HttpSettings) -> None:

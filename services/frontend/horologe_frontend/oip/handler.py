@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.status import Forbidden, HorologeError, Refused, Unauthenticated, UnknownModel
-from horologe_frontend.auth import client_of
+from horologe_frontend.auth import key_name
 from horologe_frontend.console.feed import ConsoleFeed
 from horologe_frontend.console.page import FILES, PATHS, console_file
 from horologe_frontend.http.accounts import HeldBytes
@@ -58,7 +58,6 @@ class OipHandler:
         self._gateway = gateway
         self._settings = settings
         self._known_requests = KnownRequests(settings.json_limit_bytes)
-        self._client_of = partial(client_of, keys is not None)
         self._applications = ApplicationsHandler(gateway, settings, self._client_of)
         self._models = ModelsHandler(gateway, self._find_spec, self._is_ready, version)
         self._console = ConsoleFeed(gateway, lambda: self.draining)
@@ -163,6 +162,12 @@ class OipHandler:
         if route.name in ("live", "ready"):
             return _health(route.name, route.name == "live" or self._is_ready())
         return await self._models.handle_route(route, request, await self._body(request, held))
+
+    def _client_of(self, request: HttpRequest) -> str:
+        """Return the name of the client that shares devices with others: of its key, or its address without keys."""
+        if self._keys is None:
+            return request.account.name
+        return key_name(request.headers.get(b"authorization"))
 
     def _is_ready(self) -> bool:
         return self._gateway.is_ready() and not self.draining

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 TURN = attrgetter("turn")
 KNOWN_CLIENTS = 64
-"""A queue with more clients forgets those without backlog, whenever their number has doubled."""
+"""A queue that knows more clients forgets those without a request in it, whenever their number has doubled."""
 CHOICE = 2
 """A batch is chosen from this many times as many requests, those with the earliest deadlines: all others can wait. With
 more, requests of small clients would overtake so many of others that these would be late, and batches smaller."""
@@ -58,8 +58,8 @@ class ClientOrder:
         self._by_turn: IndexedHeap[Request, int] | None = IndexedHeap() if best_effort else None
         """Best-effort requests by turn: what an earlier turn means for them is no matter of deadlines."""
 
-    def add(self, arrivals: Iterable[Request]) -> None:
-        """Give each request a turn."""
+    def add(self, arrivals: Iterable[Request], queued: Iterable[Request]) -> None:
+        """Give each arrival a turn. `queued`: requests of the queue, with or without the arrivals."""
         turns, present, by_turn = self._next, self._present, self._by_turn
         for request in arrivals:
             client = request.client
@@ -69,7 +69,8 @@ class ClientOrder:
             if by_turn is not None:
                 by_turn.push(request, turn)
         if len(turns) > self._known:
-            self._next = {client: turn for client, turn in turns.items() if turn > present}
+            clients = dict.fromkeys([request.client for requests in (queued, arrivals) for request in requests])
+            self._next = {client: turns[client] for client in clients if client in turns}
             self._known = max(KNOWN_CLIENTS, 2 * len(self._next))
 
     def start(self, requests: Iterable[Request]) -> None:
@@ -90,7 +91,7 @@ class ClientOrder:
 
     def choose_places(self, queue: ModelQueue, places: Sequence[int], kind_of: KindOf) -> Sequence[int]:
         """Return places of as many requests of each kind, with the earliest turns, and deadlines no earlier."""
-        if len(self._next) < 2 or len(places) == len(queue):
+        if len(places) == len(queue):
             return places
         first_ns, wanted = queue[places[0]].deadline_ns, [kind_of(queue[place]) for place in places]
         chosen = []
@@ -119,8 +120,6 @@ class ClientOrder:
 
     def find_displaced(self, queue: ModelQueue, arrival: Request) -> list[Request]:
         """Return queued requests to refuse for an arrival of another client: later turns, as many rows; or none."""
-        if len(self._next) < 2 and arrival.client in self._next:
-            return []
         turn = max(self._next.get(arrival.client, 0), self._present)
         last = [queue[place] for place in range(max(0, len(queue) - DISPLACEABLE), len(queue))]
         later = sorted([request for request in last if request.turn > turn], key=TURN, reverse=True)
@@ -137,21 +136,19 @@ class ClientOrder:
         assert all(request.client in self._next or request.turn <= self._present for request in queue)
 
 
-def share_batch(now_ns: int, strategy: Strategy, distributions: RuntimeDistributions | None) -> Strategy:
-    """Return the batch with requests of the clients whose turn it is, while the queue loses requests.
+def share_batch(order: ClientOrder, strategy: Strategy, distributions: RuntimeDistributions | None) -> Strategy:
+    """Return the batch with requests of the clients whose turn it is.
 
     `distributions`: those of a dynamic model, whose requests cost as much only if they are of the same kind.
     """
     queue = strategy.queue
-    if not queue.is_losing(now_ns):
-        return strategy
 
     def kind_of(request: Request) -> object:
         if distributions is None:
             return request.rows
         return request.rows, distributions.kind_of(request.application, request.length)
 
-    places = queue.clients.choose_places(queue, strategy.places, kind_of)
+    places = order.choose_places(queue, strategy.places, kind_of)
     if places == list(strategy.places):
         return strategy
     latest_ns = strategy.latest_ns

@@ -113,7 +113,7 @@ class Planner:
         if (queue := self.queues.find_queue(arrival)) is None:
             return (arrival,)
         queue.record_loss(now_ns)
-        displaced = queue.clients.find_displaced(queue, arrival)
+        displaced = queue.find_displaced(arrival)
         if not displaced or self._add_alike(now_ns, (arrival,), cluster, False) is not None:
             return (arrival,)
         for request in displaced:
@@ -298,7 +298,8 @@ class Planner:
         self, now_ns: int, start_ns: int, share: Share, cluster: Cluster, strategy: Strategy, refusals: list[Refusal]
     ) -> Batch:
         """Take the requests of a strategy from their queue. Adds to `refusals` what the policy drops for the batch."""
-        strategy = share_batch(now_ns, strategy, cluster.distributions.get(strategy.queue.model))
+        if (order := strategy.queue.clients) is not None and strategy.queue.is_losing(now_ns):
+            strategy = share_batch(order, strategy, cluster.distributions.get(strategy.queue.model))
         queue, expected_ns, count_late = strategy.queue, strategy.expected_ns, self._count_late_heads
         if self._on_batch_chosen is not None and self._on_batch_chosen(start_ns, share, strategy):
             self.rankings.rerank_deadlines()

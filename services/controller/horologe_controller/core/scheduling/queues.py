@@ -34,7 +34,10 @@ class ModelQueue:
         """Largest value of `rows` since the last batch was popped: the next batch could have been that large."""
         self.derived: object = None
         """Values that the policy has computed from the present requests. Reset to None when they change."""
-        self.clients = ClientOrder(best_effort)
+        self.clients: ClientOrder | None = None
+        """Set while the queue is not empty, once it has had requests of two clients."""
+        self._client = ""
+        """The only client, if there is no `clients`."""
         self._lost_ns: int | None = None
         """When a request was last lost for lack of time."""
         self._deadlines: list[int] = []
@@ -63,7 +66,11 @@ class ModelQueue:
     def insert(self, arrivals: Sequence[Request]) -> None:
         """Insert requests, in any order."""
         self.derived = None
-        self.clients.add(arrivals)
+        if self.clients is not None:
+            self.clients.add(arrivals, self._requests)
+        elif self._has_another_client(arrivals):
+            self.clients = ClientOrder(self.best_effort)
+            self.clients.add((*self._requests, *arrivals), ())
         deadlines, requests, rows = self._deadlines, self._requests, self.rows
         for request in arrivals:
             deadline_ns = request.deadline_ns
@@ -79,6 +86,22 @@ class ModelQueue:
         if rows > self.most_rows:
             self.most_rows = rows
 
+    def _has_another_client(self, arrivals: Sequence[Request]) -> bool:
+        """Return whether the arrivals and the queued requests are of different clients."""
+        if not self._requests:
+            self._client = arrivals[0].client
+        return any(request.client != self._client for request in arrivals)
+
+    def find_displaced(self, arrival: Request) -> list[Request]:
+        """Return queued requests of other clients whose place the arrival takes, if any (`ClientOrder`)."""
+        if self.clients is None and not self._has_another_client((arrival,)):
+            return []
+        order = self.clients
+        if order is None:
+            order = self.clients = ClientOrder(self.best_effort)
+            order.add(self._requests, ())
+        return order.find_displaced(self, arrival)
+
     def place_of(self, request: Request) -> int:
         """Return the index of a request. Raises ValueError if it is not in this queue."""
         return self._requests.index(request, bisect_left(self._deadlines, request.deadline_ns))
@@ -88,7 +111,8 @@ class ModelQueue:
         at = self.place_of(request)
         del self._deadlines[at], self._requests[at]
         self.rows -= request.rows
-        self.clients.withdraw((request,))
+        if self.clients is not None:
+            self.clients.withdraw((request,))
 
     def pop_batch(self, places: range | tuple[int, ...], starts: bool = True) -> list[Request]:
         """Remove and return the requests at these ascending indexes. `starts`: they run now."""
@@ -100,10 +124,8 @@ class ModelQueue:
             batch = [self._requests[place] for place in places]
             for place in reversed(places):
                 del self._requests[place], self._deadlines[place]
-        if starts:
-            self.clients.start(batch)
-        else:
-            self.clients.withdraw(batch)
+        if self.clients is not None:
+            (self.clients.start if starts else self.clients.withdraw)(batch)
         self.rows -= sum(request.rows for request in batch)
         self.most_rows = self.rows
         return batch
@@ -283,6 +305,9 @@ class RequestQueues:
         assert self.count == sum(map(len, self))
         for queue in self:
             assert queue.rows == sum(request.rows for request in queue) > 0
-            queue.clients.check(queue)
+            if queue.clients is not None:
+                queue.clients.check(queue)
+            else:
+                assert all(request.client == queue[0].client for request in queue)
             deadlines = [request.deadline_ns for request in queue]
             assert deadlines == sorted(deadlines) == queue._deadlines
