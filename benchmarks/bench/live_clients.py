@@ -100,7 +100,7 @@ async def send_open(server: RunningHorologe, point: Point, rate: float, seconds:
 
 async def send_loops(server: RunningHorologe, point: Point, seconds: float) -> Samples:
     """Keep a request in flight on each of some HTTP connections."""
-    tensor = Tensor(name="x", shape=(1, WIDTH)), Tensor(name="y", shape=(1, WIDTH))
+    tensor = Tensor("x", "FP32", (1, WIDTH)), Tensor("y", "FP32", (1, WIDTH))
     model = model_name(point.batch_ms)
     scenario = Scenario(
         model=model, repository="", input=tensor[0], output=tensor[1], slo_ms=point.slo_ms, unchecked=True
