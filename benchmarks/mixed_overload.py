@@ -1,8 +1,9 @@
 """Three times the capacity with everything at once: models, a pipeline, an application with feedback, and reloads.
 
 Two clients of the SDK and two of HTTP send Poisson arrivals. Before, one client of the SDK alone sends as much. Every
-answer must repeat the number of its request; the mean of an application does so unless a model's answer is missing. The exit code is 1 if an answer is wrong, comes twice or not at all, or if
-the four clients together get less than `GOODPUT` of what the client alone gets.
+answer must repeat the number of its request; the mean of an application does so unless a model's answer is missing.
+The exit code is 1 if an answer is wrong, comes twice or not at all, or if the four clients together get less than
+`GOODPUT` of what the client alone gets.
 
     python benchmarks/mixed_overload.py --json overload.json     # 8 minutes, and 2 minutes alone
     python benchmarks/mixed_overload.py --minutes 1
@@ -98,7 +99,7 @@ class HttpSender:
         body = json.dumps({"parameters": {"slo_ms": SLO_MS}, "inputs": [tensor]}).encode()
         if kind == "application":
             answer = await self._post("/v1/applications/mean/predict", body)
-            return value if answer["missing"] else float(answer["predictions"][0])
+            return value if answer["missing"] else float(answer["prediction"][0])
         name = "twice" if kind == "pipeline" else MODELS[int(value) % 2]
         answer = await self._post(f"/v2/models/{name}/infer", body)
         return float(answer["outputs"][0]["data"][0])
