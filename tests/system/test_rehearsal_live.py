@@ -47,7 +47,7 @@ def test_rehearsals_run_and_changes_under_load_lose_nothing(tmp_path: Path) -> N
     local = LocalSystem(options, lambda name, line: None)
     with local:
         local.wait_ready(60)
-        load = ClosedLoad(endpoint, 4)
+        load = ClosedLoad(endpoint, 1)
         with Client(endpoint) as client:
             until(lambda: client.describe().scheduler.startswith("auto: "))
             until(lambda: "horologe" in last_rehearsal(client))
