@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
-from contextlib import contextmanager
+import tempfile
+from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import docker
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROBE_S = 20.0
+LOCK = "horologe-tests-engine.lock"
+"""File that the only test process which uses the engine has locked."""
 PROBE = "import sys, docker; docker.from_env(timeout=float(sys.argv[1])).ping()"
 
 
@@ -32,14 +37,34 @@ def explain_no_engine(timeout_s: float = PROBE_S) -> str:
     return last_line or f"exit code {probe.returncode}" if probe.returncode else ""
 
 
+def lock_engine(path: Path) -> Any:
+    """Return a file that keeps other processes from locking `path` until it is closed, or None if one has locked it."""
+    with suppress(FileExistsError):
+        path.touch(exist_ok=False)
+    file = path.open()  # to read: the file may be another user's
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
 @cache
-def _explain_once() -> str:
-    return explain_no_engine()
+def _claim_engine() -> tuple[str, Any]:
+    """Probe and lock the engine. Return the reason why it cannot be used, and the locked file.
+
+    Two test processes cannot share an engine: it leaves a swarm with the networks of all containers.
+    """
+    if reason := explain_no_engine():
+        return reason, None
+    file = lock_engine(Path(tempfile.gettempdir()) / LOCK)
+    return "" if file else "another test process uses it", file
 
 
 def require_engine() -> None:
-    """Skip the test if no engine can be used. The engine is probed once per process."""
-    if reason := _explain_once():
+    """Skip the test if no engine can be used. The engine is probed, and locked, once per process."""
+    if reason := _claim_engine()[0]:
         pytest.skip(f"no Docker engine can be used: {reason}")
 
 

@@ -123,10 +123,19 @@ def test_an_engine_that_answers_is_used(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_without_an_engine_every_container_test_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_explain_once", lambda: "connection refused")
+    monkeypatch.setattr(engine, "_claim_engine", lambda: ("connection refused", None))
     for use in (engine.require_engine, stack.compose_command, lambda: engine.open_engine().__enter__()):
         with pytest.raises(pytest.skip.Exception, match="connection refused"):
             use()
+
+
+def test_one_process_at_a_time_uses_the_engine(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with engine.lock_engine(path):
+        assert engine.lock_engine(path) is None
+    path.chmod(0o444)  # of another user
+    with engine.lock_engine(path) as file:
+        assert file
 
 
 @pytest.mark.parametrize(
@@ -143,7 +152,7 @@ def test_without_an_engine_every_container_test_is_skipped(monkeypatch: pytest.M
 def test_the_command_of_compose_is_one_that_works(
     programs: dict[str, int], command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_explain_once", lambda: "")
+    monkeypatch.setattr(engine, "_claim_engine", lambda: ("", None))
     monkeypatch.setenv("PATH", str(tmp_path))
     for name, code in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n")
