@@ -36,6 +36,8 @@ SERVICES = (
     "controller", "selector", "frontend", "profiler", "tuner", WORKERS, "redis", "prometheus", "grafana",
 )  # fmt: skip
 IMAGES = ("PROMETHEUS_IMAGE", "REDIS_IMAGE", "GRAFANA_IMAGE", "BASE_IMAGE")
+BUILD_S = 600
+"""Longest time to build base images. It takes a minute or two on two cores with nothing else to do."""
 VARIABLE = re.compile(r"^([A-Z_]+)=(.*)$", re.MULTILINE)
 
 
@@ -67,7 +69,7 @@ def base_images() -> dict[str, str]:
                 return {}
             if os.getuid() or not shutil.which("debootstrap"):
                 pytest.skip("base images cannot be pulled, and building them needs root and debootstrap")
-    built = subprocess.run([AIRGAP / "build"], capture_output=True, text=True, timeout=300, check=False)
+    built = subprocess.run([AIRGAP / "build"], capture_output=True, text=True, timeout=BUILD_S, check=False)
     if built.returncode:
         raise RuntimeError(f"deploy/airgap/build: {built.stderr[-4000:]}")
     return local_images

@@ -41,7 +41,7 @@ def test_no_answer_is_of_an_earlier_content_and_none_is_lost(tmp_path: Path, opt
     if "pytorch" in options:
         pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
     command = [sys.executable, str(SCRIPT), *options.split(), "--json", str(tmp_path / "result.json")]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=55, cwd=tmp_path)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr
     result = json.loads((tmp_path / "result.json").read_text())["result"]
     assert result["answers"] > result["changes"] > 0
