@@ -44,8 +44,14 @@ def test_no_answer_is_of_an_earlier_content_and_none_is_lost(tmp_path: Path, opt
         pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
     command = [sys.executable, str(SCRIPT), *options.split(), "--json", str(tmp_path / "result.json")]
     env = os.environ | dict.fromkeys(STATE_VARIABLES, str(tmp_path / "state"))
-    run = subprocess.run(command, capture_output=True, text=True, timeout=110, cwd=tmp_path, env=env)
-    assert run.returncode == 0, run.stdout + run.stderr
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=env) as run:
+        try:
+            output, _ = run.communicate(timeout=100)
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGINT)  # it stops the system that it has started
+            raise
+    assert run.returncode == 0, output
     result = json.loads((tmp_path / "result.json").read_text())["result"]
     assert result["answers"] > result["changes"] > 0
 
