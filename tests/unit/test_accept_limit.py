@@ -10,20 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
-from horologe_common.transport.accept_limit import DROP_ALL_PROGRAM, SO_ATTACH_FILTER, AcceptLimit
+from horologe_common.transport.accept_limit import AcceptLimit
+from socket_filters import needs_socket_filters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-def filters_are_allowed() -> bool:
-    """Return whether this user may attach a filter to a socket. Some kernels allow it to root only."""
-    with socket.socket() as sock:
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, DROP_ALL_PROGRAM)
-        except OSError:
-            return False
-    return True
 
 
 class Refusing(socket.socket):
@@ -45,7 +36,7 @@ def accept(limit: AcceptLimit, *descriptors: int) -> None:
         limit.on_event({"event": zmq.EVENT_ACCEPTED, "value": descriptor})
 
 
-@pytest.mark.skipif(not filters_are_allowed(), reason="this user may not attach filters to sockets")
+@needs_socket_filters
 def test_packets_are_dropped_while_there_are_too_many_connections(
     limit: AcceptLimit, caplog: pytest.LogCaptureFixture
 ) -> None:
