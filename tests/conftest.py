@@ -1,4 +1,4 @@
-"""The environment of all tests. It does not depend on settings, folders and proxies of the user who runs them."""
+"""The environment of all tests. It does not depend on settings, folders, umask and proxies of their user."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in list(os.environ):
         if name in TERMINAL or (name.startswith("HOROLOGE_") and name not in OPTIONS_OF_TESTS):
             del os.environ[name]
+    os.umask(0o022)  # models that run as another user read the files of tests
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = "127.0.0.1,localhost,::1"
     os.environ["TMPDIR"] = tempfile.tempdir = choose_temporary_folder(tempfile.gettempdir())

@@ -16,14 +16,16 @@ from short_paths import SOCKET_PATH_BYTES, choose_temporary_folder
 ROOT = Path(__file__).resolve().parents[2]
 SOCKETS = "tests/system/test_sdk.py::test_arrays_in_arrays_out"
 SETTINGS = "tests/unit/test_settings.py"
+UMASK = "tests/unit/test_environment_of_tests.py::test_files_can_be_read_by_other_users"
 HELP = "tests/system/test_cli.py::test_every_command_has_help_with_examples[up]"
 
 
-def run_test(test: str, **variables: str) -> None:
+def run_test(test: str, umask: int = 0o022, **variables: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
     done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=50, check=False
-    )
+        command, cwd=ROOT, env={**os.environ, **variables}, umask=umask, capture_output=True, text=True, timeout=100,
+        check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -45,6 +47,15 @@ def test_sockets_fit_below_a_long_temporary_folder(tmp_path: Path) -> None:
 )
 def test_variables_of_the_user_do_not_matter(test: str, variables: dict[str, str]) -> None:
     run_test(test, **variables)
+
+
+def test_files_can_be_read_by_other_users(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
+
+
+def test_the_umask_of_the_user_does_not_matter() -> None:
+    run_test(UMASK, umask=0o077)
 
 
 def test_services_write_to_a_folder_of_this_test_process() -> None:
