@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
             del os.environ[name]
     os.umask(0o022)  # models that run as another user read the files of tests
     for name in ("no_proxy", "NO_PROXY"):
-        os.environ[name] = "127.0.0.1,localhost,::1"
+        os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1,localhost,::1")))
     os.environ["TMPDIR"] = tempfile.tempdir = choose_temporary_folder(tempfile.gettempdir())
     state = tempfile.mkdtemp(prefix="horologe-tests-")
     config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
