@@ -13,8 +13,8 @@ export HOROLOGE_WORKER_CACHE ?= $(CACHE)/horologe
 export HOROLOGE_PROFILER_STATE ?= $(CACHE)/horologe
 export ORT_DISABLE_TELEMETRY := 1
 
-# System tests that mostly wait for a pipeline to be scaled: they run beside tests without processes of their own.
-WAITS := tests/system/test_tuner_live.py
+# Test processes. System tests wait for about half of their time, so two processes use one core.
+TEST_PROCESSES ?= 4
 
 DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 
@@ -33,10 +33,11 @@ demo: $(STAMPS)/demo ## serve the models in models/ and measure them, about 80 s
 up: $(STAMPS)/demo ## serve the models in models/ until ^C
 	@$(BIN)/horologe up --models models $(ARGS)
 
-test: $(STAMPS)/dev ## run all tests that need neither a GPU nor root
+test: $(STAMPS)/dev ## run all tests that need neither a GPU nor root, about ten minutes on two cores
 	@$(if $(strip $(ARGS)),$(BIN)/pytest -q $(ARGS),\
-	  $(BIN)/pytest -q -n 3 --dist loadfile $(WAITS) tests/unit tests/policies tests/sim tests/fuzz && \
-	  $(BIN)/pytest -q $(WAITS:%=--ignore=%) --durations 20 tests/compose tests/system)
+	  $(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not alone and not compose" \
+	    --durations 20 tests/system tests/sim tests/fuzz tests/policies tests/unit && \
+	  $(BIN)/pytest -q -m "alone or compose" --durations 10 tests/system tests/compose)
 
 check: $(STAMPS)/dev ## check style, types, import contracts, generated pages
 	$(BIN)/ruff check .

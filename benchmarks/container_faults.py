@@ -235,9 +235,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result")
     options = parser.parse_args()
-    project = ComposeProject(options.project)
     seconds = 60 * options.minutes
-    result = measure(project, options.model, options.rate, options.load, seconds, options.every, options.seed)
+    with contextlib.closing(ComposeProject(options.project)) as project:
+        result = measure(project, options.model, options.rate, options.load, seconds, options.every, options.seed)
     end_with(result, options.json)
 
 

@@ -25,6 +25,10 @@ class ComposeProject:
         self.name = name
         self.engine = docker.from_env(timeout=ENGINE_TIMEOUT_S)
 
+    def close(self) -> None:
+        """Close the connections to the engine."""
+        self.engine.close()
+
     def containers(self, service: str = "") -> list[Any]:
         """Return the containers of a service, or of all services, with those that do not run."""
         labels = [f"{PROJECT}={self.name}", *([f"{SERVICE}={service}"] if service else [])]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"  # Ryuk is an image of a registry
 
-from compose.stack import ROOT, Stack, Unavailable, wait_until
+from compose.stack import ROOT, Stack, wait_until
 from horologe import Client
 from model_folders import SIGNATURE
 
@@ -42,16 +43,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stack(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Start the system, and check at the end that `down -v` leaves nothing."""
-    try:
-        stack = Stack(tmp_path_factory.mktemp("compose"), repository)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    try:
-        stack.up()
-        yield stack
-    finally:
-        stack.down()
-        assert stack.leftovers() == []
+    with closing(Stack(tmp_path_factory.mktemp("compose"), repository)) as stack:
+        try:
+            stack.up()
+            yield stack
+        finally:
+            stack.down()
+            assert stack.leftovers() == []
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The composed system with its own project name and ports, or the reason why it cannot run here."""
+"""The composed system with its own project name and ports. Tests are skipped where it cannot run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
-import docker
+import pytest
 from docker.errors import DockerException
 from testcontainers.compose import DockerCompose
 
+from compose.engine import open_engine, require_engine
 from horologe_common.status import HorologeError
 
 ROOT = Path(__file__).parents[2]
@@ -35,11 +36,9 @@ SERVICES = (
     "controller", "selector", "frontend", "profiler", "tuner", WORKERS, "redis", "prometheus", "grafana",
 )  # fmt: skip
 IMAGES = ("PROMETHEUS_IMAGE", "REDIS_IMAGE", "GRAFANA_IMAGE", "BASE_IMAGE")
+BUILD_S = 600
+"""Longest time to build base images. It takes a minute or two on two cores with nothing else to do."""
 VARIABLE = re.compile(r"^([A-Z_]+)=(.*)$", re.MULTILINE)
-
-
-class Unavailable(Exception):
-    """Docker Engine, Compose or base images are missing on this machine."""
 
 
 def example_variables() -> dict[str, str]:
@@ -48,27 +47,29 @@ def example_variables() -> dict[str, str]:
 
 
 def compose_command() -> list[str]:
-    """Return the command of Compose v2 or v1."""
-    if not shutil.which("docker") or subprocess.run(["docker", "version"], capture_output=True, check=False).returncode:
-        raise Unavailable("no Docker engine runs")
-    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode == 0:
-        return ["docker", "compose"]
-    if shutil.which("docker-compose"):
-        return ["docker-compose"]
-    raise Unavailable("neither docker compose nor docker-compose is installed")
+    """Return the command of Compose v2 or v1. Skips the test without an engine, or if neither command works."""
+    require_engine()
+    for command in (["docker", "compose"], ["docker-compose"]):
+        version = [*command, "version"]
+        if shutil.which(command[0]) and not subprocess.run(version, capture_output=True, check=False).returncode:
+            return command
+    pytest.skip("neither docker compose nor docker-compose is installed")
 
 
 @cache
 def base_images() -> dict[str, str]:
-    """Return the base images: existing local images, images from a registry, or images built now (as root)."""
-    engine = docker.from_env(timeout=300)
+    """Return the base images: existing local images, images from a registry, or images built now (as root).
+
+    Skips the test if there are none.
+    """
     local_images = dict(VARIABLE.findall((AIRGAP / "images.env").read_text()))
-    if not all(_present(engine, image) for image in local_images.values()):
-        if all(_pull(engine, example_variables()[name]) for name in IMAGES):
-            return {}
-        if os.getuid() or not shutil.which("debootstrap"):
-            raise Unavailable("base images cannot be pulled, and building them needs root and debootstrap")
-    built = subprocess.run([AIRGAP / "build"], capture_output=True, text=True, timeout=300, check=False)
+    with open_engine(timeout_s=300) as engine:
+        if not all(_present(engine, image) for image in local_images.values()):
+            if all(_pull(engine, example_variables()[name]) for name in IMAGES):
+                return {}
+            if os.getuid() or not shutil.which("debootstrap"):
+                pytest.skip("base images cannot be pulled, and building them needs root and debootstrap")
+    built = subprocess.run([AIRGAP / "build"], capture_output=True, text=True, timeout=BUILD_S, check=False)
     if built.returncode:
         raise RuntimeError(f"deploy/airgap/build: {built.stderr[-4000:]}")
     return local_images

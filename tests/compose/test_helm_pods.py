@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-import docker
 import pytest
 from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
-from compose.stack import Stack, Unavailable, wait_until
+from compose.engine import open_engine
+from compose.stack import Stack, wait_until
 from helm_chart import EXAMPLES, Manifest, component, environment, of_kind, pod_templates, render
 from horologe_cli.key_secrets import secret_manifests
 from horologe_common.transport.keys import make_keys
@@ -32,7 +32,7 @@ NOT_RUN = {"redis"}  # a pod of an image that is not ours runs as in the compose
 class Pods:
     """Containers with the environment, mounts, user and rights of the pods that a chart renders."""
 
-    def __init__(self, folder: Path, models: Path, redis_image: str) -> None:
+    def __init__(self, engine: Any, folder: Path, models: Path, redis_image: str) -> None:
         options = ("--set", f"image.tag=test,redis.image={redis_image}")
         self._manifests = render(MINIMAL, *options)
         make_keys(folder / "keys")
@@ -40,7 +40,7 @@ class Pods:
             item["metadata"]["name"]: item for item in secret_manifests(folder / "keys", "horologe-keys")["items"]
         }
         self._folder, self._models = folder, models
-        self._engine = docker.from_env(timeout=60)
+        self._engine = engine
         pool = IPAMPool(subnet=f"{SUBNET}.0/24")
         self._network = self._engine.networks.create(NETWORK, ipam=IPAMConfig(pool_configs=[pool]))
         self.addresses: dict[str, str] = {}
@@ -126,17 +126,14 @@ class Pods:
 @pytest.fixture(scope="module")
 def pods(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pods]:
     folder = tmp_path_factory.mktemp("helm")
-    try:
-        stack = Stack(folder, repository)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-    stack.build()
-    pods = Pods(folder, repository, stack.variables["REDIS_IMAGE"])
-    try:
-        pods.start()
-        yield pods
-    finally:
-        pods.stop()
+    with closing(Stack(folder, repository)) as stack, open_engine() as engine:
+        stack.build()
+        pods = Pods(engine, folder, repository, stack.variables["REDIS_IMAGE"])
+        try:
+            pods.start()
+            yield pods
+        finally:
+            pods.stop()
 
 
 def test_every_pod_becomes_ready_and_the_system_answers(pods: Pods, tmp_path_factory: pytest.TempPathFactory) -> None:

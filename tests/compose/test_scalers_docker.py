@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-import os
 import subprocess
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import docker
 import pytest
 
+from compose.engine import open_engine
 from horologe_common.wanted_shares import WantedShare
 from horologe_tuner.scaler import ScalingError
 from horologe_tuner.settings import TunerSettings
@@ -18,9 +19,6 @@ from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-docker = pytest.importorskip("docker", reason="the package docker is not installed (the extra `docker`)")
-os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"  # Ryuk is an image that is not here
 
 pytestmark = pytest.mark.compose
 IMAGE, PROJECT = "horologe-scaler-test:1", "horologe-scaler-test"
@@ -43,17 +41,12 @@ def root_file_system() -> bytes:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Any]:
-    try:
-        engine = docker.from_env(timeout=20)
-        engine.ping()
-    except docker.errors.DockerException as error:
-        pytest.skip(f"no Docker engine runs: {error}")
-    engine.api.import_image_from_data(
-        root_file_system(), repository=IMAGE.partition(":")[0], tag=IMAGE.partition(":")[2]
-    )
-    yield engine
-    engine.images.remove(IMAGE, force=True)
-    engine.close()
+    with open_engine(timeout_s=20) as engine:
+        engine.api.import_image_from_data(
+            root_file_system(), repository=IMAGE.partition(":")[0], tag=IMAGE.partition(":")[2]
+        )
+        yield engine
+        engine.images.remove(IMAGE, force=True)
 
 
 @pytest.fixture

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from compose.stack import ROOT, Stack, Unavailable, wait_until
+from compose.stack import ROOT, Stack, wait_until
 from horologe_common.transport.keys import make_keys
 
 if TYPE_CHECKING:
@@ -86,8 +88,8 @@ class Traffic:
 class Swarm:
     """A deployed stack."""
 
-    def __init__(self, stack: Stack, keys: Path) -> None:
-        self._environment = {**os.environ, **stack.variables, "STACK": NAME}
+    def __init__(self, variables: dict[str, str], keys: Path) -> None:
+        self._environment = {**os.environ, **variables, "STACK": NAME}
         self._keys = keys
 
     def deploy(self) -> None:
@@ -120,17 +122,17 @@ class Swarm:
 def swarm(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
     keys = tmp_path_factory.mktemp("swarm-keys")
     make_keys(keys)
-    try:
-        stack = Stack(tmp_path_factory.mktemp("swarm"), repository)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    with closing(Stack(tmp_path_factory.mktemp("swarm"), repository)) as stack:
+        if not shutil.which("docker"):
+            pytest.skip("the command docker is not installed")
+        stack.build()
+        variables = stack.variables
     if docker("info", "--format", "{{.Swarm.LocalNodeState}}").strip() != "inactive":
         pytest.skip("this engine is part of a swarm already")
-    stack.build()
     docker("swarm", "init", "--advertise-addr", "127.0.0.1", "--listen-addr", "127.0.0.1:2377")
     try:
         docker("node", "update", "--label-add", "horologe.state=true", docker("node", "ls", "-q").strip())
-        swarm = Swarm(stack, keys)
+        swarm = Swarm(variables, keys)
         swarm.deploy()
         yield swarm
     finally:

@@ -24,7 +24,7 @@ TINY = {
     "scale": ["rate=200", "mapping.copies=1", "mapping.duplicates=1", 'duration="500ms"', 'warmup="100ms"'],
     "orloj-tables": [
         'cases=["std-1"]',
-        "requests=60",
+        "requests=20",
         "processes=1",
         "loads=[{share=0.8, seeds=1, bound_seeds=1, hidden_seeds=0, searched=true}]",
     ],
@@ -36,7 +36,7 @@ TINY = {
     "feedback": ["load.observations=2000", "load.unmeasured=500", "load.inputs=100", "kill_after=5", "alone=false"],
     "stragglers": ["sizes=[2]", 'schedulers=["horologe"]', 'duration="1s"', 'warmup="100ms"'],
     "window": ["rate=300", "widths_ms=[0.1, 50]", 'duration="500ms"', 'warmup="100ms"'],
-    "rehearsal": ["seeds=1", "requests=700", "processes=1"],
+    "rehearsal": ["seeds=1", "requests=200", "processes=1"],
     "network": ["slos_ms=[50]", "requests=300", "processes=1", 'schedulers=["horologe", "edf"]'],
     "tournament": ["seeds=1", "requests=300", "processes=1", 'schedulers=["horologe", "edf"]'],
 }

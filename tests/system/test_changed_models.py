@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from conftest import STATE_VARIABLES
 from horologe import Client
 from horologe_common.status import ModelFailed
 from model_folders import a_python_model
@@ -41,8 +43,15 @@ def test_no_answer_is_of_an_earlier_content_and_none_is_lost(tmp_path: Path, opt
     if "pytorch" in options:
         pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
     command = [sys.executable, str(SCRIPT), *options.split(), "--json", str(tmp_path / "result.json")]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=55, cwd=tmp_path)
-    assert run.returncode == 0, run.stdout + run.stderr
+    env = os.environ | dict.fromkeys(STATE_VARIABLES, str(tmp_path / "state"))
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=env) as run:
+        try:
+            output, _ = run.communicate(timeout=100)
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGINT)  # it stops the system that it has started
+            raise
+    assert run.returncode == 0, output
     result = json.loads((tmp_path / "result.json").read_text())["result"]
     assert result["answers"] > result["changes"] > 0
 

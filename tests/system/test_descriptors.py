@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from http_server_thread import read_response
+from socket_filters import needs_socket_filters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,6 +146,7 @@ def wait_for_answer(address: tuple[str, int]) -> int:
     return 503
 
 
+@needs_socket_filters
 def test_a_router_accepts_again_once_it_has_few_connections() -> None:
     with Server(LINKS) as server:
         address = ("127.0.0.1", int(server.ready))

@@ -97,6 +97,7 @@ def test_no_answers_are_swapped_under_load_with_batching_and_cancellation(system
     assert tally.counts()["CANCELLED"] > 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("which", range(4))
 def test_kill_nine_under_load(system: RunningSystem, which: int) -> None:
     victim = choose_victim(system, victims(system.options.split), which)

@@ -16,6 +16,8 @@ from horologe_common.interference.measured_runs import read_measurements
 from horologe_common.interference.v100 import CALIBRATED
 from model_folders import SIGNATURE, a_folder, an_onnx_model
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = 'runtime = "emulated"\nbatch_sizes = [1, 4, 8]\n'
 SHARING = '[emulated]\n[emulated.sharing]\nmodel = "{}"\nnoise = false\n'

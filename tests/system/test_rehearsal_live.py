@@ -11,7 +11,7 @@ from horologe_cli.local.topology import SystemOptions
 from horologe_common.status import HorologeError
 from horologe_common.transport.sockets import LinkSettings
 from horologe_common.wire import UseScheduler
-from model_folders import an_emulated_model
+from model_folders import SIGNATURE, a_folder
 from offered_load import ClosedLoad
 from reactors import Running, no_signals
 from waiting import until
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 assert no_signals
+MODEL = SIGNATURE + "[emulated]\nexec_ms = { 1 = 20.0, 2 = 30.0 }\nload_ms = 3\n"
+"""Batches take so long that requests are queued at each change, while the clients and rehearsals need little CPU."""
 CHANGES = ("orloj", "clockwork", "edf", "nexus", "horologe")
 
 
@@ -37,7 +39,7 @@ def uses(client: Client, name: str) -> bool:
 
 
 def test_rehearsals_run_and_changes_under_load_lose_nothing(tmp_path: Path) -> None:
-    an_emulated_model(tmp_path / "models")
+    a_folder(tmp_path / "models", "pretend", MODEL)
     endpoint = f"ipc://{tmp_path}/clients"
     sets = (f"worker.cache={tmp_path}/cache", f"tuner.state={tmp_path}/state", "tuner.rehearsal_interval_ns=500ms",
             "worker.pages_bytes=64MiB", "worker.host_bytes=1MiB")  # fmt: skip

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from horologe import AsyncClient
 
+pytestmark = pytest.mark.alone
+
 DELAY_S = 0.02
 HOST = "tcp://127.0.0.1"
 

@@ -61,20 +61,29 @@ def test_serves_until_it_is_stopped(up: Up) -> None:
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
-SLOW = "import time\ntime.sleep(7)" + ECHO
+SLOW = """
+import time
+from pathlib import Path
+
+while not Path({!r}).exists():
+    time.sleep(0.05)
+"""
 
 
 def test_load_waits_for_a_model_that_is_slow_to_construct(tmp_path: Path) -> None:
     an_emulated_model(tmp_path / "models")
     up = Up(tmp_path, "--no-profiler", "--metrics", "off")
     try:
-        a_python_model(tmp_path / "models", SLOW, name="slow")
+        a_python_model(tmp_path / "models", SLOW.format(str(tmp_path / "constructed")) + ECHO, name="slow")
         assert "is still loading after 1 s" in up.ask("load", "slow", "--timeout", "1", code=1)
         full = [*HOROLOGE, "load", "slow", "--endpoint", up.ready["clients"][0]]
-        result = subprocess.run(full, capture_output=True, text=True, timeout=40, cwd=tmp_path, env=up.env)
-        assert result.returncode == 0, result.stderr
-        assert "horologe: loading slow for" in result.stderr
-        assert "READY" in result.stdout
+        pipe = subprocess.PIPE
+        with subprocess.Popen(full, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path, env=up.env) as load:
+            assert load.stderr
+            assert "horologe: loading slow for" in load.stderr.readline()
+            (tmp_path / "constructed").touch()
+            assert "READY" in load.communicate(timeout=40)[0]
+        assert load.returncode == 0
         assert [model["name"] for model in up.ask("models", "slow")] == ["slow"]
         assert "'nothing'" in up.ask("models", "nothing", code=1)
         assert "not in any worker's repository" in up.ask("load", "nothing", "--no-wait", code=1)

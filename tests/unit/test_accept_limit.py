@@ -11,6 +11,7 @@ import pytest
 import zmq
 
 from horologe_common.transport.accept_limit import AcceptLimit
+from socket_filters import needs_socket_filters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +36,7 @@ def accept(limit: AcceptLimit, *descriptors: int) -> None:
         limit.on_event({"event": zmq.EVENT_ACCEPTED, "value": descriptor})
 
 
+@needs_socket_filters
 def test_packets_are_dropped_while_there_are_too_many_connections(
     limit: AcceptLimit, caplog: pytest.LogCaptureFixture
 ) -> None:

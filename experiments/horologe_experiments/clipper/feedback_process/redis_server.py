@@ -46,7 +46,11 @@ class RedisServer:
                 ],
                 stdout=subprocess.DEVNULL,
             )
-            self._wait_until_ready()
+            try:
+                self._wait_until_ready()
+            except BaseException:
+                self._stop()
+                raise
         return self
 
     def _wait_until_ready(self) -> None:
@@ -62,6 +66,9 @@ class RedisServer:
         raise RuntimeError("redis-server does not answer")
 
     def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         if self._process:
             self._process.kill()
             self._process.wait()
