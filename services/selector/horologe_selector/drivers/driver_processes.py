@@ -138,23 +138,27 @@ class DriverProcesses:
         self._streams = Streams(MAX_FRAME_BYTES, lambda stream: None, self._on_lost, self._on_packets)
 
     async def run(self, reactor: Reactor) -> None:
-        """Read the folder whenever it changes, until cancelled."""
+        """Read the folder whenever it changes, until cancelled. The loop does not wait for its files."""
         self._reactor = reactor
         state: Any = None
         try:
             while True:
-                if (now := folder_state(self._folder)) != state:
-                    state = now
-                    self._read_folder()
+                try:
+                    if (now := await asyncio.to_thread(folder_state, self._folder)) != state:
+                        await self._read_folder()
+                        state = now
+                except RuntimeError as error:  # no thread can be started now
+                    log.warning("pipelines not read: they are read again", reason=str(error))
                 await asyncio.sleep(SCAN_S)
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _read_folder(self) -> None:
+    async def _read_folder(self) -> None:
+        """Read the folder, withdraw the pipelines that have changed, and start those of the folder that do not run."""
         try:
-            definitions = read_pipelines(self._folder)
+            definitions = await asyncio.to_thread(read_pipelines, self._folder)
         except HorologeError as error:  # the pipelines before stay served
             log.error("pipelines unreadable", reason=error.reason)
             return
