@@ -11,6 +11,7 @@ import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -312,7 +313,7 @@ def test_a_profiler_of_kernels_is_started_as_soon_as_it_can_be(
 
 def test_a_rehearsal_is_started_as_soon_as_it_can_be(shortage: Shortage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsal_thread, "REHEARSAL_MODULE", "this_module_does_not_exist")
-    monkeypatch.setattr(rehearsal_thread.msgspec.json, "encode", lambda call: b"")
+    monkeypatch.setattr(msgspec.json, "encode", lambda call: b"")
     shortage.begin(3)
     call: Any = SimpleNamespace(cpu_s=1.0)
     assert "exit code 1" in rehearsal_thread.run_rehearsal(call).error

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horologe_common.service.isolation import kill_with_parent
+from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_common.status import HorologeError, ModelFailed, describe_exception
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
@@ -129,5 +130,6 @@ def hide_main() -> None:
 
 
 if __name__ == "__main__":
+    install_lossy_streams()
     hide_main()
     sys.exit(main(sys.argv[1:]))
