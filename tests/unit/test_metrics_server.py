@@ -12,13 +12,13 @@ import pytest
 from horologe_common.core.instruments import Stats
 from horologe_common.metrics import metrics_server
 from horologe_common.metrics.endpoint import MetricsSettings, serve_metrics
-from horologe_common.metrics.metrics_server import CONNECTIONS, HEAD_BYTES
+from horologe_common.metrics.metrics_server import HEAD_BYTES, SLOTS
 from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-MANY = 5 * CONNECTIONS
+MANY = 5 * SLOTS
 GET = b"GET /metrics HTTP/1.1\r\n"
 
 
@@ -137,7 +137,7 @@ def large_stats() -> list[Stats]:
 def test_readers_that_do_not_read_do_not_stop_others(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     stats = large_stats()
     endpoint.stats = lambda: stats
-    stopped = [endpoint.connect(GET + b"\r\n", receive_bytes=4096) for _ in range(2 * CONNECTIONS)]
+    stopped = [endpoint.connect(GET + b"\r\n", receive_bytes=4096) for _ in range(2 * SLOTS)]
     assert endpoint.ask("/health") == (200, b"")
     page = endpoint.ask("/metrics")[1]
     assert len(page) > 4_000_000
@@ -156,8 +156,8 @@ def test_an_answer_has_a_deadline(endpoint: Endpoint, monkeypatch: pytest.Monkey
     stats = large_stats()
     endpoint.stats = lambda: stats
     endpoint.connect(GET + b"\r\n", receive_bytes=4096)
-    until(lambda: endpoint.server._connections)
-    until(lambda: not endpoint.server._connections)
+    until(lambda: endpoint.server.readers)
+    until(lambda: not endpoint.server.readers)
     assert endpoint.ask("/health") == (200, b"")
 
 

@@ -1,7 +1,8 @@
 """HTTP server of /metrics, /health and /ready: an event loop on a thread of its own, and a thread that renders pages.
 
 A request has a deadline, however slowly it arrives. A new connection always gets a slot: if there is none, the oldest
-connection that has not sent its request loses its slot. Probes do not wait for pages.
+one loses its slot. Connections that send and those that are answered have slots of their own. Probes do not wait for
+pages.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from horologe_common.service.log import logger
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-CONNECTIONS = 64
-"""Slots for connections."""
+SLOTS = 64
+"""Slots for connections that have not sent their requests, and as many for those that are answered."""
+ACCEPT_ITERATIONS = 3
+"""Iterations of the loop from the accept of a connection to its protocol."""
 REQUEST_S, ANSWER_S = 2.0, 10.0
 """Timeouts of a request: from its connection to the end of its head, and from there until the answer is sent. Ten
 seconds are the default timeout of a scrape."""
@@ -69,7 +72,7 @@ class MetricsServer:
     def __init__(self, address: tuple[str, int], pages: Pages) -> None:
         host = address[0].strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, address[1]), family=family, backlog=BACKLOG)
+        self._listener = socket.create_server((host, address[1]), family=family)
         self.server_address: tuple[str, int] = self._listener.getsockname()[:2]
         self.server_port = self.server_address[1]
         self._pages = pages
@@ -79,8 +82,7 @@ class MetricsServer:
         self._renderer = ThreadPoolExecutor(1, "metrics page")
         self._waiting: dict[str, asyncio.Future[MetricsAnswer]] = {}
         """Pages that wait for the renderer, by name. Later requests share them."""
-        self._connections: dict[MetricsConnection, None] = {}
-        """Connections, oldest first."""
+        self.senders, self.readers = Slots(), Slots()
         self._answering: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -97,21 +99,13 @@ class MetricsServer:
         self._renderer.shutdown(wait=False, cancel_futures=True)
 
     async def _serve(self) -> None:
-        server = await self._loop.create_server(lambda: MetricsConnection(self), sock=self._listener)
+        server = await self._loop.create_server(lambda: MetricsConnection(self), sock=self._listener, backlog=BACKLOG)
         await self._stopped.wait()
         server.close()
-        for connection in list(self._connections):
+        for _ in range(ACCEPT_ITERATIONS):
+            await asyncio.sleep(0)
+        for connection in [*self.senders, *self.readers]:
             connection.abort()
-
-    def add_connection(self, connection: MetricsConnection) -> None:
-        """Give the connection a slot."""
-        if len(self._connections) >= CONNECTIONS:
-            oldest = (item for item in self._connections if not item.has_request)
-            next(oldest, next(iter(self._connections))).abort()
-        self._connections[connection] = None
-
-    def remove_connection(self, connection: MetricsConnection) -> None:
-        self._connections.pop(connection, None)
 
     def handle_request(self, connection: MetricsConnection, request: MetricsRequest) -> None:
         """Answer a probe at once, and another request when its page is rendered."""
@@ -142,11 +136,21 @@ class MetricsServer:
         return self._pages.render(request)
 
 
+class Slots(dict["MetricsConnection", None]):
+    """Connections, oldest first."""
+
+    def add(self, connection: MetricsConnection) -> None:
+        """Give the connection a slot, if necessary that of the oldest one, which is closed."""
+        if len(self) >= SLOTS:
+            next(iter(self)).abort()
+        self[connection] = None
+
+
 class MetricsConnection(asyncio.Protocol):
     """One connection with one request."""
 
     def __init__(self, server: MetricsServer) -> None:
-        self.has_request = False
+        self._has_request = False
         """The head of the request is complete."""
         self._server = server
         self._head = b""
@@ -157,10 +161,10 @@ class MetricsConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._expiry = asyncio.get_running_loop().call_later(REQUEST_S, self.abort)
-        self._server.add_connection(self)
+        self._server.senders.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.has_request:
+        if self._has_request:
             return
         self._head += data
         if len(self._head) > HEAD_BYTES:
@@ -178,7 +182,9 @@ class MetricsConnection(asyncio.Protocol):
                 self._server.handle_request(self, request)
 
     def _begin_answer(self) -> None:
-        self.has_request = True
+        self._has_request = True
+        self._leave_slots()
+        self._server.readers.add(self)
         self._expiry.cancel()
         self._expiry = asyncio.get_running_loop().call_later(ANSWER_S, self.abort)
 
@@ -196,7 +202,7 @@ class MetricsConnection(asyncio.Protocol):
         self._write_rest()
 
     def _write_rest(self) -> None:
-        while self._rest and not self._paused:
+        while self._rest and not self._paused and not self._transport.is_closing():
             self._transport.write(self._rest[:CHUNK_BYTES])
             self._rest = self._rest[CHUNK_BYTES:]
         if not self._rest:
@@ -207,19 +213,23 @@ class MetricsConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._write_rest()
+        asyncio.get_running_loop().call_soon(self._write_rest)  # a transport cannot be closed from within this call
 
     def eof_received(self) -> bool:
         """Keep the connection of a client that has sent its request and nothing more."""
-        return self.has_request
+        return self._has_request
 
     def connection_lost(self, error: Exception | None) -> None:
         self._expiry.cancel()
-        self._server.remove_connection(self)
+        self._leave_slots()
+
+    def _leave_slots(self) -> None:
+        for slots in (self._server.senders, self._server.readers):
+            slots.pop(self, None)
 
     def abort(self) -> None:
         """Close the connection without an answer."""
-        self._server.remove_connection(self)
+        self._leave_slots()
         self._transport.abort()
 
 
