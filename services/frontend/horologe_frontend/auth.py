@@ -52,7 +52,7 @@ def read_keys(file: str, setting: str = "http.keys_file") -> BearerKeys | None:
     if not file:
         return None
     try:
-        lines = [line.strip() for line in read_file(Path(file), wait=True).decode().splitlines()]
+        lines = [line.strip() for line in read_file(Path(file)).decode().splitlines()]
         digests = [_parse_key(line) for line in lines if line and not line.startswith("#")]
     except (OSError, ValueError) as error:
         raise SettingsError(f"setting {setting}: {file}: {describe_error(error)}") from error
