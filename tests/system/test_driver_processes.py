@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,21 @@ from horologe_common.wire import DriverReady
 from horologe_selector.driver import DriverEnded
 from horologe_selector.drivers import driver_processes
 from horologe_selector.drivers.driver_processes import DriverProcesses
+from horologe_selector.drivers.pipeline_folder import read_pipelines
 from horologe_selector.settings import SelectorSettings
 from pipeline_folders import CHAIN, write_pipelines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from horologe_selector.driver import PipelineDefinition
 
-def first_messages(folder: Path, drivers: dict[str, str], kinds: Iterable[type]) -> dict[str, Any]:
-    """Return the first message of one of these kinds from each driver."""
+
+def first_messages(
+    folder: Path, drivers: dict[str, str], kinds: Iterable[type], on_loop: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Return the first message of one of these kinds from each driver. The loop calls `on_loop` after a while."""
     write_pipelines(folder, drivers)
     messages: dict[str, Any] = {}
 
@@ -37,6 +43,7 @@ def first_messages(folder: Path, drivers: dict[str, str], kinds: Iterable[type])
         reactor: Any = SimpleNamespace(loop=asyncio.get_running_loop(), attach=lambda address, deliver: None, post=post)
         processes = DriverProcesses("selector/0", SelectorSettings(pipelines=str(folder)))
         task = asyncio.ensure_future(processes.run(reactor))
+        asyncio.get_running_loop().call_later(0.2, on_loop)
         await asyncio.wait_for(done.wait(), 60)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -61,3 +68,29 @@ def test_a_module_that_is_never_imported_does_not_hold_up_the_others(
     assert messages["good"] == DriverReady()
     assert messages["strange"].reason == "strange.py: line 1: OSError: ?"
     assert messages["endless"].reason == "the driver's module was not imported within 3 s"
+
+
+def test_the_loop_runs_while_the_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looped = threading.Event()
+
+    def read(folder: Path) -> tuple[PipelineDefinition, ...]:
+        assert looped.wait(10)
+        return read_pipelines(folder)
+
+    monkeypatch.setattr(driver_processes, "read_pipelines", read)
+    messages = first_messages(tmp_path, {"good": CHAIN}, [DriverReady], looped.set)
+    assert messages["good"] == DriverReady()
+
+
+def test_a_folder_for_which_there_is_no_thread_is_read_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_processes, "SCAN_S", 0.05)
+    failures, genuine = [2], asyncio.to_thread
+
+    async def to_thread(*arguments: Any) -> Any:
+        if failures[0]:
+            failures[0] -= 1
+            raise RuntimeError("can't start new thread")
+        return await genuine(*arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    assert first_messages(tmp_path, {"good": CHAIN}, [DriverReady])["good"] == DriverReady()

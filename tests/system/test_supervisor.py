@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horologe_cli.local.supervisor import (
-    IMMEDIATE_RESTARTS,
-    MAX_DELAY_S,
-    STEADY_S,
     ChildExit,
     ChildSpec,
-    RestartBackoff,
     Supervisor,
 )
 
@@ -154,16 +150,6 @@ def test_a_crash_loop_is_reported_and_slows_down(supervise: Callable[..., Superv
     assert {exit.code for exit in events.exits} == {3}
     supervisor.drain(PATIENCE_S)
     assert supervisor.pids() == {}
-
-
-def test_delays_grow_to_a_bound_and_reset_after_a_steady_run() -> None:
-    backoff = RestartBackoff()
-    delays = [backoff.delay_s(0.1) for _ in range(IMMEDIATE_RESTARTS + 10)]
-    assert delays[:IMMEDIATE_RESTARTS] == [0.0] * IMMEDIATE_RESTARTS
-    assert delays[IMMEDIATE_RESTARTS] > 0
-    assert delays == sorted(delays)
-    assert delays[-1] == MAX_DELAY_S
-    assert backoff.delay_s(STEADY_S) == 0.0
 
 
 PARENT = """

@@ -15,7 +15,6 @@ from horologe_common.clock import us
 from horologe_common.core.instruments import MODELS_AT_ZERO, ModelCounters, Stats
 from horologe_common.metrics.endpoint import MetricsSettings, serve_metrics
 from horologe_common.metrics.metric_definitions import METRICS
-from horologe_common.metrics.metrics_server import CONNECTIONS
 from horologe_common.service.settings import SettingsError
 
 
@@ -36,25 +35,6 @@ def test_ready_and_health_are_apart() -> None:
         connection.close()
     server.stop()
     assert codes == [200, 503]
-
-
-def test_connections_that_send_nothing_do_not_block_probes() -> None:
-    server = serve_metrics(MetricsSettings(bind="127.0.0.1:0"), list, lambda: True)
-    host, port = server.server_address
-    silent = [socket.create_connection((host, port), 5) for _ in range(CONNECTIONS - 1)]
-    try:
-        probe = HTTPConnection(host, port, timeout=10)
-        probe.request("GET", "/health")
-        assert probe.getresponse().status == 200
-        probe.close()
-        silent += [socket.create_connection((host, port), 5) for _ in range(2)]
-        assert silent[-1].recv(1) == b""  # one too many
-        for connection in silent[:-1]:
-            assert connection.recv(1) == b""  # its time is over
-    finally:
-        server.stop()
-        for connection in silent:
-            connection.close()
 
 
 def test_error_histograms_have_buckets_between_a_quarter_and_a_third_of_a_millisecond() -> None:

@@ -131,7 +131,7 @@ def test_what_is_wrong_with_one_model_leaves_the_others(store: ModelStore, repos
         (SIGNATURE.replace("4", "99999999999999999999"), r"inputs: x: shape: got \[-1, 99999999999999999999\], wanted"),
         (SIGNATURE + SIGNATURE, "inputs: name: got 'x', wanted a unique name"),
         (SIGNATURE.replace("[-1", "[" + "-1, " * 33 + "-1", 1), "inputs: x: shape: got .*at most 32 sizes"),
-        ("slo = " + "[" * 5000, "maximum recursion depth"),
+        ("slo = " + "[" * 5000, "nested more than 16 deep, wanted at most 16"),
         ("[[[", r"model\.toml: "),
     ],
 )

@@ -49,6 +49,8 @@ DEFAULT_LENGTH = 128
 JSON_ELEMENTS = 10_000
 """Larger inputs are not sent as JSON."""
 HTTP_PAUSE_S = 0.005
+ANSWER_BYTES = 64 << 20
+"""Longer answers are not read to their end."""
 HTTP_OK = 200
 _DYNAMIC = re.compile(r'^horologe_model_dynamic\{model="([^"]*)",version="([^"]*)"\} (\S+)$', re.MULTILINE)
 
@@ -186,7 +188,8 @@ def _send_http(
         try:
             connection.request("POST", f"/v2/models/{spec.name}/infer", body, {**head, **headers})
             answer = connection.getresponse()
-            answer.read()
+            if len(answer.read(ANSWER_BYTES)) == ANSWER_BYTES:
+                connection.close()
             outcomes["OK" if answer.status == HTTP_OK else f"HTTP {answer.status}"] += 1
         except (HTTPException, OSError):
             connection.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_common.service.settings import SettingsError
+from horologe_common.service.user_files import read_file
 from horologe_common.status import describe_error
 from horologe_common.transport.keys import is_loopback_host
 
@@ -62,7 +63,7 @@ def read_keys(file: str, setting: str = "http.keys_file") -> BearerKeys | None:
     if not file:
         return None
     try:
-        lines = [line.strip() for line in Path(file).read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in read_file(Path(file)).decode().splitlines()]
         digests = [_parse_key(line) for line in lines if line and not line.startswith("#")]
     except (OSError, ValueError) as error:
         raise SettingsError(f"setting {setting}: {file}: {describe_error(error)}") from error

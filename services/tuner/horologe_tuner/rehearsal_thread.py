@@ -14,6 +14,7 @@ import msgspec
 
 from horologe_common.rehearsal import REHEARSAL_MODULE, RehearsalScores
 from horologe_common.service.isolation import child_environment, describe_exit
+from horologe_common.service.process_start import start_patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,10 +55,10 @@ def run_rehearsal(call: RehearsalCall) -> RehearsalScores:
     """Return the scores of the process. If it ends early, those of the candidates that it has played, or an error."""
     command = [sys.executable, "-m", REHEARSAL_MODULE]
     try:
-        done = subprocess.run(
+        done = start_patiently("rehearsal", lambda: subprocess.run(
             command, input=msgspec.json.encode(call), capture_output=True, timeout=PATIENCE * call.cpu_s + PATIENCE,
             env=child_environment(os.environ, 1), check=False,
-        )  # fmt: skip
+        ))  # fmt: skip
         output, code, errors = done.stdout, done.returncode, done.stderr
     except subprocess.TimeoutExpired as error:
         output, code, errors = error.stdout or b"", -9, b"no result in time"

@@ -35,6 +35,7 @@ ROWS_PER_REQUEST = 16
 TIMEOUT_S = 30.0
 """Timeout of requests that measure accuracy, not latency."""
 HTTP_OK = 200
+ANSWER_BYTES = 16 << 20
 HELD_OUT_EVERY = 4
 APPLICATION = "digits"
 """Four models behind one name, one of them inaccurate."""
@@ -144,7 +145,7 @@ def _infer(
     request = {"inputs": [data], "parameters": {"timeout": round(TIMEOUT_S * 1e6)}}
     connection.request("POST", f"/v2/models/{spec.name}/infer", json.dumps(request), dict(headers))
     answer = connection.getresponse()
-    body: Any = json.loads(answer.read())
+    body: Any = json.loads(answer.read(ANSWER_BYTES))
     if answer.status != HTTP_OK:
         raise ValueError(f"{spec.name} over HTTP: {answer.status}: {body.get('error')}")
     output = body["outputs"][0]

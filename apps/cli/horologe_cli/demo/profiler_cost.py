@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CLIENTS = 64
 ROUNDS = 9
 ROUND_S = 0.25
+PAGE_BYTES = 64 << 20
 WARM_UP_S = 0.5
 TRIES = 3
 """Another program may occupy the machine for a moment, so a share below `MIN_SHARE` is measured twice more."""
@@ -80,5 +81,5 @@ def read_dynamic(urls: Iterable[str]) -> list[str]:
     pages = []
     for url in urls:
         with suppress(OSError), urllib.request.urlopen(url, timeout=2) as response:
-            pages.append(response.read().decode())
+            pages.append(response.read(PAGE_BYTES).decode(errors="replace"))
     return sorted(key for key, dynamic in (dynamic_models(pages) or {}).items() if dynamic)

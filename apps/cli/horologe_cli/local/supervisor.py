@@ -15,15 +15,16 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from horologe_common.service.process_start import STEADY_S, Backoff, start_patiently
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-STEADY_S = 10.0
-"""A child that ran at least this long was not in a crash loop."""
 IMMEDIATE_RESTARTS = 4
 """Number of restarts in a row without a delay."""
-FIRST_DELAY_S = 0.1
-MAX_DELAY_S = 5.0
+THREAD_PATIENCE_S = 5.0
+LINE_CHARACTERS = 64 << 10
+"""Longer lines of a child are split: a child may print without a line feed."""
 
 
 class ChildSpec(NamedTuple):
@@ -54,23 +55,6 @@ class ChildExit(NamedTuple):
     expected: bool
 
 
-class RestartBackoff:
-    """Delays between the restarts of one child."""
-
-    def __init__(self) -> None:
-        self._exits = 0
-
-    def delay_s(self, lived_s: float) -> float:
-        """Return the delay after an exit. `lived_s`: seconds that the child ran.
-
-        The first restarts have no delay; after that, the delay doubles up to `MAX_DELAY_S`.
-        """
-        self._exits = 1 if lived_s >= STEADY_S else self._exits + 1
-        if self._exits <= IMMEDIATE_RESTARTS:
-            return 0.0
-        return float(min(MAX_DELAY_S, FIRST_DELAY_S * 2 ** (self._exits - IMMEDIATE_RESTARTS - 1)))
-
-
 class Supervisor:
     """All child processes. `on_line(name, line)` and `on_exit(exit)` are called from the threads of the children."""
 
@@ -95,12 +79,12 @@ class Supervisor:
             child.start()
 
     def add_child(self, spec: ChildSpec) -> None:
-        """Start another child, unless all are being stopped."""
+        """Start another child, unless all are being stopped. Raises RuntimeError if it cannot get its thread."""
         with self._lock:
             if not self._closed:
                 child = self._create(spec)
-                self._children = [*self._children, child]
                 child.start()
+                self._children = [*self._children, child]
 
     def drain_child(self, name: str) -> None:
         """Send SIGTERM to a child, and do not restart it. It may run until all children are stopped."""
@@ -167,7 +151,7 @@ class Supervisor:
 
 
 class ChildProcess:
-    """One child process, restarted whenever it ends, until a signal is sent to it."""
+    """One child process, restarted whenever it ends or cannot be started, until a signal is sent to it."""
 
     def __init__(
         self, spec: ChildSpec, on_line: Callable[[str, str], None], on_exit: Callable[[ChildExit], None]
@@ -182,7 +166,8 @@ class ChildProcess:
         self._thread = threading.Thread(target=self._run_child, name=f"child {spec.name}", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Start the thread, which starts the process. Raises RuntimeError after `THREAD_PATIENCE_S`."""
+        start_patiently(self.spec.name, self._thread.start, THREAD_PATIENCE_S)
 
     def pid(self) -> int | None:
         process = self._process
@@ -202,21 +187,42 @@ class ChildProcess:
         return not self._thread.is_alive()
 
     def _run_child(self) -> None:
-        backoff = RestartBackoff()
-        while True:
+        exits, failed_starts = Backoff(IMMEDIATE_RESTARTS), Backoff(immediate=0)
+        while not self._stopping.is_set():
             started_s = time.monotonic()
-            with self._lock:
+            try:
+                process, reader = self._spawn_with_reader()
+            except (OSError, RuntimeError) as error:  # RuntimeError: no thread, or all children are being stopped
                 if self._stopping.is_set():
                     return
-                self._process = process = self._spawn()
-            reader = threading.Thread(target=self._forward_lines, args=(process,), daemon=True)
-            reader.start()
+                delay_s = failed_starts.next_delay_s()
+                reason = f"{self.spec.name} could not be started: {error}; trying again in {delay_s:g} s"
+                self._on_line("supervisor", reason)
+                self._stopping.wait(delay_s)
+                continue
+            failed_starts.reset()
             code = process.wait()
             reader.join(1.0)  # a process started by the child may keep the pipe open
             self._on_exit(ChildExit(self.spec.name, code, self._stopping.is_set()))
-            if self._stopping.wait(backoff.delay_s(time.monotonic() - started_s)):
-                return
-            self.restarts += 1
+            if time.monotonic() - started_s >= STEADY_S:
+                exits.reset()
+            if not self._stopping.wait(exits.next_delay_s()):
+                self.restarts += 1
+
+    def _spawn_with_reader(self) -> tuple[subprocess.Popen[str], threading.Thread]:
+        """Start the process and the thread that forwards its lines. Raises OSError and RuntimeError."""
+        with self._lock:
+            if self._stopping.is_set():
+                raise RuntimeError("all are being stopped")
+            self._process = process = self._spawn()
+        reader = threading.Thread(target=self._forward_lines, args=(process,), daemon=True)
+        try:
+            reader.start()
+        except RuntimeError:
+            with process:  # its output would block it
+                process.kill()
+            raise
+        return process, reader
 
     def _spawn(self) -> subprocess.Popen[str]:
         """Start the process in its own session, so that ^C in the terminal reaches the supervisor only.
@@ -235,5 +241,5 @@ class ChildProcess:
         if process.stdout is None:
             return
         with process.stdout as lines:
-            for line in lines:
+            for line in iter(lambda: lines.readline(LINE_CHARACTERS), ""):
                 self._on_line(self.spec.name, line.rstrip("\n"))

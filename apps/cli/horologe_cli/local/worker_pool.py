@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import socketserver
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,6 +25,7 @@ MAX_WORKERS = 256
 """Limit of all workers of one machine."""
 REQUEST_BYTES = 256 << 10
 TIMEOUT_S = 5.0
+ACCEPT_REST_S = 0.1
 
 
 class ControlRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -96,8 +98,8 @@ class WorkerPool:
             draining = [share.worker for share in missing if self._supervisor.is_draining(f"worker-{share.worker}")]
             for share in missing:
                 if share.worker not in draining:
-                    self._shares[share.worker] = share
                     self._supervisor.add_child(self._create_share(share))
+                    self._shares[share.worker] = share
             names = {share.worker for share in wanted}
             for name in [name for name in self._shares if name not in names]:
                 del self._shares[name]
@@ -118,8 +120,8 @@ class WorkerPool:
     def _start_worker(self, hardware: str) -> None:
         self._last_number += 1
         spec = self._create_spec(self._last_number, hardware)
-        self._hardware[spec.name] = hardware
         self._supervisor.add_child(spec)
+        self._hardware[spec.name] = hardware
 
     def _drain_newest(self, hardware: str) -> None:
         name = next(name for name in reversed(self._hardware) if self._hardware[name] == hardware)
@@ -150,6 +152,14 @@ class _Server(socketserver.ThreadingUnixStreamServer):
         super().__init__(path, _Handler)
         self.pool = pool
 
+    def get_request(self) -> Any:
+        """Accept a connection. Without a descriptor, rest first: the connection stays readable."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(ACCEPT_REST_S)
+            raise
+
 
 class _Handler(socketserver.StreamRequestHandler):
     """Answers one line."""
@@ -163,7 +173,7 @@ class _Handler(socketserver.StreamRequestHandler):
             pool = self.server.pool
             shares = pool.shares() if request.shares is None else pool.set_shares(request.shares)
             answer: dict[str, object] = {"workers": pool.set_workers(request.workers), "shares": shares}
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, RuntimeError) as error:  # RuntimeError: no thread for a worker now
             answer = {"error": str(error)}
         except OSError:  # the client sent nothing in time, or has closed the connection
             return

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 
 from horologe_common.pipelines import PipelineStructure
 from horologe_common.service.settings import DURATIONS, SettingsError, load_settings, parse_quantity
+from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_file, read_json
 from horologe_sim.scenario.pooled_plan import PooledPlan
 from horologe_tuner.core.catalogue import catalogue_profiles
 from horologe_tuner.core.example_pipelines import EXAMPLE_PIPELINES
@@ -72,8 +73,8 @@ def read_structure(text: str, slo: str, live: PipelineStructure | None = None) -
         if not os.path.isfile(text):
             raise SettingsError(f"PIPELINE: got {text!r}, wanted a file or one of {', '.join(EXAMPLE_PIPELINES)}")
         with option_errors(text):
-            document = msgspec.json.decode(Path(text).read_bytes())
-            shown = isinstance(document, dict) and "structure" in document  # by `horologe pipeline show --json`
+            document = read_json(Path(text), dict[str, Any])
+            shown = "structure" in document  # by `horologe pipeline show --json`
             structure = msgspec.convert(document["structure"] if shown else document, PipelineStructure)
     if slo:
         structure = msgspec.structs.replace(structure, slo_ns=parse_quantity("slo", slo, DURATIONS))
@@ -114,7 +115,7 @@ def read_profiles(path: Path | None) -> Profiles:
     profiles = catalogue_profiles()
     if path and path.exists():
         with option_errors(str(path)):
-            for model, by_hardware in decode_profiles(path.read_bytes()).items():
+            for model, by_hardware in decode_profiles(read_file(path, MAX_DOCUMENT_BYTES, wait=True)).items():
                 profiles[model] = profiles.get(model, {}) | by_hardware
     return profiles
 
@@ -124,7 +125,7 @@ def read_configuration(structure: PipelineStructure, plan: Path | None, stages: 
     chosen: dict[str, StageConfiguration] = {}
     if plan:
         with option_errors(str(plan)):
-            document = msgspec.json.decode(plan.read_bytes(), type=PlanDocument)
+            document = read_json(plan, PlanDocument)
         chosen = {stage.stage: stage for stage in document.plan.configuration}
     models = {stage.name: stage.model for stage in structure.stages}
     for text in stages:

@@ -16,6 +16,7 @@ from horologe_cli.planning.planning_inputs import (
     read_structure,
 )
 from horologe_common.service.settings import SettingsError
+from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_file
 from horologe_tuner.core.pipeline_tuning.recent_arrivals import ArrivalCounts
 from horologe_tuner.core.pipeline_workload import Workload
 from horologe_tuner.core.planning.evaluation import Evaluator
@@ -114,7 +115,7 @@ def add_measured(profiles: Profiles, structure: PipelineStructure, client: Clien
     measured = collect_profiles(found)
     profiles |= measured
     if path and measured:
-        stored = decode_profiles(path.read_bytes()) if path.exists() else {}
+        stored = decode_profiles(read_file(path, MAX_DOCUMENT_BYTES)) if path.exists() else {}
         path.write_bytes(encode_profiles(stored | measured))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -11,6 +10,7 @@ from horologe_common.interference.coefficients_file import CoefficientsError, re
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
+from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_json, read_toml
 from horologe_tuner.core.provisioning.provisioner import ProvisioningOptions
 from horologe_tuner.core.provisioning.share_tables import GpuType, check_workloads
 from horologe_tuner.core.provisioning.workloads import Workload, parse_sharing_plan
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 CATALOGUE = {"v100": V100_CATALOGUES}
 """GPU type -> interference model -> coefficients."""
-MAX_FILE_BYTES = 16 << 20
 
 
 class GpuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,12 +76,8 @@ def read_problem_file(path: Path, margin: float | None = None) -> ProvisioningPr
     wanted.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(MAX_FILE_BYTES + 1)
-        if len(text) > MAX_FILE_BYTES:
-            raise SettingsError(f"{path}: got more than {MAX_FILE_BYTES >> 20} MiB, wanted less")
-        content = msgspec.convert(tomllib.loads(text.decode()), ProvisionFile)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        content = msgspec.convert(read_toml(path, MAX_DOCUMENT_BYTES, wait=True), ProvisionFile)
+    except ValueError as error:
         raise SettingsError(f"{path}: {error}") from error
     files = {name: path.parent / entry.coefficients for name, entry in content.gpu.items() if entry.coefficients}
     kinds, model = _gpu_types(content, files)
@@ -98,13 +93,12 @@ def read_plan_file(path: Path) -> SharingPlan:
 
     Raises SettingsError and ProvisioningError.
     """
-    body = path.read_bytes()
     try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        document = read_json(path, object)
+    except ValueError as error:
         raise SettingsError(f"{path}: not JSON: {error}") from error
     inner = document.get("sharing_plan") if isinstance(document, dict) else None
-    return parse_sharing_plan(body if inner is None else msgspec.json.encode(inner))
+    return parse_sharing_plan(msgspec.json.encode(document if inner is None else inner))
 
 
 def _gpu_types(content: ProvisionFile, files: dict[str, Path]) -> tuple[list[GpuType], str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import inspect
 
 from horologe_common.service.settings import SettingsError
+from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_toml
 from horologe_sim.scenario.units import field_name, read_units, written_name
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ UNKNOWN, MISSING = re.compile("contains unknown field `(.*)`"), re.compile("miss
 def read_table(where: str, path: Path) -> dict[str, Any]:
     """Read a TOML file. A byte order mark is ignored. Raises OSError, and SettingsError for text that is not TOML."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return read_toml(path, MAX_DOCUMENT_BYTES, wait=True)
     except UnicodeDecodeError as error:
         raise SettingsError(
             f"{where}: encoding: got the byte 0x{error.object[error.start]:02x}, wanted UTF-8"
         ) from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise SettingsError(f"{where}: got text that is not TOML, wanted a TOML file: {error}") from error
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from horologe.core.session import Session
 
 HIGH_WATER = 10_000
+MAX_FRAME_BYTES = 1 << 30
+"""A longer frame closes the connection: `links.max_frame_bytes` keeps a server from sending one."""
 HEARTBEAT_MS = 1_000
 """A frontend that is unreachable is detected after three heartbeats, one that dies at once. A frame that takes longer
 than that to transfer looks the same."""
@@ -129,6 +131,7 @@ class Dealer:
             (zmq.IMMEDIATE, 1),
             (zmq.SNDHWM, HIGH_WATER),
             (zmq.RCVHWM, HIGH_WATER),
+            (zmq.MAXMSGSIZE, MAX_FRAME_BYTES),
             (zmq.RECONNECT_IVL, 20),
             (zmq.RECONNECT_IVL_MAX, 200),
             (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),

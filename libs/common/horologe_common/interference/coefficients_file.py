@@ -11,6 +11,7 @@ import msgspec
 
 from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL, INTERFERENCE_MODELS
+from horologe_common.service.user_files import read_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,11 +74,11 @@ class CoefficientsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_coefficients(path: Path) -> CoefficientsFile:
     """Read and check a coefficients file. Raises CoefficientsError."""
     try:
-        content = msgspec.json.decode(path.read_bytes(), type=CoefficientsFile)
+        content = read_json(path, CoefficientsFile)
         content.validate()
     except OSError as error:
         raise CoefficientsError(f"{path}: {error.strerror}") from error
-    except (ValueError, msgspec.MsgspecError) as error:  # ValueError: not UTF-8, or a value outside its range
+    except ValueError as error:  # not JSON, too large, or a value outside its range
         raise CoefficientsError(f"{path}: {error}") from error
     return content
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.interference.coefficients_file import CoefficientsError, Origin
+from horologe_common.service.user_files import read_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,10 +88,10 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_measurements(path: Path) -> Measurements:
     """Read a file of measurements. Raises CoefficientsError that names file and field."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Measurements)
+        return read_json(path, Measurements)
     except OSError as error:
         raise CoefficientsError(f"{path}: {error.strerror}") from error
-    except (ValueError, msgspec.MsgspecError) as error:
+    except ValueError as error:
         raise CoefficientsError(f"{path}: {error}") from error
 
 

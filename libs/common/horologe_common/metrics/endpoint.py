@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +21,7 @@ from horologe_common.metrics.exposition import (
     TextPage,
     group_series,
 )
-from horologe_common.metrics.metrics_server import MetricsServer
+from horologe_common.metrics.metrics_server import MetricsAnswer, MetricsRequest, MetricsServer
 from horologe_common.service.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -47,33 +47,35 @@ class MetricsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MetricsPages:
-    """The WSGI application of /metrics, /metrics/triton, /health and /ready. One scrape at a time is written."""
+    """Answers /metrics, /metrics/triton, /health and /ready. One page at a time is rendered."""
 
     def __init__(self, stats: Callable[[], Iterable[Stats]], ready: Callable[[], bool]) -> None:
         self._stats = stats
         self._ready = ready
-        self._lock = threading.Lock()
         self._limit = ModelLimit()
         self._text = TextPage()
         self._wall_offset_ns = 0
 
-    def __call__(self, environ: Any, start: Any) -> Iterable[bytes]:
-        """Answer a request. Paths other than those of probes get the metrics."""
-        path, accept = environ["PATH_INFO"], environ.get("HTTP_ACCEPT", "")
-        if path in ("/health", "/ready"):
-            code = "200 OK" if path == "/health" or self._ready() else "503 Service Unavailable"
-            start(code, [("Content-Type", "text/plain")])
-            return [b""]
-        with self._lock:
-            groups = group_series(self._stats(), triton=path == TRITON_PATH)
-            self._limit.fold(groups)
-            media_type = choose_format(accept)
-            page = self._render(media_type, groups)
-        start("200 OK", [("Content-Type", CONTENT_TYPES[media_type]), ("Vary", "Accept")])
-        return [page]
+    def probe(self, request: MetricsRequest) -> MetricsAnswer | None:
+        """Answer a probe. Return None for other paths, which get the metrics."""
+        if request.path not in ("/health", "/ready"):
+            return None
+        is_well = request.path == "/health" or self._ready()
+        return MetricsAnswer(HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def page_format(self, request: MetricsRequest) -> str:
+        """See `Pages`."""
+        return f"{choose_format(request.accept)} {request.path == TRITON_PATH}"
+
+    def render(self, request: MetricsRequest) -> MetricsAnswer:
+        """See `Pages`."""
+        groups = group_series(self._stats(), triton=request.path == TRITON_PATH)
+        self._limit.fold(groups)
+        media_type = choose_format(request.accept)
+        return MetricsAnswer(HTTPStatus.OK, CONTENT_TYPES[media_type], self._render(media_type, groups))
 
     def _render(self, media_type: str, groups: Groups) -> bytes:
-        """Return the page. Call it with the lock.
+        """Return the page.
 
         The clocks' offset is kept until the wall clock is set: Prometheus stores an exemplar again if its time differs.
         """
@@ -112,5 +114,5 @@ def serve_metrics(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]
     except OSError as error:
         wanted = "wanted a free address"
         raise SettingsError(f"setting metrics.bind: got {settings.bind}, {wanted}: {error.strerror}") from error
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    server.start()
     return server

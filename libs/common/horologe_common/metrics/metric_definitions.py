@@ -179,4 +179,5 @@ METRICS: dict[str, Metric] = {
     ),
     "horologe_links_refused_total": Metric("counter", "Refused handshakes and packets: name, version, keys"),
     "horologe_core_faults_total": Metric("counter", "Exceptions in a core, each with a log line"),
+    "horologe_log_lost_bytes_total": Metric("counter", "Bytes of the log that its reader did not take, or the disk"),
 }

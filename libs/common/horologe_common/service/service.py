@@ -21,6 +21,7 @@ from horologe_common.service.descriptors import raise_limit
 from horologe_common.service.log import LogSettings, configure, logger
 from horologe_common.service.malloc import return_large_blocks
 from horologe_common.service.settings import SettingsError, load_settings
+from horologe_common.service.standard_streams import install_lossy_streams, lost_bytes
 from horologe_common.service.trace_export import TracingSettings, start_tracing
 from horologe_common.transport.links import Links
 from horologe_common.transport.reactor import Reactor
@@ -51,6 +52,7 @@ class Service:
     """A service process. Settings come from the file of --config, the environment, and --set section.field=value."""
 
     def __init__(self, name: str, argv: Sequence[str] | None = None) -> None:
+        install_lossy_streams()
         parser = argparse.ArgumentParser(prog=f"horologe-{name}")
         parser.add_argument("--config", metavar="FILE", help="TOML file with a table per section")
         parser.add_argument("--set", action="append", default=[], metavar="SECTION.FIELD=VALUE", dest="flags")
@@ -128,6 +130,7 @@ def _stats(reactor: Reactor, service: str) -> list[Stats]:
     own = process_stats(service)
     own.count("horologe_messages_dropped_total", by=reactor.links.dropped + reactor.core_host.dropped)
     own.count("horologe_core_faults_total", by=reactor.core_host.faults)
+    own.count("horologe_log_lost_bytes_total", by=lost_bytes())
     own.count("horologe_clients_rejected_total", by=reactor.links.client_server.rejected)
     peers = reactor.links.peers
     own.set("horologe_links_connected", to=peers.count_links())

@@ -5,12 +5,12 @@ Fields called `*_ns` also accept durations ("5ms"), `*_bytes` sizes ("16MiB"). U
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from horologe_common.service.user_files import read_toml
 from horologe_common.status import HorologeError, describe_error
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def load_settings(
 
 def _table(path: Path, section: str) -> dict[str, Any]:
     try:
-        table = tomllib.loads(path.read_text()).get(section, {})
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        table = read_toml(path, wait=True).get(section, {})
+    except (OSError, ValueError) as error:
         raise SettingsError(f"settings file {path}: {describe_error(error)}") from error
     if not isinstance(table, dict):
         raise SettingsError(f"settings file {path}: {section}: got {type(table).__name__}, wanted a table")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -9,6 +10,7 @@ import msgspec
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.core.tracing import TRACER
+from horologe_common.service.http_answers import bound_session
 from horologe_common.service.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 QUEUE, BATCH, DELAY_MS = 4096, 512, 1000
 """Spans that wait, and that are exported at once, after this time. Further spans are dropped."""
 TIMEOUT_S = 5.0
+ANSWER_BYTES = 64 << 10
 
 
 class TracingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,6 +69,7 @@ class SpanExport:
 
     def __init__(self, endpoint: str, service: str, instance: str) -> None:
         try:
+            import requests
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -76,7 +80,9 @@ class SpanExport:
             {"service.name": f"horologe-{service}", "service.namespace": "horologe", "service.instance.id": instance}
         )
         self._new_span_id = RandomIdGenerator().generate_span_id
-        exporter = OTLPSpanExporter(endpoint, timeout=TIMEOUT_S)
+        session = requests.Session()
+        bound_session(session, TIMEOUT_S, ANSWER_BYTES)
+        exporter = OTLPSpanExporter(endpoint, timeout=TIMEOUT_S, session=session)
         self._processor = BatchSpanProcessor(exporter, QUEUE, DELAY_MS, BATCH, TIMEOUT_S * 1e3)
 
     def export(self, span: Span, buffers: Sequence[Buffer]) -> None:
@@ -109,5 +115,7 @@ class SpanExport:
         )
 
     def close(self) -> None:
-        """Export what waits, within `TIMEOUT_S`, and end the thread."""
-        self._processor.shutdown()  # type: ignore[no-untyped-call]
+        """Export what waits, within `TIMEOUT_S`. A collector that answers slowly does not delay the end further."""
+        last = threading.Thread(target=self._processor.shutdown, name="last spans", daemon=True)
+        last.start()
+        last.join(TIMEOUT_S)

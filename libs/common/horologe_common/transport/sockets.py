@@ -59,7 +59,7 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The link to a peer that sends nothing for this time is lost, and connected again. Heartbeats are sent four
     times as often. Over ZeroMQ, raise it if the largest frame takes longer to transfer."""
     max_frame_bytes: int = 256 << 20
-    """Longest frame. A longer one closes its connection."""
+    """Longest frame. A longer one closes its connection. SDK clients take frames of at most 1 GiB."""
     max_connections: int = 1000
     """Maximum number of ZeroMQ connections from services, and from clients with keys. Further ones must wait. If the
     process may open fewer than eight times as many files, the maximum is lower."""

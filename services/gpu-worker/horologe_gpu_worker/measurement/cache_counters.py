@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.service.process_start import start_patiently
 from horologe_gpu_worker.measurement.share_messages import ShareJob
 
 if TYPE_CHECKING:
@@ -47,14 +48,10 @@ def count_cache_use(job: ShareJob, batch: int) -> float:
         raise CountersFailed("ncu: not found")
     profiled = [sys.executable, "-m", __name__, msgspec.json.encode(job).decode(), str(batch)]
     try:
-        done = subprocess.run(
-            [ncu, *OPTIONS, *profiled],
-            env={**os.environ, **WITHOUT_MPS},
-            capture_output=True,
-            text=True,
-            check=False,
+        done = start_patiently("ncu", lambda: subprocess.run(
+            [ncu, *OPTIONS, *profiled], env={**os.environ, **WITHOUT_MPS}, capture_output=True, text=True, check=False,
             timeout=TIMEOUT_S,
-        )
+        ))  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CountersFailed(f"ncu: {error}") from error
     if done.returncode:

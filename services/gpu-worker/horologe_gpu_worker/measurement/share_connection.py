@@ -7,13 +7,14 @@ import select
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TypeVar
 
 import msgspec
 
 from horologe_common.clock import monotonic_ns, s
 from horologe_common.service.isolation import describe_exit
+from horologe_common.service.process_start import start_patiently
 from horologe_common.status import HorologeError
 from horologe_gpu_worker.measurement.share_messages import Command, Failed, Reply, ShareJob
 
@@ -39,20 +40,28 @@ class ShareConnection:
 
     def start(self) -> None:
         """Start the process, which opens its model. Does not wait for it."""
-        lifeline, self._lifeline = os.pipe()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
-        command = [sys.executable, "-m", MODULE, str(lifeline), msgspec.json.encode(self._job).decode()]
         try:
-            self._process = subprocess.Popen(
-                command, pass_fds=(lifeline,), stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=self._log, start_new_session=True,
-            )  # fmt: skip
-        finally:
-            os.close(lifeline)
+            start_patiently(self._name, self._spawn)
+        except OSError as error:
+            raise ShareFailed(f"{self._name}: could not be started: {error}") from error
         self._poll = select.poll()
         assert self._process.stdout is not None
         self._poll.register(self._process.stdout, select.POLLIN)
         self._received = b""
+
+    def _spawn(self) -> None:
+        """Start the process. Raises OSError, and leaves nothing open then."""
+        with ExitStack() as ours, ExitStack() as theirs:
+            lifeline, self._lifeline = os.pipe()
+            theirs.callback(os.close, lifeline)
+            ours.callback(os.close, self._lifeline)
+            self._log = ours.enter_context(tempfile.TemporaryFile())
+            command = [sys.executable, "-m", MODULE, str(lifeline), msgspec.json.encode(self._job).decode()]
+            self._process = subprocess.Popen(
+                command, pass_fds=(lifeline,), stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=self._log, start_new_session=True,
+            )  # fmt: skip
+            ours.pop_all()
 
     def send(self, command: Command) -> None:
         """Send a command. Does not wait for its reply."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
 from horologe_common.models import DTYPES, MAX_DIM, ModelSpec, TensorSpec, check_declared_shape
 from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, parse_quantity
+from horologe_common.service.user_files import read_toml
 from horologe_common.status import HorologeError, InvalidInput, Status
 from horologe_gpu_worker.repository.model_signature import zeros
 
@@ -120,11 +120,10 @@ def read_manifest(folder: Path) -> Manifest:
     if path is None:
         return Manifest()
     try:
-        table = tomllib.loads(path.read_text())
+        table = read_toml(path)
         _check_keys(str(path), table)
         manifest = msgspec.convert(table, Manifest, strict=False)
-    # ValueError: not TOML, not UTF-8, or a field of the wrong type; RecursionError: nested too deeply
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:  # ValueError: not TOML, too large, or a field of the wrong type
         raise InvalidModel(f"{path}: {error}") from error
     _check(path, manifest)
     return manifest

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_common.service.isolation import kill_with_parent
+from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_common.status import HorologeError
 from horologe_common.wire import PEER_HEADER_LIMIT, DriverReady, Envelope, StartDriver
 from horologe_common.wire.frames import pack, unpack
@@ -130,4 +131,5 @@ def _timeout_ns(runs: DriverRuns) -> int | None:
 
 
 if __name__ == "__main__":
+    install_lossy_streams()
     sys.exit(main(sys.argv[1:]))

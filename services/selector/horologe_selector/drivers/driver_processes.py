@@ -7,16 +7,13 @@ import contextlib
 import mmap
 import os
 import signal
-import socket
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.clock import ms, s
-from horologe_common.service.isolation import child_environment, describe_exit, user_options, user_variables
+from horologe_common.service.isolation import child_environment, describe_exit
 from horologe_common.service.log import logger
+from horologe_common.service.process_start import STEADY_S, Backoff, start_isolated
 from horologe_common.status import HorologeError
 from horologe_common.transport.streams import Stream, Streams
 from horologe_common.wire import PEER_HEADER_LIMIT, DriverReady, Envelope, StartDriver
@@ -26,6 +23,7 @@ from horologe_selector.drivers.child import PROGRESS
 from horologe_selector.drivers.pipeline_folder import folder_state, read_pipelines
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
@@ -36,9 +34,6 @@ if TYPE_CHECKING:
 CHILD = "horologe_selector.drivers.child"
 SCAN_S = 1.0
 """Interval at which the folder is compared with its last state."""
-BACKOFF_NS, BACKOFF_MAX_NS = ms(100), s(10)
-STEADY_S = 10.0
-"""A process that has run for so long is started again without a delay."""
 START_S = 60.0
 """Timeout for the import of a driver's module."""
 MAX_FRAME_BYTES = 1 << 30
@@ -62,29 +57,17 @@ class DriverProcess:
 
     async def start(self, streams: Streams, user: str, environment: tuple[str, ...]) -> None:
         """Start the process and connect to it. Raises OSError if it cannot be started."""
-        ours, theirs = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()
         progress = os.memfd_create("progress")
         try:
             os.ftruncate(progress, mmap.PAGESIZE)
             self._progress = mmap.mmap(progress, PROGRESS.size)
-            descriptors = theirs.fileno(), lifeline, progress
-            self._process = subprocess.Popen(  # noqa: ASYNC220 - vfork: 1 ms until exec
-                [sys.executable, "-P", "-m", CHILD, *map(str, descriptors)],
-                env=child_environment(os.environ, 1, environment) | user_variables(user),
-                **user_options(user),
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # stderr, the selector's log
-                start_new_session=True,  # a process group, so that its children are killed with it
-            )
+            variables = child_environment(os.environ, 1, environment)
+            self._process, sock, self._lifeline = start_isolated(CHILD, variables, user, (progress,))
         finally:
-            theirs.close()
-            os.close(lifeline)
             os.close(progress)
         stream = self.stream = Stream(streams, driver_address(self.pipeline))
-        ours.setblocking(False)
-        await asyncio.get_running_loop().create_connection(lambda: stream, sock=ours)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().create_connection(lambda: stream, sock=sock)
 
     def flush(self) -> None:
         """Send the messages of this turn in one packet. Kill a process that does not read."""
@@ -129,7 +112,6 @@ class DriverProcesses:
         self._folder = Path(settings.pipelines)
         self._definitions: dict[str, PipelineDefinition] = {}
         self._processes: dict[str, DriverProcess] = {}
-        self._failures: dict[str, int] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ended: dict[str, asyncio.Event] = {}
         self._kill_reasons: dict[str, str] = {}
@@ -138,23 +120,27 @@ class DriverProcesses:
         self._streams = Streams(MAX_FRAME_BYTES, lambda stream: None, self._on_lost, self._on_packets)
 
     async def run(self, reactor: Reactor) -> None:
-        """Read the folder whenever it changes, until cancelled."""
+        """Read the folder whenever it changes, until cancelled. The loop does not wait for its files."""
         self._reactor = reactor
         state: Any = None
         try:
             while True:
-                if (now := folder_state(self._folder)) != state:
-                    state = now
-                    self._read_folder()
+                try:
+                    if (now := await asyncio.to_thread(folder_state, self._folder)) != state:
+                        await self._read_folder()
+                        state = now
+                except RuntimeError as error:  # no thread can be started now
+                    log.warning("pipelines not read: they are read again", reason=str(error))
                 await asyncio.sleep(SCAN_S)
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _read_folder(self) -> None:
+    async def _read_folder(self) -> None:
+        """Read the folder, withdraw the pipelines that have changed, and start those of the folder that do not run."""
         try:
-            definitions = read_pipelines(self._folder)
+            definitions = await asyncio.to_thread(read_pipelines, self._folder)
         except HorologeError as error:  # the pipelines before stay served
             log.error("pipelines unreadable", reason=error.reason)
             return
@@ -170,13 +156,12 @@ class DriverProcesses:
             address = driver_address(name)
             if name not in self._tasks:
                 self._reactor.attach(address, partial(self._deliver, name))
-                self._failures[name] = 0
                 self._tasks[name] = asyncio.ensure_future(self._keep_running(definition))
         self._definitions = wanted
 
     async def _keep_running(self, definition: PipelineDefinition) -> None:
         """Run the process of a pipeline; start it again, after a growing delay, whenever it ends."""
-        name, settings = definition.spec.name, self._settings
+        name, settings, backoff = definition.spec.name, self._settings, Backoff(immediate=1)
         while True:
             process = DriverProcess(name)
             ended = asyncio.Event()
@@ -194,7 +179,7 @@ class DriverProcesses:
                 await ended.wait()
                 timer.cancel()
                 if self._reactor.loop.time() - started > STEADY_S:
-                    self._failures[name] = 0
+                    backoff.reset()
             except (OSError, KeyError) as error:  # KeyError: there is no such user
                 process.start_error = f"it could not be started: {error}"
             except asyncio.CancelledError:  # withdrawn or changed: the core knows it
@@ -205,10 +190,7 @@ class DriverProcesses:
             self._post(driver_address(name), DriverEnded(name, reason, run))
             if process.refused:  # it would fail again until the file changes, which cancels this task
                 await asyncio.Event().wait()
-            failures = self._failures[name]
-            self._failures[name] = min(failures + 1, 16)
-            if failures:
-                await asyncio.sleep(min(BACKOFF_NS << (failures - 1), BACKOFF_MAX_NS) / 1e9)
+            await asyncio.sleep(backoff.next_delay_s())
 
     def _end_process(self, name: str, process: DriverProcess) -> tuple[str, int]:
         """Reap a process. Return why it ended, and the run that it executed then."""

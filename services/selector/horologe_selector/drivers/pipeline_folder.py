@@ -9,8 +9,6 @@ outputs = [{name = "label", datatype = "INT64", shape = [1]}]
 from __future__ import annotations
 
 import hashlib
-import stat
-import tomllib
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +17,7 @@ from horologe_common.applications import check_name
 from horologe_common.models import DTYPES, MAX_DIM, ModelSpec, TensorSpec, check_declared_shape
 from horologe_common.pipelines import PIPELINE_RUNTIME
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
+from horologe_common.service.user_files import read_file, read_toml
 from horologe_common.status import HorologeError, InvalidInput, encodable
 from horologe_selector.driver import PipelineDefinition
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 MANIFEST = "pipeline.toml"
 VERSION = "1"
 MAX_ROWS = 16
-MAX_FILE_BYTES = 1 << 20
-"""The reactor waits while a file is read."""
 
 
 class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,10 +59,10 @@ def read_pipelines(folder: Path) -> tuple[PipelineDefinition, ...]:
     """
     manifest = folder / MANIFEST
     try:
-        tables = tomllib.loads(_read_file(manifest).decode())
+        tables = read_toml(manifest)
     except FileNotFoundError:
         tables = {}
-    except (OSError, ValueError, RecursionError) as error:  # RecursionError: nested too deeply
+    except (OSError, ValueError) as error:
         raise InvalidInput(f"{manifest}: {error}") from error
     files = {path.stem: path for path in sorted(folder.glob("*.py"))}
     return tuple(_read_pipeline(folder, name, tables.get(name)) for name in sorted({*tables, *files}))
@@ -87,23 +84,16 @@ def _read_pipeline(folder: Path, name: str, table: Any) -> PipelineDefinition:
         if table is None:
             raise InvalidInput(f"{where}: got no table, wanted one with inputs, outputs and slo")
         entry = msgspec.convert(table, PipelineEntry, strict=True)
-        spec = _build_spec(where, name, entry, _read_file(path))
+        spec = _build_spec(where, name, entry, read_file(path))
     except FileNotFoundError:
         return _unavailable(name, path, f"{path}: got no file, wanted one with `async def run(call, inputs)`")
     except HorologeError as error:
         return _unavailable(name, path, error.reason)
-    except (OSError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
         return _unavailable(name, path, f"{where}: {error}")
+    except (OSError, ValueError) as error:
+        return _unavailable(name, path, f"{path}: {error}")
     return PipelineDefinition(spec, str(path.resolve()))
-
-
-def _read_file(path: Path) -> bytes:
-    """Return the content of a regular file: to open a named pipe would block."""
-    if not stat.S_ISREG((status := path.stat()).st_mode):
-        raise InvalidInput(f"{path}: wanted a regular file")
-    if status.st_size > MAX_FILE_BYTES:
-        raise InvalidInput(f"{path}: got {status.st_size} bytes, wanted at most {MAX_FILE_BYTES}")
-    return path.read_bytes()
 
 
 def _unavailable(name: str, path: Path, reason: str) -> PipelineDefinition:

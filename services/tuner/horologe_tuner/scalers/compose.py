@@ -8,6 +8,7 @@ import docker
 import msgspec
 from docker.errors import DockerException, NotFound
 
+from horologe_common.service.http_answers import bound_session
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import check_shares, worker_environment
 from horologe_tuner.scaler import ScalingError
@@ -43,6 +44,7 @@ class ComposeScaler:
         """Ids of containers that were sent SIGTERM."""
         try:
             self._docker = docker.from_env(timeout=ENGINE_TIMEOUT_S)
+            bound_session(self._docker.api, ENGINE_TIMEOUT_S)
         except DockerException as error:
             raise SettingsError(f"setting tuner.scaler: got 'docker', and no engine answers: {error}") from error
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
+from horologe_common.service.http_answers import AnswerError, BoundedPool
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import check_shares, worker_environment
 from horologe_tuner.scaler import ScalingError
@@ -46,7 +47,7 @@ class KubernetesScaler:
             self._api.patch_namespaced_deployment_scale(
                 deployment, self._namespace, {"spec": {"replicas": count}}, _request_timeout=TIMEOUT_S
             )
-        except (client.ApiException, HTTPError) as error:
+        except (client.ApiException, HTTPError, AnswerError) as error:
             raise self._error(deployment, error) from error
 
     def set_shares(self, wanted: Sequence[WantedShare]) -> tuple[str, ...]:
@@ -67,7 +68,7 @@ class KubernetesScaler:
             return names
         except ValueError as error:
             raise ScalingError(str(error)) from error
-        except (client.ApiException, HTTPError) as error:
+        except (client.ApiException, HTTPError, AnswerError) as error:
             raise self._error("of a share", error) from error
 
     def _document(self, answer: object) -> Any:
@@ -94,7 +95,7 @@ class KubernetesScaler:
         deployment = self._names.find_name(hardware)
         try:
             scale = self._api.read_namespaced_deployment_scale(deployment, self._namespace, _request_timeout=TIMEOUT_S)
-        except (client.ApiException, HTTPError) as error:
+        except (client.ApiException, HTTPError, AnswerError) as error:
             raise self._error(deployment, error) from error
         return int((scale.spec and scale.spec.replicas) or 0)
 
@@ -115,4 +116,7 @@ def _api_client() -> client.ApiClient:
             raise SettingsError(
                 f"setting tuner.scaler: got 'kubernetes', and no cluster is configured: {error}"
             ) from error
-    return client.ApiClient(settings)
+    api = client.ApiClient(settings)
+    rest: Any = api.rest_client
+    rest.pool_manager = BoundedPool(rest.pool_manager, TIMEOUT_S)
+    return api

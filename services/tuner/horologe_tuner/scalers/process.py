@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from horologe_tuner.settings import TunerSettings
 
 TIMEOUT_S = 10.0
+ANSWER_BYTES = 256 << 10
 
 
 class ControlAnswer(msgspec.Struct):
@@ -61,7 +62,7 @@ class ProcessScaler:
                 connection.connect(self._path)
                 connection.sendall(msgspec.json.encode(request) + b"\n")
                 with connection.makefile("rb") as lines:
-                    answer = msgspec.json.decode(lines.readline(), type=ControlAnswer)
+                    answer = msgspec.json.decode(lines.readline(ANSWER_BYTES), type=ControlAnswer)
         except (OSError, msgspec.MsgspecError) as error:
             raise ScalingError(f"control socket {self._path}: {error or type(error).__name__}") from error
         if answer.error:

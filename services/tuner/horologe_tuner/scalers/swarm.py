@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import docker
 from docker.errors import DockerException
 
+from horologe_common.service.http_answers import bound_session
 from horologe_common.service.settings import SettingsError
 from horologe_tuner.scaler import ScalingError
 from horologe_tuner.worker_names import WorkerNames
@@ -28,6 +29,7 @@ class SwarmScaler:
         self._names = WorkerNames(settings.scaler_names)
         try:
             self._docker = docker.from_env(timeout=ENGINE_TIMEOUT_S)
+            bound_session(self._docker.api, ENGINE_TIMEOUT_S)
         except DockerException as error:
             raise SettingsError(f"setting tuner.scaler: got 'swarm', and no engine answers: {error}") from error
 

@@ -75,15 +75,16 @@ def _read_plan(file: Path) -> bytes:
     """Return the tuner's plan in a file of `horologe plan --json`, or the whole file if it is such a plan itself."""
     import json as jsonlib
 
+    from horologe_common.service.user_files import read_json
+
     try:
-        body = file.read_bytes()
-        document = jsonlib.loads(body)
+        document = read_json(file, object)
     except OSError as error:
         fail(f"{file}: {error.strerror}", ExitCode.USAGE)
     except ValueError as error:
         fail(f"{file}: not JSON: {error}", ExitCode.USAGE)
     plan = document.get("sharing_plan") or document.get("tuning_plan") if isinstance(document, dict) else None
-    return body if plan is None else jsonlib.dumps(plan).encode()
+    return jsonlib.dumps(document if plan is None else plan).encode()
 
 
 def _print(status: dict[str, Any], json: bool) -> None:

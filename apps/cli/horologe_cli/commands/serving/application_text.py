@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +9,7 @@ import msgspec
 
 from horologe_cli.output import console
 from horologe_common.applications import Application, check_application
+from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_json, read_toml
 from horologe_common.status import InvalidInput
 from horologe_sim.report.tables import Table
 
@@ -71,8 +70,8 @@ def missing_models(states: Iterable[ModelState], application: Application) -> li
 def _read_file(file: str) -> dict[str, Any]:
     path = Path(file)
     try:
-        text = path.read_text()
-        content = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        is_json = path.suffix == ".json"
+        content = read_json(path, object) if is_json else read_toml(path, MAX_DOCUMENT_BYTES, wait=True)
     except OSError as error:
         raise InvalidInput(f"--file {file}: {error.strerror}") from error
     except ValueError as error:  # syntax errors, and text that is not UTF-8

@@ -68,7 +68,9 @@ def up(
     """
     from horologe_cli.local.topology import SystemOptions
     from horologe_common.service.service import protect_memory
+    from horologe_common.service.standard_streams import install_lossy_streams
 
+    install_lossy_streams()
     protect_memory()
     options = SystemOptions(
         models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ()), profiler,

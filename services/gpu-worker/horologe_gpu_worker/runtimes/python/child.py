@@ -6,7 +6,8 @@ Both arguments are inherited file descriptors. Standard output and error go to t
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
+import os
 import resource
 import socket
 import sys
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horologe_common.service.isolation import kill_with_parent
+from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_common.status import HorologeError, ModelFailed, describe_exception
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
 
 MODULE = "horologe_model"
+"""Name of the model's module, also in the processes that the model starts."""
+IMPORTABLE = Path(__file__).with_name("importable")
 
 
 def main(arguments: list[str]) -> int:
@@ -67,16 +71,14 @@ def serve(channel: Channel) -> None:
 
 
 def load_model(folder: Path) -> Any:
-    """Return an instance of the class `Model` in `folder`/model.py, which may import modules of its folder."""
-    sys.path.insert(0, str(folder))
+    """Return an instance of the class `Model` in `folder`/model.py, which may import modules of its folder.
+
+    Processes that the model starts inherit `sys.path` (by multiprocessing and joblib) and the environment.
+    """
+    sys.path[:0] = [str(folder), str(IMPORTABLE)]
     sys.dont_write_bytecode = True  # the folder may be read-only, and its content hash is the key of its profile
-    path = folder / "model.py"
-    spec = importlib.util.spec_from_file_location(MODULE, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[MODULE] = module
-    spec.loader.exec_module(module)
+    os.environ |= {"HOROLOGE_MODEL_FILE": str(folder / "model.py"), "PYTHONDONTWRITEBYTECODE": "1"}
+    module = importlib.import_module(MODULE)
     if not hasattr(module, "Model"):
         raise ModelFailed("model.py: got no class Model, wanted one with predict_batch(self, inputs)")
     model = module.Model()
@@ -121,5 +123,13 @@ def _failed(error: Exception, fatal: bool) -> Failed:
     return Failed(reason[:2000], fatal)
 
 
+def hide_main() -> None:
+    """Keep the processes that the model starts from importing this program: multiprocessing would run `__main__`."""
+    program = sys.modules["__main__"]
+    program.__spec__ = program.__file__ = None
+
+
 if __name__ == "__main__":
+    install_lossy_streams()
+    hide_main()
     sys.exit(main(sys.argv[1:]))

@@ -9,16 +9,15 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import subprocess
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.models import ModelSpec
-from horologe_common.service.isolation import child_environment, describe_exit, user_options, user_variables
+from horologe_common.service.isolation import child_environment, describe_exit
 from horologe_common.service.log import logger
+from horologe_common.service.process_start import Backoff, start_isolated, start_patiently
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import (
     InvalidModel,
@@ -48,7 +47,6 @@ START_NS = s(120)
 """Timeout of loading. Importing a large framework from a cold disk takes a minute."""
 HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
 """Without `timeout`, a call is hung after 10 times the slowest warm-up run, within these bounds."""
-BACKOFF_NS, BACKOFF_MAX_NS = ms(100), s(10)
 END_S = 0.5
 """Seconds that a model has to exit by itself (its `atexit`) when it is unloaded."""
 
@@ -64,33 +62,16 @@ class ModelProcess:
         self._manifest = manifest
         self._device = device
         self._limit_ns = START_NS
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, delay_ns: int, check_content: bool = False) -> None:
         """Start the process, which loads the model after `delay_ns`. Does not wait for it.
 
-        With `check_content` the process fails if the files have changed since the spec was read.
+        With `check_content` the process fails if the files have changed since the spec was read. Raises OSError if no
+        process can be started.
         """
-        self._overdue_ns = monotonic_ns() + delay_ns + START_NS
-        self._sock, theirs = socket.socketpair()
-        lifeline, self._lifeline = os.pipe()
-        command = [sys.executable, "-P", "-m", CHILD, str(theirs.fileno()), str(lifeline)]
         environment = child_environment(os.environ, self._manifest.threads, self._device.environment)
-        try:
-            self._process = subprocess.Popen(
-                command,
-                env=environment | user_variables(self._device.user),
-                **user_options(self._device.user),
-                pass_fds=(theirs.fileno(), lifeline),
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # stderr, the worker's log: a separate pipe could fill and block the model
-                start_new_session=True,  # a process group, so that its children are killed with it
-            )
-        except OSError as error:
-            self._start_error = str(error)
-        finally:
-            theirs.close()
-            os.close(lifeline)
+        self._process, self._sock, self._lifeline = start_isolated(CHILD, environment, self._device.user)
+        self._overdue_ns = monotonic_ns() + delay_ns + START_NS
         self._channel = Channel(self._sock)
         memory_limit = size_bytes(self._manifest.memory_limit)
         start = Start(str(self._folder.resolve()), self._spec, delay_ns, memory_limit, check_content)
@@ -142,8 +123,6 @@ class ModelProcess:
             raise ProcessFailed(f"process ended ({self._exit_reason()})", "crash") from None
 
     def _exit_reason(self) -> str:
-        if self._process is None:
-            return f"could not be started: {self._start_error}"
         with suppress(subprocess.TimeoutExpired):
             return describe_exit(self._process.wait(END_S))
         return "closed its socket"
@@ -151,12 +130,11 @@ class ModelProcess:
     def stop(self, grace_s: float) -> None:
         """Stop the process: kill it if it has not exited after `grace_s` seconds."""
         self._channel.close()
-        if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(grace_s)
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace_s)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
         os.close(self._lifeline)
 
 
@@ -166,28 +144,35 @@ class PythonModel:
     def __init__(self, spec: ModelSpec, spawn: Callable[[], ModelProcess]) -> None:
         self._spec = spec
         self._spawn = spawn
+        self._process: ModelProcess | None = None
+        """None while no process can be started."""
         self._ready = False
-        self._failures = 0
+        self._backoff = Backoff(immediate=1)
+        self._next_start_ns = 0
         self._last_failure = ""
 
     def start(self) -> None:
         """Start the process and wait until the model is loaded. Raises `ModelFailed`."""
-        self._process = self._spawn()
-        self._process.start(0)
+        process = self._spawn()
+        try:
+            start_patiently(f"model {self._spec.key}", lambda: process.start(0))
+        except OSError as error:
+            raise ModelFailed(f"model {self._spec.key}: process could not be started: {error}") from error
         try:
             while not self._ready:
-                self._ready = self._process.is_loaded(ms(100))
+                self._ready = process.is_loaded(ms(100))
         except ModelFailed as error:
-            self._process.stop(0)
+            process.stop(0)
             raise ModelFailed(f"model {self._spec.key}: {error.reason}") from error
+        self._process = process
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch; see `OpenModel.run`. Raises `ModelFailed` while the process is being restarted."""
-        if not self._is_running():
+        if (process := self._running_process()) is None:
             reason = f"model {self._spec.key}: is being restarted after: {self._last_failure}"
             raise ProcessFailed(reason, "restarting")
         try:
-            message, outputs = self._process.run_batch(batch_size, inputs)
+            message, outputs = process.run_batch(batch_size, inputs)
         except ModelFailed as error:
             cause = self._restart(error)
             raise ProcessFailed(f"model {self._spec.key}: {error.reason}", cause) from error
@@ -197,31 +182,46 @@ class PythonModel:
                 raise ProcessFailed(f"model {self._spec.key}: {message.reason}", cause)
             raise ModelFailed(f"model {self._spec.key}: {message.reason}")
         check_outputs(self._spec, batch_size, outputs)
-        self._failures = 0
+        self._backoff.reset()
         return outputs
 
-    def _is_running(self) -> bool:
-        if not self._ready:
+    def _running_process(self) -> ModelProcess | None:
+        """Return the process if it has loaded the model. Start one if that failed before and its delay is over."""
+        if self._process is None:
+            if monotonic_ns() >= self._next_start_ns:
+                self._start_again(0)
+        elif not self._ready:
             try:
                 self._ready = self._process.is_loaded(0)
             except ModelFailed as error:
                 self._restart(error)
-        return self._ready
+        return self._process if self._ready else None
 
     def _restart(self, error: ModelFailed) -> str:
         """Start a new process after a growing delay. Return the cause, which is also logged."""
         cause = error.cause if isinstance(error, ProcessFailed) else "crash"
         log.error("model process restarts", model=self._spec.key, cause=cause, reason=error.reason)
-        self._process.stop(0)
-        delay_ns = min(BACKOFF_NS << (self._failures - 1), BACKOFF_MAX_NS) if self._failures else 0
-        self._failures = min(self._failures + 1, 16)
+        self.close(0)
         self._ready, self._last_failure = False, error.reason
-        self._process = self._spawn()
-        self._process.start(delay_ns, check_content=True)  # the first start is checked by the model store
+        self._start_again(s(self._backoff.next_delay_s()))
         return cause
 
-    def close(self) -> None:
-        self._process.stop(END_S)
+    def _start_again(self, delay_ns: int) -> None:
+        """Start a process that loads the model after a delay. If none can be started, a later `run` tries again."""
+        process = self._spawn()
+        try:
+            process.start(delay_ns, check_content=True)  # the first start is checked by the model store
+        except OSError as error:
+            self._next_start_ns = monotonic_ns() + s(self._backoff.next_delay_s())
+            self._last_failure = f"process could not be started: {error}"
+            log.error("model process not started: trying again", model=self._spec.key, reason=str(error))
+        else:
+            self._process = process
+
+    def close(self, grace_s: float = END_S) -> None:
+        if self._process is not None:
+            self._process.stop(grace_s)
+            self._process = None
 
 
 class PythonRuntime:
