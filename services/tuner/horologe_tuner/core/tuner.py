@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
 
 
+NUMBER_MAX = 1 << 53
+"""Largest number of a Plan message."""
+
+
 class TunerState(msgspec.Struct, frozen=True):
     """Content of the state file. `number`: number of the last Plan message."""
 
@@ -85,12 +89,19 @@ class Tuner:
             PeerDisconnected: self._on_peer_disconnected,
         }
 
-    def restore(self, now_ns: int, state: TunerState) -> None:
-        """Continue with the plans and replicas of an earlier incarnation."""
-        self._number = state.number
-        self.pipelines.restore(now_ns, state.applied)
-        self.sharing.restore(now_ns, state.workloads, state.sharing_dry_run)
+    def restore(self, now_ns: int, state: TunerState) -> list[str]:
+        """Continue with the plans and replicas of an earlier incarnation. Return what is not valid, and why.
+
+        Stored plans are checked like those that arrive.
+        """
+        dropped = self.pipelines.restore(now_ns, state.applied)
+        dropped += self.sharing.restore(now_ns, state.workloads, state.sharing_dry_run, self.pipelines.models())
+        if 0 <= state.number <= NUMBER_MAX:
+            self._number = state.number
+        else:
+            dropped.append(f"number: got {state.number}, wanted 0 to {NUMBER_MAX}")
         self._seen_ns = now_ns
+        return dropped
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Handle one message of the controller, a frontend, the scaler or the event loop."""
