@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
+from horologe_common.partial_decoding import DAMAGE, decode_parts
 from horologe_common.service.log import logger
-from horologe_common.service.partial_decoding import DAMAGE, decode_parts
 from horologe_common.status import describe_error
 
 if TYPE_CHECKING:
