@@ -34,7 +34,7 @@ from horologe_common.recording.snapshot import dump_message, load_message, snaps
 from horologe_common.recording.tensor_summary import summarize_tensors
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
-from horologe_common.status import HorologeError, describe_error
+from horologe_common.status import HorologeError, describe_error, describe_exception
 from horologe_common.wire import PROTOCOL
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ def write_segments(file: BinaryIO, segments: Sequence[Segment], reason: str) -> 
         file, {"format": FORMAT, "version": VERSION, "protocol": PROTOCOL, "reason": reason, "segments": len(segments)}
     )
     for segment in segments:
-        entries = list(segment.entries)
+        entries = _encode_entries(segment)
         _write_record(
             file,
             {
@@ -237,16 +237,33 @@ def write_segments(file: BinaryIO, segments: Sequence[Segment], reason: str) -> 
             },
         )
         for entry in entries:
-            match entry:
-                case Handled():
-                    _write_record(
-                        file, ["handled", entry.now_ns, entry.sender, dump_message(entry.message), entry.summaries]
-                    )
-                case Ticked():
-                    outs = [(to, dump_message(message), summaries) for to, message, summaries in entry.outs]
-                    _write_record(file, ["ticked", entry.now_ns, outs])
-                case Called():
-                    _write_record(file, ["called", entry.now_ns, entry.method, entry.arguments])
+            _write_bytes(file, entry)
+
+
+def _encode_entries(segment: Segment) -> list[bytes]:
+    """Encode the entries of a segment, up to the first one that cannot be encoded. That one is named in the log."""
+    encoded: list[bytes] = []
+    for entry in list(segment.entries):
+        try:
+            encoded.append(msgspec.msgpack.encode(_entry_record(entry)))
+        except Exception as error:  # a message may hold any object of a core
+            log.warning(
+                "recording ends early: an entry cannot be encoded",
+                core=segment.core, entry=len(encoded) + 1, error=describe_exception(error),
+            )  # fmt: skip
+            break
+    return encoded
+
+
+def _entry_record(entry: Entry) -> list[Any]:
+    match entry:
+        case Handled():
+            return ["handled", entry.now_ns, entry.sender, dump_message(entry.message), entry.summaries]
+        case Ticked():
+            outs = [(to, dump_message(message), summaries) for to, message, summaries in entry.outs]
+            return ["ticked", entry.now_ns, outs]
+        case Called():
+            return ["called", entry.now_ns, entry.method, entry.arguments]
 
 
 def read_segments(path: str | Path) -> Iterator[Segment]:
@@ -345,7 +362,10 @@ def _to_summaries(decoded: list[Any]) -> tuple[TensorSummary, ...]:
 
 
 def _write_record(file: BinaryIO, record: Any) -> None:
-    body = msgspec.msgpack.encode(record)
+    _write_bytes(file, msgspec.msgpack.encode(record))
+
+
+def _write_bytes(file: BinaryIO, body: bytes) -> None:
     file.write(len(body).to_bytes(4, "little") + body)
 
 
