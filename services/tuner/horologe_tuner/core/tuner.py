@@ -225,6 +225,7 @@ class Tuner:
 
     def _on_tune(self, now_ns: int, frontend: str, message: Tune, buffers: Sequence[Buffer]) -> None:
         """Apply or withdraw a plan, and answer with the status; or answer with the recent arrivals of a plan."""
+        check_sender(frontend, "frontend")
         status, reason, answer = Status.OK, "", None
         if message.command == "apply":
             status, reason = self._apply(now_ns, message)
