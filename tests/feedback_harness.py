@@ -7,6 +7,7 @@ from typing import Any
 
 from contexts_harness import BOTH, A, B, ContextsHarness, RecordedLosses, make_active_application
 from horologe_common.application_answers import HEAD_BYTES
+from horologe_common.applications import undeclared_application
 from horologe_common.clock import s
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Feedback, Observation, Release, Tensor
@@ -30,8 +31,9 @@ class FeedbackHarness:
         self.cache = PredictionCache(1 << 20)
         applications = {self.active.application.name: self.active}
         self.feedback = FeedbackProcessor(
-            SelectorSettings(**settings), applications, self.contexts_harness.contexts, self.cache
-        )
+            SelectorSettings(**settings), applications, self.contexts_harness.contexts, self.cache,
+            undeclared_application,
+        )  # fmt: skip
         self.number = 0
         self.released: list[int] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -170,37 +171,52 @@ def sqlite_settings(folder: Path) -> SelectorSettings:
     return SelectorSettings(store="sqlite", state=str(folder), store_timeout_ns=0)
 
 
-def test_the_error_for_a_file_that_is_no_database_names_the_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "selector-0.sqlite"
-    path.write_bytes(b"nothing that SQLite would know " * 100)
-    with pytest.raises(
-        SettingsError, match=r"selector\.state: .*selector-0\.sqlite: file is not a database.*start anew"
-    ):
-        open_store(sqlite_settings(tmp_path))
-    assert "the state store cannot be opened" in caplog.text
-    assert path.read_bytes().startswith(b"nothing")
+def read_aside(folder: Path) -> bytes:
+    """Return the content of the only file that was kept aside."""
+    (aside,) = folder.glob("selector-0.sqlite.damaged-????????")
+    return aside.read_bytes()
 
 
-def test_a_damaged_file_is_an_error_too(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_kept_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    content = b"nothing that SQLite would know " * 100
+    (tmp_path / "selector-0.sqlite").write_bytes(content)
     store = open_store(sqlite_settings(tmp_path))
-    store.write_changes([RecordChange(f"f\n{number}", 0, bytes(100)) for number in range(1000)])
+    create_record(store, "f\nnew")
+    store.close()
+    assert "the state store is damaged" in caplog.text
+    assert read_aside(tmp_path) == content
+
+
+def test_the_readable_records_of_a_damaged_file_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(sqlite_settings(tmp_path))
+    keys = [f"f\n{number:04}" for number in range(1000)]
+    store.write_changes([RecordChange(key, 0, key.encode() * 20) for key in keys])
+    before = {record.key: record for record in store.list_family("f")}
     store.close()
     path = tmp_path / "selector-0.sqlite"
     content = bytearray(path.read_bytes())
-    content[4096 : len(content) // 2] = b"\xff" * (len(content) // 2 - 4096)
+    middle = len(content) // 2 - len(content) // 2 % 1024
+    content[middle : middle + 8192] = b"\xff" * 8192
     path.write_bytes(content)
-    with pytest.raises(SettingsError, match="malformed"):
-        open_store(sqlite_settings(tmp_path))
+    store = open_store(sqlite_settings(tmp_path))
+    after = {record.key: record for record in store.list_family("f")}
+    assert 500 < len(after) < 1000
+    assert all(before[key] == record for key, record in after.items())
+    assert create_record(store, "f\nnew") > max(record.version for record in after.values())
+    store.close()
+    assert "the state store is damaged" in caplog.text
+    assert len(read_aside(tmp_path)) == len(content)
 
 
-def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "selector-0.sqlite") as other:
+def test_another_programs_database_is_kept_aside(tmp_path: Path) -> None:
+    path = tmp_path / "selector-0.sqlite"
+    with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE theirs (x)")
     other.close()
-    with pytest.raises(SettingsError, match="got a database of kind 0x0 0, wanted"):
-        open_store(sqlite_settings(tmp_path))
+    open_store(sqlite_settings(tmp_path)).close()
+    (aside,) = tmp_path.glob("selector-0.sqlite.damaged-????????")
+    with contextlib.closing(sqlite3.connect(aside)) as other:
+        assert other.execute("SELECT count(*) FROM theirs").fetchall() == [(0,)]
 
 
 def test_a_file_that_another_selector_has_open_is_an_error(tmp_path: Path) -> None:

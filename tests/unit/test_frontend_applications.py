@@ -34,6 +34,7 @@ from horologe_common.wire import (
     Acknowledged,
     Answer,
     Applications,
+    ApplicationState,
     Declare,
     Dispatch,
     Feedback,
@@ -50,6 +51,20 @@ from horologe_common.wire import (
 )
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.settings import FrontendSettings
+
+
+def test_an_application_with_a_damaged_record_is_refused_with_the_reason_and_the_others_are_served() -> None:
+    frontend = connected_frontend()
+    damaged = ApplicationState(Application("damaged", ()), 0, unavailable="its record is damaged")
+    frontend.handle(0, SELECTOR, Applications(0, (ApplicationState(SAFE, 1), damaged)), ())
+    assert request_application(frontend, "damaged") is None
+    answer = the_answer(frontend)
+    assert (answer.status, answer.reason, answer.retry_after_ns) == (Status.REFUSED, "its record is damaged", 0)
+    frontend.handle(0, CLIENT, Feedback(8, "damaged", (an_observation(1.0),)), ())
+    frontend.handle(0, CLIENT, ModelInfo(9, application="damaged"), ())
+    assert [message.statuses for message in sent(frontend, Acknowledged)] == [(Status.REFUSED,)]
+    assert [message.status for message in sent(frontend, Models, CLIENT)] == [Status.REFUSED]
+    assert request_application(frontend) is not None
 
 
 def test_a_request_of_an_application_is_a_query_without_a_model() -> None:

@@ -141,7 +141,7 @@ def test_a_plan_survives_its_document() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pipeline": ""}, "pipeline: got no name"),
+        ({"pipeline": ""}, "pipeline: got ''"),
         ({"slo_ns": 0}, "slo_ns: got 0"),
         ({"rate": -1.0}, r"rate: got -1\.0"),
         ({"stages": ()}, "stages: got 0"),

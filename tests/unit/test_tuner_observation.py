@@ -101,9 +101,9 @@ def test_a_restarted_tuner_goes_on_with_what_runs(tmp_path: Path) -> None:
     bench.apply()
     bench.events(300, 2)
     StateFile(TunerState, str(tmp_path), "tuner", "0").save(bench.saved[-1])
-    loaded, replicas = StateFile(TunerState, str(tmp_path), "tuner", "0").load(), bench.replicas()
-    assert loaded
-    saved = loaded[0]
+    replicas, loaded = bench.replicas(), list[TunerState]()
+    assert StateFile(TunerState, str(tmp_path), "tuner", "0").restore(lambda state, age_ns: loaded.append(state) or [])
+    (saved,) = loaded
     again = Bench(saved)
     assert again.replicas() == replicas
     assert again.plans[-1] == bench.plans[-1]

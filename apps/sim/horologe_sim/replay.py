@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.recording.recorder import Called, Handled, Segment, Ticked, read_segments, summarize
-from horologe_common.recording.snapshot import fill_tensors, restore, strip_tensors
+from horologe_common.recording.snapshot import SnapshotError, fill_tensors, restore, strip_tensors
 from horologe_common.recording.tensor_summary import expand_summaries
 from horologe_selector.core.applications.losses import LOSSES
 
@@ -44,10 +44,13 @@ class CoreReplay(msgspec.Struct):
     """Number of exceptions. `fault` is the last one."""
     fault: str = ""
     difference: str = ""
+    damage: str = ""
+    """What could not be replayed, because the recording is damaged; empty: everything was."""
 
     @property
     def identical(self) -> bool:
-        return not self.difference
+        """Return whether the core sent all recorded messages. Those of a damaged part are not known."""
+        return not self.difference and not self.damage
 
 
 class ReplayReport(msgspec.Struct, frozen=True):
@@ -69,7 +72,8 @@ class ReplayReport(msgspec.Struct, frozen=True):
         """Return the report as plain text."""
         lines = []
         for core in self.cores.values():
-            verdict = "identical" if core.identical else f"differs: {core.difference}"
+            verdict = f"differs: {core.difference}" if core.difference else "identical"
+            verdict += f", but not complete: {core.damage}" if core.damage else ""
             lines.append(f"{core.core}: {core.seconds:.3f} s, {core.ticks} ticks, {core.faults} faults: {verdict}")
             for name, counts in (("handled", core.handled), ("sent", core.put_out)):
                 lines.append(f"  {name}: " + (", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"))
@@ -88,7 +92,7 @@ def replay_recording(
     """Replay the cores whose address starts with `core`, for `until_s` seconds of each.
 
     `observer` is called for every message and tick. `losses`: loss functions of the operator, looked up by name.
-    Raises SettingsError if the file is not a recording, and SnapshotError for a snapshot that cannot be restored.
+    Raises SettingsError if the file is not a recording. Damaged parts are left out, and named in the report.
     """
     reports: dict[str, CoreReplay] = {}
     begin_ns: dict[str, int] = {}
@@ -98,7 +102,13 @@ def replay_recording(
         report = reports.setdefault(segment.core, CoreReplay(segment.core))
         start_ns = begin_ns.setdefault(segment.core, segment.start_ns)
         until_ns = None if until_s is None else start_ns + round(until_s * 1e9)
-        _SegmentReplay(segment, report, start_ns, observer, losses).play(until_ns)
+        report.damage = report.damage or segment.damage
+        try:
+            replay = _SegmentReplay(segment, report, start_ns, observer, losses)
+        except SnapshotError as error:
+            report.damage = report.damage or str(error)
+            continue
+        replay.play(until_ns)
     return ReplayReport(str(path), reports)
 
 
@@ -115,6 +125,8 @@ class _SegmentReplay:
         own = {loss.__name__: loss for loss in losses}
         functions = {"digest": lambda header, buffers: b"", "inline_io": _inline_io(segment), **LOSSES, **own}
         self.core: Core = restore(segment.snapshot, functions)
+        if getattr(self.core, "address", None) != segment.core:
+            raise SnapshotError(f"snapshot: got {type(self.core).__name__}, wanted the core {segment.core}")
         self.records_predictions = getattr(self.core, "records_predictions", False)
 
     def play(self, until_ns: int | None) -> None:

@@ -32,6 +32,11 @@ class Status(IntEnum):
     """The key of the client or of the service does not permit the message."""
 
 
+def status_name(number: int) -> str:
+    """Return the name of a status. One that is unknown here, such as that of a newer sender, is `FAILED`."""
+    return Status(number).name if number in Status._value2member_map_ else Status.FAILED.name
+
+
 def encodable(text: str) -> str:
     """Return the text with `?` for what UTF-8 cannot encode, such as bytes of a file name that are not UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

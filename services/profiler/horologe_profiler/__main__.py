@@ -27,9 +27,13 @@ def main() -> None:
     links = service.links(settings.name)
     core = Profiler(links.address("profiler", settings.name), settings)
     store = StateFile(ProfilerState, settings.state, "profiler", settings.name)
-    if saved := store.load():
-        core.restore(monotonic_ns(), *saved)
-        log.info("state restored", keys=len(core.measurements), age_minutes=round(saved[1] / 60e9, 1))
+
+    def restore(state: ProfilerState, age_ns: int) -> list[str]:
+        dropped = core.restore(monotonic_ns(), state, age_ns)
+        log.info("state restored", keys=len(core.measurements), age_minutes=round(age_ns / 60e9, 1))
+        return dropped
+
+    store.restore(restore)
 
     def attach(reactor: Reactor) -> None:
         """Write the state file on the event loop's thread: a few milliseconds for the largest state."""

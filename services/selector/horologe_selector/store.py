@@ -37,6 +37,17 @@ class RecordChange(msgspec.Struct, frozen=True, gc=False):
     whole: ClassVar[bool] = True
 
 
+DAMAGED = "damaged"
+"""Family of the copies of damaged records that have been replaced."""
+DAMAGED_LIMIT = 1000
+"""Copies that are kept, the newest."""
+
+
+def aside_change(key: str, version: int, data: bytes) -> RecordChange:
+    """Return the change that copies a damaged record. Make it together with the one that replaces the record."""
+    return RecordChange(f"{DAMAGED}\n{key}\n{version}", 0, data)
+
+
 class StoreUnavailable(Exception):
     """The store cannot be reached or written. A write may have succeeded if only its reply was lost."""
 
@@ -109,6 +120,13 @@ class FamilyListed(msgspec.Struct, frozen=True):
 
     family: str
     records: list[Record] | None
+
+
+class DamagedRecord(msgspec.Struct, frozen=True):
+    """Core to store writer: log that a record cannot be used. There is no reply."""
+
+    key: str
+    reason: str
 
 
 class TrimFamily(msgspec.Struct, frozen=True):

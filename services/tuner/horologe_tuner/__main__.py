@@ -36,10 +36,14 @@ def main() -> None:
         scaler = create_scaler(settings)
     except HorologeError as error:
         raise SystemExit(f"horologe-tuner: {error.reason}") from error
-    if saved := store.load():
-        core.restore(monotonic_ns(), saved[0])
+
+    def restore(state: TunerState, age_ns: int) -> list[str]:
+        dropped = core.restore(monotonic_ns(), state)
         plans = [*core.pipelines.plans, *core.sharing.models().values()]
-        log.info("state restored", pipelines=plans, age_minutes=round(saved[1] / 60e9, 1))
+        log.info("state restored", pipelines=plans, age_minutes=round(age_ns / 60e9, 1))
+        return dropped
+
+    store.restore(restore)
 
     def attach(reactor: Reactor) -> None:
         """Pass the core's messages to the state file, the log and the thread of the scaler."""

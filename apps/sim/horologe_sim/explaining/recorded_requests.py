@@ -31,8 +31,7 @@ def find_requests(recordings: Iterable[Path], request_id: str) -> list[RequestHi
 
     Recordings of one process may overlap: a request in several of them is returned once.
     `request_id`: the `id` of an HTTP request, the number of its response header, that of an SDK reply or exception, or
-    `CLIENT:NUMBER`. Raises `SettingsError` for a file that is not a recording, and `SnapshotError` for a snapshot of
-    another version.
+    `CLIENT:NUMBER`. Raises `SettingsError` for a file that is not a recording. Damaged parts are left out.
     """
     files = list(recordings)
     frontends = FrontendObserver(request_id)

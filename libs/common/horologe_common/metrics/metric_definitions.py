@@ -167,6 +167,11 @@ METRICS: dict[str, Metric] = {
     "horologe_messages_dropped_total": Metric(
         "counter", "Messages dropped because their receiver has disconnected, restarted, or does not read"
     ),
+    "horologe_invalid_messages_total": Metric(
+        "counter",
+        "Messages that a service has ignored, because a field is out of range or the sender may not send it, by type",
+        ("message",),
+    ),
     "horologe_clients_rejected_total": Metric(
         "counter", "Client connections closed by the server: another protocol, too many, silent, or not reading answers"
     ),

@@ -34,6 +34,8 @@ class ApplicationState(Message, frozen=True):
     revision: int
     statistics: tuple[ModelStatistics, ...] = ()
     contexts: int = 0
+    unavailable: str = ""
+    """Why it is not served, such as a damaged record; then only the name of `application` is known. Empty: it is."""
 
 
 class Applications(Message, frozen=True, tag=23):

@@ -124,12 +124,14 @@ class DeclaredApplications:
         return application, self.signature(application)
 
     def find_application(self, name: str) -> Application:
-        """Return an application. Raise `UnknownModel`, or `Refused` while no selector has announced any."""
+        """Return an application. Raise `UnknownModel`, or `Refused` if it is unavailable or none is announced yet."""
         state = self._latest.get(name)
         if state is None:
             if not self._is_complete:
                 raise Refused("no applications are known yet: the selector is starting", RETRY_NS)
             raise undeclared_application(name)
+        if state.unavailable:
+            raise Refused(state.unavailable)
         return state.application
 
     def check_declaration(self, application: Application) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.models import Profile
+from horologe_common.partial_decoding import DAMAGE
 from horologe_common.service.log import logger
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.runtime import StagedModel
@@ -41,6 +42,9 @@ DISAGREE, DISAGREE_NS, DISAGREE_QUANTILE = 1.1, s(1), 0.1
 runs continue for `DISAGREE_NS`, and the 0.1 quantile is used. With four busy threads on two cores, the median of a
 model that takes 17 ms was 1.5 times that (2.3 at worst); the 0.1 quantile was 1.05 times (1.3 at worst).
 """
+
+TIME_MAX_NS = s(86_400)
+"""Largest time of a stored profile. Larger ones could not be sent to the controller."""
 
 ON_DEVICE = ("onnx", "pytorch")
 """Runtimes that use the worker's CUDA device, if it has one."""
@@ -124,12 +128,16 @@ class ProfileCache:
         return profile
 
     def _read(self, spec: ModelSpec, percent: float) -> Profile | None:
+        path = self._path(spec, percent)
         try:
-            stored = msgspec.json.decode(self._path(spec, percent).read_bytes(), type=_StoredProfile)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            stored = msgspec.json.decode(path.read_bytes(), type=_StoredProfile)
+            stored.validate()
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        times = (stored.load_ns, *stored.exec_ns.values())
-        if not set(spec.batch_sizes) <= set(stored.exec_ns) or min(times) < 0 or stored.length != spec.profile_length:
+        except (OSError, *DAMAGE) as error:
+            log.warning("stored profile not used", path=str(path), error=str(error) or type(error).__name__)
+            return None
+        if not set(spec.batch_sizes) <= set(stored.exec_ns) or stored.length != spec.profile_length:
             return None
         return Profile(stored.exec_ns, stored.load_ns)
 
@@ -167,6 +175,12 @@ class _StoredProfile(msgspec.Struct):
     load_ns: int
     length: int = 0
     """`profile_length` at which the times were measured."""
+
+    def validate(self) -> None:
+        """Raise ValueError unless all times are from 0 to `TIME_MAX_NS`."""
+        times = (self.load_ns, *self.exec_ns.values())
+        if not 0 <= min(times) <= max(times) <= TIME_MAX_NS:
+            raise ValueError(f"exec_ns, load_ns: got {min(times)} to {max(times)}, wanted 0 to {TIME_MAX_NS}")
 
 
 def load_or_measure_profile(

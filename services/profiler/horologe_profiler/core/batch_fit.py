@@ -13,6 +13,9 @@ from itertools import accumulate
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
+from horologe_common.clock import s
+from horologe_common.core.message_checks import NUMBER_MAX, check_range
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -38,6 +41,16 @@ class Point(NamedTuple):
     length: int
     took_ns: int
     row: int = 0
+
+
+TIME_MAX_NS, LENGTH_MAX, SIZE_MAX = s(86_400), 1 << 40, 1 << 20
+
+
+def check_point(point: Point) -> None:
+    """Raise `InvalidInput` that names the first field out of range, of a point that was measured or stored."""
+    bounds = (("size", 1, SIZE_MAX), ("length", 0, LENGTH_MAX), ("took_ns", 1, TIME_MAX_NS), ("row", 0, NUMBER_MAX))
+    for value, (field, least, most) in zip(point, bounds, strict=True):
+        check_range(field, value, least, most)
 
 
 class Fit(NamedTuple):

@@ -34,7 +34,7 @@ class BatchTrials:
         if inputs is None or not spec.batched:
             return
         for size in spec.batch_sizes[1:]:
-            if took_ns * size <= self._time_max_ns:
+            if size > 1 and took_ns * size <= self._time_max_ns:
                 batch = msgspec.structs.replace(task, id=self._new_id(), size=size)
                 if self._staging.hold(batch.id, *inputs):
                     self._queue.push_repetition(batch)

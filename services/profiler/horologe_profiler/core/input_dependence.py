@@ -116,6 +116,10 @@ class Verdict(msgspec.Struct, array_like=True):
     dynamic: bool = False
     contrary: int = 0
 
+    def is_valid(self) -> bool:
+        """Return whether the comparisons can be counted on: fewer than those that would have changed the verdict."""
+        return 0 <= self.contrary < CONFIRMATIONS_OUT
+
     def record(self, effect: InputEffect) -> bool:
         """Take a comparison into account. Return whether the model is dynamic now."""
         least = SPREAD_OUT if self.dynamic else SPREAD_IN

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from horologe_profiler.core.batch_fit import Point
+from horologe_common.applications import NAME_LIMIT
+from horologe_common.clock import NEVER_NS
+from horologe_common.core.message_checks import NUMBER_MAX, check_range
+from horologe_common.status import InvalidInput
+from horologe_profiler.core.batch_fit import LENGTH_MAX, Point, check_point
 from horologe_profiler.core.input_dependence import Verdict
 
 if TYPE_CHECKING:
@@ -122,7 +126,7 @@ class TimeWindow:
         return (self._sample_counts[0], self._sample_counts[1]), times
 
     def restore(self, now_ns: int, sample_counts: tuple[int, int], times: list[RowTime]) -> None:
-        """Set sample counts and times from `ProfilerState`, which was stored at `now_ns`."""
+        """Set sample counts and times from `ProfilerState`, which was stored at `now_ns`. They must be valid."""
         self._sample_counts = list(sample_counts)
         self.times = deque(row_time._replace(at_ns=row_time.at_ns + now_ns) for row_time in times)
 
@@ -234,16 +238,36 @@ class Measurements:
         known = {model: msgspec.structs.replace(verdicts[model]) for model in models if model in verdicts}
         return ProfilerState(contents, [(key, *window.to_state(now_ns)) for key, window in measured], batches, known)
 
-    def restore(self, now_ns: int, state: ProfilerState, away_ns: int) -> None:
-        """Load measurements that were stored `away_ns` ago."""
-        then_ns = now_ns - away_ns
+    def restore(self, now_ns: int, state: ProfilerState, away_ns: int) -> list[str]:
+        """Load measurements that were stored `away_ns` ago. Return those that are not valid, and why."""
+        then_ns, dropped = now_ns - away_ns, list[str]()
         self.contents = dict(state.contents)
         for key, sample_counts, times in state.windows[-self._settings.keys_max :]:
+            try:
+                _check_window(key, sample_counts, times)
+                if key in self._windows:
+                    raise InvalidInput("got two windows of this key, wanted one")
+            except InvalidInput as error:
+                dropped.append(f"window of {key[0][:NAME_LIMIT]!r}: {error.reason}")
+                continue
             window = self._windows[key] = TimeWindow(self._settings.window, self._settings.window_ns)
             window.restore(then_ns, sample_counts, times[-self._settings.window :])
         for model, batches in state.batches.items():
+            try:
+                _check_times([batch_time.at_ns for batch_time in batches])
+                for batch_time in batches:
+                    check_point(batch_time.point)
+            except InvalidInput as error:
+                dropped.append(f"batches of {model[:NAME_LIMIT]!r}: {error.reason}")
+                continue
             batch_times = (batch_time._replace(at_ns=batch_time.at_ns + then_ns) for batch_time in batches)
             self._batch_times[model] = deque(batch_times, maxlen=POINTS_MAX)
+        return dropped
+
+    def last_row(self) -> int:
+        """Return the largest number of a row that was tried in batches; 0 without any."""
+        points = (batch_time.point for batch_times in self._batch_times.values() for batch_time in batch_times)
+        return max((point.row for point in points), default=0)
 
     def check(self) -> None:
         assert len(self._windows) <= self._settings.keys_max
@@ -252,3 +276,19 @@ class Measurements:
             stamps = [row_time.at_ns for row_time in window.times]
             assert stamps == sorted(stamps)
         assert all(len(batch_times) <= POINTS_MAX for batch_times in self._batch_times.values())
+
+
+def _check_window(key: MeasurementKey, sample_counts: tuple[int, int], times: list[RowTime]) -> None:
+    """Raise `InvalidInput` that names the first invalid field of a stored window."""
+    check_range("length", key.length, 0, LENGTH_MAX * 2)
+    for count in sample_counts:
+        check_range("samples", count, 0, NUMBER_MAX)
+    for row_time in times:
+        check_point(Point(1, row_time.length, row_time.took_ns))
+    _check_times([row_time.at_ns for row_time in times])
+
+
+def _check_times(at_ns: list[int]) -> None:
+    """Raise `InvalidInput` unless the times, relative to that of storing, are sorted and not after it."""
+    if at_ns != sorted(at_ns) or (at_ns and not -NEVER_NS < at_ns[0] <= at_ns[-1] <= 0):
+        raise InvalidInput(f"at_ns: got {at_ns[0]} to {at_ns[-1]}, wanted sorted times up to 0")

@@ -10,16 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.core.instruments import ModelCounters, Stats
+from horologe_common.core.message_checks import INVALID_MESSAGES, check_range, check_sender
 from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.core.staging import StagedInputs
-from horologe_common.status import Status
+from horologe_common.status import InvalidInput, Status, status_name
 from horologe_common.wire import Cancel, Dispatch, Models, Outcome, Outputs, Sample, Submit
-from horologe_profiler.core.batch_fit import Point
+from horologe_profiler.core.batch_fit import SIZE_MAX, TIME_MAX_NS, Point
 from horologe_profiler.core.batch_trials import BatchTrials
 from horologe_profiler.core.comparisons import Comparisons
 from horologe_profiler.core.measurements import MeasurementKey, Measurements, RowTime, length_bound
-from horologe_profiler.core.profiling_tasks import ActiveRuns, ProfilingTask, SampleQueue, copy_first_row
+from horologe_profiler.core.profiling_tasks import ActiveRuns, ProfilingTask, SampleQueue, check_sample, copy_first_row
 from horologe_profiler.core.publication import PublicationSchedule, build_distributions
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
 FAILURES = ("FAILED", "REFUSED", "LATE", "LOST")
 """Statuses of failed runs. Their counters start at 0."""
+SLOWNESS_MAX = 1e6
 
 
 class Profiler:
@@ -66,18 +68,21 @@ class Profiler:
             PeerDisconnected: self._on_peer_disconnected,
         }
 
-    def restore(self, now_ns: int, state: ProfilerState, away_ns: int) -> None:
-        """Load the measurements that an earlier incarnation stored `away_ns` ago."""
-        self.measurements.restore(now_ns, state, away_ns)
-        self._comparisons.verdicts = dict(state.verdicts)
-        stored = (batch_time.point.row for batch_times in state.batches.values() for batch_time in batch_times)
-        self._last_id = max(stored, default=0)  # a new row must not have the number of a stored one
+    def restore(self, now_ns: int, state: ProfilerState, away_ns: int) -> list[str]:
+        """Load the measurements that an earlier incarnation stored `away_ns` ago. Return what is not valid, and why."""
+        dropped = self.measurements.restore(now_ns, state, away_ns)
+        dropped += self._comparisons.restore(state.verdicts)
+        self._last_id = self.measurements.last_row()  # a new row must not have the number of a stored one
         self._publications.publish_soon(self.measurements.model_keys())
+        return dropped
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Handle one message from a holder, a worker, the controller or the event loop."""
         if handler := self._handlers.get(type(message)):
-            handler(now_ns, sender, message, buffers)
+            try:
+                handler(now_ns, sender, message, buffers)
+            except InvalidInput:
+                self.stats.count(INVALID_MESSAGES, type(message).__name__)
 
     def tick(self, now_ns: int) -> None:
         """Give up overdue runs, start runs, and publish changed models."""
@@ -124,6 +129,7 @@ class Profiler:
         spec = self._specs.get(message.model)
         if spec is None:
             return
+        check_sample(spec, message, buffers)
         key = MeasurementKey(message.model, message.application, length_bound(message.length))
         window, rows = self.measurements.record_sample(now_ns, key), message.rows if spec.batched else 1
         fate = "queued"
@@ -186,22 +192,27 @@ class Profiler:
 
     def _on_outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
         """Record the execution time of a run, on the fastest device: `end_ns` - `begin_ns`, as no other rows ran."""
+        check_sender(worker, "worker")
+        took_ns = message.end_ns - message.begin_ns
+        check_range("end_ns - begin_ns", took_ns, 0, TIME_MAX_NS)
+        check_range("slowness", message.slowness, 1 / SLOWNESS_MAX, SLOWNESS_MAX)
+        check_range("batch_size", message.batch_size, 0, SIZE_MAX)
         for item in message.items:
             if (task := self._runs.get(item.id)) is None:
                 continue
-            took_ns = message.end_ns - message.begin_ns
             self._runs.charge_device_time(now_ns, took_ns, self._is_first(task.key.model))
-            solo = item.status == Status.OK and len(message.items) == 1 and took_ns > 0
+            solo = item.status == Status.OK and len(message.items) == 1 and took_ns > 0 and message.batch_size > 0
             if solo and self._is_served_content(task.key.model, message.content_hash):
-                self._record_run(now_ns, task, message.batch_size, max(1, int(took_ns / message.slowness)))
-            self._finish_run(now_ns, task, Status(item.status).name)
+                took_alone_ns = min(max(1, int(took_ns / message.slowness)), TIME_MAX_NS)
+                self._record_run(now_ns, task, Point(message.batch_size, task.length, took_alone_ns, task.row))
+            self._finish_run(now_ns, task, status_name(item.status))
 
     def _is_served_content(self, model: str, content_hash: str) -> bool:
         """Return False for a run on another content of the model, which measurements must not mix. Empty: not known."""
         return content_hash in ("", self.measurements.contents.get(model, ""))
 
-    def _record_run(self, now_ns: int, task: ProfilingTask, size: int, took_ns: int) -> None:
-        model, point = task.key.model, Point(size, task.length, took_ns, task.row)
+    def _record_run(self, now_ns: int, task: ProfilingTask, point: Point) -> None:
+        model, took_ns = task.key.model, point.took_ns
         if task.size > 1:
             self.measurements.record_batch_time(now_ns, model, point)
         else:
@@ -216,9 +227,10 @@ class Profiler:
 
     def _on_outcome(self, now_ns: int, controller: str, outcome: Outcome, buffers: Sequence[Buffer]) -> None:
         """Finish a run that was refused, lost or failed. Another sample will replace it."""
+        check_sender(controller, "controller")
         if task := self._runs.get(outcome.id):
             self._runs.pause_after_failure(now_ns)
-            self._finish_run(now_ns, task, Status(outcome.status).name)
+            self._finish_run(now_ns, task, status_name(outcome.status))
 
     def _on_dispatch(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         self.out.extend(self.staging.answer_dispatch(dispatch))
@@ -252,6 +264,7 @@ class Profiler:
 
     def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
         """Update the served models, and drop the queued rows of other models. Runs in flight still end."""
+        check_sender(controller, "controller")
         if not self._announcements.accept(controller, message.number):
             return
         earlier = self._specs if message.incomplete else {}

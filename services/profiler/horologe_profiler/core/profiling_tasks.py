@@ -9,13 +9,19 @@ import msgspec
 
 from horologe_common.clock import ms, s
 from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.message_checks import check_range
+from horologe_common.models import check_tensor
+from horologe_common.status import InvalidInput
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import split_rows
+from horologe_profiler.core.batch_fit import LENGTH_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_common.models import ModelSpec
+    from horologe_common.wire import Sample
     from horologe_profiler.core.measurements import MeasurementKey
     from horologe_profiler.settings import ProfilerSettings
 
@@ -186,6 +192,19 @@ class ActiveRuns:
         self._timeouts.check()
         assert sorted(self.running_models) == sorted(task.key.model for task in self)
         assert len(self) == len(self._timeouts) <= self._settings.in_flight
+
+
+def check_sample(spec: ModelSpec, message: Sample, buffers: Sequence[Buffer]) -> None:
+    """Raise `InvalidInput` unless the tensors of a sample fit the model, and its rows and its length are in range."""
+    check_range("length", message.length, 0, LENGTH_MAX)
+    wanted = {tensor.name: tensor for tensor in spec.inputs}
+    names = [tensor.name for tensor in message.inputs]
+    if sorted(names) != sorted(wanted) or len(buffers) != len(names):
+        raise InvalidInput(f"inputs: got {names} and {len(buffers)} buffers, wanted {list(wanted)}")
+    for tensor in message.inputs:
+        check_tensor(wanted[tensor.name], tensor.datatype, tensor.shape)
+        if spec.batched and not tensor.shape[0] == message.rows >= 1:
+            raise InvalidInput(f"rows: got {message.rows} and a shape of {list(tensor.shape)}, wanted the same, from 1")
 
 
 def copy_first_row(inputs: Sequence[Tensor], buffers: Sequence[Buffer], rows: int) -> RowTensors:

@@ -16,7 +16,9 @@ import msgspec
 from horologe_common.clock import NEVER_NS
 from horologe_common.core.faults import raise_faults
 from horologe_common.core.instruments import Stats
+from horologe_common.core.message_checks import INVALID_MESSAGES
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
+from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,
     Cancel,
@@ -32,6 +34,7 @@ from horologe_common.wire import (
 )
 from horologe_selector.core.announced_models import AnnouncedModels
 from horologe_selector.core.applications.processor import ApplicationProcessor
+from horologe_selector.core.message_senders import SENDERS
 from horologe_selector.core.pipelines.processor import PipelineProcessor
 from horologe_selector.core.predictions.cache import PredictionCache, prediction_key
 from horologe_selector.core.predictions.inflight import OK, InflightPredictions, Waiter
@@ -51,6 +54,9 @@ if TYPE_CHECKING:
 
 NO_TICK = frozenset({Query, Outputs, Outcome, Models, Pong})
 """Messages that need a tick only if they concern an application. Most do not, and a tick for each took 3 us."""
+
+
+ROWS_MAX = 1 << 32
 
 
 class Selector:
@@ -106,6 +112,9 @@ class Selector:
         """Process a message from a frontend, a worker, the controller, the store writer or the host."""
         kind = type(message)
         if handler := self._handlers.get(kind):
+            if (senders := SENDERS.get(kind)) is not None and not sender.startswith(senders):
+                self.stats.count(INVALID_MESSAGES, kind.__name__)
+                return
             self._tick_needed = self._tick_needed or kind not in NO_TICK
             handler(now_ns, sender, message, buffers)
 
@@ -156,7 +165,11 @@ class Selector:
         self.out.append(out)
 
     def _on_query(self, now_ns: int, holder: str, query: Query, buffers: Sequence[Buffer]) -> None:
-        if query.model:
+        if not (0 < query.rows <= ROWS_MAX and 0 <= query.budget_ns < NEVER_NS):
+            self.stats.count(INVALID_MESSAGES, "Query")
+            reason = f"query: got {query.rows} rows and a budget of {query.budget_ns} ns, wanted at least 1 and 0"
+            self.out.append(Out(holder, Answer(query.id, int(Status.INVALID_INPUT), (), reason)))
+        elif query.model:
             self._on_model_query(now_ns, holder, query)
         elif (active := self.applications.registry.active.get(query.application)) is not None:
             self._tick_needed = True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from horologe_selector import policy
-from horologe_selector.policies.settings import Memory, Share, read_settings
+from horologe_selector.policies.settings import Memory, Share, Weight, read_settings
 from horologe_selector.policies.single_choice import SingleChoicePolicy
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ class EpsilonGreedySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
 
 class EpsilonGreedyState(policy.PolicyState, tag="epsilon_greedy", array_like=True, gc=False):
-    means: dict[str, float]
+    means: dict[str, Share]
     """Mean loss by model; 0 before the first observation, so that each model is tried."""
-    counts: dict[str, float]
+    counts: dict[str, Weight]
     """Observations behind each mean, at most `memory`."""
 
 

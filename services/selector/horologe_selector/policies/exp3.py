@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from horologe_selector import policy
-from horologe_selector.policies.exponential_weights import carry_over_weights, discount_weights, normalize_weights
+from horologe_selector.policies.exponential_weights import (
+    LogWeight,
+    carry_over_weights,
+    discount_weights,
+    normalize_weights,
+)
 from horologe_selector.policies.settings import Memory, Rate, Share, read_settings
 from horologe_selector.policies.single_choice import SingleChoicePolicy
 
@@ -30,7 +35,7 @@ class Exp3Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Exp3State(policy.PolicyState, tag="exp3", array_like=True, gc=False):
-    log_weights: dict[str, float]
+    log_weights: dict[str, LogWeight]
 
 
 class Exp3(SingleChoicePolicy):

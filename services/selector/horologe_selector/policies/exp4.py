@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from horologe_selector import policy
-from horologe_selector.policies.exponential_weights import carry_over_weights, discount_weights, normalize_weights
+from horologe_selector.policies.exponential_weights import (
+    LogWeight,
+    carry_over_weights,
+    discount_weights,
+    normalize_weights,
+)
 from horologe_selector.policies.settings import Memory, Rate, Tolerance, read_settings
 from horologe_selector.policies.voting import combine_votes
 
@@ -31,7 +36,7 @@ class Exp4Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Exp4State(policy.PolicyState, tag="exp4", array_like=True, gc=False):
-    log_weights: dict[str, float]
+    log_weights: dict[str, LogWeight]
 
 
 class Exp4:

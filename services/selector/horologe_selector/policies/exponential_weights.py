@@ -6,10 +6,15 @@ Logarithms do not overflow; a weight that underflows becomes 0.
 from __future__ import annotations
 
 from math import exp, log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+LogWeight = Annotated[float, msgspec.Meta(ge=-1e30, le=0)]
+"""Range that a stored log weight must have. The largest rates and memories of the policies reach -1e23."""
 
 
 def carry_over_weights(models: Sequence[str], previous: Mapping[str, float] | None) -> dict[str, float]:

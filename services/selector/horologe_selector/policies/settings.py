@@ -18,6 +18,8 @@ Rate = Annotated[float, msgspec.Meta(gt=0, le=100)]
 """Learning rate."""
 Memory = Annotated[float, msgspec.Meta(ge=1, le=1e12)]
 """Number of later observations after which an observation counts 1/e of its original weight."""
+Weight = Annotated[float, msgspec.Meta(ge=0, le=1e13)]
+"""Range that a stored, discounted number or sum of losses of observations must have: more than any memory allows."""
 Tolerance = Annotated[float, msgspec.Meta(ge=0)]
 """Largest distance from the combined number at which a prediction agrees with it, in the unit of the predictions."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from horologe_selector import policy
-from horologe_selector.policies.settings import Memory, read_settings
+from horologe_selector.policies.settings import Memory, Weight, read_settings
 from horologe_selector.policies.single_choice import SingleChoicePolicy
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class ThompsonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ThompsonState(policy.PolicyState, tag="thompson", array_like=True, gc=False):
-    gains: dict[str, float]
+    gains: dict[str, Weight]
     """Discounted sum of 1 - loss, by model."""
-    losses: dict[str, float]
+    losses: dict[str, Weight]
     """Discounted sum of losses, by model."""
 
 

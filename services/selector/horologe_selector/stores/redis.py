@@ -72,6 +72,15 @@ def open_redis(settings: SelectorSettings) -> RedisStore:
         raise SettingsError(f"setting selector.redis: got {settings.redis!r}: {error}") from error
 
 
+def _to_record(key: str, version: bytes | float | None, data: bytes | None) -> Record:
+    """Return a record of which Redis may have lost the data or the version, such as by the eviction of a key.
+
+    Without data it is a damaged one. Without a valid version it has 0, with which the next write replaces it.
+    """
+    number = 0.0 if version is None else float(version)
+    return Record(key, int(number) if 0 <= number <= 1 << 53 else 0, data or b"")
+
+
 class RedisStore:
     """State store that connects on first use, and again after a failure. Raises `ValueError` for an invalid URL."""
 
@@ -106,8 +115,8 @@ class RedisStore:
         records: dict[str, Record] = {}
         for family, names in families.items():
             for name, data, version in zip(names, next(replies), next(replies), strict=True):
-                if data is not None and version is not None:
-                    records[f"{family}\n{name}"] = Record(f"{family}\n{name}", int(version), data)
+                if data is not None or version is not None:
+                    records[f"{family}\n{name}"] = _to_record(f"{family}\n{name}", version, data)
         return [records.get(key) for key in keys]
 
     def write_changes(self, changes: Sequence[RecordChange]) -> list[int | Record]:
@@ -127,7 +136,7 @@ class RedisStore:
                 self._check_durability()
             replies = self._write(keys=[VERSION], args=arguments)
         return [
-            Record(change.key, int(reply[0]), reply[1]) if isinstance(reply, list) else int(reply)
+            _to_record(change.key, reply[0], reply[1]) if isinstance(reply, list) else int(reply)
             for change, reply in zip(changes, replies, strict=True)
         ]
 
@@ -136,7 +145,12 @@ class RedisStore:
             pipeline.hgetall(PREFIX + name)
             pipeline.zrange(f"{PREFIX}{name}:versions", 0, -1, withscores=True)
             records, versions = pipeline.execute()
-        return [Record(f"{name}\n{key.decode()}", int(version), records[key]) for key, version in versions]
+        numbers = dict(versions)
+        unversioned = [key for key in records if key not in numbers]
+        return [
+            _to_record(f"{name}\n{key.decode(errors='replace')}", numbers.get(key), records.get(key))
+            for key in (*unversioned, *numbers)
+        ]
 
     def trim_family(self, name: str, limit: int) -> int:
         with self._translated_errors():

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
 from horologe_selector.store import Record, StoreUnavailable
+from horologe_selector.stores.sqlite_damage import VERSION_MAX, is_damaged, keep_aside, readable_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +35,11 @@ PUTS = {
 }
 """Statements by number of rows. SQLite releases the interpreter's lock at each statement, and a busy loop returns it
 only after 0.2 ms: writing 85 rows one by one took 8 ms."""
-VERSIONS = "SELECT json_group_object(key, version) FROM records WHERE key IN (SELECT value FROM json_each(?))"
-RECORDS = "SELECT json_group_array(json_array(key, version, hex(data))) FROM records"
+NUMBER = "CAST(version AS INTEGER)"
+"""A damaged version may have another type."""
+LAST_VERSION = f"SELECT max({NUMBER}) FROM records WHERE {NUMBER} < {VERSION_MAX}"
+VERSIONS = f"SELECT json_group_object(key, {NUMBER}) FROM records WHERE key IN (SELECT value FROM json_each(?))"
+RECORDS = f"SELECT json_group_array(json_array(key, {NUMBER}, hex(data))) FROM records"
 """All records as one JSON row, for the same reason."""
 OF_KEYS = "WHERE key IN (SELECT value FROM json_each(?))"
 OF_FAMILY = "WHERE key >= ? || char(10) AND key < ? || char(11)"
@@ -52,16 +56,35 @@ log = logger("selector")
 
 
 def open_sqlite(settings: SelectorSettings) -> SqliteStore:
-    """Open or create the store's file. Raises `SettingsError` if it is corrupt, foreign, in use or not writable."""
+    """Open or create the store's file. Raises `SettingsError` if it is in use, or the folder or file not writable.
+
+    A file that is damaged or foreign is kept aside, and its readable records are copied into a new one.
+    """
     path = Path(settings.state) / f"selector-{settings.name}.sqlite"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return SqliteStore(path, settings.store_timeout_ns)
+        try:
+            return SqliteStore(path, settings.store_timeout_ns)
+        except (sqlite3.Error, ValueError) as error:
+            if not is_damaged(path, error):
+                raise
+            return _replace_damaged(path, settings.store_timeout_ns, error)
     except (OSError, sqlite3.Error, ValueError) as error:
         log.error("the state store cannot be opened", path=str(path), error=str(error))
         in_use = "locked" in str(error)
-        advice = "another selector uses it" if in_use else "move the file away to start anew, or repair it"
+        advice = "another selector uses it" if in_use else "wanted a folder and a file that can be written"
         raise SettingsError(f"setting selector.state: {path}: {error}: {advice}") from error
+
+
+def _replace_damaged(path: Path, timeout_ns: int, error: Exception) -> SqliteStore:
+    """Keep the file aside, and return a new store with the records that can be read from it."""
+    aside = keep_aside(path)
+    store = SqliteStore(path, timeout_ns)
+    copied = 0
+    for rows in readable_rows(aside):
+        copied += store.copy_rows(rows)
+    log.error("the state store is damaged", path=str(path), error=str(error), kept=str(aside), records_copied=copied)
+    return store
 
 
 class SqliteStore:
@@ -78,6 +101,7 @@ class SqliteStore:
         self._db = sqlite3.connect(
             path, timeout=timeout_ns / 1e9, isolation_level=None, check_same_thread=False, cached_statements=16
         )
+        self._db.text_factory = _decode_text
         self._path = path
         try:
             self._last_version = self._prepare()
@@ -88,21 +112,32 @@ class SqliteStore:
             raise
 
     def _prepare(self) -> int:
-        """Lock the file, create the table and return the last version. Reading all versions detects most damage."""
+        """Lock the file, create the table, check the file and return the last version."""
         for pragma in PRAGMAS:
             self._db.execute(f"PRAGMA {pragma}").fetchall()
         with self._transaction():
             ((kind,),) = self._db.execute("PRAGMA application_id").fetchall()
             ((schema,),) = self._db.execute("PRAGMA user_version").fetchall()
             ((tables,),) = self._db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-            if not tables:
+            if not tables and not kind:
                 self._db.execute(CREATE)
                 self._db.execute(f"PRAGMA application_id={APPLICATION_ID}")
                 self._db.execute(f"PRAGMA user_version={SCHEMA}")
             elif (kind, schema) != (APPLICATION_ID, SCHEMA):
                 raise ValueError(f"got a database of kind {kind:#x} {schema}, wanted {APPLICATION_ID:#x} {SCHEMA}")
-            ((last,),) = self._db.execute("SELECT max(version) FROM records").fetchall()
+            ((result,),) = self._db.execute("PRAGMA quick_check(1)").fetchall()
+            if result != "ok":
+                raise ValueError(f"quick_check: {result}")
+            ((last,),) = self._db.execute(LAST_VERSION).fetchall()
         return last or 0
+
+    def copy_rows(self, rows: Sequence[tuple[str, int, bytes]]) -> int:
+        """Add records of another file with their versions, except those that exist. Return how many are new."""
+        with self._transaction():
+            query = "INSERT INTO records (key, version, data) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
+            added = self._db.executemany(query, rows).rowcount
+        self._last_version = max(self._last_version, *(version for _, version, _ in rows))
+        return added
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -198,6 +233,11 @@ class SqliteStore:
     def _next_version(self) -> int:
         self._last_version = max(self._last_version + 1, self._clock() // 1_000)
         return self._last_version
+
+
+def _decode_text(text: bytes) -> str:
+    """Decode a text of a file, which may be damaged: one bad key must not hide the other records."""
+    return text.decode(errors="replace")
 
 
 @contextlib.contextmanager

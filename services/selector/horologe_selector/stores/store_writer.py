@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_selector.store import (
+    DamagedRecord,
     FamilyListed,
     ListFamily,
     ReadRecords,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_selector.store import StateStore
 
-StoreMessage: TypeAlias = "ReadRecords | WriteRecords | ListFamily | TrimFamily"
+StoreMessage: TypeAlias = "ReadRecords | WriteRecords | ListFamily | TrimFamily | DamagedRecord"
 StoreReply: TypeAlias = "RecordsRead | RecordsWritten | FamilyListed"
 
 log = logger("selector")
@@ -104,6 +105,9 @@ class StoreWriter:
 
     def deliver(self, message: StoreMessage, buffers: Sequence[Buffer] = ()) -> None:
         """Queue a message. Called by the loop's thread (`Reactor.attach`)."""
+        if isinstance(message, DamagedRecord):
+            log.warning("stored record damaged", store=self._store.name, key=message.key, error=message.reason)
+            return
         if self._queue.qsize() < self._limit:
             self._queue.put(message)
             return

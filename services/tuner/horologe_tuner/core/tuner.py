@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.core.instruments import Stats
+from horologe_common.core.message_checks import INVALID_MESSAGES, check_sender
 from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.rehearsal import RehearsalScores
-from horologe_common.status import Status
+from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import DeviceState, Events, Models, Plan, RequestTrace, SchedulingState, Tune, Tuning
+from horologe_tuner.core.controller_checks import valid_events
 from horologe_tuner.core.pipeline_tuning.pipeline_tuner import PipelineTuner
 from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan
 from horologe_tuner.core.rehearsal.rehearsals import Rehearsals
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from horologe_tuner.settings import TunerSettings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
+
+
+NUMBER_MAX = 1 << 53
+"""Largest number of a Plan message."""
 
 
 class TunerState(msgspec.Struct, frozen=True):
@@ -85,17 +91,27 @@ class Tuner:
             PeerDisconnected: self._on_peer_disconnected,
         }
 
-    def restore(self, now_ns: int, state: TunerState) -> None:
-        """Continue with the plans and replicas of an earlier incarnation."""
-        self._number = state.number
-        self.pipelines.restore(now_ns, state.applied)
-        self.sharing.restore(now_ns, state.workloads, state.sharing_dry_run)
+    def restore(self, now_ns: int, state: TunerState) -> list[str]:
+        """Continue with the plans and replicas of an earlier incarnation. Return what is not valid, and why.
+
+        Stored plans are checked like those that arrive.
+        """
+        dropped = self.pipelines.restore(now_ns, state.applied)
+        dropped += self.sharing.restore(now_ns, state.workloads, state.sharing_dry_run, self.pipelines.models())
+        if 0 <= state.number <= NUMBER_MAX:
+            self._number = state.number
+        else:
+            dropped.append(f"number: got {state.number}, wanted 0 to {NUMBER_MAX}")
         self._seen_ns = now_ns
+        return dropped
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Handle one message of the controller, a frontend, the scaler or the event loop."""
         if handler := self._handlers.get(type(message)):
-            handler(now_ns, sender, message, buffers)
+            try:
+                handler(now_ns, sender, message, buffers)
+            except InvalidInput:
+                self.stats.count(INVALID_MESSAGES, type(message).__name__)
 
     def tick(self, now_ns: int) -> None:
         """Detect missing events, and retry a scaling that has not succeeded."""
@@ -137,6 +153,11 @@ class Tuner:
 
     def _on_events(self, now_ns: int, sender: str, events: Events, buffers: Sequence[Buffer]) -> None:
         """Record arrivals and latencies, and carry out the decisions. A missing message resets the counts."""
+        check_sender(sender, "controller")
+        checked = valid_events(events)
+        if checked is not events:
+            self.stats.count(INVALID_MESSAGES, "Events")
+            events = checked
         if sender != self._controller or events.number <= self._last_event:
             return
         if self._last_event and events.number > self._last_event + 1:
@@ -204,6 +225,7 @@ class Tuner:
 
     def _on_tune(self, now_ns: int, frontend: str, message: Tune, buffers: Sequence[Buffer]) -> None:
         """Apply or withdraw a plan, and answer with the status; or answer with the recent arrivals of a plan."""
+        check_sender(frontend, "frontend")
         status, reason, answer = Status.OK, "", None
         if message.command == "apply":
             status, reason = self._apply(now_ns, message)
@@ -261,6 +283,7 @@ class Tuner:
 
     def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
         """Store which models are served, once all workers have registered."""
+        check_sender(controller, "controller")
         if not self._announcements.accept(controller, message.number) or message.incomplete:
             return
         specs = [state.spec for state in message.models if state.state != "UNAVAILABLE"]

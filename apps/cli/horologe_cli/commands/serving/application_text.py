@@ -94,7 +94,7 @@ def print_applications(states: Sequence[ApplicationState]) -> None:
             application.task,
             application.policy or "-",
             f"{application.slo_ms:g} ms",
-            ", ".join(application.models),
+            state.unavailable or ", ".join(application.models),
             ", ".join(application.shadows) or "-",
         )
     table.print(console())
@@ -105,7 +105,7 @@ def print_application(state: ApplicationState) -> None:
     out, application = console(), state.application
     contexts = f", contexts in memory: {state.contexts}" if state.statistics else ""
     out.print(f"{application.name}  revision {state.revision}{contexts}", markup=False, style="bold", soft_wrap=True)
-    for line in _definition_lines(application):
+    for line in [state.unavailable] if state.unavailable else _definition_lines(application):
         out.print(f"  {line}", markup=False, soft_wrap=True)
     if not state.statistics:
         return

@@ -9,7 +9,7 @@ import msgspec
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import ApplicationInfo, Applications
-from horologe_selector.core.contexts.context import context_key, decode_record, restore_state
+from horologe_selector.core.contexts.context import context_key, read_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,7 +96,7 @@ class ModelStatusRequests:
         pending = self._pending.pop(key)
         active, state = self._registry.active.get(pending.application), None
         if active is not None and record is not None:
-            state = restore_state(active, decode_record(record.data))
+            state = read_context(active, record.data).state
         elif active is not None:
             state = self._contexts.cached_state(active, key.partition("\n")[2])
         for sender in pending.senders:

@@ -54,7 +54,9 @@ class ApplicationProcessor:
         self.registry = ApplicationRegistry(losses, models, post, store, shared, settings.applications)
         self.contexts = Contexts(settings, address, shared)
         self._model_status = ModelStatusRequests(self.registry, self.contexts, settings.context_read_timeout_ns, post)
-        self._feedback = FeedbackProcessor(settings, self.registry.active, self.contexts, inflight.cache)
+        self._feedback = FeedbackProcessor(
+            settings, self.registry.active, self.contexts, inflight.cache, self.registry.unknown_application
+        )
         self.queries = ApplicationQueries(address, random_source, inflight, self.contexts, models, return_latency, post)
         self.handlers: dict[type, Callable[[int, str, Any, Sequence[Buffer]], None]] = {
             Declare: self.registry.on_declare, Withdraw: self.registry.on_withdraw,

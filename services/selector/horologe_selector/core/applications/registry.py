@@ -6,14 +6,28 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.applications import Application, check_application, undeclared_application
+from horologe_common.applications import NAME_LIMIT, Application, check_application, undeclared_application
 from horologe_common.clock import NEVER_NS, s
+from horologe_common.core.message_checks import NUMBER_MAX, check_range
 from horologe_common.core.message_order import RecentCalls
 from horologe_common.core.protocol import Out
+from horologe_common.partial_decoding import DAMAGE
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Applications, ApplicationState
 from horologe_selector.core.applications.active_application import ActiveApplication
-from horologe_selector.store import FamilyListed, ListFamily, Record, RecordChange, RecordsWritten, WriteRecords
+from horologe_selector.store import (
+    DAMAGED,
+    DAMAGED_LIMIT,
+    DamagedRecord,
+    FamilyListed,
+    ListFamily,
+    Record,
+    RecordChange,
+    RecordsWritten,
+    TrimFamily,
+    WriteRecords,
+    aside_change,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +78,8 @@ class ApplicationRegistry:
         limit: int,
     ) -> None:
         self.active: dict[str, ActiveApplication] = {}
+        self._damaged: dict[str, str] = {}
+        """Applications whose record cannot be used, and why."""
         self.changed = False
         self.loaded = False
         self._announcements = 0
@@ -84,12 +100,11 @@ class ApplicationRegistry:
         name = message.application.name
 
         def change() -> StoredDeclarations:
-            check_application(message.application)
+            self._open_application(message.application, 0)
             self._models.check_output(message.application)
-            ActiveApplication(message.application, 0, self._losses)
             if name not in self._records and len(self._records) >= self._limit:
                 raise Refused(f"{self._limit} applications are declared already")
-            stored = self._stored_declarations(name)
+            stored = StoredDeclarations(0, []) if name in self._damaged else self._stored_declarations(name)
             if stored.declarations and stored.declarations[-1] == message.application:
                 return stored
             return StoredDeclarations(stored.revision + 1, [*stored.declarations, message.application][-HISTORY:])
@@ -97,7 +112,7 @@ class ApplicationRegistry:
         self._write_change(frontend, message.id, name, change)
 
     def on_rollback(self, now_ns: int, frontend: str, message: Rollback, buffers: Sequence[Buffer] = ()) -> None:
-        """Return to the declaration before the present one."""
+        """Return to the declaration before the present one, if it is valid."""
 
         def change() -> StoredDeclarations:
             stored = self._stored_declarations(message.name)
@@ -105,14 +120,20 @@ class ApplicationRegistry:
                 raise undeclared_application(message.name)
             if len(stored.declarations) == 1:
                 raise InvalidInput(f"application {message.name}: there is no earlier declaration")
+            self._open_application(stored.declarations[-2], 0)
             return StoredDeclarations(stored.revision + 1, stored.declarations[:-1])
 
         self._write_change(frontend, message.id, message.name, change)
 
     def unknown_application(self, name: str) -> HorologeError:
-        """Return the error for an application that is not active: `Refused` until the store has been read."""
+        """Return the error for an application that is not active.
+
+        It is `Refused` until the store has been read, and, without a time for a retry, if its record is damaged.
+        """
         if not self.loaded:
             return Refused("applications are not known yet: the state store has not answered", LIST_INTERVAL_NS)
+        if reason := self._damaged.get(name):
+            return Refused(reason)
         return undeclared_application(name)
 
     def on_withdraw(self, now_ns: int, frontend: str, message: Withdraw, buffers: Sequence[Buffer] = ()) -> None:
@@ -145,17 +166,29 @@ class ApplicationRegistry:
         self._pending_changes[name] = PendingChange(frontend, number, name)
         record = self._records.get(name)
         data = None if stored is None else msgspec.msgpack.encode(stored)
-        record_change = RecordChange(f"{FAMILY}\n{name}", record.version if record else 0, data)
-        self._post(Out(self._store, WriteRecords((record_change,))))
+        changes = [RecordChange(f"{FAMILY}\n{name}", record.version if record else 0, data)]
+        if record and name in self._damaged:
+            changes.append(aside_change(record.key, record.version, record.data))
+        self._post(Out(self._store, WriteRecords(tuple(changes))))
+        if len(changes) > 1:
+            self._post(Out(self._store, TrimFamily(DAMAGED, DAMAGED_LIMIT)))
 
     def _stored_declarations(self, name: str) -> StoredDeclarations:
+        """Return the declarations in the store. Raises `InvalidInput` if the record is damaged."""
         record = self._records.get(name)
-        return _decode_declarations(record) if record else StoredDeclarations(0, [])
+        return decode_declarations(record) if record else StoredDeclarations(0, [])
+
+    def _open_application(self, application: Application, revision: int) -> ActiveApplication:
+        """Return an application to serve. Raises `InvalidInput` for an invalid declaration, received or stored."""
+        check_application(application)
+        return ActiveApplication(application, revision, self._losses)
 
     def on_written(self, now_ns: int, message: RecordsWritten) -> None:
         """Activate changes that the store confirmed, and answer the frontends that requested them."""
         for index, change in enumerate(message.changes):
-            name = change.key.partition("\n")[2]
+            family, _, name = change.key.partition("\n")
+            if family != FAMILY:
+                continue
             pending = self._pending_changes.pop(name, None)
             if message.results is None:
                 # The change may have been written nevertheless: read the list again.
@@ -192,6 +225,7 @@ class ApplicationRegistry:
         """Replace the active application by the one in `record`, or remove it if `record` is None."""
         self.changed = True
         previous = self.active.pop(name, None)
+        self._damaged.pop(name, None)
         if previous is not None:
             previous.replaced = True
         if record is None:
@@ -199,11 +233,12 @@ class ApplicationRegistry:
             self._removed.append((name, own_change))
             return
         self._records[name] = record
-        stored = _decode_declarations(record)
         try:
-            check_application(stored.declarations[-1])
-            active = ActiveApplication(stored.declarations[-1], stored.revision, self._losses)
-        except (InvalidInput, IndexError):  # written by a version with policies or fields that this one lacks
+            stored = decode_declarations(record)
+            active = self._open_application(stored.declarations[-1], stored.revision)
+        except InvalidInput as error:  # damaged, or written by a version with policies or fields that this one lacks
+            self._damaged[name] = f"application {name!r} is unavailable: its stored declaration is not valid: {error}"
+            self._post(Out(self._store, DamagedRecord(record.key, error.reason)))
             return
         if previous is not None:
             active.carry_over(previous)
@@ -237,13 +272,21 @@ class ApplicationRegistry:
         return Applications(0, self.announced_states(), number=self._announcements)
 
     def announced_states(self) -> tuple[ApplicationState, ...]:
-        """Return the declarations of all active applications, by name."""
-        return tuple(active.describe() for _, active in sorted(self.active.items()))
+        """Return the declarations of all active applications, by name, then those that are unavailable."""
+        states = [active.describe() for _, active in sorted(self.active.items())]
+        damaged = sorted(self._damaged.items())
+        return (*states, *(ApplicationState(Application(name, ()), 0, unavailable=reason) for name, reason in damaged))
 
 
-def _decode_declarations(record: Record) -> StoredDeclarations:
-    """Decode a record. An unreadable one counts as empty: it is not served, but can be replaced or withdrawn."""
+def decode_declarations(record: Record) -> StoredDeclarations:
+    """Decode a record. Raises `InvalidInput` if it is not one of this application."""
+    name = record.key.partition("\n")[2]
     try:
-        return msgspec.msgpack.decode(record.data, type=StoredDeclarations)
-    except msgspec.MsgspecError:
-        return StoredDeclarations(0, [])
+        stored = msgspec.msgpack.decode(record.data, type=StoredDeclarations)
+    except DAMAGE as error:
+        raise InvalidInput(f"record: {error or type(error).__name__}") from error
+    check_range("revision", stored.revision, 1, NUMBER_MAX)
+    check_range("declarations", len(stored.declarations), 1, HISTORY)
+    if (got := stored.declarations[-1].name) != name:
+        raise InvalidInput(f"name: got {got[:NAME_LIMIT]!r}, wanted {name!r}")
+    return stored

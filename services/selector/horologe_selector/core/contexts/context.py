@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import msgspec
 
 from horologe_common.application_answers import HEAD_BYTES, MARK_BYTES, NONCE_BYTES
-from horologe_selector.store import RecordChange
+from horologe_common.partial_decoding import DAMAGE
+from horologe_selector.policy import PolicyState
+from horologe_selector.store import RecordChange, aside_change
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +24,8 @@ FAMILIES = "contexts/"
 """Prefix of an application's name that gives the family of its context records."""
 WRITERS = 8
 """Maximum number of writers in a record: more than write to one context at the same time."""
+RECORD_BYTES = 1 << 20
+"""Size of a record. With 64 models of the longest names and all observation names, it is a twentieth of this."""
 ISSUED_BYTES = HEAD_BYTES + 32
 """Length of a prediction id that a selector has issued."""
 MIN_NAMES = 4
@@ -90,29 +94,51 @@ def observation_name(prediction: bytes) -> bytes:
     return hashlib.blake2b(prediction, digest_size=NONCE_BYTES).digest() if prediction else b""
 
 
-def decode_record(data: bytes) -> DecodedRecord | None:
-    """Decode a record; return None if it is unreadable."""
-    try:
-        return _decode(data)
-    except msgspec.MsgspecError:
-        return None
+class StoredContext(NamedTuple):
+    """Content of a record: its writers, and its state adapted to the present models of the application.
+
+    A damaged record has a new state. `damage`: why it cannot be used; empty: it can.
+    """
+
+    writers: dict[int, int]
+    state: Any
+    damage: str = ""
 
 
-def restore_state(active: ActiveApplication, record: DecodedRecord | None) -> Any:
-    """Return the record's state, adapted to the application's present models.
+def read_context(active: ActiveApplication, data: bytes) -> StoredContext:
+    """Decode a record. Without bytes, or if the state is another policy's, the state is a new one.
 
-    Without a record, or if the state is another policy's, return a new state. The revision does not matter: it starts
-    again when an application is withdrawn, and another selector may write a context at that moment.
+    The revision does not matter: it starts again when an application is withdrawn, and another selector may write a
+    context at that moment.
     """
     policy = active.policy
-    if record is None:
-        return policy.init()
+    if not data:
+        return StoredContext({}, policy.init())
     try:
-        state_type: Any = policy.state_type
-        state = _decoder(state_type).decode(record.state)
-    except msgspec.MsgspecError:
-        return policy.init()
-    return policy.init(state)
+        record = decode_record(data)
+        return StoredContext(record.writers, policy.init(_decode_state(policy.state_type, record.state)))
+    except DAMAGE as error:
+        return StoredContext({}, policy.init(), f"{type(error).__name__}: {error}")
+
+
+def decode_record(data: bytes) -> DecodedRecord:
+    """Decode a record without its state. Raises `DAMAGE`."""
+    if len(data) > RECORD_BYTES:
+        raise ValueError(f"got {len(data)} bytes, wanted at most {RECORD_BYTES}")
+    return _decode(data)
+
+
+def _decode_state(state_type: Any, state: msgspec.Raw) -> Any:
+    """Return the state of a policy; None if it is another policy's. Raises `DAMAGE`."""
+    try:
+        return _decoder(state_type).decode(state)
+    except msgspec.ValidationError:
+        content = msgspec.msgpack.decode(state)
+        tag = content[0] if isinstance(content, list) and content else None
+        kinds = [kind for kind in PolicyState.__subclasses__() if kind is not state_type]
+        if isinstance(tag, str) and tag in [kind.__struct_config__.tag for kind in kinds]:
+            return None
+        raise
 
 
 class Context(msgspec.Struct, eq=False):
@@ -128,6 +154,8 @@ class Context(msgspec.Struct, eq=False):
     """None until it is known."""
     version: int = 0
     data: bytes = b""
+    damage: str = ""
+    """Why `data` cannot be used. It is then copied before it is replaced."""
     writers: dict[int, int] = {}
     """Writers in `data`, for a shared store."""
     unsaved: list[UnsavedObservation] = []
@@ -150,6 +178,11 @@ class Context(msgspec.Struct, eq=False):
         """True while the context must stay in memory."""
         return bool(self.unsaved or self.reading or self.change)
 
+    @property
+    def valid_data(self) -> bytes:
+        """The stored record; empty if it is damaged, so that its observations count again."""
+        return b"" if self.damage else self.data
+
     def change_application(self, active: ActiveApplication) -> None:
         """Adapt the state to a new declaration.
 
@@ -158,13 +191,13 @@ class Context(msgspec.Struct, eq=False):
         self.active = active
         if self.state is None:
             return
-        record = decode_record(self.data) if self.data and not self.unsaved else None
-        self.state = restore_state(active, record) if record else active.policy.init(self.state)
+        stored = read_context(active, self.valid_data) if self.valid_data and not self.unsaved else None
+        self.state = stored.state if stored and not stored.damage else active.policy.init(self.state)
 
     def observe(self, selection: Selection, losses: Mapping[str, float], token: Any, name: bytes = b"") -> bool:
         """Update the state. Return False if nothing needs saving: a duplicate, or the policy learns nothing from it."""
         if self.state is not None:
-            if name and name in self.data:
+            if name and name in self.valid_data:
                 return False
             state = self.active.policy.observe(self.state, selection, losses)
             if state is self.state:
@@ -181,16 +214,16 @@ class Context(msgspec.Struct, eq=False):
         incarnation.
         """
         active = self.active
-        if record and record.version:
+        if record and (record.version or record.data):
             self.version, self.data = record.version, record.data
         else:
             self.version = 0
-        decoded = decode_record(self.data) if self.data else None
-        self.writers = decoded.writers if decoded else {}
-        state, models = restore_state(active, decoded), active.application.models
-        duplicates = [unsaved.token for unsaved in self.unsaved if unsaved.name and unsaved.name in self.data]
+        self.writers, state, self.damage = read_context(active, self.data)
+        models = active.application.models
+        known = self.valid_data
+        duplicates = [unsaved.token for unsaved in self.unsaved if unsaved.name and unsaved.name in known]
         if duplicates:
-            self.unsaved = [unsaved for unsaved in self.unsaved if not unsaved.name or unsaved.name not in self.data]
+            self.unsaved = [unsaved for unsaved in self.unsaved if not unsaved.name or unsaved.name not in known]
         for unsaved in self.unsaved:
             losses = {model: loss for model, loss in unsaved.losses.items() if model in models}
             state = active.policy.observe(state, unsaved.selection, losses)
@@ -211,14 +244,18 @@ class Context(msgspec.Struct, eq=False):
         names = unsaved[0].name if len(unsaved) == 1 else b"".join([each.name for each in unsaved[-MAX_NAMES:]])
         # The last bytes of a record are its names. Reading more than it has returns bytes of the state, which match no
         # name.
-        names = ((self.data or NO_NAMES) + names)[-max(len(names), len(NO_NAMES)) :]
+        names = ((self.valid_data or NO_NAMES) + names)[-max(len(names), len(NO_NAMES)) :]
         data = _encode(ContextRecord(self.active.revision, writers, self.state, names))
         self.change = RecordChange(self.key, self.version, data)
         return self.change
 
+    def aside(self) -> RecordChange | None:
+        """Return the change that copies a damaged record, to be made together with the one that replaces it."""
+        return aside_change(self.key, self.version, self.data) if self.damage else None
+
     def finish_write(self, change: RecordChange, version: int) -> list[Any]:
         """Record that the write succeeded. Return the tokens of the saved observations."""
-        self.change, self.version, self.data = None, version, change.data or b""
+        self.change, self.version, self.data, self.damage = None, version, change.data or b"", ""
         return self._pop_sent()
 
     def resolve_conflict(self, writer: int, record: Record) -> list[Any]:
@@ -227,8 +264,8 @@ class Context(msgspec.Struct, eq=False):
         If the record names this write, an earlier attempt succeeded and only its reply was lost.
         """
         self.change = None
-        decoded = decode_record(record.data) if record.version else None
-        own = decoded and decoded.writers.get(writer) == self.write_number
+        writers = read_context(self.active, record.data).writers if record.version else {}
+        own = writers.get(writer) == self.write_number
         tokens = self._pop_sent() if own else []
         self.sent = 0
         return tokens + self.rebase(record)

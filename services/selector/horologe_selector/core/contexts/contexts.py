@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_selector.core.contexts.context import context_family, context_key
 from horologe_selector.core.contexts.context_cache import ContextLru, PendingReads
-from horologe_selector.store import ReadRecords, RecordsRead, RecordsWritten, TrimFamily, WriteRecords
+from horologe_selector.store import (
+    DAMAGED,
+    DAMAGED_LIMIT,
+    DamagedRecord,
+    ReadRecords,
+    RecordsRead,
+    RecordsWritten,
+    TrimFamily,
+    WriteRecords,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +32,8 @@ if TYPE_CHECKING:
     from horologe_selector.policy import Selection
     from horologe_selector.settings import SelectorSettings
     from horologe_selector.store import Record
+
+    StoreRequest = ReadRecords | WriteRecords | TrimFamily | DamagedRecord
 
 TRIM_EVERY = 16
 """The store is trimmed whenever 1/16 of an application's limit of contexts has been added to it."""
@@ -43,7 +54,7 @@ class Contexts:
         self._writer = int.from_bytes(hashlib.blake2b(address.encode(), digest_size=7).digest())
         self._shared = shared
         self._contexts = ContextLru(settings.contexts_memory)
-        self._out: list[ReadRecords | WriteRecords | TrimFamily] = []
+        self._out: list[StoreRequest] = []
         self._dirty: list[Context] = []
         self._unconfirmed: list[Context] = []
         """Contexts whose last write has an unknown outcome."""
@@ -144,11 +155,14 @@ class Contexts:
             for context in self._dirty:
                 self._writes += 1
                 changes.append(context.start_write(self._writer, self._writes, self._shared))
+            copies = [copy for context in (*self._unconfirmed, *self._dirty) if (copy := context.aside())]
             self._unconfirmed.clear()
             self._dirty.clear()
-            self._out.append(WriteRecords(tuple(changes)))
+            self._out.append(WriteRecords((*changes, *copies)))
+            if copies:
+                self._out.append(TrimFamily(DAMAGED, DAMAGED_LIMIT))
 
-    def pop_messages(self) -> list[ReadRecords | WriteRecords | TrimFamily]:
+    def pop_messages(self) -> list[StoreRequest]:
         """Return the messages for the store writer."""
         out, self._out = self._out, []
         return out
@@ -199,7 +213,12 @@ class Contexts:
     def _rebase(self, context: Context, record: Record | None) -> None:
         """Rebase on the stored record. If None is wrong, the next write will conflict and return the record."""
         self._mark_saved(context.rebase(record))
+        self._report_damage(context)
         self._publish_state(context)
+
+    def _report_damage(self, context: Context) -> None:
+        if context.damage:
+            self._out.append(DamagedRecord(context.key, context.damage))
 
     def _mark_saved(self, tokens: list[Any]) -> None:
         self.unsaved -= len(tokens)
@@ -250,6 +269,7 @@ class Contexts:
             else:
                 saved += context.resolve_conflict(self._writer, result)
                 context.read_ns = now_ns
+                self._report_damage(context)
             self._publish_state(context)
         self._mark_saved(saved)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.application_answers import HEAD_BYTES
-from horologe_common.applications import undeclared_application
 from horologe_common.core.message_order import RecentCalls
 from horologe_common.core.protocol import Out
 from horologe_common.status import InvalidInput, Status
@@ -22,9 +21,10 @@ from horologe_selector.core.predictions.prediction_log import PredictionLog
 from horologe_selector.policy import Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_common.status import HorologeError
     from horologe_common.wire import Feedback, Observation, Query
     from horologe_selector.core.applications.active_application import ActiveApplication
     from horologe_selector.core.contexts.contexts import Contexts
@@ -65,12 +65,14 @@ class FeedbackProcessor:
         applications: Mapping[str, ActiveApplication],
         contexts: Contexts,
         cache: PredictionCache,
+        explain_missing: Callable[[str], HorologeError],
     ) -> None:
         self.settings = settings
         self.predictions = PredictionLog(settings.predictions)
         self._applications = applications
         self._contexts = contexts
         self._cache = cache
+        self._explain_missing = explain_missing
         self._acknowledgements = Acknowledgements()
         self._calls = RecentCalls()
         self._repredictions: dict[int, Reprediction] = {}
@@ -106,7 +108,7 @@ class FeedbackProcessor:
         earlier_requests = len(self._unstarted)
         for index, observation in enumerate(message.items):
             if active is None:
-                error = undeclared_application(message.application)
+                error = self._explain_missing(message.application)
                 self._acknowledgements.set_status(feedback, index, int(error.status), error.reason)
             else:
                 self._process_item(now_ns, feedback, index, active, observation)

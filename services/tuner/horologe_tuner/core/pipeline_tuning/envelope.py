@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LONGEST_NS = s(60)
+LONGEST_MAX_NS, WINDOWS_MAX, COUNT_MAX = s(600), 64, 1 << 40
+"""Bounds of an envelope that comes from a plan. Its tuner keeps a number for each bin of the longest window."""
 BIN_NS = ms(10)
 """Width of the bins in which arrivals are counted."""
 LEAST_BINS = 4
@@ -37,14 +39,17 @@ class TrafficEnvelope(msgspec.Struct, frozen=True):
         return tuple(count * 1e9 / window for window, count in zip(self.windows_ns, self.counts, strict=True))
 
     def validate(self) -> None:
-        """Raise ValueError unless windows and counts are positive, equally many and ascending."""
+        """Raise ValueError unless windows and counts are positive, equally many, ascending and within their bounds."""
         windows, counts = self.windows_ns, self.counts
-        if not windows or len(windows) != len(counts):
-            raise ValueError(f"envelope: got {len(windows)} windows and {len(counts)} counts, wanted as many, not 0")
-        if windows[0] <= 0 or any(b <= a for a, b in itertools.pairwise(windows)):
-            raise ValueError(f"envelope.windows_ns: got {list(windows)}, wanted ascending positive nanoseconds")
-        if counts[0] <= 0 or any(b < a for a, b in itertools.pairwise(counts)):
-            raise ValueError(f"envelope.counts: got {list(counts)}, wanted positive counts that do not fall")
+        if not 1 <= len(windows) == len(counts) <= WINDOWS_MAX:
+            wanted = f"wanted as many, 1 to {WINDOWS_MAX}"
+            raise ValueError(f"envelope: got {len(windows)} windows and {len(counts)} counts, {wanted}")
+        if not 0 < windows[0] <= windows[-1] <= LONGEST_MAX_NS or any(b <= a for a, b in itertools.pairwise(windows)):
+            wanted = f"ascending positive nanoseconds up to {LONGEST_MAX_NS}"
+            raise ValueError(f"envelope.windows_ns: got {list(windows)}, wanted {wanted}")
+        if not 0 < counts[0] <= counts[-1] <= COUNT_MAX or any(b < a for a, b in itertools.pairwise(counts)):
+            wanted = f"positive counts up to {COUNT_MAX} that do not fall"
+            raise ValueError(f"envelope.counts: got {list(counts)}, wanted {wanted}")
 
 
 def window_lengths(service_ns: int, longest_ns: int = LONGEST_NS) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from horologe_common.status import Status
 from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan, RunningPlan
 from horologe_tuner.core.pipeline_tuning.scaling_rules import ScalingRules
-from horologe_tuner.core.pipeline_tuning.tuning_plan import parse_plan
+from horologe_tuner.core.pipeline_tuning.tuning_plan import NAME_LIMIT, parse_plan
 from horologe_tuner.core.resources import check_plan, planned_models, workers_needed
 
 if TYPE_CHECKING:
@@ -38,9 +38,16 @@ class PipelineTuner:
     def __bool__(self) -> bool:
         return bool(self.plans)
 
-    def restore(self, now_ns: int, applied: Iterable[AppliedPlan]) -> None:
-        """Continue with the plans and replicas of an earlier incarnation."""
-        self.plans = {saved.plan.pipeline: RunningPlan(now_ns, saved) for saved in applied}
+    def restore(self, now_ns: int, applied: Iterable[AppliedPlan]) -> list[str]:
+        """Continue with the plans and replicas of an earlier incarnation. Return those that are not valid, and why."""
+        dropped: list[str] = []
+        for saved in applied:
+            reason = f"pipeline: got {saved.plan.pipeline!r} twice" if saved.plan.pipeline in self.plans else ""
+            if reason := reason or self._check(saved, None, (), {})[1]:
+                dropped.append(f"plan of pipeline {saved.plan.pipeline[:NAME_LIMIT]!r}: {reason}")
+            else:
+                self.plans[saved.plan.pipeline] = RunningPlan(now_ns, saved)
+        return dropped
 
     def applied(self) -> tuple[AppliedPlan, ...]:
         """Return what the state file keeps."""
@@ -59,15 +66,26 @@ class PipelineTuner:
             plan = parse_plan(document)
         except ValueError as error:
             return Status.INVALID_INPUT, str(error)
-        others = [running.plan for name, running in self.plans.items() if name != plan.pipeline]
-        status, reason = check_plan(plan, others, served, hardware, shared)
+        replicas = {stage.stage: stage.replicas for stage in plan.stages}
+        applied = AppliedPlan(plan, replicas, dry_run)
+        status, reason = self._check(applied, served, hardware, shared)
         if status != Status.OK:
             return status, reason
-        replicas = {stage.stage: stage.replicas for stage in plan.stages}
-        running = self.plans[plan.pipeline] = RunningPlan(now_ns, AppliedPlan(plan, replicas, dry_run))
+        running = self.plans[plan.pipeline] = RunningPlan(now_ns, applied)
         counts = ", ".join(f"{stage} {count}" for stage, count in replicas.items())
         self._note(now_ns, "applied", plan.pipeline, f"replicas: {counts}", self._only_reports(running))
         return Status.OK, ""
+
+    def _check(
+        self, applied: AppliedPlan, served: Container[str] | None, hardware: Iterable[str], shared: Mapping[str, str]
+    ) -> tuple[Status, str]:
+        """Return (OK, ""), or why an arrived or stored plan cannot be carried out beside the others."""
+        try:
+            applied.validate()
+        except ValueError as error:
+            return Status.INVALID_INPUT, str(error)
+        others = [running.plan for name, running in self.plans.items() if name != applied.plan.pipeline]
+        return check_plan(applied.plan, others, served, hardware, shared)
 
     def withdraw(self, now_ns: int, pipeline: str) -> None:
         """Withdraw an applied plan."""

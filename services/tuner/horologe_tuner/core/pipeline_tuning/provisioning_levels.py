@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
+from horologe_tuner.core.pipeline_tuning.tuning_plan import MAX_REPLICAS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,13 +27,14 @@ exceeds the last one every second time, would scale up again."""
 
 
 def level_replicas(plan: TuningPlan, factor: float) -> dict[str, int]:
-    """Return the replicas by stage for `factor` times the sample's rate. Beyond the last level they grow in proportion.
+    """Return the replicas by stage for `factor` times the sample's rate, at most `MAX_REPLICAS`.
 
-    Raises IndexError if the plan has no levels.
+    Beyond the last level they grow in proportion. Raises IndexError if the plan has no levels.
     """
     level = next((level for level in plan.levels if level.factor >= factor), plan.levels[-1])
     more = max(1.0, factor / level.factor)
-    return {stage.stage: math.ceil(more * n) for stage, n in zip(plan.stages, level.replicas, strict=True)}
+    counts = (math.ceil(min(more * n, MAX_REPLICAS)) for n in level.replicas)
+    return {stage.stage: count for stage, count in zip(plan.stages, counts, strict=True)}
 
 
 def carried_factor(plan: TuningPlan, replicas: Mapping[str, int]) -> float:

@@ -18,7 +18,7 @@ from horologe_tuner.core.pipeline_tuning.scaling_rules import (
     decide,
     find_demand,
 )
-from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
+from horologe_tuner.core.pipeline_tuning.tuning_plan import MAX_REPLICAS, TuningPlan
 
 if TYPE_CHECKING:
     from horologe_common.wire import Events
@@ -30,6 +30,15 @@ class AppliedPlan(msgspec.Struct, frozen=True):
     plan: TuningPlan
     replicas: dict[str, int]
     dry_run: bool = False
+
+    def validate(self) -> None:
+        """Raise ValueError that names the first invalid field of the plan, or the stage without valid replicas."""
+        self.plan.validate()
+        stages = [stage.stage for stage in self.plan.stages]
+        counts = self.replicas.values()
+        if sorted(self.replicas) != sorted(stages) or not all(1 <= count <= MAX_REPLICAS for count in counts):
+            wanted = f"1 to {MAX_REPLICAS} of each of {', '.join(stages)}"
+            raise ValueError(f"replicas: got {self.replicas}, wanted {wanted}")
 
 
 class PipelineStatus(msgspec.Struct, frozen=True):

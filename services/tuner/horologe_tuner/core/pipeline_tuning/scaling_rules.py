@@ -13,6 +13,7 @@ import msgspec
 
 from horologe_common.clock import s
 from horologe_tuner.core.pipeline_tuning.provisioning_levels import HYSTERESIS, carried_factor, level_replicas
+from horologe_tuner.core.pipeline_tuning.tuning_plan import MAX_REPLICAS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,8 +83,9 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def replicas_needed(stage: StageTarget, rate: float, ratio: float) -> int:
-    """Return k_m for `rate` queries per second at a provisioning ratio of `ratio`, at least 1."""
-    return max(1, math.ceil(rate * stage.scale_factor / (stage.throughput * ratio) - ROUNDING))
+    """Return k_m for `rate` queries per second at a provisioning ratio of `ratio`, 1 to `MAX_REPLICAS`."""
+    needed = rate * stage.scale_factor / (stage.throughput * ratio) - ROUNDING
+    return math.ceil(min(max(1.0, needed), MAX_REPLICAS))
 
 
 def running_part(plan: TuningPlan, replicas: Mapping[str, int]) -> float:

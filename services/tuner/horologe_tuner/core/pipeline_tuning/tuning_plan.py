@@ -5,14 +5,22 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 
 import msgspec
 
+from horologe_common.clock import s
 from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
 
 MAX_REPLICAS = 10_000
 MAX_STAGES = 256
+MAX_LEVELS = 1024
+MAX_BATCH = 1 << 20
+MAX_SLO_NS = s(86_400)
+SMALLEST, LARGEST = 1e-9, 1e12
+"""Bounds of rates, factors and throughputs. Products and quotients of a few of them are finite."""
+NAME_LIMIT = 512
+"""Characters of a name in a plan."""
 
 
 class StageTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,12 +72,11 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def validate(self) -> None:
         """Raise ValueError that names the first invalid field, its value and what is wanted."""
-        if not self.pipeline:
-            raise ValueError("pipeline: got no name, wanted one")
+        _check_name("pipeline", self.pipeline)
         if not 1 <= len(self.stages) <= MAX_STAGES:
             raise ValueError(f"stages: got {len(self.stages)}, wanted 1 to {MAX_STAGES}")
-        if self.slo_ns <= 0:
-            raise ValueError(f"slo_ns: got {self.slo_ns}, wanted a positive number of nanoseconds")
+        if not 0 < self.slo_ns <= MAX_SLO_NS:
+            raise ValueError(f"slo_ns: got {self.slo_ns}, wanted a positive number of nanoseconds up to {MAX_SLO_NS}")
         _check_positive("rate", self.rate)
         self.envelope.validate()
         names = [stage.stage for stage in self.stages]
@@ -86,7 +93,7 @@ def parse_plan(document: bytes | str) -> TuningPlan:
     """Return the plan in a JSON document. Raises ValueError for one that is not valid."""
     try:
         plan = msgspec.json.decode(document, type=TuningPlan)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"plan: {error}") from error
     plan.validate()
     return plan
@@ -94,24 +101,33 @@ def parse_plan(document: bytes | str) -> TuningPlan:
 
 def _check_stage(stage: StageTarget) -> None:
     place = f"stage {stage.stage!r}: "
-    if not stage.stage or not stage.model:
-        raise ValueError(f"{place}model: got {stage.model!r}, wanted names of stage and model")
+    _check_name(f"{place}stage", stage.stage)
+    _check_name(f"{place}model", stage.model)
+    if len(stage.hardware) > NAME_LIMIT:
+        raise ValueError(f"{place}hardware: got {len(stage.hardware)} characters, wanted at most {NAME_LIMIT}")
     if not 1 <= stage.replicas <= MAX_REPLICAS:
         raise ValueError(f"{place}replicas: got {stage.replicas}, wanted 1 to {MAX_REPLICAS}")
-    if stage.max_batch < 1:
-        raise ValueError(f"{place}max_batch: got {stage.max_batch}, wanted at least 1")
+    if not 1 <= stage.max_batch <= MAX_BATCH:
+        raise ValueError(f"{place}max_batch: got {stage.max_batch}, wanted 1 to {MAX_BATCH}")
     _check_positive(f"{place}throughput", stage.throughput)
     _check_positive(f"{place}scale_factor", stage.scale_factor)
 
 
+def _check_name(field: str, name: str) -> None:
+    if not 1 <= len(name) <= NAME_LIMIT or not name.isprintable():
+        raise ValueError(f"{field}: got {name[:NAME_LIMIT]!r}, wanted 1 to {NAME_LIMIT} printable characters")
+
+
 def _check_positive(field: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{field}: got {value}, wanted a positive number")
+    if not SMALLEST <= value <= LARGEST:
+        raise ValueError(f"{field}: got {value}, wanted a positive number from {SMALLEST:g} to {LARGEST:g}")
 
 
 def _check_levels(levels: tuple[ProvisioningLevel, ...], stages: int) -> None:
+    if len(levels) > MAX_LEVELS:
+        raise ValueError(f"levels: got {len(levels)}, wanted at most {MAX_LEVELS}")
     factors, counts = [level.factor for level in levels], [n for level in levels for n in level.replicas]
-    if not all(0 < low < high < math.inf for low, high in zip([1e-9, *factors], factors, strict=False)):
-        raise ValueError(f"levels.factor: got {factors}, wanted positive numbers that ascend")
+    if not all(low < high <= LARGEST for low, high in itertools.pairwise([SMALLEST, *factors])):
+        raise ValueError(f"levels.factor: got {factors}, wanted positive numbers up to {LARGEST:g} that ascend")
     if any(len(level.replicas) != stages for level in levels) or not all(1 <= n <= MAX_REPLICAS for n in counts):
         raise ValueError(f"levels.replicas: got {counts}, wanted {stages} of 1 to {MAX_REPLICAS} in each level")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.clock import ms
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 class ProvisioningError(ValueError):
@@ -22,6 +23,10 @@ class UnattainableSlo(ProvisioningError):
 
 BATCH_LIMIT = 32
 """Largest batch that the models are profiled at."""
+
+
+MAX_RATE, MAX_MS = 1e12, 86_400_000.0
+"""Bounds of rates in requests per second, and of times in milliseconds: a day."""
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,12 +53,11 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for field in ("name", "model"):
             if not getattr(self, field):
                 raise ProvisioningError(f"workload {self.name!r}: {field}: got no name, wanted one")
-        for field in ("rate", "slo_ms"):
+        for field, most in (("rate", MAX_RATE), ("slo_ms", MAX_MS)):
             value = getattr(self, field)
-            if not (isfinite(value) and value > 0):
-                raise ProvisioningError(
-                    f"workload {self.name!r}: {field}: got {value:g}, wanted a finite number above 0"
-                )
+            if not 0 < value <= most:
+                wanted = f"a finite number above 0 of at most {most:g}"
+                raise ProvisioningError(f"workload {self.name!r}: {field}: got {value:g}, wanted {wanted}")
         sizes = self.batch_sizes
         if list(sizes) != sorted(set(sizes)) or any(not 1 <= size <= BATCH_LIMIT for size in sizes):
             wanted = f"ascending numbers of 1 to {BATCH_LIMIT}, the largest batch with coefficients"
@@ -94,9 +98,19 @@ class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if not 0 < value <= most:
                 wanted = f"a number above 0 of at most {most:g}"
                 raise ProvisioningError(f"workload {self.workload!r}: {field}: got {value:g}, wanted {wanted}")
-        if any(not 1 <= size <= self.batch or time_ns <= 0 for size, time_ns in self.exec_ns.items()):
-            wanted = f"times above 0 for batches of 1 to {self.batch}"
+        for field, most in (("latency_ms", MAX_MS), ("throughput", MAX_RATE), ("deviation_ms", MAX_MS)):
+            value = getattr(self, field)
+            if not 0 <= value <= most:
+                wanted = f"a finite number from 0 to {most:g}"
+                raise ProvisioningError(f"workload {self.workload!r}: {field}: got {value:g}, wanted {wanted}")
+        if not are_batch_times(self.exec_ns, self.batch):
+            wanted = f"times above 0 of at most a day for batches of 1 to {self.batch}"
             raise ProvisioningError(f"workload {self.workload!r}: exec_ns: got {self.exec_ns}, wanted {wanted}")
+
+
+def are_batch_times(exec_ns: Mapping[int, int], batch: int) -> bool:
+    """Return whether these are valid times in ns by batch size, up to `batch`."""
+    return all(1 <= size <= batch and 0 < time_ns <= ms(MAX_MS) for size, time_ns in exec_ns.items())
 
 
 def placed_workloads(placements: Iterable[Placement]) -> list[Workload]:
@@ -163,7 +177,7 @@ def parse_sharing_plan(document: bytes | str) -> SharingPlan:
     """Return the plan in a JSON document. Raises ProvisioningError for one that is not valid."""
     try:
         plan = msgspec.json.decode(document, type=SharingPlan)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProvisioningError(f"plan: {error}") from error
     plan.validate()
     return plan

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import s
+from horologe_common.core.message_checks import INVALID_MESSAGES
 from horologe_common.core.protocol import Out
 from horologe_common.rehearsal import Candidate, RehearsalCall, RehearsalScores
 from horologe_common.wire import DescribeScheduling, RequestTrace, SchedulingState, UseScheduler
+from horologe_tuner.core.controller_checks import valid_requests
 from horologe_tuner.core.rehearsal.comparison import choose_candidate, range_served, share_served
 from horologe_tuner.core.rehearsal.served_record import ServedRecord
 from horologe_tuner.core.rehearsal.traffic_window import TrafficWindow
@@ -136,8 +138,11 @@ class Rehearsals:
         """Handle a trace or a state of the controller, or the scores of the process."""
         match message:
             case RequestTrace() if sender == self._controller and self._process:
-                self._window.add(message)
-                self._arrived += len(message.requests)
+                trace = valid_requests(message)
+                if trace is not message:
+                    self._stats.count(INVALID_MESSAGES, "RequestTrace")
+                self._window.add(trace)
+                self._arrived += len(trace.requests)
             case SchedulingState() if sender == self._controller and not self._running and message.models:
                 self._running = True
                 yield Out(self._process, self._build_call(now_ns, message))

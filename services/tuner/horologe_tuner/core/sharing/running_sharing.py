@@ -18,10 +18,17 @@ from horologe_tuner.core.sharing.running_workload import (
     initial_steps,
 )
 from horologe_tuner.core.sharing.shadows import collect_shadows, percent_left
-from horologe_tuner.core.sharing.targets import ROUNDING, WHOLE, DeviceShare, percent_by_device
+from horologe_tuner.core.sharing.targets import (
+    ROUNDING,
+    WHOLE,
+    DeviceShare,
+    TargetChecks,
+    check_elsewhere,
+    percent_by_device,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
     from horologe_common.wire import DeviceState, Events
     from horologe_tuner.core.sharing.decisions import Reason
@@ -54,10 +61,22 @@ class RunningSharing:
                 workload.adopt_target(now_ns, target, self.rules)
             self.workloads[name] = workload
 
-    def restore(self, now_ns: int, applied: Iterable[AppliedWorkload]) -> None:
-        """Continue with the workloads of an earlier incarnation."""
+    def restore(self, now_ns: int, applied: Iterable[AppliedWorkload], elsewhere: Container[str] = ()) -> list[str]:
+        """Continue with the workloads of an earlier incarnation. Return those that are not valid, and why.
+
+        `elsewhere`: models of pipelines.
+        """
+        together, dropped = TargetChecks(), list[str]()
         for saved in applied:
-            self.workloads[saved.target.name] = RunningWorkload(now_ns, saved.target, saved.serving, self.rules)
+            try:
+                check_elsewhere(saved.target, elsewhere)
+                saved.check_serving()
+                together.add(saved.target)
+            except ValueError as error:
+                dropped.append(str(error))
+            else:
+                self.workloads[saved.target.name] = RunningWorkload(now_ns, saved.target, saved.serving, self.rules)
+        return dropped
 
     def applied(self) -> tuple[AppliedWorkload, ...]:
         """Return what the state file keeps."""

@@ -8,7 +8,7 @@ import msgspec
 
 from horologe_tuner.core.sharing.latency_window import LatencySummary, LatencyWindow
 from horologe_tuner.core.sharing.shadow_rules import ShadowRules, Watch
-from horologe_tuner.core.sharing.targets import DeviceShare, WorkloadTarget
+from horologe_tuner.core.sharing.targets import DeviceShare, WorkloadTarget, check_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +40,19 @@ class AppliedWorkload(msgspec.Struct, frozen=True):
 
     target: WorkloadTarget
     serving: tuple[ShareSteps, ...]
+
+    def check_serving(self) -> None:
+        """Raise ValueError unless the workload is served by shares of its own, of which each has ascending sizes."""
+        place = f"workload {self.target.name!r}: "
+        for steps in self.serving:
+            for share in steps.sizes:
+                check_share(share)
+            percents = [share.percent for share in steps.sizes]
+            if not percents or percents != sorted(set(percents)) or len({share.place for share in steps.sizes}) > 1:
+                raise ValueError(f"{place}sizes: got {percents}, wanted ascending percents of one share")
+        devices = [steps.active.device for steps in self.serving if steps.active.workload == self.target.name]
+        if not devices or len(set(devices)) < len(self.serving):
+            raise ValueError(f"{place}serving: got {devices}, wanted its shares of different devices, at least one")
 
 
 class ShareStatus(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from horologe_common.wanted_shares import WantedShare
 from horologe_common.wire import PlannedModel
 from horologe_tuner.core.sharing.running_sharing import RunningSharing
 from horologe_tuner.core.sharing.shadow_rules import ShadowRules
-from horologe_tuner.core.sharing.targets import parse_targets
+from horologe_tuner.core.sharing.targets import check_elsewhere, parse_targets
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
@@ -35,7 +35,7 @@ def is_sharing_plan(document: bytes) -> bool:
     """Return whether a plan in JSON is one of shares: an object with `gpus`."""
     try:
         plan = msgspec.json.decode(document)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return isinstance(plan, dict) and "gpus" in plan
 
@@ -59,10 +59,12 @@ class SharingTuner:
     def __bool__(self) -> bool:
         return bool(self._running.workloads)
 
-    def restore(self, now_ns: int, applied: Iterable[AppliedWorkload], dry_run: bool) -> None:
-        """Continue with the workloads of an earlier incarnation."""
+    def restore(
+        self, now_ns: int, applied: Iterable[AppliedWorkload], dry_run: bool, elsewhere: Container[str]
+    ) -> list[str]:
+        """Continue with the workloads of an earlier incarnation. Return those that are not valid, and why."""
         self._replace_running(dry_run)
-        self._running.restore(now_ns, applied)
+        return self._running.restore(now_ns, applied, elsewhere)
 
     def applied(self) -> tuple[tuple[AppliedWorkload, ...], bool]:
         """Return what the state file keeps: workloads, and whether decisions are only reported."""
@@ -81,11 +83,11 @@ class SharingTuner:
         """
         try:
             targets = parse_targets(document)
+            for target in targets.values():
+                check_elsewhere(target, elsewhere)
         except ValueError as error:
             return Status.INVALID_INPUT, str(error)
         for target in targets.values():
-            if target.model in elsewhere:
-                return Status.INVALID_INPUT, f"workload {target.name!r}: model {target.model!r}: planned in a pipeline"
             if self._settings.scaler == "none" and served is not None and target.model not in served:
                 return Status.UNKNOWN_MODEL, f"workload {target.name!r}: model {target.model!r}: not served"
         if dry_run != self._dry_run or not self:

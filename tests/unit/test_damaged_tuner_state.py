@@ -1,0 +1,166 @@
+"""A damaged state of the tuner: it starts, says what it dropped, and continues with the other plans."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from damaged_files import EXTREMES, FILE_DAMAGE, damaged_values
+from horologe_common.clock import ms, s
+from horologe_common.service.state_file import StateFile
+from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
+from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan
+from horologe_tuner.core.tuner import TunerState
+from tuner_bench import PLAN, Bench
+from tuner_state import AUDIO, OTHER, STATE, VIDEO
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def restart(folder: Path) -> Bench:
+    """Start a tuner with the state file in the folder, as its process does. Let it serve for a while."""
+    bench = Bench(connect=False, scaler="none")
+    a_file(folder).restore(lambda state, age_ns: bench.tuner.restore(bench.now_ns, state))
+    bench.connect()
+    bench.events(120, 1)
+    bench.status()
+    bench.tuner.refresh_stats()
+    return bench
+
+
+def a_file(folder: Path) -> StateFile[TunerState]:
+    return StateFile(TunerState, str(folder), "tuner", "0")
+
+
+def write_state(folder: Path, state: Any) -> Path:
+    """Write a state, or anything else in its place."""
+    a_file(folder).save(state)
+    return folder / "tuner-0.msgpack"
+
+
+def test_an_undamaged_state_is_restored_as_a_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_state(tmp_path, STATE)
+    bench = restart(tmp_path)
+    assert [*bench.tuner.pipelines.plans] == ["video", "audio"]
+    assert bench.tuner.sharing.models() == {"chat": "chat"}
+    assert "damaged" not in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["tuner-0.msgpack"]
+
+
+@pytest.mark.parametrize("damage", FILE_DAMAGE)
+def test_an_unusable_file_is_kept_aside(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_state(tmp_path, STATE)
+    FILE_DAMAGE[damage](path)
+    before = path.read_bytes() if path.is_file() else None
+    bench = restart(tmp_path)
+    assert not bench.tuner.pipelines.plans
+    assert caplog.text.count("state file damaged") == 1
+    (aside,) = tmp_path.iterdir()
+    assert aside.name.startswith("tuner-0.msgpack.damaged-")
+    assert (aside.read_bytes() if aside.is_file() else None) == before
+    bench.apply()
+    write_state(tmp_path, bench.saved[-1])
+    assert [*restart(tmp_path).tuner.pipelines.plans] == ["video"]
+    assert aside.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"envelope": TrafficEnvelope((), ())},
+        {"envelope": TrafficEnvelope((ms(100), s(864_000)), (20, 130))},
+        {"envelope": TrafficEnvelope((ms(100), 1 << 62), (20, 130))},
+        {"envelope": TrafficEnvelope(tuple(range(1, 1001)), (20,) * 1000)},
+        {"envelope": TrafficEnvelope((ms(100), ms(50)), (20, 130))},
+        {"envelope": TrafficEnvelope((ms(100),), (1 << 62,))},
+        {"stages": ()},
+        {"stages": (PLAN.stages[0], PLAN.stages[0])},
+        {"entry": "side"},
+        {"pipeline": ""},
+        {"pipeline": "audio"},
+        *({field: extreme} for field in ("rate",) for extreme in EXTREMES),
+        *({"slo_ns": extreme} for extreme in EXTREMES if isinstance(extreme, int)),
+    ],
+    ids=lambda change: str(change)[:60],
+)
+def test_a_stored_plan_is_checked_like_one_that_arrives(tmp_path: Path, change: dict[str, Any]) -> None:
+    damaged = msgspec.structs.replace(PLAN, **change)
+    write_state(tmp_path, msgspec.structs.replace(STATE, applied=(AUDIO, AppliedPlan(damaged, VIDEO.replicas))))
+    bench = restart(tmp_path)
+    assert [*bench.tuner.pipelines.plans] == ["audio"]
+    arriving = Bench()
+    arriving.apply(OTHER)
+    if damaged.pipeline != "audio":
+        assert arriving.apply(damaged).status
+
+
+def test_damage_of_one_item_does_not_lose_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Damage each value of the first plan in turn: the second plan and the workload are restored."""
+    content = msgspec.to_builtins(STATE)
+    for name, damaged in damaged_values(content["applied"][0]):
+        path = write_state(tmp_path, {**content, "applied": [damaged, content["applied"][1]]})
+        caplog.clear()
+        bench = restart(tmp_path)
+        assert "audio" in bench.tuner.pipelines.plans, name
+        assert bench.tuner.sharing.models() == {"chat": "chat"}, name
+        assert (len(bench.tuner.pipelines.plans) == 2) != ("state file damaged" in caplog.text), (name, caplog.text)
+        path.unlink()
+
+
+def test_damage_of_a_workload_does_not_lose_the_plans(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    content = msgspec.to_builtins(STATE)
+    for name, damaged in damaged_values(content["workloads"][0]):
+        path = write_state(tmp_path, {**content, "workloads": [damaged]})
+        caplog.clear()
+        bench = restart(tmp_path)
+        assert [*bench.tuner.pipelines.plans] == ["video", "audio"], name
+        assert bool(bench.tuner.sharing) != ("state file damaged" in caplog.text), (name, caplog.text)
+        path.unlink()
+
+
+def test_damage_of_any_field_of_the_state(tmp_path: Path) -> None:
+    content = msgspec.to_builtins(STATE)
+    for name, damaged in damaged_values({"number": 7, "sharing_dry_run": False}):
+        path = write_state(tmp_path, {**content, "number": 7, **damaged} if isinstance(damaged, dict) else damaged)
+        bench = restart(tmp_path)
+        assert not isinstance(damaged, dict) or "audio" in bench.tuner.pipelines.plans, name
+        path.unlink(missing_ok=True)
+
+
+def test_a_partly_damaged_file_is_copied_once(tmp_path: Path) -> None:
+    write_state(tmp_path, msgspec.structs.replace(STATE, number=-1))
+    for _ in range(3):
+        assert [*restart(tmp_path).tuner.pipelines.plans] == ["video", "audio"]
+    assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_a_full_disk_neither_stops_the_tuner_nor_replaces_a_damaged_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_state(tmp_path, STATE)
+    path.write_bytes(b"damaged")
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    store = a_file(tmp_path)
+    with monkeypatch.context() as full:
+        full.setattr("pathlib.Path.replace", fail)
+        assert not store.restore(lambda state, age_ns: [])
+        store.save(STATE)
+        assert path.read_bytes() == b"damaged"
+    assert "not kept aside yet" in str([vars(record) for record in caplog.records])
+    assert caplog.text.count("state file not written") == 1
+    store.save(STATE)
+    assert len([*tmp_path.iterdir()]) == 2
+    assert [*restart(tmp_path).tuner.pipelines.plans] == ["video", "audio"]
+
+
+def test_a_state_that_cannot_be_encoded_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_state(tmp_path, msgspec.structs.replace(STATE, number=1 << 64))
+    assert "state file not written" in caplog.text
+    assert not [*tmp_path.iterdir()]

@@ -1,0 +1,103 @@
+"""Messages to the selector with values out of range, from wrong senders, and peers that never answer."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from forged_desk import MESSAGES, ForgedDesk
+from forged_messages import SENDERS, forged_messages
+from horologe_common.clock import ms
+from horologe_common.core.protocol import PeerDisconnected
+from horologe_common.wire import (
+    Answer,
+    Cancel,
+    Dispatch,
+    ModelCall,
+    Outcome,
+    Outputs,
+    Pong,
+    Query,
+    RowStatus,
+    RunDone,
+    Ship,
+    Shipped,
+    Submit,
+)
+from horologe_selector.store import RecordsRead
+from pipeline_desk import FRONTEND, INPUTS, OUTPUTS, RESULT, ROW, WORKER
+
+
+@pytest.mark.parametrize(("sender", "message"), MESSAGES, ids=lambda value: type(value).__name__)
+def test_no_value_of_a_message_is_a_fault(sender: str, message: Any) -> None:
+    for number, (name, forged, buffers) in enumerate(forged_messages(message)):
+        if not number % 10:
+            desk = ForgedDesk()
+        try:
+            desk.receive(sender, forged, buffers)
+            desk.advance(ms(1))
+            desk.serve(1000 + 10 * number)
+        except Exception as error:
+            raise AssertionError(f"{name}: {forged}"[:2000]) from error
+
+
+@pytest.mark.parametrize(("right", "message"), MESSAGES, ids=lambda value: type(value).__name__)
+def test_no_sender_of_a_message_is_a_fault(right: str, message: Any) -> None:
+    buffers = (
+        [ROW] if isinstance(message, Ship | ModelCall) else [bytes(4)] if isinstance(message, Outputs | RunDone) else []
+    )
+    for sender in (*SENDERS, "driver/p", "driver/x"):
+        desk = ForgedDesk()
+        desk.receive(sender, message, buffers)
+        desk.advance(ms(1))
+        desk.serve(1000)
+        if sender.partition("/")[0] not in (right.partition("/")[0], "selector", "frontend", "driver"):
+            dropped = desk.selector.stats.values.get(("horologe_invalid_messages_total", type(message).__name__))
+            assert dropped == 1 or isinstance(message, Submit)
+
+
+def test_ids_that_are_not_known_change_nothing() -> None:
+    desk = ForgedDesk()
+    for message, buffers in (
+        (Outputs(1, (RowStatus(999, 1),), OUTPUTS, "m/1"), [bytes(4)]),
+        (Outcome(999, 5), []),
+        (Cancel((999,)), []),
+        (Dispatch(1, WORKER, (999,)), []),
+        (Ship(999, FRONTEND, (Shipped(3, INPUTS),)), [ROW]),
+        (ModelCall(999, 1, "m", 1, (), INPUTS), [ROW]),
+        (RunDone(999, 0, "", RESULT), [bytes(4)]),
+        (Pong(123, 456), []),
+    ):
+        for sender in (*SENDERS, "driver/p"):
+            desk.receive(sender, message, buffers)
+    assert not desk.take(Answer)
+    desk.serve(1000)
+
+
+def test_silent_peers_cost_each_query_its_answer_in_time_and_nothing_more() -> None:
+    """Neither controller, worker, driver, frontend nor the store's thread answers."""
+    desk = ForgedDesk()
+    desk.store.unavailable = True
+    numbers = range(100, 160)
+    for number in numbers:
+        hashed, context = number.to_bytes(32, "big"), str(random.Random(number).random())
+        desk.receive(FRONTEND, Query(number, "", ms(100), 1, hashed, application="digits", context=context))
+        desk.receive(FRONTEND, Query(number + 1000, "p/1", ms(100), 1))
+        desk.advance(ms(2))
+    for _ in range(60):
+        desk.advance(ms(100))
+    answered = [answer.id for answer in desk.take(Answer)]
+    assert sorted(number for number in answered if number in numbers) == list(numbers)
+    desk.receive("", PeerDisconnected(FRONTEND))
+    assert desk.selector.applications.drained()
+    assert not desk.selector._waiters
+
+
+def test_a_reply_of_the_store_that_was_not_asked_for_is_ignored() -> None:
+    desk = ForgedDesk()
+    desk.receive(
+        desk.selector.store, RecordsRead(("contexts/digits\nx", "", "applications\ndigits"), [None, None, None])
+    )
+    desk.serve(1000)
