@@ -12,8 +12,9 @@ from email.utils import formatdate
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, cast
 
+from horologe_frontend.http.accounts import no_room
 from horologe_frontend.http.event_stream import EventStream
-from horologe_frontend.http.http_responses import STATUS_LINES, HttpResponse, failure
+from horologe_frontend.http.http_responses import STATUS_LINES, HttpResponse, error_response, failure
 from horologe_frontend.http.request_limits import KNOWN_BYTES, HttpRequest
 from horologe_frontend.http.request_parsing import RequestParsing
 from horologe_frontend.http.request_reader import LINGER_BYTES, QueuedRequest
@@ -124,14 +125,17 @@ class HttpConnection(RequestParsing):
         return queued
 
     def _write(self, queued: QueuedRequest, response: HttpResponse) -> None:
+        size = response.size
+        if size >= JOIN_BYTES and queued.body_wanted and not self.account.has_room(size):
+            response = error_response(no_room(self.account, size))
         closing = self._server.closing or not queued.keep_alive
         head = encode_head(response, b"close" if closing else queued.connection)
         if not queued.body_wanted:
             self._transport.write(head)
-        elif len(response.body) < JOIN_BYTES:
-            self._transport.write(head + response.body)
+        elif response.size < JOIN_BYTES:
+            self._transport.write(b"".join((head, response.body, *response.parts)))
         else:
-            self._transport.writelines((head, response.body))
+            self._transport.writelines((head, response.body, *response.parts))
         self.responses += 1
         if closing:
             self._close(queued.fully_read)
@@ -194,7 +198,7 @@ class HttpConnection(RequestParsing):
 
 def encode_head(response: HttpResponse, connection: bytes) -> bytes:
     """Return status line and headers. `connection` is the Connection header; empty: the default of the version."""
-    head = b"%s%d\r\n" % (_head_begin(response.status, response.content_type, int(time.time())), len(response.body))
+    head = b"%s%d\r\n" % (_head_begin(response.status, response.content_type, int(time.time())), response.size)
     if response.headers:
         head += b"".join([b"%s: %s\r\n" % header for header in response.headers])
     if connection:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from horologe_common.status import HorologeError, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core.protocol import Buffer
 
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
@@ -31,6 +37,13 @@ class HttpResponse(msgspec.Struct, frozen=True):
     body: bytes = b""
     content_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    parts: Sequence[Buffer] = ()
+    """Bytes of a long body that follow `body`. They are not copied together."""
+
+    @property
+    def size(self) -> int:
+        """Return the length of the whole body."""
+        return len(self.body) + sum(map(len, self.parts)) if self.parts else len(self.body)
 
 
 class HttpError(Exception):
