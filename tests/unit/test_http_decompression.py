@@ -63,7 +63,7 @@ def test_decompressed_bodies_are_held_bytes() -> None:
 def test_no_step_runs_after_the_client_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair_turns, "TURN_NS", 0)
     body = gzip.compress(bytes(40_000_000))
-    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: h\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
     steps = []
     step = Inflation.step
 
