@@ -153,7 +153,10 @@ def hold(data: bytes, most: int) -> Callable[[Doors, Clock], int]:
 def unread(doors: Doors) -> Shape:
     """Return requests for a long answer, which is not read."""
     return Shape(
-        b"", b"GET /v2/repository/index HTTP/1.1\r\n\r\nGET /v2/models/stats HTTP/1.1\r\nHost: h\r\n\r\n", 1, False
+        b"",
+        b"GET /v2/repository/index HTTP/1.1\r\nHost: h\r\n\r\nGET /v2/models/stats HTTP/1.1\r\nHost: h\r\n\r\n",
+        1,
+        False,
     )
 
 
@@ -178,10 +181,10 @@ def http(name: str, what: str, growth_mb: int, run: Callable[[Doors, Clock], int
     return Attack(name, "http", what, run, growth_mb)
 
 
-PIPELINED = b"GET /v2 HTTP/1.1\r\n\r\n" * 1000
-HALF_HEAD = b"GET / HTTP/1.1\r\nA: " + b"x" * 60_000
-HEADERS = b"GET /v2 HTTP/1.1\r\n" + b"".join(b"h%d: v\r\n" % number for number in range(250)) + b"\r\n"
-URL = b"GET /%s HTTP/1.1\r\n\r\n" % (b"u" * 70_000)
+PIPELINED = b"GET /v2 HTTP/1.1\r\nHost: h\r\n\r\n" * 1000
+HALF_HEAD = b"GET / HTTP/1.1\r\nHost: h\r\nA: " + b"x" * 60_000
+HEADERS = b"GET /v2 HTTP/1.1\r\nHost: h\r\n" + b"".join(b"h%d: v\r\n" % number for number in range(250)) + b"\r\n"
+URL = b"GET /%s HTTP/1.1\r\nHost: h\r\n\r\n" % (b"u" * 70_000)
 ATTACKS = (
     http("http-tiny-chunks", "bodies in chunks of one byte", 64, flood(chunked(b"1\r\nx\r\n" * 40_000, 1000))),
     http("http-extensions", "chunk extensions without an end", 64, flood(chunked(b"1;" + b"e" * 200_000, 1000))),

@@ -136,7 +136,7 @@ for binary in (True, False) if len(x) == 1 else (True,):
 half = http.InferInput("in", [1, 2], "FP16"); half.set_data_from_numpy(np.ones((1, 2), "f2"))
 assert client.infer("half", [half]).as_numpy("out").dtype == np.float16
 assert client.get_inference_statistics("text")["model_stats"][0]["inference_count"] >= 1
-for name, status in (("refused", "503"), ("late", "504"), ("nope", "404"), ("failed", "500")):
+for name, status in (("refused", "429"), ("late", "504"), ("nope", "404"), ("failed", "500")):
     try:
         item = http.InferInput("in", [1, 4], "FP32"); item.set_data_from_numpy(x[:1])
         client.infer(name, [item])

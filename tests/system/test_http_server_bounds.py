@@ -45,7 +45,7 @@ def test_body_over_the_limit_is_refused_unread() -> None:
 def test_bytes_of_all_bodies_are_bounded() -> None:
     with HttpServerThread(held_limit_bytes=1000) as http:
         response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=bytes(1001))
-        assert (response.status_code, response.headers["horologe-status"]) == (503, "REFUSED")
+        assert (response.status_code, response.headers["horologe-status"]) == (429, "REFUSED")
         check_infer(http)
 
 
@@ -78,11 +78,11 @@ def test_endless_header_closes_the_connection(http: HttpServerThread) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03",
         b"GET /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"POST /v2 HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-        b"POST /v2 HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello",
-        b"POST /v2 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"GET \xff\xfe HTTP/1.1\r\n\r\n",
-        b"GET /v2 HTTP/1.1\r\nbad header\r\n\r\n",
+        b"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello",
+        b"POST /v2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET \xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n",
         b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
     ],
 )
@@ -140,7 +140,7 @@ def test_requests_in_flight_are_bounded() -> None:
             sock.sendall(request("slow"))
         http.wait(lambda: len(http.gateway.predicts) == 2)
         response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=GOOD)
-        assert response.status_code == 503
+        assert response.status_code == 429
         assert response.headers["retry-after"] == "1"
         http.release_slow()
         for sock in socks:
@@ -157,7 +157,7 @@ def test_connections_are_bounded() -> None:
             assert read_response(sock)[0] == 200
         with http.connect() as third:
             third.sendall(request())
-            assert read_response(third)[0] == 503
+            assert read_response(third)[0] == 429
             assert is_closed(third)
         for sock in socks:
             sock.close()
@@ -169,7 +169,7 @@ def test_one_client_cannot_take_all_connections() -> None:
     with HttpServerThread(max_connections=4) as http:
         host, _, port = http.address.rpartition(":")
         socks = [http.connect() for _ in range(3)]
-        assert read_response(socks[2])[0] == 503
+        assert read_response(socks[2])[0] == 429
         with socket.create_connection((host, int(port)), 10, ("127.0.0.2", 0)) as other:
             other.sendall(request())
             assert read_response(other)[0] == 200
@@ -179,7 +179,7 @@ def test_one_client_cannot_take_all_connections() -> None:
 
 def test_a_read_of_tiny_requests_does_not_delay_another_client(http: HttpServerThread) -> None:
     host, _, port = http.address.rpartition(":")
-    tiny = b"GET /v2/models/x%d HTTP/1.1\r\n\r\n"
+    tiny = b"GET /v2/models/x%d HTTP/1.1\r\nHost: h\r\n\r\n"
     with http.connect() as sock, socket.create_connection((host, int(port)), 10, ("127.0.0.2", 0)) as other:
         sock.sendall(b"".join(tiny % number for number in range(60)) * 20)
         other.sendall(request())

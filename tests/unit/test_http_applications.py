@@ -208,7 +208,7 @@ def test_feedback_without_an_ok_item_is_an_error() -> None:
     gateway = FakeGateway()
     gateway.statuses = (int(Status.REFUSED),)
     response = send("POST", f"{DIGITS}/feedback", {"truths": [3], "prediction_id": "00"}, gateway)
-    assert failure(response, 503) == "the store is away"
+    assert failure(response, 429) == "the store is away"
     assert dict(response.headers)[b"retry-after"]
     gateway.statuses = (int(Status.MISSING_INPUT),)
     failure(send("POST", f"{DIGITS}/feedback", {"truths": [3], "prediction_id": "00"}, gateway), 410)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 BODY = b'{"inputs": [{"name": "in", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}'
-REQUEST = b"POST /v2/models/%s/infer HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s"
+REQUEST = b"POST /v2/models/%s/infer HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s"
 
 
 def run(scenario: Callable[[RequestLimits, HttpConnection], Coroutine[Any, Any, None]]) -> None:
@@ -66,13 +66,13 @@ MESSAGES = (
     REQUEST % (b"echo", len(BODY), BODY.replace(b"[1, 2", b"[5, 6")),
     REQUEST % (b"refused", len(BODY), BODY),
     REQUEST % (b"echo", 3, b"{]}"),
-    b"POST /v2/models/echo/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
+    b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
     % (len(BODY), BODY),
-    b"GET /v2/health/live HTTP/1.1\r\nAccept-Encoding: gzip\r\n\r\n",
-    b"HEAD /v2/health/live HTTP/1.1\r\n\r\n",
+    b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\nAccept-Encoding: gzip\r\n\r\n",
+    b"HEAD /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n",
     b"GET /v2/health/live HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
-    b"\r\nGET /v2/nope HTTP/1.1\r\nA: 1\r\nA: 2\r\n\r\n",
-    b"GET /v2/health/live HTTP/1.1\r\n\r\nGET /v2 HTTP/1.1\r\n\r\n",
+    b"\r\nGET /v2/nope HTTP/1.1\r\nHost: h\r\nA: 1\r\nA: 2\r\n\r\n",
+    b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\nGET /v2 HTTP/1.1\r\nHost: h\r\n\r\n",
 )
 
 
@@ -119,14 +119,14 @@ def test_a_request_to_upgrade_is_answered_over_http_1(size: int, chunked: bool) 
     framed = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY) if chunked else BODY
     length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(BODY)
     upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB"
-    data = b"POST /v2/models/echo/infer HTTP/1.1\r\n%s\r\n%s\r\n\r\n%s" % (length, upgrade, framed)
+    data = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: h\r\n%s\r\n%s\r\n\r\n%s" % (length, upgrade, framed)
     written = b"".join(asyncio.run(responses([data[at : at + size] for at in range(0, len(data), size)])))
     assert written.startswith(b"HTTP/1.1 200 OK\r\n")
     assert (written.count(b"HTTP/1.1"), b"connection: close" in written) == (1, True)
 
 
 def test_requests_to_upgrade_have_one_answer_for_each_connection() -> None:
-    request = b"GET /v2/health/live HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+    request = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
     for method in (b"GET", b"CONNECT"):
         written = b"".join(asyncio.run(responses([request.replace(b"GET", method) * 5000, request])))
         assert written.count(b"HTTP/1.1") == 1
@@ -135,14 +135,14 @@ def test_requests_to_upgrade_have_one_answer_for_each_connection() -> None:
 @pytest.mark.parametrize(("version", "continues"), [(b"1.1", 1), (b"1.0", 0)])
 def test_only_clients_of_http_1_1_get_100_continue(version: bytes, continues: int) -> None:
     """An HTTP/1.0 client takes it for the response (RFC 9110 10.1.1)."""
-    head = b"POST /v2/models/echo/infer HTTP/%s\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    head = b"POST /v2/models/echo/infer HTTP/%s\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
     written = b"".join(asyncio.run(responses([head % (version, len(BODY)), BODY])))
     assert (written.count(b" 100 Continue"), written.count(b" 200 OK")) == (continues, 1)
 
 
 def test_a_repeated_request_is_refused_at_the_limit() -> None:
     async def scenario() -> None:
-        assert [b" 503 " in response for response in await responses([MESSAGES[0]] * 2, limit=0)] == [True, True]
+        assert [b" 429 " in response for response in await responses([MESSAGES[0]] * 2, limit=0)] == [True, True]
 
     asyncio.run(scenario())
 

@@ -141,13 +141,13 @@ def test_too_many_strings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "status"), [("refused", 503), ("lost", 503), ("late", 504), ("failed", 500), ("too-large", 413)]
+    ("model", "status"), [("refused", 429), ("lost", 503), ("late", 504), ("failed", 500), ("too-large", 413)]
 )
 def test_http_status_of_each_answer(model: str, status: int) -> None:
     response = post(GOOD, model=model)
     assert error(response, status)
     assert json.loads(response.body)["status"] == model.upper().replace("-", "_")
-    assert (b"retry-after" in dict(response.headers)) == (status == 503)
+    assert (b"retry-after" in dict(response.headers)) == (status in (429, 503))
 
 
 def test_retry_after_in_seconds_and_in_milliseconds() -> None:

@@ -9,7 +9,7 @@ import pytest
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.transport.peers import Peers, Route
-from horologe_common.wire import PROTOCOL, Directory, Hello, Rejected, Welcome
+from horologe_common.wire import MAX_FRAME_BYTES, PROTOCOL, Directory, Hello, Rejected, Welcome
 
 FIRST, SECOND, DIALLED = (Route(name, identity) for name, identity in (("r", b"1"), ("r", b"2"), ("d", None)))  # type: ignore[arg-type]
 
@@ -48,9 +48,9 @@ def test_a_name_belongs_to_the_first_process_until_it_is_lost() -> None:
     ends.peers.on_router_disconnected(FIRST)
     assert isinstance(ends.hello(SECOND, "worker/0#b"), Welcome)
     assert ends.peers.events == [
-        ("worker/0#a", PeerConnected("worker/0#a", "host")),
+        ("worker/0#a", PeerConnected("worker/0#a", "host", MAX_FRAME_BYTES)),
         ("worker/0#a", PeerDisconnected("worker/0#a")),
-        ("worker/0#b", PeerConnected("worker/0#b", "host")),
+        ("worker/0#b", PeerConnected("worker/0#b", "host", MAX_FRAME_BYTES)),
     ]
     assert {key: value for key, value in ends.peers.stats.values.items() if value} == {
         ("horologe_links_made_total", "worker"): 2,

@@ -58,9 +58,12 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     ),
     (
         wire.Hello(1, ("worker/0#a",), "boot", "ipc://e", ("worker",)),
-        "960a0191aa776f726b65722f302361a4626f6f74a76970633a2f2f6591a6776f726b6572",
+        "970a0191aa776f726b65722f302361a4626f6f74a76970633a2f2f6591a6776f726b6572ce10000000",
     ),
-    (wire.Welcome(1, ("controller/0#b",), "boot", ()), "950b0191ae636f6e74726f6c6c65722f302362a4626f6f7490"),
+    (
+        wire.Welcome(1, ("controller/0#b",), "boot", ()),
+        "960b0191ae636f6e74726f6c6c65722f302362a4626f6f7490ce10000000",
+    ),
     (wire.Directory(("ipc://e",)), "920c91a76970633a2f2f65"),
     (wire.Rejected(12, "protocol"), "930d0ca870726f746f636f6c"),
     (
@@ -216,7 +219,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
             "6972656402079194a8776f726b65722f3000020b0407a3776879"
         ),
     ),
-    (wire.StartDriver("p", "/p.py", 256, 8_000_000, 1024), "9646a170a52f702e7079cd0100ce007a1200cd0400"),
+    (wire.StartDriver("p", "/p.py", 256, 8_000_000, 1024), "9746a170a52f702e7079cd0100ce007a1200cd0400ce10000000"),
     (wire.DriverReady("why"), "9247a3776879"),
     (wire.StartRun(7, 50_000_000, (TENSOR,)), "944807ce02faf0809194a178a44650333292010410"),
     (wire.ModelCall(7, 2, "m", 12, (1,), (TENSOR,)), "97490702a16d0c91019194a178a44650333292010410"),

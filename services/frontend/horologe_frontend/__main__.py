@@ -5,14 +5,15 @@ from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
 from horologe_frontend.http.server import http_endpoint
 from horologe_frontend.http.settings import HttpSettings
-from horologe_frontend.settings import FrontendSettings, client_limits
+from horologe_frontend.settings import FrontendSettings, client_limits, fit_frames
 
 
 def main() -> None:
     service = Service("frontend")
     settings = service.settings(FrontendSettings, "frontend")
     links = service.links(settings.name, settings.clients, client_limits(settings))
-    core = Frontend(links.address("frontend", settings.name), settings, digest)
+    requests = fit_frames(settings, links.settings.max_frame_bytes)
+    core = Frontend(links.address("frontend", settings.name), requests, digest)
     endpoint = http_endpoint(core, service.settings(HttpSettings, "http"))
     service.run([core], links, client_core=core.address, endpoints=[endpoint])
 

@@ -25,9 +25,10 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum size of all messages together that are arriving or wait, for clients without keys. Requests beyond it are
     refused. One client gets at most as much as is then left, so the value should be twice
     `max_request_bytes`."""
-    client_unsent_bytes: int = 256 << 20
-    """Maximum size of all answers together that clients without keys have not read. A client that holds more than is
-    then left is disconnected."""
+    client_unsent_bytes: int = 520 << 20
+    """Maximum size of all answers together that clients without keys have not read. One client gets at most as much as
+    is then left. An answer whose outputs exceed this is sent without them: as TOO_LARGE if they exceed half of the
+    value, otherwise as LOST. Twice `links.max_frame_bytes` and some more lets all outputs pass."""
     client_management: bool = True
     """Accept messages of SDK clients that load or unload models, or that declare, withdraw or restore applications."""
     grace_ns: int = ms(50)
@@ -39,7 +40,8 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum number of open requests. Further requests are refused. One client gets at most as many as are then left
     for the others."""
     max_request_bytes: int = 64 << 20
-    """Maximum size of a request's tensors. Larger requests are answered TOO_LARGE."""
+    """Maximum size of a request's tensors. Larger requests are answered TOO_LARGE. A smaller `links.max_frame_bytes`
+    applies instead."""
     staging_bytes: int = 1 << 30
     """Maximum size of all staged tensors together. Requests beyond it are refused. One client gets at most as much as
     is then left for the others."""
@@ -64,6 +66,11 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum size of a sample's inputs. Requests with larger inputs are not sampled."""
     sample_rate_bytes: int = 16 << 20
     """Maximum rate of all samples together, in bytes per second."""
+
+
+def fit_frames(settings: FrontendSettings, max_frame_bytes: int) -> FrontendSettings:
+    """Return the settings with requests whose inputs workers accept."""
+    return msgspec.structs.replace(settings, max_request_bytes=min(settings.max_request_bytes, max_frame_bytes))
 
 
 def client_limits(settings: FrontendSettings) -> ClientLimits:

@@ -31,7 +31,7 @@ class HostedSelector:
         address = links.address("selector", settings.name)
         self.core = Selector(address, settings, random.Random(), losses, self._store.shared)
         self._writer: StoreWriter | None = None
-        self._drivers = DriverProcesses(address, settings)
+        self._drivers = DriverProcesses(address, settings, links.settings.max_frame_bytes)
 
     async def run_drivers(self, reactor: Reactor) -> None:
         """Run the drivers of the pipelines until cancelled. Return at once if no folder is set."""

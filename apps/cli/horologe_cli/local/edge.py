@@ -9,7 +9,7 @@ from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
 from horologe_frontend.http.server import http_endpoint
 from horologe_frontend.http.settings import HttpSettings
-from horologe_frontend.settings import FrontendSettings, client_limits
+from horologe_frontend.settings import FrontendSettings, client_limits, fit_frames
 from horologe_selector.bootstrap import HostedSelector
 from horologe_selector.settings import SelectorSettings
 
@@ -18,7 +18,8 @@ def main() -> None:
     service = Service("edge")
     settings = service.settings(FrontendSettings, "frontend")
     links = service.links(settings.name, settings.clients, client_limits(settings))
-    frontend = Frontend(links.address("frontend", settings.name), settings, digest)
+    requests = fit_frames(settings, links.settings.max_frame_bytes)
+    frontend = Frontend(links.address("frontend", settings.name), requests, digest)
     try:
         selector = HostedSelector(links, service.settings(SelectorSettings, "selector"))
     except SettingsError as error:

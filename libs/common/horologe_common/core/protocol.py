@@ -9,6 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+UNLIMITED = 1 << 62
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Arrival: TypeAlias = "tuple[str, str, Any, Sequence[Buffer]]"
 """(to, sender, message, buffers)."""
@@ -28,6 +29,8 @@ class PeerConnected(msgspec.Struct, frozen=True):
     address: str
     host: str = ""
     """Boot id of its machine. Processes with equal ids share a monotonic clock."""
+    max_frame_bytes: int = UNLIMITED
+    """Maximum size of the tensors of one message to the core. Its process would close the link after a longer frame."""
 
 
 class PeerDisconnected(msgspec.Struct, frozen=True):

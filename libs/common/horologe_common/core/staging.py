@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from horologe_common.core.protocol import Out, role
+from horologe_common.core.protocol import UNLIMITED, Out, role
 from horologe_common.wire import Dispatch, Ship, Shipped, Tensor
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class StagedInputs:
         self.holder = holder
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
-        self.workers: dict[str, bool] = {}
-        """Connected workers."""
+        self.workers: dict[str, int] = {}
+        """Connected workers, and the size (bytes) of the largest inputs of a request that each accepts."""
         self._early: deque[Dispatch] = deque(maxlen=EARLY_DISPATCHES)
         self._held: dict[int, tuple[tuple[Tensor, ...], Sequence[Buffer], int]] = {}
         self._owners: dict[int, str] = {}
@@ -84,9 +84,9 @@ class StagedInputs:
                 if not self._owned_bytes[owner]:
                     del self._owned_bytes[owner]
 
-    def add_worker(self, address: str) -> list[Out]:
+    def add_worker(self, address: str, max_frame_bytes: int = UNLIMITED) -> list[Out]:
         """Record that a worker has connected. Return the Ships that have waited for it."""
-        self.workers[address] = True
+        self.workers[address] = max_frame_bytes
         early = [dispatch for dispatch in self._early if dispatch.worker == address]
         for dispatch in early:
             self._early.remove(dispatch)
@@ -107,12 +107,13 @@ class StagedInputs:
         return []
 
     def _ship(self, dispatch: Dispatch) -> Out:
-        """Return a Ship with the inputs that are held, and the ids of those that are not."""
+        """Return a Ship with the inputs that are held, and the ids of those that are not, or that are too large."""
+        limit = self.workers.get(dispatch.worker, UNLIMITED)
         items: list[Shipped] = []
         buffers: list[Buffer] = []
         missing: list[int] = []
         for input_id in dispatch.input_ids:
-            if held := self._held.get(input_id):
+            if (held := self._held.get(input_id)) and held[2] <= limit:
                 items.append(Shipped(input_id, held[0]))
                 buffers.extend(held[1])
             else:

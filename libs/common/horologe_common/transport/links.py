@@ -71,6 +71,7 @@ class Links:
         self.outgoing = OutgoingLinks(self._sockets, self.streams, heartbeats)
         self.streams.is_wanted = self.outgoing.is_wanted
         self.peers = Peers(host, self._send_message, heartbeats.add, self._on_refused, self._follow_directory)
+        self.peers.max_frame_bytes = settings.max_frame_bytes
         self.peers.is_linked = lambda: self.outgoing.is_linked(self.peers.welcomed)
         self.route = self.peers.routes.get
         """Return the route to a core or a client, None if it is not connected."""
@@ -196,7 +197,10 @@ class Links:
         return True
 
     def _send(self, route: Route, envelopes: list[Envelope], buffers: Sequence[Buffer]) -> bool:
-        sock, frames = route.socket, pack(envelopes, buffers)
+        sock = route.socket
+        if buffers and isinstance(sock, ClientConnection):
+            envelopes, buffers = sock.fit_answers(envelopes, buffers)
+        frames = pack(envelopes, buffers)
         if isinstance(sock, STREAMS):
             return sock.send(frames)
         self.readiness.sent_on[sock] = True

@@ -19,7 +19,7 @@ from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance, role
 from horologe_common.service.log import logger
 from horologe_common.status import Status
-from horologe_common.wire import PROTOCOL, Directory, Hello, Rejected, Welcome
+from horologe_common.wire import MAX_FRAME_BYTES, PROTOCOL, Directory, Hello, Rejected, Welcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,6 +79,8 @@ class Peers:
         self.host = host
         self.addresses: tuple[str, ...] = ()
         """Addresses of this process's cores."""
+        self.max_frame_bytes = MAX_FRAME_BYTES
+        """Longest frame that this process accepts."""
         self.endpoint = ""
         """Endpoint for workers, if this process holds inputs."""
         self.follows_directory = False
@@ -104,7 +106,8 @@ class Peers:
     def on_dealer_connected(self, sock: Connection) -> None:
         """Send Hello on a DEALER that has connected or reconnected."""
         capabilities = ("worker",) if self.follows_directory else ()
-        self._send(Route(sock, None), Hello(PROTOCOL, self.addresses, self.host, self.endpoint, capabilities))
+        hello = Hello(PROTOCOL, self.addresses, self.host, self.endpoint, capabilities, self.max_frame_bytes)
+        self._send(Route(sock, None), hello)
 
     def on_dealer_disconnected(self, sock: Connection, reason: str = "closed") -> None:
         """Disconnect the cores behind a DEALER."""
@@ -164,8 +167,8 @@ class Peers:
             if old_route := self.routes.get(address):
                 self.on_router_disconnected(old_route, "replaced")
         self._hellos[route] = message
-        self._connect_cores(message.addresses, message.host, route)
-        self._send(route, Welcome(PROTOCOL, self.addresses, self.host))
+        self._connect_cores(message, route)
+        self._send(route, Welcome(PROTOCOL, self.addresses, self.host, (), self.max_frame_bytes))
         self._send_directory()
 
     def _on_welcome(self, route: Route, message: Welcome) -> None:
@@ -177,7 +180,7 @@ class Peers:
             self._on_refused(route, "refused")
         elif sock not in self.welcomed:
             self.welcomed[sock] = message.addresses
-            self._connect_cores(message.addresses, message.host, route)
+            self._connect_cores(message, route)
             self._introduce_linked()
 
     def _on_rejected(self, route: Route, message: Rejected) -> None:
@@ -227,19 +230,20 @@ class Peers:
             if "worker" in hello.capabilities:
                 self._send(route, Directory(endpoints))
 
-    def _connect_cores(self, addresses: Sequence[str], host: str, route: Route) -> None:
+    def _connect_cores(self, message: Hello | Welcome, route: Route) -> None:
         self._on_made(route)
-        peer = _peer_role(addresses)
+        addresses, peer = message.addresses, _peer_role(message.addresses)
         self.stats.count("horologe_links_made_total", peer)
         self.stats.create_counters("horologe_links_lost_total", (peer,), LOSS_REASONS)
         log.info("link made", peers=list(addresses))
         for address in addresses:
             is_new = address not in self.routes
             self.routes[address] = route
+            event = PeerConnected(address, message.host, message.max_frame_bytes)
             if is_new and self.follows_directory and role(address) == "controller":
-                self._awaiting[address] = PeerConnected(address, host)
+                self._awaiting[address] = event
             elif is_new:
-                self.events.append((address, PeerConnected(address, host)))
+                self.events.append((address, event))
 
     def _introduce_linked(self) -> None:
         if self._awaiting and self.is_linked():

@@ -17,11 +17,14 @@ from horologe_common.service.settings import SettingsError
 from horologe_common.transport import accept_limit
 from horologe_common.transport.accept_limit import AcceptLimit
 from horologe_common.transport.keys import KeyHolders, is_local, is_private, load_keys, service_keys, service_public_key
+from horologe_common.wire import MAX_FRAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 HIGH_WATER = 10_000
+CURVE_BYTES = 64
+"""libzmq counts the encrypted frame, which has 33 bytes more than its content."""
 NO_LISTENERS: Mapping[str, socket.socket] = {}
 HEARTBEAT_MS = 1_000
 """ZMTP heartbeats detect clients that are stopped or unreachable. The socket itself detects a peer that dies. Links
@@ -58,8 +61,9 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     silence_ns: int = s(1)
     """The link to a peer that sends nothing for this time is lost, and connected again. Heartbeats are sent four
     times as often. Over ZeroMQ, raise it if the largest frame takes longer to transfer."""
-    max_frame_bytes: int = 256 << 20
-    """Longest frame. A longer one closes its connection. SDK clients take frames of at most 1 GiB."""
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    """Longest frame that a process accepts, and maximum size of all tensors of a request or of its outputs. Peers
+    exchange it when they connect: larger outputs are answered TOO_LARGE. A longer frame closes its connection."""
     max_connections: int = 1000
     """Maximum number of ZeroMQ connections from services, and from clients with keys. Further ones must wait. If the
     process may open fewer than eight times as many files, the maximum is lower."""
@@ -185,7 +189,7 @@ class Sockets:
         sock.setsockopt(zmq.SNDHWM, HIGH_WATER)
         sock.setsockopt(zmq.RCVHWM, HIGH_WATER)
         sock.setsockopt(zmq.LINGER, 200)
-        sock.setsockopt(zmq.MAXMSGSIZE, self.settings.max_frame_bytes)
+        sock.setsockopt(zmq.MAXMSGSIZE, self.settings.max_frame_bytes + CURVE_BYTES)
         sock.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         sock.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3 * HEARTBEAT_MS)
         try:

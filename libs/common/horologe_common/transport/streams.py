@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 SCHEME = "unix://"
 COUNT = struct.Struct("<I")
 FRAMES_MAX = 1 << 16
-UNSENT_MAX = 64 << 20
-"""Bytes that may wait for a peer that does not read. Further packets are dropped."""
+UNSENT_FRAMES = 4
+"""Longest frames that may wait for a peer. Further packets are dropped. A peer that does not read at all sends no
+heartbeats either, and is lost."""
 RETRY_S, RETRY_MAX_S = 0.02, 0.2
 """Pauses between attempts to connect. They grow while no connection lasts longer than the longest pause."""
 LINGER_S = 0.2
@@ -103,7 +104,7 @@ class Stream(asyncio.Protocol):
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Send a packet. Return False, without sending it, if the peer is lost or does not read."""
         transport = self._transport
-        if transport.is_closing() or transport.get_write_buffer_size() > UNSENT_MAX:
+        if transport.is_closing() or transport.get_write_buffer_size() > self._streams.max_unsent_bytes:
             return False
         transport.writelines([struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames)), *frames])
         return True
@@ -134,6 +135,7 @@ class Streams:
         on_packets: Callable[[Stream, list[list[memoryview]]], None],
     ) -> None:
         self.max_frame_bytes = max_frame_bytes
+        self.max_unsent_bytes = UNSENT_FRAMES * max_frame_bytes
         self.on_connected = on_connected
         self.on_lost = on_lost
         self.on_packets = on_packets

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from horologe_common.status import Status
-from horologe_common.wire.message import Message, Tensor
+from horologe_common.wire.message import MAX_FRAME_BYTES, Message, Tensor
 
 
 class StartDriver(Message, frozen=True, tag=70):
@@ -22,6 +22,8 @@ class StartDriver(Message, frozen=True, tag=70):
     """A run that uses the processor for longer between two calls, or blocks for longer, fails. 0: no limit."""
     memory_bytes: int = 0
     """Maximum data segment of the process. 0: no limit."""
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    """Maximum size of the tensors of a call or a result."""
 
 
 class DriverReady(Message, frozen=True, tag=71):

@@ -12,6 +12,7 @@ import struct
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from horologe_common.models import DATATYPES, DTYPES, element_count, nbytes
@@ -142,6 +143,35 @@ def refuse_message(frames: Sequence[Any], limit: int) -> list[AnyMessage]:
     predicts = [message for message in messages if isinstance(message, Predict)]
     answers: list[AnyMessage] = [Answer(message.id, int(status), (), reason) for message in predicts]
     return answers if len(predicts) == len(messages) > 0 else [*answers, Rejected(int(status), reason)]
+
+
+def withhold_outputs(
+    envelopes: Sequence[Envelope], buffers: Sequence[Buffer], room: int, limit: int
+) -> tuple[list[Envelope], list[Buffer]]:
+    """Return the messages to a client with the outputs that fit into `room` bytes. The rest is answered without them.
+
+    `limit` is the room of a client that has read everything. Outputs beyond it are TOO_LARGE, others LOST.
+    """
+    kept: list[Buffer] = []
+    fitting, at = [], 0
+    for envelope in envelopes:
+        messages = []
+        for message in envelope.messages:
+            parts = buffers[at : at + len(tensors(message))]
+            at, size = at + len(parts), sum(map(len, parts))
+            if isinstance(message, Answer) and size > room:
+                is_large = size > limit
+                status = Status.TOO_LARGE if is_large else Status.LOST
+                reason = f"outputs: got {size} bytes, wanted at most {limit} (half of frontend.client_unsent_bytes)"
+                if not is_large:
+                    reason = f"outputs: got {size} bytes, but the client has not read earlier answers"
+                message = msgspec.structs.replace(message, status=int(status), outputs=(), reason=reason)
+            else:
+                room -= size
+                kept += parts
+            messages.append(message)
+        fitting.append(Envelope(envelope.to, envelope.sender, messages))
+    return fitting, kept
 
 
 def encode_array(name: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:

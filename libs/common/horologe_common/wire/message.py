@@ -6,6 +6,9 @@ from typing import TypeAlias
 
 import msgspec
 
+MAX_FRAME_BYTES = 256 << 20
+"""Default of `links.max_frame_bytes`, and the limit of peers that do not report theirs."""
+
 
 class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Base class of all messages: encoded as `[tag, field, ...]`."""
@@ -31,6 +34,8 @@ class Hello(Message, frozen=True, tag=10):
     endpoint: str = ""
     """Endpoint at which workers can connect to this process; empty if it holds no inputs."""
     capabilities: tuple[str, ...] = ()
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    """Longest frame that the sender accepts."""
 
 
 class Welcome(Message, frozen=True, tag=11):
@@ -40,6 +45,8 @@ class Welcome(Message, frozen=True, tag=11):
     addresses: tuple[str, ...]
     host: str = ""
     capabilities: tuple[str, ...] = ()
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    """As in Hello."""
 
 
 class Directory(Message, frozen=True, tag=12):

@@ -266,7 +266,7 @@ class Frontend:
                 self._send_query(now_ns, request)
 
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
-        self.out.extend(self._peers.connect(message.address))
+        self.out.extend(self._peers.connect(message))
         if role(message.address) == "selector":
             self._send_unassigned(now_ns)
         elif self._limit.drain and role(message.address) in ("client", "user"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from horologe_common.clock import s
 from horologe_common.service.descriptors import at_most
-from horologe_common.status import Refused
+from horologe_common.status import HorologeError, Refused, TooLarge
 from horologe_frontend.http.fair_turns import FairTurns
 
 if TYPE_CHECKING:
@@ -70,6 +70,16 @@ class Account:
         assert self.connections >= 0
 
 
+def no_room(account: Account, size: int) -> HorologeError:
+    """Return the error of a request for which an account has no room. TOO_LARGE: it would have none alone."""
+    limit = account.max_held_bytes if account.parent is None else account.parent.max_held_bytes
+    limit = min(limit, account.max_held_bytes)
+    if size > limit:
+        setting = "http.held_limit_bytes, of which a client may have http.client_share"
+        return TooLarge(f"request and response: got {size} bytes, wanted at most {limit} ({setting})")
+    return Refused("too many bytes of requests and responses are in memory already", RETRY_NS)
+
+
 class HeldBytes:
     """Bytes that a request holds beside its body. A context manager: at its end, they are released."""
 
@@ -78,9 +88,9 @@ class HeldBytes:
         self.size = 0
 
     def grow_to(self, size: int) -> None:
-        """Reserve bytes until `size` are held. Raise `Refused` if they exceed a limit."""
+        """Reserve bytes until `size` are held. Raise `Refused` or `TooLarge` if they exceed a limit."""
         if not self.account.try_reserve(size - self.size):
-            raise Refused("too many bytes of requests and responses are in memory already", RETRY_NS)
+            raise no_room(self.account, size)
         self.size = size
 
     def __enter__(self) -> Self:

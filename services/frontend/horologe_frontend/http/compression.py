@@ -9,6 +9,9 @@ from horologe_common.status import InvalidInput, TooLarge
 from horologe_frontend.http.http_responses import HttpError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core.protocol import Buffer
     from horologe_frontend.http.accounts import HeldBytes
 
 STEP_BYTES, STEP_MEMBERS = 128 << 10, 256
@@ -110,15 +113,17 @@ def choose_encoding(accept_encoding: bytes) -> bytes:
     return b""
 
 
-async def compress_body(body: bytes, encoding: bytes, held: HeldBytes) -> bytes:
-    """Return the body compressed as `encoding`, a result of `choose_encoding`. Its size is added to `held`.
+async def compress_body(parts: Sequence[Buffer], encoding: bytes, held: HeldBytes) -> bytes:
+    """Return the parts of a body compressed as `encoding`, a result of `choose_encoding`. Its size is added to `held`.
 
-    Raise `Refused` if there is no memory. If cancelled, no further step runs.
+    Raise `Refused` or `TooLarge` if there is no memory. If cancelled, no further step runs.
     """
-    account = held.account
+    account, before = held.account, held.size
     work = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP if encoding == b"gzip" else ZLIB)
-    output, view = bytearray(), memoryview(body)
-    held.grow_to(held.size + len(body))
-    for at in range(0, len(body), STEP_BYTES):
-        output += await account.turns.in_turn(account, work.compress, view[at : at + STEP_BYTES])
+    output = bytearray()
+    for part in parts:
+        view = memoryview(part)
+        for at in range(0, len(view), STEP_BYTES):
+            output += await account.turns.in_turn(account, work.compress, view[at : at + STEP_BYTES])
+            held.grow_to(before + len(output))
     return bytes(output + work.flush())

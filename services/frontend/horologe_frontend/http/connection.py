@@ -7,13 +7,15 @@ disconnects, the request in flight is cancelled.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from email.utils import formatdate
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, cast
 
+from horologe_frontend.http.accounts import no_room
 from horologe_frontend.http.event_stream import EventStream
-from horologe_frontend.http.http_responses import STATUS_LINES, HttpResponse, failure
+from horologe_frontend.http.http_responses import CONTINUE, REFUSED, STATUS_LINES, HttpResponse, error_response, failure
 from horologe_frontend.http.request_limits import KNOWN_BYTES, HttpRequest
 from horologe_frontend.http.request_parsing import RequestParsing
 from horologe_frontend.http.request_reader import LINGER_BYTES, QueuedRequest
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from horologe_frontend.http.accounts import Account
     from horologe_frontend.http.server import HttpServer
 
+PROBE_S = 1.0
+"""A client that ends its side is probed after this time, unless it has its answer before."""
 JOIN_BYTES = 64 << 10
 """Bodies below this size are copied behind their headers and written in one call."""
 
@@ -39,6 +43,7 @@ class HttpConnection(RequestParsing):
         self._cancel_current: Callable[[], object] | None = None
         self._write_paused = False
         self._unsent_bytes = 0
+        self._probe_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -47,6 +52,8 @@ class HttpConnection(RequestParsing):
     def connection_lost(self, error: Exception | None) -> None:
         self._server.remove_connection(self, self.account)
         self._read_closed = self._closing = True
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
         self.account.release(self._unsent_bytes)
         if self._reader is not None:
             self._reader.discard()
@@ -124,14 +131,17 @@ class HttpConnection(RequestParsing):
         return queued
 
     def _write(self, queued: QueuedRequest, response: HttpResponse) -> None:
-        closing = self._server.closing or not queued.keep_alive
-        head = encode_head(response, b"close" if closing else queued.connection)
+        size = response.size
+        if size >= JOIN_BYTES and queued.body_wanted and not self.account.has_room(size):
+            response = error_response(no_room(self.account, size))
+        closing = self._server.closing or not queued.keep_alive or (self._input_ended and not self._queue)
+        head = encode_head(response, b"close" if closing else queued.connection, self._server.refused_status)
         if not queued.body_wanted:
             self._transport.write(head)
-        elif len(response.body) < JOIN_BYTES:
-            self._transport.write(head + response.body)
+        elif response.size < JOIN_BYTES:
+            self._transport.write(b"".join((head, response.body, *response.parts)))
         else:
-            self._transport.writelines((head, response.body))
+            self._transport.writelines((head, response.body, *response.parts))
         self.responses += 1
         if closing:
             self._close(queued.fully_read)
@@ -139,14 +149,36 @@ class HttpConnection(RequestParsing):
     def _close(self, fully_read: bool) -> None:
         """Close when everything is written. With unread bytes, half-close first: see `timeouts.LINGER_NS`."""
         self._closing = self._read_closed = True
-        if fully_read or not self._transport.can_write_eof():
+        if fully_read or self._input_ended or not self._transport.can_write_eof():
             self._transport.close()
         else:
             self._transport.resume_reading()
             self._transport.write_eof()
 
-    def eof_received(self) -> None:
-        """Let the transport close. `connection_lost` then cancels the request in flight."""
+    def eof_received(self) -> bool:
+        """Answer the requests that have arrived, then close. Return False if there are none: the transport closes.
+
+        The client may have closed only its sending side. If it has closed both, the first write fails, and
+        `connection_lost` cancels the request in flight.
+        """
+        if self._reader is not None:
+            self._refuse(failure(400, "the client has ended the connection before the end of its request"))
+        is_open = not self._closing and (self._current is not None or bool(self._queue))
+        if is_open and not self._input_ended:
+            self._probe_timer = asyncio.get_running_loop().call_later(PROBE_S, self._probe_client)
+        self._input_ended = True
+        return is_open
+
+    def _probe_client(self, sent: bool = False) -> None:
+        """Send an interim response (RFC 9110 15.2: to HTTP/1.1). A client that has closed both sides resets then."""
+        if self._closing or self._current is None or not self._current.takes_interim:
+            return
+        if not sent:
+            self._transport.write(CONTINUE)
+        elif self._transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._transport.abort()  # an ended input is not read, so nothing else reports the reset
+            return
+        self._probe_timer = asyncio.get_running_loop().call_later(PROBE_S, self._probe_client, True)
 
     def pause_writing(self) -> None:
         """Count what the client has not read. Abort if that exceeds the limits."""
@@ -192,9 +224,10 @@ class HttpConnection(RequestParsing):
         self._transport.abort()
 
 
-def encode_head(response: HttpResponse, connection: bytes) -> bytes:
+def encode_head(response: HttpResponse, connection: bytes, refused_status: int = REFUSED) -> bytes:
     """Return status line and headers. `connection` is the Connection header; empty: the default of the version."""
-    head = b"%s%d\r\n" % (_head_begin(response.status, response.content_type, int(time.time())), len(response.body))
+    status = refused_status if response.status == REFUSED else response.status
+    head = b"%s%d\r\n" % (_head_begin(status, response.content_type, int(time.time())), response.size)
     if response.headers:
         head += b"".join([b"%s: %s\r\n" % header for header in response.headers])
     if connection:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from horologe_common.status import HorologeError, Status
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_common.core.protocol import Buffer
+
 JSON = b"application/json"
 BINARY = b"application/octet-stream"
 
+REFUSED = 429
+"""Status of REFUSED. The connection sends `http.refused_status` instead."""
 HTTP_STATUS: dict[Status, int] = {
     Status.OK: 200, Status.INVALID_INPUT: 400, Status.UNAUTHENTICATED: 401, Status.FORBIDDEN: 403,
-    Status.UNKNOWN_MODEL: 404, Status.MISSING_INPUT: 410, Status.TOO_LARGE: 413, Status.REFUSED: 503, Status.LOST: 503,
-    Status.CANCELLED: 503, Status.LATE: 504, Status.FAILED: 500,
+    Status.UNKNOWN_MODEL: 404, Status.MISSING_INPUT: 410, Status.TOO_LARGE: 413, Status.REFUSED: REFUSED,
+    Status.LOST: 503, Status.CANCELLED: 503, Status.LATE: 504, Status.FAILED: 500,
 }  # fmt: skip
 """Every other status is a 500."""
-STATUS_OF_HTTP = {400: "INVALID_INPUT", 413: "TOO_LARGE", 503: "REFUSED"}
+STATUS_OF_HTTP = {400: "INVALID_INPUT", 413: "TOO_LARGE", REFUSED: "REFUSED"}
 """The `status` of errors that the HTTP server itself finds. For others it is HTTP's own name, as METHOD_NOT_ALLOWED."""
 STATUS_HEADER = b"horologe-status"
 STATUS_LINES = {int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
@@ -31,6 +39,13 @@ class HttpResponse(msgspec.Struct, frozen=True):
     body: bytes = b""
     content_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    parts: Sequence[Buffer] = ()
+    """Bytes of a long body that follow `body`. They are not copied together."""
+
+    @property
+    def size(self) -> int:
+        """Return the length of the whole body."""
+        return len(self.body) + sum(map(len, self.parts)) if self.parts else len(self.body)
 
 
 class HttpError(Exception):
@@ -66,7 +81,7 @@ def error_response(error: HorologeError | HttpError) -> HttpResponse:
     http_status, name = HTTP_STATUS.get(error.status, 500), error.status.name
     if http_status == 401:
         return failure(401, "unauthenticated", ((b"www-authenticate", b"Bearer"),), name)
-    return failure(http_status, str(error), _retry_after(error) if http_status == 503 else (), name)
+    return failure(http_status, str(error), _retry_after(error) if http_status in (REFUSED, 503) else (), name)
 
 
 def _retry_after(error: HorologeError) -> tuple[tuple[bytes, bytes], ...]:

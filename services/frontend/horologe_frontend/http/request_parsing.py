@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from horologe_frontend.http.http_responses import CONTINUE, HttpResponse, failure
+from horologe_frontend.http.http_responses import CONTINUE, REFUSED, HttpResponse, failure
 from horologe_frontend.http.request_limits import MAX_PIPELINED, HttpRequest
 from horologe_frontend.http.request_reader import QueuedRequest, RequestReader, StopReading
 
@@ -38,6 +38,8 @@ class RequestParsing(asyncio.Protocol):
         self._queue: deque[QueuedRequest] = deque()
         self._current: QueuedRequest | None = None
         self._read_closed = self._closing = self._read_paused = self._request_ended = False
+        self._input_ended = False
+        """The client sends nothing more, but may read."""
         self._arrived_bytes = 0
         self._message_data = b""  # the data in the parser, if a request begins with it
 
@@ -99,7 +101,7 @@ class RequestParsing(asyncio.Protocol):
         if reader.head is None:  # it asks for an upgrade: `_parse` parses it again
             return
         if len(self._queue) >= MAX_PIPELINED:
-            self._stop_reading_if(failure(503, f"more than {MAX_PIPELINED} pipelined requests"))
+            self._stop_reading_if(failure(REFUSED, f"more than {MAX_PIPELINED} pipelined requests"))
         keep_alive, connection = reader.persistence(self._parser)
         body_wanted = reader.head.method != "HEAD"
         content = reader.refusal or reader.pop_request()
@@ -108,7 +110,10 @@ class RequestParsing(asyncio.Protocol):
         if isinstance(content, HttpRequest) and keep_alive and body_wanted and not connection:
             self._limits.known_heads.add_head(self._message_data, content)
         is_first, self._reader, self._request_ended = not self._request_ended, None, True
-        self._queue.append(QueuedRequest(content, keep_alive, connection, body_wanted, reader.held_bytes))
+        takes_interim = self._parser.get_http_version() != "1.0"
+        self._queue.append(
+            QueuedRequest(content, keep_alive, connection, body_wanted, reader.held_bytes, True, takes_interim)
+        )
         if is_first:  # the others wait for the client's turn
             self._start_next()
 

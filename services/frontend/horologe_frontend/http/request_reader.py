@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import httptools
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from horologe_frontend.http.accounts import Account
     from horologe_frontend.http.request_limits import RequestLimits
 
+TRANSFER_ENCODING = b"transfer-encoding"
+HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
 DISCARD_BYTES = 256 << 10
 """Bodies of refused requests are read up to this size, so that the connection stays usable."""
 MAX_HEADERS = 256
@@ -39,6 +42,8 @@ class QueuedRequest(msgspec.Struct, frozen=True):
     body_wanted: bool
     held_bytes: int = 0
     fully_read: bool = True
+    takes_interim: bool = True
+    """The client may get interim responses, because its request is of HTTP/1.1."""
 
 
 class StopReading(Exception):
@@ -120,6 +125,8 @@ class RequestReader:
         if self.head is None:
             name = name.lower()
             previous = self._headers.get(name)
+            if name == b"host" and previous is not None:
+                return failure(400, "Host: got two headers, wanted one")
             self._headers[name] = value if previous is None else previous + b", " + value
         return self._count_head(len(name) + len(value) + 4)
 
@@ -139,6 +146,8 @@ class RequestReader:
             return None
         path, _, query = self._url.decode("latin-1").partition("?")
         headers = self._headers
+        if refusal := _check_host(headers.get(b"host"), parser.get_http_version()):
+            return refusal
         path = path if path[:1] == "/" else _path_of(self._url)
         self.head = HttpRequest(method, path, query, headers, b"", self._account)
         length = headers.get(b"content-length", b"0")
@@ -159,12 +168,15 @@ class RequestReader:
             return self.refusal
         return None
 
-    @staticmethod
-    def persistence(parser: httptools.HttpRequestParser) -> tuple[bool, bytes]:
-        """Return whether the connection stays open after the parsed request, and the response's header Connection."""
-        if not parser.should_keep_alive() or parser.should_upgrade():
+    def persistence(self, parser: httptools.HttpRequestParser) -> tuple[bool, bytes]:
+        """Return whether the connection stays open after the parsed request, and the response's header Connection.
+
+        An HTTP/1.0 request with Transfer-Encoding is the last one: what follows may be part of it (RFC 9112 6.1).
+        """
+        is_old = parser.get_http_version() == "1.0"
+        if not parser.should_keep_alive() or parser.should_upgrade() or (is_old and TRANSFER_ENCODING in self._headers):
             return False, b"close"
-        return True, b"keep-alive" if parser.get_http_version() == "1.0" else b""
+        return True, b"keep-alive" if is_old else b""
 
     def discard_upgrade(self, parser: httptools.HttpRequestParser) -> bytes:
         """Discard the request. Return its head without Upgrade (RFC 9110 7.8), as the last one of its connection."""
@@ -177,7 +189,7 @@ class RequestReader:
         """Add a part of the body: a chunk, or what one read has brought."""
         self._body_bytes += len(part)
         self._chunks += 1
-        if b"transfer-encoding" in self._headers and (refusal := self.check_framing(self._chunks * CHUNK_FRAMING)):
+        if TRANSFER_ENCODING in self._headers and (refusal := self.check_framing(self._chunks * CHUNK_FRAMING)):
             return refusal
         if not self._admitted:
             return self.refusal if self._body_bytes > DISCARD_BYTES else None
@@ -224,6 +236,15 @@ class RequestReader:
         else:
             self._account.release(self.held_bytes)
         self.held_bytes = 0
+
+
+def _check_host(host: bytes | None, version: str) -> HttpResponse | None:
+    """Return the refusal of a request without a valid Host (RFC 9112 3.2). HTTP/1.0 has none."""
+    if host is None:
+        return failure(400, "Host: got none, wanted one header") if version == "1.1" else None
+    if not HOST.fullmatch(host):
+        return failure(400, f"Host: got {host[:80].decode('latin-1')!r}, wanted a name or address with a port")
+    return None
 
 
 def _path_of(url: bytes) -> str:

@@ -14,7 +14,7 @@ from horologe_common.transport.clients.acceptor import Acceptor
 from horologe_frontend.auth import check_open, read_keys
 from horologe_frontend.gateway import Gateway
 from horologe_frontend.http.connection import HttpConnection, encode_head
-from horologe_frontend.http.http_responses import failure
+from horologe_frontend.http.http_responses import REFUSED, failure
 from horologe_frontend.http.request_limits import RequestLimits
 from horologe_frontend.http.timeouts import Timeouts
 from horologe_frontend.oip.handler import OipHandler
@@ -44,6 +44,7 @@ class HttpServer:
         self.limits = RequestLimits(settings, handler)
         self.closing = False
         self.loop: asyncio.AbstractEventLoop
+        self.refused_status = settings.refused_status
         self._settings = settings
         self._handler = handler
         self._listener: socket.socket | None = None
@@ -65,7 +66,7 @@ class HttpServer:
         self._port = self._listener.getsockname()[1]
         self._listener.listen(BACKLOG)
         is_contended = self.limits.total.turns.is_contended
-        self._acceptor = Acceptor(self._listener, self._admit, _refuse, self._abandon, is_contended)
+        self._acceptor = Acceptor(self._listener, self._admit, self._refuse, self._abandon, is_contended)
         self._acceptor.start()
         self._timeouts = self.loop.create_task(Timeouts(self._settings, self._connections).run())
 
@@ -79,6 +80,12 @@ class HttpServer:
         """Count a connection of the client at `host`. Return None if a limit is reached."""
         account = self.limits.clients.add_connection(host)
         return HttpConnection(self, account) if account else None
+
+    def _refuse(self, sock: socket.socket) -> None:
+        """Send the refusal if the socket takes it at once."""
+        response = failure(REFUSED, "too many connections", ((b"retry-after", b"1"),))
+        with suppress(OSError):
+            sock.send(encode_head(response, b"close", self.refused_status) + response.body)
 
     def _abandon(self, connection: HttpConnection) -> None:
         self.limits.clients.remove_connection(connection.account)
@@ -141,13 +148,6 @@ def http_endpoint(core: Frontend, settings: HttpSettings) -> Callable[[Reactor],
             await server.stop()
 
     return serve
-
-
-def _refuse(sock: socket.socket) -> None:
-    """Send the refusal if the socket takes it at once."""
-    response = failure(503, "too many connections", ((b"retry-after", b"1"),))
-    with suppress(OSError):
-        sock.send(encode_head(response, b"close") + response.body)
 
 
 async def _listen(host: str, port: int, reuse_port: bool) -> socket.socket:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from horologe_common.clock import s
@@ -32,14 +34,17 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum size of the request line and headers together."""
     held_limit_bytes: int = 1 << 30
     """Maximum size of all requests and unsent responses in memory: headers, bodies, also decompressed. Beyond it,
-    requests are refused with 503, and connections whose responses are not read are closed."""
+    requests are refused, and connections whose responses are not read are closed."""
+    refused_status: Literal[429, 503] = 429
+    """HTTP status of requests that are REFUSED, and of connections beyond `max_connections`. Proxies and clients treat
+    503 as a fault of this server, and repeat the request at once: see docs/http.md."""
     client_share: float = 0.5
     """Maximum share of `max_connections`, `max_requests` and `held_limit_bytes` for one client: an IPv4 address or a
     /64 network of IPv6. Set 1.0 behind a proxy, whose requests come from one address."""
     max_requests: int = 4096
-    """Maximum number of requests in flight. Further requests are refused with 503."""
+    """Maximum number of requests in flight. Further requests are refused."""
     max_connections: int = 4096
-    """Maximum number of open connections. Further connections are answered with 503 and closed. If the process may
+    """Maximum number of open connections. Further connections are refused and closed. If the process may
     open fewer files, the maximum is lower."""
     header_timeout_ns: int = s(10)
     """Timeout from the first byte of a request to the end of its headers."""

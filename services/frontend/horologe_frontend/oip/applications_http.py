@@ -12,8 +12,9 @@ from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Withdraw
 from horologe_frontend.core.feedback import ITEMS_LIMIT, TRUTHS_LIMIT
 from horologe_frontend.http.http_responses import json_response
+from horologe_frontend.http.steps import run_in_turns
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
-from horologe_frontend.oip.inference import check_json_length, read_inputs, read_request
+from horologe_frontend.oip.inference import check_json_length, read_in_steps, read_inputs
 from horologe_frontend.oip.inference_response import make_template, tensor_values
 from horologe_frontend.oip.json_encoding import LONG_BYTES, TensorJson
 
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Acknowledged, Answer, ApplicationState
     from horologe_frontend.gateway import Gateway
+    from horologe_frontend.http.accounts import HeldBytes
     from horologe_frontend.http.http_responses import HttpResponse
     from horologe_frontend.http.request_limits import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
+    from horologe_frontend.http.steps import Steps
     from horologe_frontend.oip.inference_response import ResponseFormat
     from horologe_frontend.oip.routes import Route
 
@@ -70,8 +73,8 @@ class ApplicationsHandler:
         self._settings = settings
         self._client_of = client_of
 
-    async def handle_route(self, route: Route, request: HttpRequest, body: bytes) -> HttpResponse:
-        """Return the response. Raise `HorologeError` if the operation fails."""
+    async def handle_route(self, route: Route, request: HttpRequest, body: bytes, held: HeldBytes) -> HttpResponse:
+        """Return the response. Raise `HorologeError` if the operation fails. `held` counts the memory that it takes."""
         match route.name:
             case "applications":
                 states = await self._call(ApplicationInfo(0))
@@ -79,9 +82,9 @@ class ApplicationsHandler:
             case "application_rollback":
                 return _describe(route.model, await self._call(Rollback(0, route.model)))
             case "application_predict":
-                return await self._predict(route.model, request, body)
+                return await self._predict(route.model, request, body, held)
             case "application_feedback":
-                return await self._feedback(route.model, body)
+                return await self._feedback(route.model, body, held)
         return await self._application(route.model, request, body)
 
     async def _application(self, name: str, request: HttpRequest, body: bytes) -> HttpResponse:
@@ -100,17 +103,18 @@ class ApplicationsHandler:
         states: Sequence[ApplicationState] = reply.applications
         return states
 
-    async def _predict(self, name: str, request: HttpRequest, body: bytes) -> HttpResponse:
+    async def _predict(self, name: str, request: HttpRequest, body: bytes, held: HeldBytes) -> HttpResponse:
         application, spec = self._gateway.find_application(name)
         header_length = request.headers.get(HEADER_LENGTH)
-        account, limit = request.account, self._settings.json_limit_bytes
-        inference = await account.turns.in_turn(account, read_request, spec, "", body, header_length, limit)
+        steps = read_in_steps(spec, "", body, header_length, self._settings.json_limit_bytes)
+        inference = await run_in_turns(steps, held)
         answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, self._client_of(request))
-        return _write_prediction(application, inference.form, answer, buffers)
+        return await run_in_turns(_write_prediction(application, inference.form, answer, buffers), held)
 
-    async def _feedback(self, name: str, body: bytes) -> HttpResponse:
+    async def _feedback(self, name: str, body: bytes, held: HeldBytes) -> HttpResponse:
         check_json_length(len(body), self._settings.json_limit_bytes)
-        items, buffers = read_feedback(body, lambda: self._gateway.find_application(name)[1])
+        steps = read_feedback(body, lambda: self._gateway.find_application(name)[1])
+        items, buffers = await run_in_turns(steps, held)
         reply: Acknowledged = await self._gateway.call(Feedback(0, name, items), buffers)
         if not any(status == Status.OK for status in reply.statuses):
             first = next(iter(reply.statuses), int(Status.INVALID_INPUT))
@@ -127,16 +131,16 @@ def _describe(name: str, states: Sequence[ApplicationState]) -> HttpResponse:
 
 def _write_prediction(
     application: Application, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]
-) -> HttpResponse:
+) -> Steps[HttpResponse]:
     if answer.status != Status.OK:
         raise error_for(answer.status, answer.reason, answer.retry_after_ns)
     if application.task != "any":
         return json_response(prediction_json(application.name, answer, buffers))
     details = answer_details(answer)
-    template, buffers = make_template(
+    template, buffers = yield from make_template(
         form, answer.outputs, buffers, lambda outputs: {"application": application.name, "outputs": outputs, **details}
     )
-    return template.fill(buffers)
+    return (yield from template.fill_in_steps(buffers))
 
 
 def read_application(name: str, body: bytes) -> Application:
@@ -191,7 +195,9 @@ def answer_details(answer: Answer) -> dict[str, Any]:
     }
 
 
-def read_feedback(body: bytes, signature: Callable[[], ModelSpec]) -> tuple[tuple[Observation, ...], list[Buffer]]:
+def read_feedback(
+    body: bytes, signature: Callable[[], ModelSpec]
+) -> Steps[tuple[tuple[Observation, ...], list[Buffer]]]:
     """Return the items, and the bytes of their inputs in order. `signature` returns that of the application.
 
     Raise `InvalidInput` or `TooLarge`, or the error of `signature`.
@@ -205,7 +211,7 @@ def read_feedback(body: bytes, signature: Callable[[], ModelSpec]) -> tuple[tupl
     observations: list[Observation] = []
     buffers: list[Buffer] = []
     for index, item in enumerate([feedback] if feedback.items is None else feedback.items):
-        tensors, item_buffers = read_inputs(item.inputs, signature()) if item.inputs else ([], [])
+        tensors, item_buffers = (yield from read_inputs(item.inputs, signature())) if item.inputs else ([], [])
         prediction = _prediction_bytes(index, item.prediction_id)
         observations.append(Observation(tuple(item.truths), prediction, item.context, tuple(tensors)))
         buffers += item_buffers

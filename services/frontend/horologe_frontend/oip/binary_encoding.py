@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,8 +20,11 @@ from horologe_common.wire.frames import decode_array
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import NDArray
+
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec, TensorSpec
+    from horologe_frontend.http.steps import Steps
 
 HEADER_LENGTH = b"inference-header-content-length"
 NUMBER_CODES = {
@@ -29,6 +32,8 @@ NUMBER_CODES = {
     "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d",
 }  # fmt: skip
 """Datatypes with a JSON form other than BYTES -> format of the module `struct`."""
+CLASSIFY_VALUES = 16 << 10
+"""Values that are sorted in one step: about 1 ms."""
 MAX_STRINGS = 1 << 17
 """Maximum number of strings in a BYTES tensor. They are counted one by one on the loop: about 15 ms for so many."""
 
@@ -136,15 +141,43 @@ def _raw_shape(spec: ModelSpec, wanted: TensorSpec, size: int) -> tuple[int, ...
     return tuple(shape)
 
 
-def classify(tensor: Tensor, buffer: Buffer, classes: int) -> tuple[Tensor, Buffer]:
-    """Return the `classes` highest values of each row as BYTES `value:index`, highest first."""
+def _order(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the indices of the values along the last axis, highest value first, of equal values the first one."""
+    order: NDArray[Any] = np.argsort(-values.astype(np.float64), axis=-1, kind="stable")
+    return order
+
+
+def _highest(row: NDArray[Any], count: int) -> Steps[NDArray[Any]]:
+    """Return the indices of the `count` highest values of a long row."""
+    best, step = np.empty(0, np.int64), max(CLASSIFY_VALUES, count)
+    for begin in range(0, len(row), step):
+        indices = np.concatenate((best, np.arange(begin, min(begin + step, len(row)))))
+        best = np.sort(indices[_order(row[indices])[:count]])
+        yield best.nbytes
+    highest: NDArray[Any] = best[_order(row[best])]
+    return highest
+
+
+def classify(tensor: Tensor, buffer: Buffer, classes: int) -> Steps[tuple[Tensor, Buffer]]:
+    """Return the `classes` highest values of each row as BYTES `value:index`, highest first.
+
+    Raise `InvalidInput` for other outputs than rows of numbers, and `TooLarge` for more than `MAX_STRINGS` values.
+    """
     if tensor.datatype in ("BYTES", "BOOL") or not tensor.shape:
         raise InvalidInput(f"output {tensor.name!r}: classification: got {tensor.datatype}, wanted rows of numbers")
     array = decode_array(tensor, buffer)
     rows = array.reshape(array.shape[0], -1) if array.ndim > 1 else array.reshape(1, -1)
     count = min(classes, rows.shape[1])
-    order = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :count]
-    texts = [f"{row[index]:f}:{index}".encode() for row, best in zip(rows, order, strict=True) for index in best]
+    if count * rows.shape[0] > MAX_STRINGS:
+        got = f"the {count} highest values of {rows.shape[0]} rows"
+        raise TooLarge(f"output {tensor.name!r}: classification: got {got}, wanted at most {MAX_STRINGS} values")
+    texts: list[bytes] = []
+    block = max(1, CLASSIFY_VALUES // max(1, rows.shape[1]))
+    for begin in range(0, rows.shape[0], block):
+        part = rows[begin : begin + block]
+        order = (yield from _highest(part[0], count))[None] if block == 1 else _order(part)[:, :count]
+        texts += [f"{row[index]:f}:{index}".encode() for row, best in zip(part, order, strict=True) for index in best]
+        yield sum(map(len, texts))
     payload = join_strings(texts)
     shape = (rows.shape[0], count) if array.ndim > 1 else (count,)
     return Tensor(tensor.name, "BYTES", shape, len(payload)), payload

@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.status import Forbidden, HorologeError, Refused, Unauthenticated, UnknownModel
+from horologe_common.status import Forbidden, HorologeError, Unauthenticated, UnknownModel
 from horologe_frontend.auth import key_name
 from horologe_frontend.console.feed import ConsoleFeed
 from horologe_frontend.console.page import FILES, PATHS, console_file
 from horologe_frontend.http.accounts import HeldBytes
 from horologe_frontend.http.compression import choose_encoding, compress_body, decompress_body
 from horologe_frontend.http.http_responses import HttpError, HttpResponse, error_response, failure, json_response
+from horologe_frontend.http.steps import run_in_turns
 from horologe_frontend.oip.applications_http import ApplicationsHandler
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
-from horologe_frontend.oip.inference_response import write_answer
+from horologe_frontend.oip.inference import is_long, read_in_steps
+from horologe_frontend.oip.inference_response import write_answer, write_in_steps
+from horologe_frontend.oip.json_encoding import LONG_BYTES
 from horologe_frontend.oip.known_requests import KnownRequests
 from horologe_frontend.oip.models_http import ModelsHandler
 from horologe_frontend.oip.routes import CACHED_PATH, LIVE, READY, Route, cached_route, method_not_allowed, parse_route
@@ -43,6 +46,23 @@ MANAGEMENT = ("load", "unload", "application_rollback")
 OPEN_PATHS = PATHS | {LIVE, READY}
 REQUEST_HEADER = b"horologe-request"
 log = logging.getLogger(__name__)
+
+
+class PendingInference:
+    """An inference in callbacks. `cancel` ends the operation that it waits for."""
+
+    __slots__ = ("cancel", "inference", "request", "respond")
+
+    def __init__(
+        self, request: HttpRequest, inference: InferenceRequest, respond: Callable[[HttpResponse], None]
+    ) -> None:
+        self.request = request
+        self.inference = inference
+        self.respond = respond
+        self.cancel: Callable[[], object] = lambda: None
+
+    def cancel_operation(self) -> None:
+        self.cancel()
 
 
 class OipHandler:
@@ -99,62 +119,82 @@ class OipHandler:
             route = cached_route(path) if len(path) <= CACHED_PATH else parse_route(path)
             if request.method not in route.methods:
                 raise method_not_allowed(route, request.method)
-            if route.name != "infer" or b"content-encoding" in request.headers:
-                return _start_task(self._handle(route, request), respond)
+            headers = request.headers
+            if route.name != "infer" or b"content-encoding" in headers or _is_long(request):
+                return _start_task(self._handle(route, request, respond))
             inference = self._read_inference(route, request, request.body)
             if self._gateway.is_tracing:
                 inference = _with_trace(request, inference)
-            on_answer = partial(self._on_answer, request, inference, respond)
+            pending = PendingInference(request, inference, respond)
+            on_answer = partial(self._on_answer, pending)
             client = self._client_of(request)
-            key = self._gateway.send(inference.predict, inference.buffers, on_answer, client=client)
-            return partial(self._gateway.cancel, key)
+            key = self._gateway.send(inference.predict, inference.buffers, on_answer, client)
+            pending.cancel = partial(self._gateway.cancel, key)
+            return pending.cancel_operation
         except Exception as error:
             response = _failed(request, error)
-        return _start_task(_compress(request, response), respond) if self._compresses(request, response) else response
+        if self._compresses(request, response):
+            return _start_task(_compress_and_respond(request, response, respond))
+        return response
 
-    def _on_answer(
-        self,
-        request: HttpRequest,
-        inference: InferenceRequest,
-        respond: Callable[[HttpResponse], None],
-        answer: Answer,
-        buffers: Sequence[Buffer],
-    ) -> None:
+    def _on_answer(self, pending: PendingInference, answer: Answer, buffers: Sequence[Buffer]) -> None:
+        request, inference = pending.request, pending.inference
+        if inference.form.takes_long(answer.outputs):
+            pending.cancel = _start_task(self._write_long(pending, answer, buffers))
+            return
         try:
             response = write_answer(inference.predict, inference.form, answer, buffers)
         except Exception as error:
             response = _failed(request, error, answer.id)
         if self._compresses(request, response):
-            _start_task(_compress(request, response), respond)
+            pending.cancel = _start_task(_compress_and_respond(request, response, pending.respond))
         else:
-            respond(response)
+            pending.respond(response)
+
+    async def _write_long(self, pending: PendingInference, answer: Answer, buffers: Sequence[Buffer]) -> None:
+        with HeldBytes(pending.request.account) as held:
+            response = await self._write_answer(pending.request, pending.inference, answer, buffers, held)
+        pending.respond(response)
+
+    async def _write_answer(
+        self, request: HttpRequest, inference: InferenceRequest, answer: Answer, buffers: Sequence[Buffer],
+        held: HeldBytes,
+    ) -> HttpResponse:  # fmt: skip
+        """Return the response to an answer, made in steps."""
+        try:
+            response = await run_in_turns(write_in_steps(inference.predict, inference.form, answer, buffers), held)
+            return await _compress(request, response, held) if self._compresses(request, response) else response
+        except Exception as error:
+            return _failed(request, error, answer.id)
 
     def _compresses(self, request: HttpRequest, response: HttpResponse) -> bool:
-        return len(response.body) >= self._settings.compress_from_bytes and b"accept-encoding" in request.headers
+        return b"accept-encoding" in request.headers and response.size >= self._settings.compress_from_bytes
 
-    async def _handle(self, route: Route, request: HttpRequest) -> HttpResponse:
+    async def _handle(self, route: Route, request: HttpRequest, respond: Callable[[HttpResponse], None]) -> None:
         with HeldBytes(request.account) as held:
             try:
                 response = await self._respond(route, request, held)
+                if route.name != "infer" and self._compresses(request, response):
+                    held.grow_to(held.size + response.size)
+                    response = await _compress(request, response, held)
             except Exception as error:
                 response = _failed(request, error)
-        return await _compress(request, response) if self._compresses(request, response) else response
+        respond(response)
 
     async def _respond(self, route: Route, request: HttpRequest, held: HeldBytes) -> HttpResponse:
         if route.name == "infer":
-            body, account = await self._body(request, held), request.account
-            inference = await account.turns.in_turn(account, self._read_inference, route, request, body)
+            body, spec = await self._body(request, held), self._find_spec(route)
+            header_length = request.headers.get(HEADER_LENGTH)
+            steps = read_in_steps(spec, route.version, body, header_length, self._settings.json_limit_bytes)
+            inference = await run_in_turns(steps, held)
             if self._gateway.is_tracing:
                 inference = _with_trace(request, inference)
             client = self._client_of(request)
             answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, client)
-            try:
-                return write_answer(inference.predict, inference.form, answer, buffers)
-            except Exception as error:
-                return _failed(request, error, answer.id)
+            return await self._write_answer(request, inference, answer, buffers, held)
         self._check_management(route, request)
         if route.name.startswith("application"):
-            return await self._applications.handle_route(route, request, await self._body(request, held))
+            return await self._applications.handle_route(route, request, await self._body(request, held), held)
         if route.name in FILES:
             return console_file(route.name)
         if route.name == "console_events":
@@ -203,13 +243,13 @@ def _with_trace(request: HttpRequest, inference: InferenceRequest) -> InferenceR
     return msgspec.structs.replace(inference, predict=predict)
 
 
-def _start_task(
-    work: Coroutine[Any, Any, HttpResponse], respond: Callable[[HttpResponse], None]
-) -> Callable[[], object]:
-    """Start a task whose result `respond` gets. Return the function that cancels it."""
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda task: None if task.cancelled() else respond(task.result()))
-    return task.cancel
+def _is_long(request: HttpRequest) -> bool:
+    return len(request.body) > LONG_BYTES and is_long(request.body, request.headers.get(HEADER_LENGTH))
+
+
+def _start_task(work: Coroutine[Any, Any, None]) -> Callable[[], object]:
+    """Start a task. Return the function that cancels it."""
+    return asyncio.ensure_future(work).cancel
 
 
 def _failed(request: HttpRequest, error: Exception, request_id: int = 0) -> HttpResponse:
@@ -227,17 +267,26 @@ def _failed(request: HttpRequest, error: Exception, request_id: int = 0) -> Http
     return response
 
 
-async def _compress(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+async def _compress_and_respond(
+    request: HttpRequest, response: HttpResponse, respond: Callable[[HttpResponse], None]
+) -> None:
+    with HeldBytes(request.account) as held:
+        try:
+            held.grow_to(response.size)
+            response = await _compress(request, response, held)
+        except HorologeError as error:
+            response = error_response(error)
+    respond(response)
+
+
+async def _compress(request: HttpRequest, response: HttpResponse, held: HeldBytes) -> HttpResponse:
+    """Return the response compressed, if the client accepts that. Raise `Refused` or `TooLarge` without memory."""
     encoding = choose_encoding(request.headers[b"accept-encoding"])
     if not encoding:
         return response
-    with HeldBytes(request.account) as held:
-        try:
-            body = await compress_body(response.body, encoding, held)
-        except Refused as error:
-            return error_response(error)
+    body = await compress_body((response.body, *response.parts), encoding, held)
     headers = (*response.headers, (b"content-encoding", encoding), (b"vary", b"Accept-Encoding"))
-    return msgspec.structs.replace(response, body=body, headers=headers)
+    return msgspec.structs.replace(response, body=body, headers=headers, parts=())
 
 
 def _health(name: str, healthy: bool) -> HttpResponse:

@@ -12,6 +12,7 @@ from horologe_common.status import InvalidInput, TooLarge
 from horologe_common.wire import Predict, Tensor
 from horologe_frontend.core.applications import APPLICATION_RUNTIME
 from horologe_frontend.http.http_responses import HttpError
+from horologe_frontend.http.steps import run_at_once
 from horologe_frontend.oip.binary_encoding import (
     BinaryData,
     check_bytes,
@@ -20,6 +21,7 @@ from horologe_frontend.oip.binary_encoding import (
 )
 from horologe_frontend.oip.inference_response import OutputFormat, ResponseFormat
 from horologe_frontend.oip.json_encoding import (
+    LONG_BYTES,
     check_header,
     decode_infer,
     decode_parameters,
@@ -31,11 +33,14 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
+    from horologe_frontend.http.steps import Steps
     from horologe_frontend.oip.json_encoding import InferJson, OutputJson, TensorJson
 
 NO_PARAMETERS: Mapping[str, Any] = {}
 MAX_BUDGET_NS = s(86_400)
 """Budgets over one day are reduced to one day."""
+LONG_DIGITS = 4
+"""JSON of more than 9,999 bytes before binary data may be long."""
 OUTPUTS_MANY = 64
 """A longer list of outputs is refused by its length, before its elements are checked."""
 
@@ -51,6 +56,18 @@ class InferenceRequest(msgspec.Struct, frozen=True):
 def read_request(
     spec: ModelSpec, version: str, body: bytes, header_length: bytes | None, json_limit: int
 ) -> InferenceRequest:
+    """Parse a request as `read_in_steps` does, at once."""
+    return run_at_once(read_in_steps(spec, version, body, header_length, json_limit))
+
+
+def is_long(body: bytes, header_length: bytes | None) -> bool:
+    """Return whether to parse a request in steps: its JSON takes more than a millisecond or two."""
+    return len(body) > LONG_BYTES and (header_length is None or len(header_length) > LONG_DIGITS)
+
+
+def read_in_steps(
+    spec: ModelSpec, version: str, body: bytes, header_length: bytes | None, json_limit: int
+) -> Steps[InferenceRequest]:
     """Parse a request for `spec`. `version` is the requested version, or empty.
 
     Raise `InvalidInput` or `TooLarge`. The message names the field, the value received and the value wanted.
@@ -67,7 +84,7 @@ def read_request(
     check_json_length(len(content), json_limit)
     request = decode_infer(content)
     parameters = _parameters(request)
-    tensors, buffers = read_inputs(request.inputs, spec, binary)
+    tensors, buffers = yield from read_inputs(request.inputs, spec, binary)
     if request.outputs and len(request.outputs) > max(OUTPUTS_MANY, len(spec.outputs)):
         raise InvalidInput(f"outputs: got {len(request.outputs)}, wanted at most {len(spec.outputs)}")
     form = _response_format(parameters, request)
@@ -161,9 +178,10 @@ def _refuse_shared_memory(where: str, parameters: Mapping[str, Any]) -> None:
 
 def read_inputs(
     inputs: list[TensorJson], spec: ModelSpec, binary: BinaryData | None = None
-) -> tuple[list[Tensor], list[Buffer]]:
+) -> Steps[tuple[list[Tensor], list[Buffer]]]:
     """Return the tensors of a request for `spec`, and their bytes. Raise `InvalidInput` or `TooLarge`."""
     tensors, buffers, names = [], [], set()
+    held_bytes = 0
     for tensor in inputs:
         if tensor.name in names:
             raise InvalidInput(f"input {tensor.name!r}: given twice")
@@ -171,7 +189,8 @@ def read_inputs(
         check_header(tensor, spec)
         if tensor.parameters:
             _refuse_shared_memory(f"input {tensor.name!r}", tensor.parameters)
-        buffer = _read_input(tensor, tensor.parameters or NO_PARAMETERS, binary)
+        buffer = yield from _read_input(tensor, tensor.parameters or NO_PARAMETERS, binary, held_bytes)
+        held_bytes += len(buffer)
         tensors.append(Tensor(tensor.name, tensor.datatype, tensor.shape, len(buffer)))
         buffers.append(buffer)
     if binary is not None:
@@ -179,7 +198,9 @@ def read_inputs(
     return tensors, buffers
 
 
-def _read_input(tensor: TensorJson, parameters: Mapping[str, Any], binary: BinaryData | None) -> Buffer:
+def _read_input(
+    tensor: TensorJson, parameters: Mapping[str, Any], binary: BinaryData | None, held_bytes: int
+) -> Steps[Buffer]:
     inline = bool(memoryview(tensor.data))
     if inline == ("binary_data_size" in parameters):
         got = "both" if inline else "neither"
@@ -191,7 +212,7 @@ def _read_input(tensor: TensorJson, parameters: Mapping[str, Any], binary: Binar
         return view
     if tensor.datatype == "FP16":
         raise InvalidInput(f"input {tensor.name!r}: data: FP16 has no JSON form: send it as binary data")
-    return decode_tensor(tensor)
+    return (yield from decode_tensor(tensor, held_bytes))
 
 
 def _response_format(parameters: Mapping[str, Any], request: InferJson) -> ResponseFormat:

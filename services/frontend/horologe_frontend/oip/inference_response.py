@@ -7,22 +7,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from horologe_common.models import DTYPES
 from horologe_common.status import InvalidInput, Status, error_for
+from horologe_common.wire import Tensor
 from horologe_common.wire.frames import decode_array
-from horologe_frontend.http.http_responses import BINARY, HttpResponse
+from horologe_frontend.http.http_responses import BINARY, JSON, HttpResponse
+from horologe_frontend.http.steps import run_at_once
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH, NUMBER_CODES, classify, number_struct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_common.wire import Answer, Predict, Tensor
+    from horologe_common.wire import Answer, Predict
+    from horologe_frontend.http.steps import Steps
 
 VALUES = b"\0"
 """Place of the values of an output in an encoded document. JSON text never contains this byte."""
 STRUCT_BYTES = 1024
 """Numbers in up to this many bytes are decoded by `struct`: 16 floats take 0.2 us, with numpy 1.8 us. Beyond, numpy is
 faster: 1,000 floats take 12 us, with `struct` 21 us."""
+LONG_BYTES = 64 << 10
+"""Outputs up to this size become JSON at once. The JSON of 16,000 floats takes 2 ms."""
+STEP_VALUES = 8192
 _encode = msgspec.json.Encoder().encode
 
 
@@ -67,9 +74,33 @@ class ResponseTemplate(msgspec.Struct, frozen=True):
             else:
                 parts += (_encode(tensor_values(tensor, buffer)), text)
         head = b"".join(parts)
-        if not blobs:
-            return HttpResponse(200, head)
-        return HttpResponse(200, b"".join((head, *blobs)), BINARY, ((HEADER_LENGTH, b"%d" % len(head)),))
+        return _response([head], len(head), blobs)
+
+    def fill_in_steps(self, buffers: Sequence[Buffer]) -> Steps[HttpResponse]:
+        """Return the same response as `fill`, made in steps."""
+        parts: list[Buffer] = [self.head]
+        blobs, size = [], len(self.head)
+        for tensor, text, buffer in zip(self.outputs, self.texts, buffers, strict=True):
+            if text is None:
+                blobs.append(buffer)
+                continue
+            comma = b"["
+            for part, values in split_values(tensor, buffer):
+                parts += (comma, _encode(tensor_values(part, values))[1:-1])
+                comma, size = b",", size + len(parts[-1]) + 1
+                yield size
+            parts.append(b"]" + text if comma == b"," else b"[]" + text)
+            size += len(parts[-1])
+        return _response(parts, size, blobs)
+
+
+def _response(json_parts: Sequence[Buffer], json_size: int, blobs: Sequence[Buffer]) -> HttpResponse:
+    """Return the response of these parts of JSON and binary data. Only short bodies are copied together."""
+    parts = [*json_parts, *blobs]
+    content_type, headers = (BINARY, ((HEADER_LENGTH, b"%d" % json_size),)) if blobs else (JSON, ())
+    if json_size + sum(map(len, blobs)) < LONG_BYTES:
+        return HttpResponse(200, b"".join(parts), content_type, headers)
+    return HttpResponse(200, b"", content_type, headers, parts)
 
 
 class ResponseFormat(msgspec.Struct):
@@ -84,6 +115,15 @@ class ResponseFormat(msgspec.Struct):
     def format_of(self, name: str) -> OutputFormat:
         return self.outputs.get(name, self.default)
 
+    def takes_long(self, outputs: Sequence[Tensor]) -> bool:
+        """Return whether to make the response in steps: as JSON or classes, it takes more than a millisecond or two."""
+        for tensor in outputs:
+            if tensor.nbytes > LONG_BYTES:
+                output = self.format_of(tensor.name)
+                if not output.binary or output.classes:
+                    return True
+        return False
+
     def has_classes(self) -> bool:
         """Return whether an output is requested as classes."""
         return self.default.classes > 0 or any(output.classes for output in self.outputs.values())
@@ -91,23 +131,38 @@ class ResponseFormat(msgspec.Struct):
 
 def write_answer(predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]) -> HttpResponse:
     """Return the response. Raise the matching `HorologeError` if the status is not OK."""
+    template, buffers = run_at_once(_answer_template(predict, form, answer, buffers))
+    return template.fill(buffers)
+
+
+def write_in_steps(
+    predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]
+) -> Steps[HttpResponse]:
+    """Return the same response as `write_answer`, made in steps."""
+    template, buffers = yield from _answer_template(predict, form, answer, buffers)
+    return (yield from template.fill_in_steps(buffers))
+
+
+def _answer_template(
+    predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]
+) -> Steps[tuple[ResponseTemplate, Sequence[Buffer]]]:
     if answer.status != Status.OK:
         raise error_for(answer.status, answer.reason, answer.retry_after_ns)
     name, version = answer.model or predict.model or predict.application, answer.version or predict.version
     key = (answer.outputs, name, version, answer.content_hashes)
     if form.last is not None and form.last[0] == key:
-        return form.last[1].fill(buffers)
+        return form.last[1], buffers
     parameters = {}
     if not predict.model:
         parameters = {"prediction_id": answer.prediction.hex(), "models": ",".join(answer.models)}
     if answer.content_hashes:
         parameters["content_hash"] = ",".join(answer.content_hashes)
-    template, buffers = make_template(
+    template, buffers = yield from make_template(
         form, answer.outputs, buffers, lambda outputs: AnswerJson(name, outputs, version, form.id, parameters or None)
     )
     if predict.model and not form.has_classes():
         form.last = key, template
-    return template.fill(buffers)
+    return template, buffers
 
 
 def make_template(
@@ -115,17 +170,17 @@ def make_template(
     outputs: Sequence[Tensor],
     buffers: Sequence[Buffer],
     document_of: Callable[[list[OutputTensorJson]], Any],
-) -> tuple[ResponseTemplate, Sequence[Buffer]]:
-    """Return the template of a response and the bytes to fill it with.
+) -> Steps[tuple[ResponseTemplate, Sequence[Buffer]]]:
+    """Return the template of a response and the bytes to fill it with. Only classes need more than one step.
 
     `document_of` makes the JSON document around the outputs.
     """
     formats = [form.format_of(tensor.name) for tensor in outputs]
     if form.has_classes():
-        pairs = [
-            classify(tensor, buffer, output.classes) if output.classes else (tensor, buffer)
-            for tensor, buffer, output in zip(outputs, buffers, formats, strict=True)
-        ]
+        pairs = []
+        for tensor, buffer, output in zip(outputs, buffers, formats, strict=True):
+            pair = (yield from classify(tensor, buffer, output.classes)) if output.classes else (tensor, buffer)
+            pairs.append(pair)
         outputs, buffers = [tensor for tensor, _ in pairs], [buffer for _, buffer in pairs]
     contents = []
     for tensor, output in zip(outputs, formats, strict=True):
@@ -140,6 +195,25 @@ def make_template(
     return ResponseTemplate(
         head, outputs, tuple([None if output.binary else next(behind) for output in formats])
     ), buffers
+
+
+def split_values(tensor: Tensor, buffer: Buffer) -> Iterator[tuple[Tensor, Buffer]]:
+    """Yield an output in flat parts of at most `STEP_VALUES` values, and of about `LONG_BYTES` of strings."""
+    view = memoryview(buffer)
+    if tensor.datatype != "BYTES":
+        itemsize = DTYPES[tensor.datatype].itemsize
+        for at in range(0, len(view), itemsize * STEP_VALUES):
+            part = view[at : at + itemsize * STEP_VALUES]
+            yield Tensor(tensor.name, tensor.datatype, (len(part) // itemsize,), len(part)), part
+        return
+    begin = end = count = 0
+    while end < len(view):
+        end += 4 + int.from_bytes(view[end : end + 4], "little")
+        count += 1
+        if count == STEP_VALUES or end - begin >= LONG_BYTES or end >= len(view):
+            part = view[begin:end]
+            yield Tensor(tensor.name, "BYTES", (count,), len(part)), part
+            begin, count = end, 0
 
 
 def tensor_values(tensor: Tensor, buffer: Buffer) -> Sequence[Any]:

@@ -6,15 +6,16 @@ import math
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.core.protocol import Out
+from horologe_common.core.protocol import UNLIMITED, Out
 from horologe_common.models import DTYPES, check_tensor, check_variable_dimensions
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Outputs, RowStatus, Tensor
 from horologe_common.wire.frames import concat_rows, split_rows
 from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.core.output_sizes import fit_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
@@ -218,29 +219,35 @@ def _differing_shapes(columns: Sequence[RowInputs]) -> list[list[tuple[int, ...]
 
 
 def batch_outputs(
-    action: InferAction, status: int, outputs: Sequence[tuple[Tensor, Buffer]], reason: str, content_hash: str
+    action: InferAction,
+    status: int,
+    outputs: Sequence[tuple[Tensor, Buffer]],
+    reason: str,
+    content_hash: str,
+    frame_limits: Mapping[str, int],
 ) -> list[Out]:
-    """Build one Outputs message for every submitter of the batch.
+    """Build the Outputs for every submitter of the batch: one message, unless its bytes exceed `frame_limits`.
 
-    The message holds the submitter's rows in the order of the batch, and a status for each row. If `status` is not
+    The messages hold the submitter's rows in the order of the batch, and a status for each row. If `status` is not
     OK, every row gets it with `reason`, and the message has no tensors.
     """
-    begin_ns, end_ns, _ = action.timing
+    (begin_ns, end_ns, _), batched = action.timing, action.spec.batched
     outs = []
-    for submitter, (items, spans) in _split_rows(action, status, reason).items():
-        selected = _select_rows(outputs, spans, action.rows, action.spec.batched) if spans else []
-        message = Outputs(
-            action.infer.action_id,
-            tuple(items),
-            tuple(tensor for tensor, _ in selected),
-            action.infer.model,
-            action.batch_size,
-            begin_ns,
-            end_ns,
-            content_hash,
-            action.infer.slowness,
-        )
-        outs.append(Out(submitter, message, [buffer for _, buffer in selected]))
+    for submitter, (rows, spans) in _split_rows(action, status, reason).items():
+        selected = _select_rows(outputs, spans, action.rows, batched) if spans else []
+        for items, tensors in fit_messages(rows, selected, frame_limits.get(submitter, UNLIMITED), batched):
+            message = Outputs(
+                action.infer.action_id,
+                tuple(items),
+                tuple(tensor for tensor, _ in tensors),
+                action.infer.model,
+                action.batch_size,
+                begin_ns,
+                end_ns,
+                content_hash,
+                action.infer.slowness,
+            )
+            outs.append(Out(submitter, message, [buffer for _, buffer in tensors]))
     return outs
 
 

@@ -38,6 +38,8 @@ class InferLifecycle:
         self.io = IoCache(settings.io_cache_bytes)
         self.early = EarlyInputs(settings.early_max, settings.early_bytes)
         self.stats = Stats()
+        self.frame_limits: dict[str, int] = {}
+        """Connected peer -> maximum size (bytes) of the tensors of one message to it."""
         self._share_free_ns = [0] * settings.shares
         self._actions: dict[int, InferAction] = {}
         self._newly_accepted: list[InferAction] = []
@@ -224,10 +226,10 @@ class InferLifecycle:
         messages: list[Out] = []
         if status in (Status.OK, Status.FAILED):
             try:
-                messages = batch_outputs(action, status, outputs, reason, content_hash)
+                messages = batch_outputs(action, status, outputs, reason, content_hash, self.frame_limits)
             except Exception as error:
                 fault, status, reason = error, Status.FAILED, f"outputs: {type(error).__name__}: {error}"
-                messages = batch_outputs(action, status, (), reason, content_hash)
+                messages = batch_outputs(action, status, (), reason, content_hash, self.frame_limits)
         del self._actions[action_id]
         self.io.release(action_id)
         if action.awaited or action.failed:

@@ -148,6 +148,7 @@ class Worker:
                 self.out.append(out)
 
     def _on_peer_connected(self, now_ns: int, sender: str, peer: PeerConnected, buffers: Sequence[Buffer]) -> None:
+        self.infers.frame_limits[peer.address] = peer.max_frame_bytes
         if role(peer.address) == "controller":
             self.controllers[peer.address] = 0
             self.infers.early.clear_finished()
@@ -160,6 +161,7 @@ class Worker:
         """Remove a lost controller. Its actions still finish as planned."""
         self._registered.pop(peer.address, None)
         self._released.pop(peer.address, None)
+        self.infers.frame_limits.pop(peer.address, None)
         if self.controllers.pop(peer.address, None) is not None:
             for share in self.shares:
                 share.remove_controller(peer.address)

@@ -287,7 +287,7 @@ class Profiler:
             self._announcements.connect(peer.address)
             self._publications.publish_soon(self.measurements.model_keys())
         elif role(peer.address) == "worker":
-            self.out.extend(self.staging.add_worker(peer.address))
+            self.out.extend(self.staging.add_worker(peer.address, peer.max_frame_bytes))
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, peer: PeerDisconnected, _: Sequence[Buffer]) -> None:
         self.staging.remove_worker(peer.address)

@@ -17,7 +17,7 @@ from horologe_common.clock import NEVER_NS
 from horologe_common.core.faults import raise_faults
 from horologe_common.core.instruments import Stats
 from horologe_common.core.message_checks import INVALID_MESSAGES
-from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
+from horologe_common.core.protocol import UNLIMITED, Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
 
 
+TOO_LARGE = int(Status.TOO_LARGE)
 NO_TICK = frozenset({Query, Outputs, Outcome, Models, Pong})
 """Messages that need a tick only if they concern an application. Most do not, and a tick for each took 3 us."""
 
@@ -95,6 +96,8 @@ class Selector:
         )
         self._frontends: dict[str, bool] = {}
         """Connected frontends, and whether each has replied to Drain: it sends no further queries."""
+        self._frame_limits: dict[str, int] = {}
+        """Connected frontend -> maximum size (bytes) of the tensors of one message to it."""
         self._draining = False
         self._waiters: dict[tuple[str, int], Waiter] = {}
         """Open queries for one model, by holder and id."""
@@ -162,6 +165,12 @@ class Selector:
         self.pipelines.registry.publish_metrics(self.stats)
 
     def _post(self, out: Out) -> None:
+        """Send a message. Outputs that the frontend does not accept are answered TOO_LARGE."""
+        if out.buffers and isinstance(answer := out.message, Answer):
+            size, limit = sum(map(len, out.buffers)), self._frame_limits.get(out.to, UNLIMITED)
+            if size > limit:
+                reason = f"outputs: got {size} bytes, wanted at most {limit} (links.max_frame_bytes)"
+                out = Out(out.to, msgspec.structs.replace(answer, status=TOO_LARGE, outputs=(), reason=reason))
         self.out.append(out)
 
     def _on_query(self, now_ns: int, holder: str, query: Query, buffers: Sequence[Buffer]) -> None:
@@ -221,7 +230,7 @@ class Selector:
         answer = Answer(number, status, outputs, reason, retry_after_ns, name, version, queue_ns, exec_ns, size, cached)
         if waiter.query.content_hash:
             answer = msgspec.structs.replace(answer, content_hashes=(content_hash,))
-        self.out.append(Out(waiter.holder, answer, buffers))
+        self._post(Out(waiter.holder, answer, buffers))
 
     def _cancel_model_query(self, now_ns: int, holder: str, query_id: int) -> None:
         """Drop a query without an answer, and release its inputs."""
@@ -261,6 +270,7 @@ class Selector:
                 self.inflight.on_controller_connected(now_ns, message.address)
             case "frontend":
                 self._frontends[message.address] = False
+                self._frame_limits[message.address] = message.max_frame_bytes
                 if self._draining:
                     self.out.append(Out(message.address, Drain()))
                 if self.applications.registry.loaded:
@@ -269,7 +279,7 @@ class Selector:
             case "profiler":
                 self.pipelines.set_profiler(message.address)
             case "worker":
-                self.out.extend(self.pipelines.staging.add_worker(message.address))
+                self.out.extend(self.pipelines.staging.add_worker(message.address, message.max_frame_bytes))
 
     def _on_peer_disconnected(
         self, now_ns: int, sender: str, message: PeerDisconnected, buffers: Sequence[Buffer]
@@ -285,6 +295,7 @@ class Selector:
             self.pipelines.staging.remove_worker(address)
         elif role(address) == "frontend":
             self._frontends.pop(address, None)
+            self._frame_limits.pop(address, None)
             self.applications.queries.cancel_holder(now_ns, address)
             # The newest first: see `ApplicationQueries.cancel_holder`.
             for holder, query_id in [key for key in reversed(self._waiters) if key[0] == address]:

@@ -107,7 +107,10 @@ def serve(packets: PacketSocket, progress: mmap.mmap) -> None:
     except HorologeError as error:
         packets.send([(DriverReady(error.reason), ())])
         return
-    runs = DriverRuns(function, start.calls, time.monotonic_ns, lambda run: PROGRESS.pack_into(progress, 0, run))
+    runs = DriverRuns(
+        function, start.calls, time.monotonic_ns, lambda run: PROGRESS.pack_into(progress, 0, run),
+        start.max_frame_bytes,
+    )  # fmt: skip
     guard = StepGuard(runs.loop, start.step_ns)
     gc.collect()
     gc.freeze()

@@ -16,7 +16,7 @@ from horologe_common.service.log import logger
 from horologe_common.service.process_start import STEADY_S, Backoff, start_isolated
 from horologe_common.status import HorologeError
 from horologe_common.transport.streams import Stream, Streams
-from horologe_common.wire import PEER_HEADER_LIMIT, DriverReady, Envelope, StartDriver
+from horologe_common.wire import MAX_FRAME_BYTES, PEER_HEADER_LIMIT, DriverReady, Envelope, StartDriver
 from horologe_common.wire.frames import pack, unpack
 from horologe_selector.driver import DriverEnded, KillDriver, PipelineDefinition, PipelinesRead, driver_address
 from horologe_selector.drivers.child import PROGRESS
@@ -36,7 +36,6 @@ SCAN_S = 1.0
 """Interval at which the folder is compared with its last state."""
 START_S = 60.0
 """Timeout for the import of a driver's module."""
-MAX_FRAME_BYTES = 1 << 30
 
 log = logger("drivers")
 
@@ -106,8 +105,9 @@ class DriverProcess:
 class DriverProcesses:
     """All drivers of a selector. `run` starts and watches them; the core gets what they send."""
 
-    def __init__(self, core: str, settings: SelectorSettings) -> None:
+    def __init__(self, core: str, settings: SelectorSettings, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._core = core
+        self._max_frame_bytes = max_frame_bytes
         self._settings = settings
         self._folder = Path(settings.pipelines)
         self._definitions: dict[str, PipelineDefinition] = {}
@@ -117,7 +117,7 @@ class DriverProcesses:
         self._kill_reasons: dict[str, str] = {}
         self._unflushed: dict[str, DriverProcess] = {}
         self._starting = asyncio.Lock()
-        self._streams = Streams(MAX_FRAME_BYTES, lambda stream: None, self._on_lost, self._on_packets)
+        self._streams = Streams(max_frame_bytes, lambda stream: None, self._on_lost, self._on_packets)
 
     async def run(self, reactor: Reactor) -> None:
         """Read the folder whenever it changes, until cancelled. The loop does not wait for its files."""
@@ -172,7 +172,7 @@ class DriverProcesses:
                 started = self._reactor.loop.time()
                 start = StartDriver(
                     name, definition.file, settings.pipeline_calls, settings.pipeline_step_ns,
-                    settings.pipeline_memory_bytes,
+                    settings.pipeline_memory_bytes, self._max_frame_bytes,
                 )  # fmt: skip
                 self._deliver(name, start, ())
                 timer = self._reactor.loop.call_later(START_S, self._kill_unready, process)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from horologe_common.core.protocol import UNLIMITED
 from horologe_common.status import HorologeError, Status, describe_exception
 from horologe_common.wire import CallDone, EndRun, ModelCall, Ping, Pong, RunDone, StartRun
 from horologe_common.wire.frames import decode_array, encode_array
@@ -32,7 +33,7 @@ REASON_LIMIT = 2000
 
 
 class CallFailed(Exception):
-    """A call got no outputs. `status` is a name such as REFUSED, LATE, LOST or FAILED."""
+    """A call got no outputs. `status` is a name such as REFUSED, LATE, LOST, TOO_LARGE or FAILED."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -58,7 +59,7 @@ class Caller:
         self._run = run
 
     def __call__(self, model: str, tensors: Mapping[str, Any]) -> asyncio.Future[dict[str, NDArray[Any]]]:
-        """Send a call. Raises `CallFailed` for too many calls or invalid tensors."""
+        """Send a call. Raises `CallFailed` for too many calls, and for invalid or too large tensors."""
         return self._runs.start_call(self._run, model, tensors, sys._getframe(1).f_lineno)
 
     def remaining(self) -> float:
@@ -91,12 +92,14 @@ class DriverRuns:
         calls_limit: int,
         clock: Callable[[], int],
         on_step: Callable[[int], None] | None = None,
+        max_frame_bytes: int = UNLIMITED,
     ) -> None:
         self.out: list[tuple[AnyMessage, Sequence[Buffer]]] = []
         self.clock = clock
         self.loop = DriverLoop(clock, on_step)  # type: ignore[abstract]  # what it lacks raises NotImplementedError
         self._function = function
         self._calls_limit = calls_limit
+        self._max_frame_bytes = max_frame_bytes
         self._runs: dict[int, DriverRun] = {}
         self._starting: list[tuple[DriverRun, dict[str, NDArray[Any]]]] = []
         self.out_of_memory = False
@@ -139,13 +142,13 @@ class DriverRuns:
     def start_call(
         self, run: DriverRun, model: str, tensors: Mapping[str, Any], place: int
     ) -> asyncio.Future[dict[str, NDArray[Any]]]:
-        """Send a call. Raises `CallFailed` for too many calls or invalid tensors."""
+        """Send a call. Raises `CallFailed` for too many calls, and for invalid or too large tensors."""
         if run.ended:
             raise asyncio.CancelledError
         if run.calls >= self._calls_limit:
             reason = f"calls: got more than {self._calls_limit} in one query (selector.pipeline_calls)"
             raise CallFailed(int(Status.FAILED), reason)
-        inputs, buffers = _encode("inputs of a call", tensors)
+        inputs, buffers = self._encode("inputs of a call", tensors)
         run.calls += 1
         call, predecessors, future = run.calls, PREDECESSORS.get(), self.loop.create_future()
         parents = tuple(predecessors.calls)
@@ -163,7 +166,7 @@ class DriverRuns:
         buffers: list[Buffer] = []
         status, reason = int(Status.OK), ""
         try:
-            outputs, buffers = _encode("result", await self._function(Caller(self, run), inputs))
+            outputs, buffers = self._encode("result", await self._function(Caller(self, run), inputs))
         except asyncio.CancelledError:
             if run.ended:
                 return
@@ -192,6 +195,21 @@ class DriverRuns:
             future.set_exception(CallFailed(message.status, message.reason))
             future.exception()  # a driver need not await it
 
+    def _encode(self, what: str, tensors: Any) -> tuple[tuple[Tensor, ...], list[Buffer]]:
+        """Return headers and bytes of arrays by name. Raises `CallFailed` for anything else, and for too many bytes."""
+        if not isinstance(tensors, Mapping) or not tensors:
+            got = type(tensors).__name__
+            raise CallFailed(int(Status.FAILED), f"{what}: got {got}, wanted a dict of name to array")
+        try:
+            packed = [encode_array(str(name), np.asarray(value)) for name, value in tensors.items()]
+        except (HorologeError, ValueError) as error:
+            raise CallFailed(int(Status.FAILED), f"{what}: {error}") from error
+        size, limit = sum(len(buffer) for _, buffer in packed), self._max_frame_bytes
+        if size > limit:
+            reason = f"{what}: got {size} bytes, wanted at most {limit} (links.max_frame_bytes)"
+            raise CallFailed(int(Status.TOO_LARGE), reason)
+        return tuple(header for header, _ in packed), [buffer for _, buffer in packed]
+
     def _end_run(self, run: DriverRun) -> None:
         """Drop the run and cancel its tasks."""
         run.ended = True
@@ -200,17 +218,6 @@ class DriverRuns:
             future.cancel()
         run.open.clear()
         self.loop.cancel_run(run.id)
-
-
-def _encode(what: str, tensors: Any) -> tuple[tuple[Tensor, ...], list[Buffer]]:
-    """Return headers and bytes of arrays by name. Raises `CallFailed` for anything else."""
-    if not isinstance(tensors, Mapping) or not tensors:
-        raise CallFailed(int(Status.FAILED), f"{what}: got {type(tensors).__name__}, wanted a dict of name to array")
-    try:
-        packed = [encode_array(str(name), np.asarray(value)) for name, value in tensors.items()]
-    except (HorologeError, ValueError) as error:
-        raise CallFailed(int(Status.FAILED), f"{what}: {error}") from error
-    return tuple(header for header, _ in packed), [buffer for _, buffer in packed]
 
 
 def _decode(headers: Sequence[Tensor], buffers: Sequence[Buffer]) -> dict[str, NDArray[Any]]:

@@ -19,7 +19,7 @@ from horologe_common.transport.clients.zmtp import (
 )
 from horologe_common.transport.peers import Route, client_address
 from horologe_common.wire import HEADER_LIMIT, Envelope, Predict
-from horologe_common.wire.frames import pack, refuse_message
+from horologe_common.wire.frames import pack, refuse_message, withhold_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -167,6 +167,15 @@ class ClientConnection(asyncio.Protocol):
         self.unread_s = NEVER_S
         self._server.count_unsent(self, 0)
         self._update_reading()
+
+    def fit_answers(
+        self, envelopes: list[Envelope], buffers: Sequence[Buffer]
+    ) -> tuple[list[Envelope], Sequence[Buffer]]:
+        """Return messages to this client, without the outputs for which its bound of unread bytes leaves no room."""
+        if sum(map(len, buffers)) < UNSENT_FROM:
+            return envelopes, buffers
+        room, limit = self._server.unsent_room(self)
+        return withhold_outputs(envelopes, buffers, room - self._transport.get_write_buffer_size(), limit)
 
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Send a packet. Return False, without sending it, if the client is lost. Disconnect it if it does not read."""

@@ -39,6 +39,8 @@ shorter than half of `TURN_NS` there is no pause."""
 UNFAIR = 4
 """A client sends more than others if it sends this many times as much as another does on average."""
 BACKLOG = 1024
+SMALL_ANSWERS = 4 << 20
+"""Unread bytes of a client that are left for answers without large outputs."""
 SWEEP_S = 0.25
 HEARTBEAT_SWEEPS = 4
 """A heartbeat each second."""
@@ -56,7 +58,7 @@ class ClientLimits(msgspec.Struct, frozen=True):
     """Bytes of one message."""
     receive_bytes: int = 256 << 20
     """Bytes of messages that have not arrived completely, or that no turn has handled."""
-    unsent_bytes: int = 256 << 20
+    unsent_bytes: int = 520 << 20
     """Bytes of answers that clients have not read."""
     reuse_port: bool = False
     """Other processes may listen on the same ports."""
@@ -186,6 +188,12 @@ class ClientServer:
         others = self._unsent - connection.unsent
         self._unsent, connection.unsent = others + size, size
         return size <= self.limits.unsent_bytes - others - size
+
+    def unsent_room(self, connection: ClientConnection) -> tuple[int, int]:
+        """Return how many bytes of outputs a client may have unread now, and how many without other clients."""
+        limit, others = self.limits.unsent_bytes, self._unsent - connection.unsent
+        reserved = min(SMALL_ANSWERS, limit // 64)
+        return (limit - others) // 2 - reserved, limit // 2 - reserved
 
     def remove(self, connection: ClientConnection) -> None:
         """Remove a connection that is lost."""

@@ -10,7 +10,7 @@ from horologe_frontend.core.requests import default_answer, timeout_answer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from horologe_common.core.protocol import Buffer, Out
+    from horologe_common.core.protocol import Buffer, Out, PeerConnected
     from horologe_common.core.staging import StagedInputs
     from horologe_common.wire import Answer
     from horologe_frontend.core.forwarding import CallForwarder
@@ -44,8 +44,9 @@ class PeerLinks:
         self._sampler = sampler
         self._settling = settling
 
-    def connect(self, address: str) -> Iterable[Out]:
+    def connect(self, peer: PeerConnected) -> Iterable[Out]:
         """Use a peer from now on. Return the inputs that wait for it if it is a worker."""
+        address = peer.address
         match role(address):
             case "selector":
                 self._calls.connect_selector(address)
@@ -55,7 +56,7 @@ class PeerLinks:
             case "profiler":
                 self._sampler.profiler = address
             case "worker":
-                return self._staging.add_worker(address)
+                return self._staging.add_worker(address, peer.max_frame_bytes)
             case "tuner":
                 self._calls.tuner = address
         return ()

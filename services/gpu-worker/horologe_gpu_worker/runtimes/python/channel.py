@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
+import numpy as np
 
 from horologe_common.models import ModelSpec, nbytes
 from horologe_common.status import HorologeError, ModelFailed
@@ -104,8 +105,8 @@ class Channel:
             raise ModelFailed(f"tensor {tensor.name!r}: got {tensor.nbytes} bytes for {tensor.shape}")
         return decode_array(tensor, self._read(tensor.nbytes))
 
-    def _read(self, size: int) -> bytearray:
-        buffer = bytearray(size)
+    def _read(self, size: int) -> memoryview:
+        buffer = np.empty(size, np.uint8).data  # a bytearray would be zeroed while no other thread can run
         if self._reader.readinto(buffer) != size:
             raise EOFError
         return buffer

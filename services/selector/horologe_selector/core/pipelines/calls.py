@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 DEPTH_LIMIT = 8
 """Pipelines that call one another."""
-RUN_FAILURES = frozenset({int(Status.REFUSED), int(Status.LATE), int(Status.LOST), int(Status.FAILED)})
+RUN_FAILURES = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED, Status.TOO_LARGE)))
 
 
 class OpenCall(msgspec.Struct, eq=False):

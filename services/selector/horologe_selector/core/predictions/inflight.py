@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from horologe_selector.core.predictions.cache import PredictionCache
 
 OK = int(Status.OK)
+ANSWERED_WITHOUT_OUTPUTS = frozenset({int(Status.FAILED), int(Status.TOO_LARGE)})
+"""Final statuses of rows that a worker has run. To run them again would give the same."""
 
 
 class Waiter(msgspec.Struct, eq=False):
@@ -185,7 +187,7 @@ class InflightPredictions:
                 parts = next(groups)
                 if (inflight := self._inflight.get(item.id)) is not None:
                     self._deliver_outputs(now_ns, inflight, message, parts)
-            elif item.status == Status.FAILED:
+            elif item.status in ANSWERED_WITHOUT_OUTPUTS:
                 self.on_outcome(now_ns, worker, Outcome(item.id, item.status, item.reason))
 
     def _deliver_outputs(
@@ -205,12 +207,12 @@ class InflightPredictions:
                 self._deliver(now_ns, waiter, shared)
 
     def on_outcome(self, now_ns: int, sender: str, outcome: Outcome, buffers: Sequence[Buffer] = ()) -> None:
-        """Deliver a failure. Unless the model itself FAILED, followers with a later deadline are submitted again."""
+        """Deliver a failure. Followers with a later deadline are submitted again, unless the model has run."""
         if (inflight := self._inflight.get(outcome.id)) is None:
             return
         self._remove_inflight(inflight)
         result = PredictionResult(int(outcome.status), (), (), outcome.reason, outcome.retry_after_ns)
-        final_ns = NEVER_NS if outcome.status == Status.FAILED else inflight.leader.deadline_ns
+        final_ns = NEVER_NS if outcome.status in ANSWERED_WITHOUT_OUTPUTS else inflight.leader.deadline_ns
         self._deliver(now_ns, inflight.leader, result)
         retrying = []
         for waiter in inflight.followers.values():
