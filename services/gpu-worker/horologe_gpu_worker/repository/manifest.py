@@ -100,17 +100,6 @@ def manifest_path(folder: Path) -> Path | None:
     return next((path for path in (folder / MANIFEST, folder.parent / MANIFEST) if path.is_file()), None)
 
 
-def model_files(folder: Path) -> list[Path]:
-    """Return the files of a version, sorted, without the manifest, hidden files and compiled Python."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and path.name != MANIFEST
-        and not any(part.startswith((".", "__pycache__")) for part in path.relative_to(folder).parts)
-    )
-
-
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of `<repository>/<name>/<version>`; defaults if there is no file.
 

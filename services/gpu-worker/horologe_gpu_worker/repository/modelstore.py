@@ -59,7 +59,7 @@ class ModelStore:
         self._report = report
         self._specs: dict[str, ModelSpec] = {}
         self._inline: dict[str, bool] = {}
-        self._contents = ContentHashes()
+        self._contents = ContentHashes(device.content_bytes)
         self._reports: dict[Path, ModelReport] = {}
         """Last report of each version that can be served."""
 
@@ -113,10 +113,11 @@ class ModelStore:
         runtime, folder = self._runtime(spec.runtime), self._folder(spec)
         if isinstance(runtime, KeepsModels) and (kept := runtime.open_kept(spec)) is not None:
             return kept
-        self._contents.check_unchanged(spec, folder)
+        content = self._contents.read(folder)
+        content.check_spec(spec)
         model = runtime.open(spec, folder)
         try:
-            self._contents.check_unchanged(spec, folder)
+            content.check_unchanged()
         except HorologeError:
             model.close()
             raise
@@ -145,20 +146,20 @@ class ModelStore:
             for text in (name, version):
                 if not text.isprintable() or any(mark.isspace() or mark in FORBIDDEN for mark in text):
                     raise InvalidModel(f"name: got {text!r}, wanted printable characters without '/', '#', white space")
+            content = self._contents.read(folder, anew=True)
             manifest = read_manifest(folder)
             kind = runtime_name(folder, manifest)
             spec = msgspec.structs.replace(spec, runtime=kind)
             runtime = self._runtime(kind)
-            content_hash = self._contents.hash_folder(folder)
             last = self._reports.pop(folder, None)
-            if last and last.spec.content_hash == content_hash and not isinstance(runtime, PreparesModels):
+            if last and last.spec.content_hash == content.hash:
                 self._reports[folder] = last
                 return last  # a client may request one load after another, and to open a model takes processor time
-            spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=content_hash)
+            spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=content.hash)
             if isinstance(runtime, PreparesModels):
                 runtime.prepare(spec, folder)
             profile = load_or_measure_profile(
-                runtime, spec, folder, self._profiles, self._report, self._contents.check_unchanged
+                runtime, spec, folder, self._profiles, self._report, content.check_unchanged
             )
         except HorologeError as error:
             reason = error.reason

@@ -175,7 +175,7 @@ def load_or_measure_profile(
     folder: Path,
     cache: ProfileCache,
     report: Callable[[str], None],
-    check_unchanged: Callable[[ModelSpec, Path], None] = lambda spec, folder: None,
+    check_unchanged: Callable[[], None] = lambda: None,
 ) -> Profile:
     """Return the declared, cached or newly measured profile. Raises the errors of opening and running the model.
 
@@ -183,15 +183,15 @@ def load_or_measure_profile(
     """
     profile = runtime.profile(spec, folder) if isinstance(runtime, DeclaresProfile) else cache.read_profile(spec)
     if profile is not None:
-        check_unchanged(spec, folder)
+        check_unchanged()
         return profile
     with cache.measurement_lock():
         if (cached := cache.read_profile(spec)) is not None:  # another process has measured meanwhile
-            check_unchanged(spec, folder)
+            check_unchanged()
             return cached
         report(f"measuring {spec.key}: batch sizes {list(spec.batch_sizes)}")
         profile = measure_profile(runtime, spec, folder)
-        check_unchanged(spec, folder)
+        check_unchanged()
         cache.write_profile(spec, profile)
     return profile
 

@@ -23,6 +23,7 @@ from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.model_signature import describe_mismatch
 from horologe_gpu_worker.runtimes.python.channel import Channel, Done, Failed, Ready, Run, Start, pack
+from horologe_gpu_worker.runtimes.python.model_imports import ModelImports, SourceLoader
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,14 +49,15 @@ def serve(channel: Channel) -> None:
     time.sleep(start.delay_ns / 1e9)
     if start.memory_limit_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (start.memory_limit_bytes, start.memory_limit_bytes))
-    folder, contents = Path(start.folder), ContentHashes()
+    folder = Path(start.folder)
     try:
         if start.check_content:
-            contents.check_unchanged(start.spec, folder)
+            content = ContentHashes().read(folder)
+            content.check_spec(start.spec)
         model = load_model(folder)
         slowest_ns = warm_up(model, start)
         if start.check_content:
-            contents.check_unchanged(start.spec, folder)
+            content.check_unchanged()
     except Exception as error:
         channel.send(_failed(error, fatal=True))
         return
@@ -68,10 +70,10 @@ def serve(channel: Channel) -> None:
 
 def load_model(folder: Path) -> Any:
     """Return an instance of the class `Model` in `folder`/model.py, which may import modules of its folder."""
-    sys.path.insert(0, str(folder))
-    sys.dont_write_bytecode = True  # the folder may be read-only, and its content hash is the key of its profile
+    imports = ModelImports(folder)
+    imports.install()
     path = folder / "model.py"
-    spec = importlib.util.spec_from_file_location(MODULE, path)
+    spec = importlib.util.spec_from_file_location(MODULE, path, loader=SourceLoader(MODULE, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -80,6 +82,7 @@ def load_model(folder: Path) -> Any:
     if not hasattr(module, "Model"):
         raise ModelFailed("model.py: got no class Model, wanted one with predict_batch(self, inputs)")
     model = module.Model()
+    imports.check_modules()
     if not callable(getattr(model, "predict_batch", None)):
         raise ModelFailed("model.py: Model: got no method predict_batch, wanted predict_batch(self, inputs)")
     return model
