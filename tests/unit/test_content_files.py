@@ -254,7 +254,7 @@ def test_files_are_read_again_only_if_they_have_changed_or_anew(folder: Path, mo
     reads: list[int] = []
     contents = ContentHashes(check_stop=lambda: reads.append(1))
     now_ns = time.time_ns() + content_module.SETTLED_NS
-    monkeypatch.setattr(content_module.time, "time_ns", lambda: now_ns + 1)
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns + 1)
     first = contents.read(folder)
     assert len(reads) == 2
     assert contents.read(folder) == first

@@ -71,13 +71,19 @@ def read_pipelines(folder: Path) -> tuple[PipelineDefinition, ...]:
     return tuple(_read_pipeline(folder, name, tables.get(name)) for name in sorted({*tables, *files}))
 
 
-def folder_state(folder: Path) -> tuple[tuple[str, int, int], ...]:
+def folder_state(folder: Path) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return a value that changes when a file of the folder changes."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix in (".py", ".toml"))
-        return tuple((path.name, (status := path.stat()).st_mtime_ns, status.st_size) for path in paths)
+        return tuple((path.name, _file_state(path)) for path in paths)
     except OSError:
         return ()
+
+
+def _file_state(path: Path) -> tuple[int, ...]:
+    """Return identity, size and times. Copies keep size and modification time, but not the time of the change."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _read_pipeline(folder: Path, name: str, table: Any) -> PipelineDefinition:
@@ -87,6 +93,7 @@ def _read_pipeline(folder: Path, name: str, table: Any) -> PipelineDefinition:
         if table is None:
             raise InvalidInput(f"{where}: got no table, wanted one with inputs, outputs and slo")
         entry = msgspec.convert(table, PipelineEntry, strict=True)
+        state = _file_state(path)
         spec = _build_spec(where, name, entry, _read_file(path))
     except FileNotFoundError:
         return _unavailable(name, path, f"{path}: got no file, wanted one with `async def run(call, inputs)`")
@@ -94,7 +101,7 @@ def _read_pipeline(folder: Path, name: str, table: Any) -> PipelineDefinition:
         return _unavailable(name, path, error.reason)
     except (OSError, msgspec.ValidationError) as error:
         return _unavailable(name, path, f"{where}: {error}")
-    return PipelineDefinition(spec, str(path.resolve()))
+    return PipelineDefinition(spec, str(path.resolve()), file_state=state)
 
 
 def _read_file(path: Path) -> bytes:

@@ -22,14 +22,15 @@ LOCATION = re.compile(rb"\x0a\x08location\x12([\x00-\x7f]|[\x80-\xff][\x00-\x7f]
 """Start of an entry of `TensorProto.external_data` with the key `location`, and the size of its value as a varint."""
 
 
-def add_external_data(options: Any, path: Path) -> None:
+def add_external_data(options: Any, path: Path) -> list[bytes]:
     """Give a session the contents of the files that the graph at `path` names.
 
-    Raises `InvalidModel` if one of them is not part of the model's content, and OSError.
+    Return the contents. Keep them until the session exists, which copies them: the options have only their addresses.
+    Raises `InvalidModel` if one of the files is not part of the model's content, and OSError.
     """
     locations = dict.fromkeys(_locations(path.read_bytes()))
     if not locations:
-        return
+        return []
     if not hasattr(options, "add_external_initializers_from_files_in_memory"):
         raise InvalidModel(f"{path}: external data: got onnxruntime {version()}, wanted 1.24 or newer")
     files = {file.name: file.path for file in list_files(path.parent)}
@@ -42,6 +43,7 @@ def add_external_data(options: Any, path: Path) -> None:
             contents.append(opened.read())
     sizes = [len(content) for content in contents]
     options.add_external_initializers_from_files_in_memory(list(locations), contents, sizes)
+    return contents
 
 
 def _locations(graph: bytes) -> Iterator[str]:

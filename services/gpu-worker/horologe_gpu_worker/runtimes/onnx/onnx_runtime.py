@@ -199,11 +199,13 @@ def _session(path: Path, threads: int, optimise: bool, providers: Sequence[Any] 
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if not path.is_file():
         raise InvalidModel(f"{path}: got no such file, wanted an ONNX model")
-    add_external_data(options, path)
+    weights = add_external_data(options, path)
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=list(providers))
+        session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:  # ONNX Runtime raises a dozen classes without a common base class
         raise InvalidModel(f"{path}: got {error}, wanted a model that ONNX Runtime can open") from error
+    del weights  # from here on the session has a copy
+    return session
 
 
 @cache

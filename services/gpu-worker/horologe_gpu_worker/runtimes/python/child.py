@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horologe_common.service.isolation import kill_with_parent
+from horologe_common.service.source_loader import SourceLoader
 from horologe_common.status import HorologeError, ModelFailed, describe_exception
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.model_signature import describe_mismatch
 from horologe_gpu_worker.runtimes.python.channel import Channel, Done, Failed, Ready, Run, Start, pack
-from horologe_gpu_worker.runtimes.python.model_imports import ModelImports, SourceLoader
+from horologe_gpu_worker.runtimes.python.model_imports import ModelImports
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

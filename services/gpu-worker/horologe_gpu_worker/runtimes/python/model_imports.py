@@ -10,26 +10,14 @@ from importlib.machinery import (
     SOURCE_SUFFIXES,
     ExtensionFileLoader,
     FileFinder,
-    SourceFileLoader,
     SourcelessFileLoader,
 )
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
+from horologe_common.service.source_loader import SourceLoader
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.content import list_files
-
-if TYPE_CHECKING:
-    from types import CodeType
-
-
-class SourceLoader(SourceFileLoader):
-    """Compiles a module from its source. A `__pycache__` may be of a source before with the same size and time."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Return the code of the module. Raises SyntaxError and OSError."""
-        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 class ModelImports:
