@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 
 from horologe_common.clock import monotonic_ns, ms, s
+from horologe_common.model_limits import check_profile
 from horologe_common.models import Profile
 from horologe_common.service.log import logger
+from horologe_common.status import InvalidInput
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.runtime import StagedModel
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import device_name, load_driver
@@ -128,10 +130,13 @@ class ProfileCache:
             stored = msgspec.json.decode(self._path(spec, percent).read_bytes(), type=_StoredProfile)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
-        times = (stored.load_ns, *stored.exec_ns.values())
-        if not set(spec.batch_sizes) <= set(stored.exec_ns) or min(times) < 0 or stored.length != spec.profile_length:
+        profile = Profile(stored.exec_ns, stored.load_ns)
+        try:
+            check_profile(profile)
+        except InvalidInput:
             return None
-        return Profile(stored.exec_ns, stored.load_ns)
+        complete = set(spec.batch_sizes) <= set(stored.exec_ns) and stored.length == spec.profile_length
+        return profile if complete else None
 
     def write_profile(self, spec: ModelSpec, profile: Profile) -> None:
         """Write the profile. If the folder is not writable, log a warning."""
