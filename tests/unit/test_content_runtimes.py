@@ -14,8 +14,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from horologe_gpu_worker.repository.modelstore import ModelStore
+from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.onnx.onnx_runtime import OnnxRuntime
-from model_folders import SIGNATURE, a_folder
+from model_folders import SIGNATURE, a_folder, an_emulated_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,3 +255,13 @@ def test_weights_that_are_no_part_of_the_model_are_named(store: ModelStore, tmp_
     assert f"external data: got the file {location!r}, wanted one of model.onnx, w.bin" in scan(store).reason
     with pytest.raises(Exception, match="external data"):
         OnnxRuntime().inspect(folder)
+
+
+def test_a_model_with_more_bytes_than_the_setting_is_not_read(tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models", "good")
+    folder = an_emulated_model(tmp_path / "models", "large")
+    (folder / "weights.bin").write_bytes(bytes(5000))
+    device = DeviceConfig(content_bytes=4000)
+    good, large = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None, device=device).scan()
+    assert good.profile is not None
+    assert "wanted at most 4000 (worker.content_bytes)" in large.reason

@@ -9,10 +9,23 @@ import pytest
 
 from builders import a_report, a_spec, sent
 from changed_model_builders import FRONTEND, MODEL, OTHER, SELECTOR, WORKER, a_controller, submit
+from horologe_common.clock import s
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.models import MAX_DIM, Profile, TensorSpec
-from horologe_common.wire import DeviceInfo, Envelope, Infer, ModelReport, Models, Register, Share, encode
-from horologe_controller.core.cluster.report_checks import check_register
+from horologe_common.status import Status
+from horologe_common.wire import (
+    DeviceInfo,
+    Envelope,
+    Infer,
+    ModelReport,
+    Models,
+    Pong,
+    Register,
+    Result,
+    Share,
+    encode,
+)
+from horologe_controller.core.cluster.report_checks import check_register, check_result
 from horologe_controller.core.controller import Controller
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import ControllerSettings
@@ -65,6 +78,36 @@ def test_a_model_out_of_range_is_unavailable_and_the_others_are_served(
     for _ in range(20):  # some schedulers wait for a larger batch
         controller.tick(controller.wakeup_ns() or 0)
     assert [infer.model for infer in sent(controller, Infer)] == [MODEL]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [(LARGEST, 0, 0), (0, LARGEST, 0), (5, 4, 0), (0, LEAST, 0), (LEAST, LARGEST, 0), (1, 2, LARGEST), (1, 2, -1)],
+)
+def test_a_result_with_times_out_of_range_is_failed_and_changes_no_estimate(times: tuple[int, int, int]) -> None:
+    controller = a_controller()
+    predicted_ns = controller.cluster.cached_exec_ns(0, MODEL, 1)
+    submit(controller, 1)
+    [infer] = sent(controller, Infer)
+    controller.handle(0, WORKER, Result(infer.action_id, int(Status.OK), *times), ())
+    controller.tick(0)
+    controller.check()
+    failed = check_result(WORKER, Result(1, int(Status.OK), *times))
+    assert failed.status == Status.FAILED
+    assert failed.reason.startswith("worker/0#1: got a duration of ")
+    assert controller.cluster.cached_exec_ns(s(1), MODEL, 1) == predicted_ns
+    submit(controller, 2)
+    assert sent(controller, Infer)
+
+
+@pytest.mark.parametrize("pong", [Pong(1, 0), Pong(-1, 0), Pong(0, LARGEST), Pong(0, -1), Pong(LARGEST, 0)])
+def test_a_clock_out_of_range_is_not_used(pong: Pong) -> None:
+    controller = a_controller()
+    controller.handle(0, "worker/2#1", PeerConnected("worker/2#1", "another host"), ())
+    controller.handle(0, "worker/2#1", pong, ())
+    assert not controller.cluster.workers["worker/2#1"].reachable
+    controller.handle(0, "worker/2#1", Pong(0, s(100)), ())
+    assert controller.cluster.workers["worker/2#1"].reachable
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ encoded.
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,6 +27,8 @@ AGE_MAX_NS = 1 << 62
 """146 years: of a cached prediction."""
 MEMORY_MAX_BYTES = 1 << 50
 BATCH_MAX = 1 << 20
+BATCH_MAX_BYTES = 16 << 30
+"""Size of a tensor of the largest batch."""
 BATCHES_MAX, TENSORS_MAX = 1024, 4096
 """Number of batch sizes; number of inputs and of outputs."""
 NAME_MAX = 1024
@@ -75,7 +78,18 @@ def check_spec(spec: ModelSpec) -> None:
 
 
 def check_size(spec: ModelSpec) -> None:
-    """Raise `InvalidInput` if an encoded specification is too large for a report."""
+    """Raise `InvalidInput` if an encoded specification is too large for a report, or a batch too large for memory.
+
+    The largest batch counts, with the length of the profile: it is allocated when the model is measured.
+    """
+    for field, tensors in (("inputs", spec.inputs), ("outputs", spec.outputs)):
+        for tensor in tensors:
+            rows = spec.batch_sizes[-1] if spec.batched else 1
+            sizes = [(spec.profile_length or 1) if dim < 0 else dim for dim in tensor.shape[spec.batched :]]
+            batch_bytes = rows * prod(sizes) * (DTYPES[tensor.datatype].itemsize if tensor.datatype in DTYPES else 8)
+            if batch_bytes > BATCH_MAX_BYTES:
+                got = f"a batch of {rows} rows of {tensor.datatype}{sizes}, {_shown(batch_bytes)} bytes"
+                raise InvalidInput(f"{field}: {tensor.name}: got {got}, wanted at most {BATCH_MAX_BYTES}")
     if (size := len(_encode(spec))) > SPEC_MAX_BYTES:
         raise InvalidInput(f"inputs, outputs: got {size} bytes of names and shapes, wanted at most {SPEC_MAX_BYTES}")
 

@@ -1,4 +1,4 @@
-"""Checks of a worker's report: what is out of range reaches neither cluster nor scheduler, and the rest is served."""
+"""Checks of a worker's messages: what is out of range reaches neither cluster nor scheduler, and the rest is served."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.model_limits import MEMORY_MAX_BYTES, check_number, check_profile, check_spec
+from horologe_common.clock import NEVER_NS
+from horologe_common.model_limits import DURATION_MAX_NS, MEMORY_MAX_BYTES, check_number, check_profile, check_spec
 from horologe_common.models import PAGE_BYTES, ModelSpec
-from horologe_common.status import InvalidInput
-from horologe_common.wire import DeviceInfo, ModelReport
+from horologe_common.status import InvalidInput, Status
+from horologe_common.wire import DeviceInfo, ModelReport, Result
 
 if TYPE_CHECKING:
-    from horologe_common.wire import Register, Share
+    from horologe_common.wire import Pong, Register, Share
 
 SHARES_MAX = 1024
 POWER_MAX_W = 1e6
@@ -42,6 +43,20 @@ def check_register(message: Register) -> Register:
     except InvalidInput:  # only shown; 0: not known
         device_info = DeviceInfo(device_info.id, device_info.type)
     return msgspec.structs.replace(message, models=models, shares=tuple(shares), device_info=device_info)
+
+
+def check_result(worker: str, result: Result) -> Result:
+    """Return the result; with durations out of range as FAILED with the reason, and an end that is now."""
+    took_ns, device_ns = result.end_ns - result.begin_ns, result.device_ns
+    if 0 <= took_ns <= DURATION_MAX_NS and 0 <= device_ns <= DURATION_MAX_NS:
+        return result
+    reason = f"{worker}: got a duration of {took_ns} ns ({device_ns} on the device), wanted 0 to {DURATION_MAX_NS}"
+    return Result(result.action_id, int(Status.FAILED), NEVER_NS, NEVER_NS, reason=reason)
+
+
+def is_clock_sample(now_ns: int, pong: Pong) -> bool:
+    """Return whether a Pong answers a Ping of the past, with a time that the windows of actions can have."""
+    return 0 <= pong.sent_ns <= now_ns and 0 <= pong.peer_ns <= NEVER_NS
 
 
 def _check_report(report: ModelReport) -> ModelReport:
