@@ -38,7 +38,7 @@ CLIENTS = 4
 PAUSE_S = (2.0, 3.0)
 STOPS_S = {"STOP 1 s": 1.0, "STOP 5 s": 5.0}
 FAULTS = ("KILL", "TERM", *STOPS_S)
-CORE_FAULTS = ("core fault", "turn fault", "packet fault", "heartbeat fault")
+CORE_FAULTS = ("core fault", "turn fault", "message not sent", "heartbeat fault")
 EXEC_MS = {1: 1.0, 2: 1.5, 4: 2.5, 8: 4.0}
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from builders import a_report, a_spec, sent
 from changed_model_builders import (
     FRONTEND,
@@ -204,3 +208,21 @@ def test_a_report_that_a_later_one_has_overtaken_still_answers_its_scan() -> Non
     controller.handle(0, WORKER, Register(share, (a_report(OLD),), number=2, scans=(scan_id,)), ())
     [answer] = settle(controller)
     assert served_content(answer) == [("READY", "new")]
+
+
+@pytest.mark.parametrize(
+    ("content", "remark"), [(OLD, "unchanged: its files have the content old as before"), (NEW, "")]
+)
+def test_a_load_of_files_that_have_not_changed_says_so(content: Any, remark: str) -> None:
+    controller = a_controller()
+    register(controller, content, scans=(request_load(controller),))
+    [answer] = settle(controller)
+    assert (answer.status, [state.reason for state in answer.models]) == (Status.OK, [remark])
+    assert sent(controller, Models, SELECTOR)[-1].models[0].reason == "", "only the answer has the remark"
+
+
+def test_a_load_of_a_model_that_was_not_served_is_no_load_of_unchanged_files() -> None:
+    controller = a_controller()
+    register(controller, OLD, broken="weights.bin: No such file or directory")
+    register(controller, OLD, scans=(request_load(controller),), resident=())
+    assert settle(controller)[0].models[0].reason == ""

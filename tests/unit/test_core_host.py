@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from builders import a_report, a_spec
 from horologe_common.core.hosting import FAULT_PAUSE_NS, MESSAGES_PER_PASS, CoreHost, raise_fault
 from horologe_common.core.protocol import Out
-from horologe_common.wire import Ping
-from horologe_common.wire.frames import pack
+from horologe_common.models import Profile
+from horologe_common.wire import Answer, ModelReport, Ping, Register, Tensor
+from horologe_common.wire.frames import pack, unpack
+from horologe_common.wire.unencodable import find_unencodable
 
 
 class Links:
@@ -49,6 +52,47 @@ def test_a_packet_that_cannot_be_encoded_costs_only_itself() -> None:
     host.run_turn()
     assert links.sent == ["a", "c"]
     assert host.faults == len(faults) == 1
+
+
+def test_a_message_that_cannot_be_encoded_costs_only_itself() -> None:
+    """The others of the packet arrive in order, with the bytes of their own tensors."""
+    packets: list[list[Any]] = []
+
+    class Network(Links):
+        def send(self, route: str, letters: Any, buffers: Any) -> None:
+            packets.append([unpacked[2:] for unpacked in unpack(pack(letters, buffers), 1 << 20)])
+
+    faults, first, second = list[Any](), b"abcd", b"ef"
+    tensors = [(Tensor("x", "UINT8", (len(part),), len(part)),) for part in (first, second)]
+    says = Says(
+        Out("a", Answer(1, 0, tensors[0]), (first,)),
+        Out("a", Answer(2, 0, (Tensor("x", "UINT8", (1,), 10**30),)), (b"?",)),
+        Out("a", Ping(10**30)),
+        Out("a", Register((), (a_report(a_spec(weights_bytes=10**30)),))),
+        Out("a", Answer(3, 0, tensors[1]), (second,)),
+    )
+    host = CoreHost([says], lambda: 0, Network(), lambda *fault: faults.append(fault))
+    host.run_turn()
+    sent = [(message.id, bytes(b"".join(buffers))) for [(message, buffers)] in packets]
+    assert sent == [(1, first), (3, second)]
+    assert [type(envelope.messages[0]).__name__ for _, envelope, _ in faults] == ["Answer", "Ping", "Register"]
+
+
+@pytest.mark.parametrize(
+    ("message", "part"),
+    [
+        (Ping(10**30), "m.sent_ns: got 1000000000000000000000000000000"),
+        (Register((), (a_report(a_spec()), a_report(a_spec(slo_ns=1 << 64)))), "m.models[1].spec.slo_ns: got 18446"),
+        (Register((), (ModelReport(a_spec(), Profile({1: 1, 2: -(1 << 80)}, 1)),)), "profile.exec_ns[2]: got -1208"),
+        (Register((), (ModelReport(a_spec(), Profile({1 << 80: 1}, 1)),)), "exec_ns[1208925819614629174706176]: got"),
+        (Register((), (a_report(a_spec(name="\udcff")),)), "m.models[0].spec.name: got '\\udcff'"),
+        (Ping(10**5000), "m.sent_ns: got a large int"),
+        (Ping(1), ""),
+    ],
+)  # fmt: skip
+def test_the_part_that_cannot_be_encoded_is_named(message: Any, part: str) -> None:
+    assert part in find_unencodable(message, "m")
+    assert bool(part) == bool(find_unencodable(message, "m"))
 
 
 class Forwards:

@@ -110,7 +110,8 @@ def test_repository(prefix: str) -> None:
     index = content(send("POST", f"{prefix}/index", gateway=gateway))
     assert {"name": "gone", "version": "1", "state": "UNAVAILABLE", "reason": "unloaded"} in index
     assert all(m["state"] == "READY" for m in content(send("POST", f"{prefix}/index", b'{"ready":true}', gateway)))
-    assert send("POST", f"{prefix}/models/gone/load", b"{}", gateway) == HttpResponse(200)
+    loaded = send("POST", f"{prefix}/models/gone/load", b"{}", gateway)
+    assert [state["name"] for state in content(loaded)] == ["gone"]
     assert (
         send("POST", f"{prefix}/models/gone/unload", b'{"parameters":{"unload_dependents":true}}', gateway).status
         == 200

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import py_compile
 from pathlib import Path
+from textwrap import dedent
 
 import msgspec
 import pytest
@@ -37,6 +39,31 @@ def test_the_content_changes_with_driver_and_table(tmp_path: Path) -> None:
     assert len(set(hashes)) == len(set(states)) == 3
 
 
+def test_a_driver_of_the_same_size_and_time_is_read_again(tmp_path: Path) -> None:
+    """Neither the times of copies nor compiled files of an earlier source hide a change."""
+    results, states, definitions = [], [], []
+    for number in (1, 2):
+        write_pipelines(tmp_path, {"p": f"NUMBER = {number}\n{dedent(CHAIN)}"})
+        for path in tmp_path.glob("p*.*"):
+            os.utime(path, ns=(0, 0))
+        if number == 1:
+            py_compile.compile(str(tmp_path / "p.py"))
+        results.append(load_driver(tmp_path / "p.py").__globals__["NUMBER"])
+        states.append(folder_state(tmp_path))
+        definitions.append(read_pipelines(tmp_path)[0])
+    assert results == [1, 2]
+    assert states[0] != states[1]
+    assert definitions[0].spec.content_hash != definitions[1].spec.content_hash
+
+
+def test_a_driver_that_was_written_is_started_again_even_with_the_same_content(tmp_path: Path) -> None:
+    write_pipelines(tmp_path, {"p": CHAIN})
+    before = read_pipelines(tmp_path)
+    assert read_pipelines(tmp_path) == before
+    (tmp_path / "p.py").write_text((tmp_path / "p.py").read_text())
+    assert read_pipelines(tmp_path) != before
+
+
 @pytest.mark.parametrize(
     ("manifest", "reason"),
     [
@@ -52,6 +79,14 @@ def test_the_content_changes_with_driver_and_table(tmp_path: Path) -> None:
         (VALID.replace("150ms", "99999999999s"), "slo: got '99999999999s', wanted"),
         (VALID + "max_rows = 99999999999999999999\n", "max_rows: got 99999999999999999999, wanted"),
         (VALID + "max_rows = 0\n", "max_rows: got 0, wanted at least 1"),
+        (VALID + "max_rows = 2097152\n", "max_rows: got 2097152, wanted at least 1 and at most 1048576"),
+        (VALID + "max_rows = '4'\n", "Expected `int`, got `str` - at `$.max_rows`: got '4'"),
+        (VALID + "max_rows = true\n", "Expected `int`, got `bool` - at `$.max_rows`: got True"),
+        (VALID + "max_rows = 1e300\n", "Expected `int`, got `float` - at `$.max_rows`: got 1e+300"),
+        (VALID + "max_rows = nan\n", "Expected `int`, got `float` - at `$.max_rows`: got nan"),
+        (VALID + "cache_ttl = '-1s'\n", "cache_ttl: got '-1s', wanted at least 0"),
+        (VALID.replace("150ms", "20000min"), "slo: got '20000min', wanted more than 0, at most 604800s"),
+        (VALID.replace('"x"', f'"{"x" * 2000}"'), "wanted 1 to 1024 characters"),
         (VALID.replace(TENSOR, "[]", 1), "inputs: got none, wanted at least one tensor"),
     ],
 )

@@ -36,7 +36,9 @@ STAGE = PipelineStage("a", "a", (), 1.0, 1.0)
 INVALID = [
     ("name", {"name": ""}),
     ("slo_ns", {"slo_ns": 0}),
+    ("slo_ns", {"slo_ns": 10**30}),
     ("queries", {"queries": -1}),
+    ("queries", {"queries": 10**20}),
     ("stages", {"stages": ()}),
     ("stages", {"stages": tuple(PipelineStage(f"s{i}", "a", (), 1.0, 1.0) for i in range(65))}),
     *(
@@ -50,6 +52,7 @@ INVALID = [
             ("visits", PipelineStage("b", "b", ("a",), float("nan"), 1.0)),
             ("fan_out", PipelineStage("b", "b", ("a",), 1.0, 0.5)),
             ("fan_out", PipelineStage("b", "b", ("a",), 1.0, float("inf"))),
+            ("fan_out", PipelineStage("b", "b", ("a",), 1.0, 1e300)),
         )
     ),
 ]

@@ -162,7 +162,7 @@ def test_a_profile_that_another_process_has_written_counts_for_unchanged_files_o
             self.reads += 1
             return Profile({1: 1, 2: 2}, 3) if self.reads == 2 else None
 
-    def refuse(spec: ModelSpec, folder: Path) -> None:
+    def refuse() -> None:
         raise Refused("changed")
 
     with pytest.raises(Refused, match="changed"):

@@ -148,8 +148,8 @@ def test_a_process_killed_while_idle_is_noticed_and_replaced(tmp_path: Path) -> 
 
 def test_a_process_that_died_is_not_restarted_with_other_files(tmp_path: Path) -> None:
     folder = a_python_model(tmp_path, COMMANDED)
-    runtime, contents = PythonRuntime(), ContentHashes()
-    spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=contents.hash_folder(folder))
+    runtime = PythonRuntime()
+    spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=ContentHashes().read(folder).hash)
     model = runtime.open(spec, folder)
     try:
         (folder / "model.py").write_text(ECHO)

@@ -60,8 +60,13 @@ def test_a_measured_profile_has_the_longest_time_of_its_shares() -> None:
     [
         ({"latency_ns": {}}, r"batch sizes: got \[\], wanted 1 to 4096"),
         ({"latency_ns": {2: 5}}, r"batch sizes: got \[2\], wanted 1 among them"),
-        ({"latency_ns": {1: 0}}, "latency_ns: got 0, wanted more than 0"),
+        ({"latency_ns": {1: 0}}, "latency_ns: 1: got 0, wanted 1 to"),
+        ({"latency_ns": {1: 5, 2: 10**30}}, "latency_ns: 2: got 1000000000000000000000000000000, wanted 1 to"),
+        ({"latency_ns": {1: 5, 10**20: 6}}, r"batch sizes: got \[1, 100000000000000000000\], wanted 1 to 4096"),
+        ({"base_ns": -1}, "base_ns: got -1, wanted 0 to"),
+        ({"base_ns": 1 << 63}, "base_ns: got 9223372036854775808, wanted 0 to"),
         ({"row_ns": (1, 2)}, "row_ns: wanted 64 ascending times"),
+        ({"row_ns": (1,) * 63 + (1 << 62,)}, "row_ns: wanted 64 ascending times"),
         ({"hardware": ""}, "got an empty name"),
     ],
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from functools import cached_property
-from math import isfinite
 
 import msgspec
 
+from horologe_common.model_limits import DURATION_MAX_NS
+
 NAME_LIMIT = 128
 STAGES_LIMIT = 64
+QUERIES_MAX = 1 << 62
+FAN_OUT_MAX = 1e6
 PIPELINE_RUNTIME = "pipeline"
 """The `runtime` in the signature of a pipeline."""
 
@@ -65,10 +68,10 @@ class PipelineStructure(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     def validate(self) -> None:
         """Raise ValueError, with the field, the value and what was wanted, if the structure is invalid."""
         _check_name("name", self.name)
-        if self.slo_ns <= 0:
-            raise ValueError(f"slo_ns: got {self.slo_ns}, wanted more than 0")
-        if self.queries < 0:
-            raise ValueError(f"queries: got {self.queries}, wanted at least 0")
+        if not 0 < self.slo_ns <= DURATION_MAX_NS:
+            raise ValueError(f"slo_ns: got {self.slo_ns}, wanted more than 0, at most {DURATION_MAX_NS}")
+        if not 0 <= self.queries <= QUERIES_MAX:
+            raise ValueError(f"queries: got {self.queries}, wanted at least 0, at most {QUERIES_MAX}")
         if not 1 <= len(self.stages) <= STAGES_LIMIT:
             raise ValueError(f"stages: got {len(self.stages)}, wanted 1 to {STAGES_LIMIT}")
         earlier: dict[str, bool] = {}
@@ -91,7 +94,7 @@ def _check_stage(stage: PipelineStage, earlier: dict[str, bool]) -> None:
         raise ValueError(f"{field}.parents: got {list(stage.parents)}, wanted each once")
     if not 0 <= stage.visits <= 1:
         raise ValueError(f"{field}.visits: got {stage.visits}, wanted 0 to 1")
-    if not (stage.fan_out >= 1 and isfinite(stage.fan_out)):
+    if not 1 <= stage.fan_out <= FAN_OUT_MAX:
         raise ValueError(f"{field}.fan_out: got {stage.fan_out}, wanted a finite number of at least 1")
 
 

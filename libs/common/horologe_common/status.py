@@ -37,8 +37,17 @@ def status_name(number: int) -> str:
     return Status(number).name if number in Status._value2member_map_ else Status.FAILED.name
 
 
+TEXT_MAX = 4000
+"""Characters of a reason. One reason of megabytes would make the message too large that has those of other requests."""
+
+
 def encodable(text: str) -> str:
-    """Return the text with `?` for what UTF-8 cannot encode, such as bytes of a file name that are not UTF-8."""
+    """Return the text as messages carry it: with `?` for what UTF-8 cannot encode, and at most `TEXT_MAX` characters.
+
+    File names may have bytes that are not UTF-8, and the errors of a model may quote its inputs.
+    """
+    if len(text) > TEXT_MAX:
+        text = f"{text[:TEXT_MAX]}… ({len(text)} characters)"
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

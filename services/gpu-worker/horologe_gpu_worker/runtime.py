@@ -43,6 +43,8 @@ class DeviceConfig(NamedTuple):
     """Share of the device."""
     emulated_device: str = ""
     """Path of the file by which emulated shares of one device see each other. Empty: they do not."""
+    content_bytes: int = 256 << 30
+    """Maximum bytes of the files of a model version."""
 
     @property
     def cuda(self) -> int | None:

@@ -55,6 +55,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Host memory for `onnx` models on the CPU that are not loaded but stay open, so that LOAD takes microseconds. The
     models that were unloaded first are closed first. 0: UNLOAD closes a model.
     """
+    content_bytes: int = 256 << 30
+    """Maximum bytes of the files of a model version, at least 1. A larger one is UNAVAILABLE, and is not read: to hash
+    256 GiB takes about five minutes.
+    """
     io_cache_bytes: int = 512 << 20
     """Maximum bytes of inputs and outputs held. Inputs beyond it are dropped; their rows end as MISSING_INPUT."""
     actions_max: int = 4096
@@ -94,7 +98,7 @@ def device_config(settings: WorkerSettings) -> DeviceConfig:
     config = DeviceConfig(
         settings.device, settings.shares * settings.pages_bytes // PAGE_BYTES, settings.io_cache_bytes,
         settings.host_bytes, settings.model_environment, settings.model_user, settings.share_percent,
-        _emulated_device(settings),
+        _emulated_device(settings), settings.content_bytes,
     )  # fmt: skip
     _check_user(settings.model_user)
     try:

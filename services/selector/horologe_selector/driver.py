@@ -17,6 +17,8 @@ class PipelineDefinition(msgspec.Struct, frozen=True):
     spec: ModelSpec
     file: str
     reason: str = ""
+    file_state: tuple[int, ...] = ()
+    """Changes whenever the file is written. Then its driver is started again, even if the content is the same."""
 
 
 class PipelinesRead(msgspec.Struct, frozen=True):

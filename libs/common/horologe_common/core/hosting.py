@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from horologe_common.clock import NEVER_NS, ms
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.wire import Envelope
+from horologe_common.wire.frames import tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -266,8 +267,20 @@ class CoreHost:
         for route, packet in packets.items():
             try:
                 self._send(route, *packet)
-            except Exception as error:  # a message that cannot be encoded must not lose the packets to other peers
-                self._report_fault(None, packet[0], error)
+            except Exception:  # a message that cannot be encoded must not lose the others, nor the other packets
+                self._send_separately(route, *packet)
+
+    def _send_separately(self, route: Any, envelopes: Sequence[Envelope], buffers: Sequence[Buffer]) -> None:
+        """Send each message of a packet in a packet of its own. Report those that cannot be sent."""
+        end = 0
+        for envelope in envelopes:
+            for message in envelope.messages:
+                begin, end = end, end + len(tensors(message))
+                alone = Envelope(envelope.to, envelope.sender, [message])
+                try:
+                    self._send(route, [alone], list(buffers[begin:end]))
+                except Exception as error:
+                    self._report_fault(None, alone, error)
 
     def _observe(self, call: Callable[..., None], *arguments: Any) -> None:
         """Call the observer. If it raises, remove it: the messages must still be handled."""

@@ -22,6 +22,8 @@ from horologe_common.service.log import logger
 from horologe_common.transport.alarm import Alarm
 from horologe_common.transport.garbage_collection import collect_garbage, freeze_objects
 from horologe_common.transport.socket_readiness import SocketWatcher
+from horologe_common.wire import Envelope
+from horologe_common.wire.unencodable import find_unencodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -41,11 +43,12 @@ LAST_READ_NS = ms(200)
 
 
 def log_fault(core: Core | None, message: Any, error: Exception) -> None:
-    """Log the exception of a core or an attached function, or one that kept a packet from being encoded."""
+    """Log the exception of a core or an attached function, or of a message that could not be sent."""
     if core is not None:
         log.exception("core fault", core=core.address, message=type(message).__name__)
-    elif isinstance(message, list):
-        log.exception("packet fault", to=[envelope.to for envelope in message])
+    elif isinstance(message, Envelope):
+        name = type(message.messages[0]).__name__
+        log.exception("message not sent", to=message.to, part=find_unencodable(message.messages[0], name))
     else:
         log.exception("delivery fault", message=type(message).__name__)
 

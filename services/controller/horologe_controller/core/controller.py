@@ -40,6 +40,7 @@ from horologe_controller.core.cluster.description import describe_cluster
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
 from horologe_controller.core.cluster.dynamic_pace import observe_batch
 from horologe_controller.core.cluster.handover import Handovers
+from horologe_controller.core.cluster.report_checks import check_result
 from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.cluster.worker_links import WorkerLinks
 from horologe_controller.core.cluster_metrics import publish_cluster, publish_requests
@@ -104,7 +105,7 @@ class Controller:
             case Submit():
                 self._requests.submitted.append((sender, message, now_ns))
             case Result():
-                self._on_result(now_ns, sender, message)
+                self._on_result(now_ns, sender, check_result(sender, message))
             case Cancel():
                 self._requests.cancel_requests(sender, message.ids)
             case Register():

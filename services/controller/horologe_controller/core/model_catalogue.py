@@ -80,9 +80,11 @@ class ModelCatalogue:
         if message.admitted and len(self._loads) >= LOADS_MAX:
             reason = f"{LOADS_MAX} loads have no answer yet"
             return [Out(sender, Models(message.id, (), int(Status.REFUSED), reason))]
-        if message.admitted:
-            return self._loads.start_load(sender, message, self._cluster.workers) or self.refresh_and_announce()
         keys = self._matching_keys(message)
+        if message.admitted:
+            before = {key: self._states[key].spec.content_hash for key in keys if self._states[key].state == "READY"}
+            scans = self._loads.start_load(sender, message, self._cluster.workers, before)
+            return scans or self.refresh_and_announce()
         self._withdrawn |= dict.fromkeys(keys, True)
         self._loads.revoke(message)
         outs = self.refresh_and_announce() if keys else []
@@ -235,6 +237,7 @@ class ModelCatalogue:
         if not states:
             return [Out(load.sender, self._unknown_model(load.message))]
         status, reason = (Status.FAILED, faults[0]) if faults else (Status.OK, "")
+        states = tuple(_with_unchanged(state, load.before) for state in states)
         return [Out(load.sender, Models(load.message.id, states, int(status), reason))]
 
     def _has_failed(self, state: ModelState) -> bool:
@@ -248,6 +251,14 @@ class ModelCatalogue:
         if self.discovery.missing:
             status, reason = Status.REFUSED, f"model {message.model!r} is not known yet: {self.discovery.missing}"
         return Models(message.id, (), int(status), reason)
+
+
+def _with_unchanged(state: ModelState, before: Mapping[str, str]) -> ModelState:
+    """Return the state with a remark if the model was READY with this content before the load."""
+    content = state.spec.content_hash
+    if state.state != "READY" or state.reason or not content or before.get(state.spec.key) != content:
+        return state
+    return ModelState(state.spec, state.state, f"unchanged: its files have the content {content} as before")
 
 
 def _has_changed(before: tuple[ModelSpec, Profile | None, str] | None, report: tuple[Any, ...]) -> bool:

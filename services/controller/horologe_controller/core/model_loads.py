@@ -28,6 +28,8 @@ class PendingLoad(msgspec.Struct, eq=False):
     message: Admit
     waiting: dict[str, bool]
     """Addresses that have not confirmed the present stage."""
+    before: dict[str, str]
+    """Contents of the model's versions that were READY when the load was requested: key -> content hash."""
     stage: int = 0
     revoked: bool = False
     """True if the model was unloaded after this load had been requested."""
@@ -43,11 +45,11 @@ class PendingLoads:
     def __len__(self) -> int:
         return len(self._loads)
 
-    def start_load(self, sender: str, message: Admit, workers: Iterable[str]) -> list[Out]:
-        """Start a load, and return a Scan for each worker."""
+    def start_load(self, sender: str, message: Admit, workers: Iterable[str], before: dict[str, str]) -> list[Out]:
+        """Start a load, and return a Scan for each worker. `before`: see `PendingLoad`."""
         self._last_id += 1
         waiting = dict.fromkeys(workers, True)
-        self._loads[self._last_id] = PendingLoad(self._last_id, sender, message, waiting)
+        self._loads[self._last_id] = PendingLoad(self._last_id, sender, message, waiting, before)
         return [Out(worker, Scan(message.model, self._last_id)) for worker in waiting]
 
     def confirm(self, address: str, load_ids: Iterable[int] | None = None) -> None:

@@ -71,14 +71,14 @@ class ModelsHandler:
         return await request.account.turns.in_turn(request.account, self._describe, route, body)
 
     async def _load(self, route: Route, body: bytes) -> HttpResponse:
-        """Load or unload a model of the repository."""
+        """Load or unload a model of the repository. A load is answered with the index of the model."""
         for name in _decode_optional(body, LoadJson).parameters or ():
             if name == "config" or name.startswith("file:"):
                 raise HttpError(501, f"parameters.{name}: not supported: models come from the repository on disk")
         models = await self._gateway.set_admitted(route.model, "", route.name == "load")
         if models.status != Status.OK:
             raise error_for(models.status, models.reason)
-        return HttpResponse(200)
+        return json_response(repository_index(models.models, False)) if route.name == "load" else HttpResponse(200)
 
     def _describe(self, route: Route, body: bytes) -> HttpResponse:
         match route.name:

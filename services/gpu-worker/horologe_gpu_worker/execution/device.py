@@ -10,7 +10,7 @@ import msgspec
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
-from horologe_common.status import HorologeError, Refused, Status
+from horologe_common.status import HorologeError, Refused, Status, describe_exception
 from horologe_gpu_worker.core.lanes import Finished, Operation, not_run
 from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors, workspace_bytes
 from horologe_gpu_worker.execution.workspace import Workspace
@@ -126,7 +126,7 @@ class Device:
                 log.warning("operation failed", lane=operation.lane, model=operation.model, reason=reason)
         except BaseException as error:  # a model may raise anything, even SystemExit, and the lane must continue
             log.exception("operation failed", lane=operation.lane, model=operation.model)
-            reason, cause = f"model {operation.model}: {type(error).__name__}: {error}", "error"
+            reason, cause = f"model {operation.model}: {describe_exception(error)}", "error"
         if status == Status.FAILED:
             self._check_device()
         finished = _finished(operation, begin_ns, status=status, reason=reason)

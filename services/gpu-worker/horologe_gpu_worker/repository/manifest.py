@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from horologe_common.clock import NS_PER_MS
 from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
+from horologe_common.model_limits import DURATION_MAX_NS, MEMORY_MAX_BYTES, check_batch_sizes, check_number
 from horologe_common.models import DTYPES, MAX_DIM, ModelSpec, TensorSpec, check_declared_shape
-from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, parse_quantity
+from horologe_common.service.settings import DURATIONS, MAX_QUANTITY, SIZES, SettingsError, parse_quantity
 from horologe_common.service.user_files import read_toml
 from horologe_common.status import HorologeError, InvalidInput, Status
+from horologe_common.validation import describe_mismatch
 from horologe_gpu_worker.repository.model_signature import zeros
 
 if TYPE_CHECKING:
@@ -25,6 +28,14 @@ MODEL_FILES = {"model.onnx": "onnx", "model.pt2": "pytorch", "model.py": "python
 BATCH_SIZES = (1, 2, 4, 8, 16)
 PROFILE_LENGTH = 16
 DATATYPES = (*DTYPES, "BYTES")
+RANGES = (("threads", 1, 1024), ("profile_length", 1, MAX_DIM), ("max_length", 0, MAX_DIM))
+QUANTITIES = (
+    ("slo", DURATIONS, DURATION_MAX_NS), ("cache_ttl", DURATIONS, MAX_QUANTITY),
+    ("timeout", DURATIONS, DURATION_MAX_NS), ("memory_limit", SIZES, MEMORY_MAX_BYTES),
+)  # fmt: skip
+MAX_SEED = 1 << 32
+MAX_BYTES = 1 << 20
+"""Size of a manifest."""
 
 
 class InvalidModel(HorologeError):
@@ -100,17 +111,6 @@ def manifest_path(folder: Path) -> Path | None:
     return next((path for path in (folder / MANIFEST, folder.parent / MANIFEST) if path.is_file()), None)
 
 
-def model_files(folder: Path) -> list[Path]:
-    """Return the files of a version, sorted, without the manifest, hidden files and compiled Python."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and path.name != MANIFEST
-        and not any(part.startswith((".", "__pycache__")) for part in path.relative_to(folder).parts)
-    )
-
-
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of `<repository>/<name>/<version>`; defaults if there is no file.
 
@@ -122,8 +122,10 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         table = read_toml(path)
         _check_keys(str(path), table)
-        manifest = msgspec.convert(table, Manifest, strict=False)
-    except (OSError, ValueError) as error:  # ValueError: not TOML, too large, or a field of the wrong type
+        manifest = msgspec.convert(table, Manifest, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise InvalidModel(f"{path}: {describe_mismatch(error, table)}") from error
+    except (OSError, ValueError) as error:  # ValueError: not TOML, or too large
         raise InvalidModel(f"{path}: {error}") from error
     _check(path, manifest)
     return manifest
@@ -144,16 +146,31 @@ def _check_keys(path: str, table: dict[str, Any]) -> None:
 
 
 def _check(path: Path, manifest: Manifest) -> None:
-    for key, least in (("threads", 1), ("profile_length", 1), ("max_length", 0)):
-        if not least <= (number := getattr(manifest, key)) <= MAX_DIM:
-            raise InvalidModel(f"{path}: {key}: got {number}, wanted at least {least} and at most {MAX_DIM}")
-    for key, units in (("slo", DURATIONS), ("cache_ttl", DURATIONS), ("timeout", DURATIONS), ("memory_limit", SIZES)):
-        _check_quantity(path, key, getattr(manifest, key), units)
-    sizes = manifest.batch_sizes
-    if not all(1 <= size <= MAX_DIM for size in sizes) or list(sizes) != sorted(set(sizes)):
-        raise InvalidModel(f"{path}: batch_sizes: got {list(sizes)}, wanted ascending numbers from 1 to {MAX_DIM}")
+    try:
+        for key, least, most in RANGES:
+            check_number(f"{path}: {key}", getattr(manifest, key), least, most)
+        check_batch_sizes(f"{path}: batch_sizes", manifest.batch_sizes)
+        if manifest.emulated is not None:
+            _check_emulated(f"{path}: emulated", manifest.emulated)
+    except InvalidInput as error:
+        raise InvalidModel(error.reason) from error
+    for key, units, most in QUANTITIES:
+        _check_quantity(path, key, getattr(manifest, key), units, most)
     for kind, entries in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         _check_tensors(f"{path}: {kind}", entries)
+
+
+def _check_emulated(where: str, times: EmulatedTimes) -> None:
+    """Raise `InvalidInput` unless batch sizes, times and memory are in their ranges."""
+    check_batch_sizes(f"{where}.exec_ms", sorted(times.exec_ms))
+    for size, time_ms in times.exec_ms.items():
+        check_number(f"{where}.exec_ms: {size}", time_ms, 0, DURATION_MAX_NS / NS_PER_MS)
+    for key in ("load_ms", "input_ms", "output_ms"):
+        check_number(f"{where}.{key}", getattr(times, key), 0, DURATION_MAX_NS / NS_PER_MS)
+    check_number(f"{where}.weights_mb", times.weights_mb, 0, MEMORY_MAX_BYTES >> 20)
+    if times.sharing is not None:
+        check_number(f"{where}.sharing.seed", times.sharing.seed, -MAX_SEED, MAX_SEED)
+        check_number(f"{where}.sharing.time_factor", times.sharing.time_factor, 1e-6, 1e6)
 
 
 def _check_tensors(where: str, entries: Iterable[TensorEntry]) -> None:
@@ -174,13 +191,16 @@ def _check_tensors(where: str, entries: Iterable[TensorEntry]) -> None:
         seen.add(entry.name)
 
 
-def _check_quantity(path: Path, key: str, text: str, units: dict[str, int]) -> None:
+def _check_quantity(path: Path, key: str, text: str, units: dict[str, int], most: int) -> None:
     try:
         amount = parse_quantity(key, text, units)
     except SettingsError as error:
         raise InvalidModel(f"{path}: {key}: got {text!r}, wanted a number with one of {', '.join(units)}") from error
     if amount < 0:
         raise InvalidModel(f"{path}: {key}: got {text!r}, wanted at least 0")
+    if amount > most:
+        unit, size = max(((unit, size) for unit, size in units.items() if size <= most), key=lambda pair: pair[1])
+        raise InvalidModel(f"{path}: {key}: got {text!r}, wanted at most {most // size}{unit}")
 
 
 def duration_ns(text: str) -> int:

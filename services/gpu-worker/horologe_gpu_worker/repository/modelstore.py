@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.model_limits import check_profile, check_size, check_spec
 from horologe_common.models import ModelSpec
 from horologe_common.service.log import logger
-from horologe_common.status import HorologeError, UnknownModel, encodable
+from horologe_common.status import HorologeError, InvalidInput, UnknownModel, describe_exception, encodable
 from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import MODEL_FILES, InvalidModel, Manifest, manifest_path, read_manifest
@@ -24,6 +25,7 @@ from horologe_gpu_worker.runtimes import RUNTIMES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from horologe_common.models import Profile
     from horologe_gpu_worker.runtime import OpenModel, Runtime
 
 FORBIDDEN = "/#"
@@ -59,7 +61,7 @@ class ModelStore:
         self._report = report
         self._specs: dict[str, ModelSpec] = {}
         self._inline: dict[str, bool] = {}
-        self._contents = ContentHashes()
+        self._contents = ContentHashes(device.content_bytes)
         self._reports: dict[Path, ModelReport] = {}
         """Last report of each version that can be served."""
 
@@ -113,10 +115,11 @@ class ModelStore:
         runtime, folder = self._runtime(spec.runtime), self._folder(spec)
         if isinstance(runtime, KeepsModels) and (kept := runtime.open_kept(spec)) is not None:
             return kept
-        self._contents.check_unchanged(spec, folder)
+        content = self._contents.read(folder)
+        content.check_spec(spec)
         model = runtime.open(spec, folder)
         try:
-            self._contents.check_unchanged(spec, folder)
+            content.check_unchanged()
         except HorologeError:
             model.close()
             raise
@@ -145,28 +148,31 @@ class ModelStore:
             for text in (name, version):
                 if not text.isprintable() or any(mark.isspace() or mark in FORBIDDEN for mark in text):
                     raise InvalidModel(f"name: got {text!r}, wanted printable characters without '/', '#', white space")
+            content = self._contents.read(folder, anew=True)
             manifest = read_manifest(folder)
             kind = runtime_name(folder, manifest)
             spec = msgspec.structs.replace(spec, runtime=kind)
             runtime = self._runtime(kind)
-            content_hash = self._contents.hash_folder(folder)
             last = self._reports.pop(folder, None)
-            if last and last.spec.content_hash == content_hash and not isinstance(runtime, PreparesModels):
+            if last and last.spec.content_hash == content.hash:
                 self._reports[folder] = last
                 return last  # a client may request one load after another, and to open a model takes processor time
-            spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=content_hash)
+            inspected = msgspec.structs.replace(runtime.inspect(folder), content_hash=content.hash)
+            _check_in_range(folder, inspected)
+            spec = inspected
             if isinstance(runtime, PreparesModels):
                 runtime.prepare(spec, folder)
             profile = load_or_measure_profile(
-                runtime, spec, folder, self._profiles, self._report, self._contents.check_unchanged
+                runtime, spec, folder, self._profiles, self._report, content.check_unchanged
             )
+            _check_in_range(folder, spec, profile)
         except HorologeError as error:
-            reason = error.reason
+            profile, reason = None, error.reason
         except OSError as error:
             reason = f"{error.filename or folder}: {error.strerror or error}"
         except Exception as error:  # a library may raise anything on a broken file; the other models are still scanned
             log.exception("model unreadable", model=spec.key)
-            reason = f"{folder}: {type(error).__name__}: {error}"
+            reason = f"{folder}: {describe_exception(error)}"
         if profile is None:
             log.warning("model unavailable", model=spec.key, reason=reason)
             return ModelReport(spec, None, encodable(reason))
@@ -188,6 +194,17 @@ class ModelStore:
             if isinstance(runtime := self._runtimes[name], KeepsModels):
                 self._keeping[name] = runtime
         return self._runtimes[name]
+
+
+def _check_in_range(folder: Path, spec: ModelSpec, profile: Profile | None = None) -> None:
+    """Raise `InvalidModel` for numbers and texts that no message can carry, and those that no scheduler can use."""
+    try:
+        check_spec(spec)
+        check_size(spec)
+        if profile is not None:
+            check_profile(profile)
+    except InvalidInput as error:
+        raise InvalidModel(f"{folder}: {error.reason}") from error
 
 
 def _is_model_folder(path: Path) -> bool:

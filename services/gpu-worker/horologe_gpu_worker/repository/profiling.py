@@ -43,9 +43,6 @@ runs continue for `DISAGREE_NS`, and the 0.1 quantile is used. With four busy th
 model that takes 17 ms was 1.5 times that (2.3 at worst); the 0.1 quantile was 1.05 times (1.3 at worst).
 """
 
-TIME_MAX_NS = s(86_400)
-"""Largest time of a stored profile. Larger ones could not be sent to the controller."""
-
 ON_DEVICE = ("onnx", "pytorch")
 """Runtimes that use the worker's CUDA device, if it has one."""
 
@@ -131,15 +128,15 @@ class ProfileCache:
         path = self._path(spec, percent)
         try:
             stored = msgspec.json.decode(path.read_bytes(), type=_StoredProfile)
-            stored.validate()
+            profile = Profile(stored.exec_ns, stored.load_ns)
+            check_profile(profile)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, *DAMAGE) as error:
+        except (OSError, InvalidInput, *DAMAGE) as error:
             log.warning("stored profile not used", path=str(path), error=str(error) or type(error).__name__)
             return None
-        if not set(spec.batch_sizes) <= set(stored.exec_ns) or stored.length != spec.profile_length:
-            return None
-        return Profile(stored.exec_ns, stored.load_ns)
+        complete = set(spec.batch_sizes) <= set(stored.exec_ns) and stored.length == spec.profile_length
+        return profile if complete else None
 
     def write_profile(self, spec: ModelSpec, profile: Profile) -> None:
         """Write the profile. If the folder is not writable, log a warning."""
@@ -176,12 +173,6 @@ class _StoredProfile(msgspec.Struct):
     length: int = 0
     """`profile_length` at which the times were measured."""
 
-    def validate(self) -> None:
-        """Raise ValueError unless all times are from 0 to `TIME_MAX_NS`."""
-        times = (self.load_ns, *self.exec_ns.values())
-        if not 0 <= min(times) <= max(times) <= TIME_MAX_NS:
-            raise ValueError(f"exec_ns, load_ns: got {min(times)} to {max(times)}, wanted 0 to {TIME_MAX_NS}")
-
 
 def load_or_measure_profile(
     runtime: Runtime,
@@ -189,7 +180,7 @@ def load_or_measure_profile(
     folder: Path,
     cache: ProfileCache,
     report: Callable[[str], None],
-    check_unchanged: Callable[[ModelSpec, Path], None] = lambda spec, folder: None,
+    check_unchanged: Callable[[], None] = lambda: None,
 ) -> Profile:
     """Return the declared, cached or newly measured profile. Raises the errors of opening and running the model.
 
@@ -197,15 +188,15 @@ def load_or_measure_profile(
     """
     profile = runtime.profile(spec, folder) if isinstance(runtime, DeclaresProfile) else cache.read_profile(spec)
     if profile is not None:
-        check_unchanged(spec, folder)
+        check_unchanged()
         return profile
     with cache.measurement_lock():
         if (cached := cache.read_profile(spec)) is not None:  # another process has measured meanwhile
-            check_unchanged(spec, folder)
+            check_unchanged()
             return cached
         report(f"measuring {spec.key}: batch sizes {list(spec.batch_sizes)}")
         profile = measure_profile(runtime, spec, folder)
-        check_unchanged(spec, folder)
+        check_unchanged()
         cache.write_profile(spec, profile)
     return profile
 

@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from horologe_common.service.source_loader import SourceLoader
 from horologe_common.status import InvalidInput, describe_exception
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ FUNCTION = "run"
 def load_driver(path: Path) -> DriverFunction:
     """Import the file and return its function `run`. Raises `InvalidInput` with file, line and error."""
     sys.dont_write_bytecode = True  # the folder may be read-only
-    spec = importlib.util.spec_from_file_location(f"horologe_pipeline_{path.stem}", path)
+    name = f"horologe_pipeline_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=SourceLoader(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

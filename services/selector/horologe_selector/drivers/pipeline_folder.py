@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.applications import check_name
-from horologe_common.models import DTYPES, MAX_DIM, ModelSpec, TensorSpec, check_declared_shape
+from horologe_common.clock import s
+from horologe_common.model_limits import BATCH_MAX, DURATION_MAX_NS, check_number, check_size, check_spec
+from horologe_common.models import DTYPES, ModelSpec, TensorSpec, check_declared_shape
 from horologe_common.pipelines import PIPELINE_RUNTIME
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
 from horologe_common.service.user_files import read_file, read_toml
 from horologe_common.status import HorologeError, InvalidInput, encodable
+from horologe_common.validation import describe_mismatch
 from horologe_selector.driver import PipelineDefinition
 
 if TYPE_CHECKING:
@@ -68,13 +71,19 @@ def read_pipelines(folder: Path) -> tuple[PipelineDefinition, ...]:
     return tuple(_read_pipeline(folder, name, tables.get(name)) for name in sorted({*tables, *files}))
 
 
-def folder_state(folder: Path) -> tuple[tuple[str, int, int], ...]:
+def folder_state(folder: Path) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return a value that changes when a file of the folder changes."""
     try:
         paths = sorted(path for path in folder.iterdir() if path.suffix in (".py", ".toml"))
-        return tuple((path.name, (status := path.stat()).st_mtime_ns, status.st_size) for path in paths)
+        return tuple((path.name, _file_state(path)) for path in paths)
     except OSError:
         return ()
+
+
+def _file_state(path: Path) -> tuple[int, ...]:
+    """Return identity, size and times. Copies keep size and modification time, but not the time of the change."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _read_pipeline(folder: Path, name: str, table: Any) -> PipelineDefinition:
@@ -84,16 +93,17 @@ def _read_pipeline(folder: Path, name: str, table: Any) -> PipelineDefinition:
         if table is None:
             raise InvalidInput(f"{where}: got no table, wanted one with inputs, outputs and slo")
         entry = msgspec.convert(table, PipelineEntry, strict=True)
+        state = _file_state(path)
         spec = _build_spec(where, name, entry, read_file(path))
     except FileNotFoundError:
         return _unavailable(name, path, f"{path}: got no file, wanted one with `async def run(call, inputs)`")
     except HorologeError as error:
         return _unavailable(name, path, error.reason)
     except msgspec.ValidationError as error:
-        return _unavailable(name, path, f"{where}: {error}")
+        return _unavailable(name, path, f"{where}: {describe_mismatch(error, table)}")
     except (OSError, ValueError) as error:
         return _unavailable(name, path, f"{path}: {error}")
-    return PipelineDefinition(spec, str(path.resolve()))
+    return PipelineDefinition(spec, str(path.resolve()), file_state=state)
 
 
 def _unavailable(name: str, path: Path, reason: str) -> PipelineDefinition:
@@ -111,18 +121,25 @@ def _build_spec(where: str, name: str, entry: PipelineEntry, source: bytes) -> M
     """Return the signature. It is batched if every tensor starts with a variable dimension."""
     for field in ("inputs", "outputs"):
         _check_tensors(f"{where} {field}", getattr(entry, field))
-    if not 1 <= entry.max_rows <= MAX_DIM:
-        raise InvalidInput(f"{where} max_rows: got {entry.max_rows}, wanted at least 1 and at most {MAX_DIM}")
+    check_number(f"{where} max_rows", entry.max_rows, 1, BATCH_MAX)
     slo_ns, ttl_ns = _duration_ns(where, "slo", entry.slo), _duration_ns(where, "cache_ttl", entry.cache_ttl)
-    if slo_ns <= 0:
-        raise InvalidInput(f"{where} slo: got {entry.slo!r}, wanted more than 0")
+    if not 0 < slo_ns <= DURATION_MAX_NS:
+        raise InvalidInput(f"{where} slo: got {entry.slo!r}, wanted more than 0, at most {DURATION_MAX_NS // s(1)}s")
+    if ttl_ns < 0:
+        raise InvalidInput(f"{where} cache_ttl: got {entry.cache_ttl!r}, wanted at least 0")
     batched = all(tensor.shape[:1] == (-1,) for tensor in (*entry.inputs, *entry.outputs))
     sizes = (1, entry.max_rows) if batched and entry.max_rows > 1 else (1,)
     content = hashlib.blake2b(source + msgspec.msgpack.encode(entry), digest_size=16).hexdigest()
-    return ModelSpec(
+    spec = ModelSpec(
         name, VERSION, PIPELINE_RUNTIME, _specs(entry.inputs), _specs(entry.outputs), sizes, batched, slo_ns,
         content_hash=content, cache=entry.cache, cache_ttl_ns=ttl_ns,
     )  # fmt: skip
+    try:
+        check_spec(spec)
+        check_size(spec)
+    except InvalidInput as error:
+        raise InvalidInput(f"{where} {error.reason}") from error
+    return spec
 
 
 def _specs(entries: Iterable[TensorEntry]) -> tuple[TensorSpec, ...]:

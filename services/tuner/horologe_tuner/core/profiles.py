@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from horologe_common.model_limits import DURATION_MAX_NS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -46,11 +48,15 @@ class StageProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"{place}batch sizes: got {list(self.latency_ns)}, wanted 1 to {PADDED_LIMIT}")
         if 1 not in self.latency_ns:
             raise ValueError(f"{place}batch sizes: got {list(self.latency_ns)}, wanted 1 among them")
-        if min(self.latency_ns.values()) <= 0:
-            raise ValueError(f"{place}latency_ns: got {min(self.latency_ns.values())}, wanted more than 0")
+        for size, time_ns in self.latency_ns.items():
+            if not 0 < time_ns <= DURATION_MAX_NS:
+                raise ValueError(f"{place}latency_ns: {size}: got {time_ns}, wanted 1 to {DURATION_MAX_NS}")
+        if not 0 <= self.base_ns <= DURATION_MAX_NS:
+            raise ValueError(f"{place}base_ns: got {self.base_ns}, wanted 0 to {DURATION_MAX_NS}")
         row_ns = list(self.row_ns)
-        if row_ns and (len(row_ns) != RANKS or row_ns[0] < 0 or row_ns != sorted(row_ns)):
-            raise ValueError(f"{place}row_ns: wanted {RANKS} ascending times of at least 0 ns")
+        bounded = all(0 <= time_ns <= DURATION_MAX_NS for time_ns in row_ns)
+        if row_ns and (len(row_ns) != RANKS or not bounded or row_ns != sorted(row_ns)):
+            raise ValueError(f"{place}row_ns: wanted {RANKS} ascending times of 0 to {DURATION_MAX_NS} ns")
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.wire import Drain
 from horologe_controller.core.cluster.cluster import WorkerMirror
+from horologe_controller.core.cluster.report_checks import check_register, is_clock_sample
 
 if TYPE_CHECKING:
     from horologe_common.core.protocol import Out
@@ -41,6 +42,7 @@ class WorkerLinks:
         if 0 < message.number <= worker.last_register:
             return self._catalogue.confirm_scans(sender, message) if message.scans else []
         worker.last_register = message.number
+        message = check_register(message)
         self._catalogue.discovery.add_worker(sender)
         self._catalogue.discovery.update(now_ns)
         outs = self._catalogue.register_worker(worker, message)
@@ -54,7 +56,8 @@ class WorkerLinks:
             return []
         if isinstance(message, Drain):
             return self._handovers.begin(now_ns, worker)
-        self._cluster.observe_clock(worker, message.sent_ns, message.peer_ns, now_ns)
+        if is_clock_sample(now_ns, message):
+            self._cluster.observe_clock(worker, message.sent_ns, message.peer_ns, now_ns)
         return []
 
     def disconnect(self, worker: WorkerMirror) -> None:

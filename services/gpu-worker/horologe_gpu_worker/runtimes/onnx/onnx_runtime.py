@@ -11,16 +11,17 @@ import onnxruntime
 
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
+from horologe_gpu_worker.repository.content import content_bytes
 from horologe_gpu_worker.repository.manifest import (
     InvalidModel,
     build_spec,
     declared_signature,
     manifest_path,
-    model_files,
     read_manifest,
 )
 from horologe_gpu_worker.repository.model_signature import check_outputs, shape_for, zeros
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
+from horologe_gpu_worker.runtimes.onnx.external_data import add_external_data
 from horologe_gpu_worker.runtimes.onnx.host_sessions import HostSessions
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import Context, load_driver
 
@@ -154,9 +155,7 @@ class OnnxRuntime:
                 f"{manifest_path(folder)}: inputs, outputs: got {declared}, wanted {signature}, as in the graph "
                 "(or leave them out)"
             )
-        # Large graphs store their weights in separate files of the folder.
-        weights_bytes = sum(path.stat().st_size for path in model_files(folder))
-        spec = build_spec(folder, manifest, "onnx", signature, weights_bytes)
+        spec = build_spec(folder, manifest, "onnx", signature, content_bytes(folder))
         return msgspec.structs.replace(spec, shares_pages=self._cuda is None)  # on CUDA, a session takes megabytes
 
     def is_open(self, spec: ModelSpec) -> bool:
@@ -200,10 +199,13 @@ def _session(path: Path, threads: int, optimise: bool, providers: Sequence[Any] 
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if not path.is_file():
         raise InvalidModel(f"{path}: got no such file, wanted an ONNX model")
+    weights = add_external_data(options, path)
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=list(providers))
+        session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:  # ONNX Runtime raises a dozen classes without a common base class
         raise InvalidModel(f"{path}: got {error}, wanted a model that ONNX Runtime can open") from error
+    del weights  # from here on the session has a copy
+    return session
 
 
 @cache

@@ -25,6 +25,7 @@ from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.model_signature import describe_mismatch
 from horologe_gpu_worker.runtimes.python.channel import Channel, Done, Failed, Ready, Run, Start, pack
+from horologe_gpu_worker.runtimes.python.model_imports import ModelImports
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,14 +53,15 @@ def serve(channel: Channel) -> None:
     time.sleep(start.delay_ns / 1e9)
     if start.memory_limit_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (start.memory_limit_bytes, start.memory_limit_bytes))
-    folder, contents = Path(start.folder), ContentHashes()
+    folder = Path(start.folder)
     try:
         if start.check_content:
-            contents.check_unchanged(start.spec, folder)
+            content = ContentHashes().read(folder)
+            content.check_spec(start.spec)
         model = load_model(folder)
         slowest_ns = warm_up(model, start)
         if start.check_content:
-            contents.check_unchanged(start.spec, folder)
+            content.check_unchanged()
     except Exception as error:
         channel.send(_failed(error, fatal=True))
         return
@@ -75,13 +77,15 @@ def load_model(folder: Path) -> Any:
 
     Processes that the model starts inherit `sys.path` (by multiprocessing and joblib) and the environment.
     """
-    sys.path[:0] = [str(folder), str(IMPORTABLE)]
-    sys.dont_write_bytecode = True  # the folder may be read-only, and its content hash is the key of its profile
+    imports = ModelImports(folder)
+    imports.install()
+    sys.path.insert(1, str(IMPORTABLE))
     os.environ |= {"HOROLOGE_MODEL_FILE": str(folder / "model.py"), "PYTHONDONTWRITEBYTECODE": "1"}
     module = importlib.import_module(MODULE)
     if not hasattr(module, "Model"):
         raise ModelFailed("model.py: got no class Model, wanted one with predict_batch(self, inputs)")
     model = module.Model()
+    imports.check_modules()
     if not callable(getattr(model, "predict_batch", None)):
         raise ModelFailed("model.py: Model: got no method predict_batch, wanted predict_batch(self, inputs)")
     return model

@@ -19,13 +19,13 @@ from horologe_common.service.isolation import child_environment, describe_exit
 from horologe_common.service.log import logger
 from horologe_common.service.process_start import Backoff, start_isolated, start_patiently
 from horologe_common.status import ModelFailed
+from horologe_gpu_worker.repository.content import content_bytes
 from horologe_gpu_worker.repository.manifest import (
     InvalidModel,
     Manifest,
     build_spec,
     declared_signature,
     duration_ns,
-    model_files,
     read_manifest,
     size_bytes,
 )
@@ -74,7 +74,7 @@ class ModelProcess:
         self._overdue_ns = monotonic_ns() + delay_ns + START_NS
         self._channel = Channel(self._sock)
         memory_limit = size_bytes(self._manifest.memory_limit)
-        start = Start(str(self._folder.resolve()), self._spec, delay_ns, memory_limit, check_content)
+        start = Start(str(self._folder.absolute()), self._spec, delay_ns, memory_limit, check_content)
         with suppress(OSError):  # the process has ended already; `is_loaded` raises
             self._channel.send(start)
 
@@ -237,8 +237,7 @@ class PythonRuntime:
         manifest = read_manifest(folder)
         if not (folder / MODEL).is_file():
             raise InvalidModel(f"{folder / MODEL}: got no such file, wanted a class Model")
-        size = sum(path.stat().st_size for path in model_files(folder))
-        return build_spec(folder, manifest, "python", declared_signature(manifest, folder), size)
+        return build_spec(folder, manifest, "python", declared_signature(manifest, folder), content_bytes(folder))
 
     def open(self, spec: ModelSpec, folder: Path) -> PythonModel:
         """Start the model's process, which runs every batch size once. Raises `ModelFailed`."""

@@ -54,7 +54,7 @@ class Engine(Protocol):
 class _CachedProgram(NamedTuple):
     """A program in host memory and its models: one for each share that loaded it at the same time."""
 
-    stamp: tuple[int, ...]
+    content_hash: str
     manifest: Manifest
     program: Program
     models: list[PagedModel]
@@ -68,12 +68,15 @@ class PytorchRuntime:
     def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
         self._engine = _create_engine(device)
         self.inline_io = self._engine.inline_io
+        self._inspected: dict[Path, tuple[Manifest, Program]] = {}
+        """Programs that `inspect` has read, until `prepare` names their content."""
         self._programs: dict[Path, _CachedProgram] = {}
 
     def inspect(self, folder: Path) -> ModelSpec:
         """Read the spec from the program and `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
-        cached = self._load_program(folder)
-        path, program, manifest = folder / MODEL, cached.program, cached.manifest
+        self._inspected.pop(folder, None)
+        manifest, program = self._read_program(folder)
+        path = folder / MODEL
         inputs = _apply_names(path, "inputs", program.inputs, manifest.inputs)
         outputs = _apply_names(path, "outputs", program.outputs, manifest.outputs)
         spec = build_spec(folder, manifest, "pytorch", (inputs, outputs), program.layout.size)
@@ -85,18 +88,19 @@ class PytorchRuntime:
             )
         if reason := self._engine.unsupported_reason(spec):
             raise InvalidModel(f"{path}: {reason}")
+        self._inspected[folder] = manifest, program
         return spec
 
     def prepare(self, spec: ModelSpec, folder: Path) -> None:
         """Load, warm up and unload the model once, if that has not been done."""
-        cached = self._load_program(folder)
+        cached = self._program_of(spec, folder, self._inspected.pop(folder, None))
         with cached.lock:
             if not cached.models:
                 self._create_model(spec, cached).close()
 
     def open(self, spec: ModelSpec, folder: Path) -> OpenModel:
         """Load the weights into pages; warm up if `prepare` has not done it. Raises `InvalidModel` or `ModelFailed`."""
-        cached = self._load_program(folder)
+        cached = self._program_of(spec, folder)
         with cached.lock:
             model = next((unloaded for unloaded in cached.models if not unloaded.loaded), None)
             if model is None:
@@ -124,28 +128,34 @@ class PytorchRuntime:
         cached.models.append(model)
         return model
 
-    def _load_program(self, folder: Path) -> _CachedProgram:
-        """Return the program; read it again if file or manifest have changed."""
+    def _program_of(
+        self, spec: ModelSpec, folder: Path, inspected: tuple[Manifest, Program] | None = None
+    ) -> _CachedProgram:
+        """Return the program of this content: the one that `inspect` has just read, or the one in memory, or read it.
+
+        Without a content hash it is always read.
+        """
+        cached = self._programs.get(folder)
+        if cached is not None and inspected is None and spec.content_hash and cached.content_hash == spec.content_hash:
+            return cached
+        manifest, program = inspected or self._read_program(folder)
+        for model in cached.models if cached else ():
+            model.retire()
+        self._programs[folder] = _CachedProgram(spec.content_hash, manifest, program, [], Lock())
+        return self._programs[folder]
+
+    def _read_program(self, folder: Path) -> tuple[Manifest, Program]:
         manifest, path = read_manifest(folder), folder / MODEL
         if not path.is_file():
             raise InvalidModel(f"{path}: got no such file, wanted a program saved by torch.export.save")
-        files = [path, *filter(None, [manifest_path(folder)])]
-        stamp = tuple(number for file in files for number in (file.stat().st_mtime_ns, file.stat().st_size))
-        cached = self._programs.get(folder)
-        if cached is not None and cached.stamp == stamp:
-            return cached
         try:
-            program = self._engine.load_program(path)
+            return manifest, self._engine.load_program(path)
         except UnsupportedProgram as error:
             raise InvalidModel(f"{path}: {error}") from error
         except Exception as error:  # PyTorch may raise anything on a broken file
             raise InvalidModel(
                 f"{path}: got {type(error).__name__}: {error}, wanted a program saved by torch.export.save"
             ) from error
-        for model in cached.models if cached else ():
-            model.retire()
-        self._programs[folder] = _CachedProgram(stamp, manifest, program, [], Lock())
-        return self._programs[folder]
 
 
 def _stateful_error(spec: ModelSpec, changed: str) -> ModelFailed:

@@ -9,7 +9,10 @@ import importlib.util
 import os
 import sys
 
-spec = importlib.util.spec_from_file_location(__name__, os.environ["HOROLOGE_MODEL_FILE"])
+from horologe_common.service.source_loader import SourceLoader
+
+path = os.environ["HOROLOGE_MODEL_FILE"]
+spec = importlib.util.spec_from_file_location(__name__, path, loader=SourceLoader(__name__, path))
 assert spec is not None
 assert spec.loader is not None
 module = sys.modules[__name__] = importlib.util.module_from_spec(spec)
