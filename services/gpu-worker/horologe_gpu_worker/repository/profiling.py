@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 
 from horologe_common.clock import monotonic_ns, ms, s
+from horologe_common.model_limits import check_profile
 from horologe_common.models import Profile
 from horologe_common.partial_decoding import DAMAGE
 from horologe_common.service.log import logger
+from horologe_common.status import InvalidInput
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.runtime import StagedModel
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import device_name, load_driver
