@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from conftest import STATE_VARIABLES
 from short_paths import SOCKET_PATH_BYTES, choose_temporary_folder
@@ -56,6 +57,11 @@ def test_files_can_be_read_by_other_users(tmp_path: Path) -> None:
 
 def test_the_umask_of_the_user_does_not_matter() -> None:
     run_test(UMASK, {}, umask=0o077)
+
+
+def test_the_speed_of_the_machine_fails_no_check_of_hypothesis() -> None:
+    assert settings().deadline is None
+    assert HealthCheck.too_slow in settings(max_examples=5).suppress_health_check
 
 
 def test_services_write_to_a_folder_of_this_test_process() -> None:
