@@ -7,6 +7,8 @@ import shutil
 import tempfile
 from typing import TYPE_CHECKING
 
+import hypothesis
+
 from short_paths import choose_temporary_folder
 
 if TYPE_CHECKING:
@@ -19,6 +21,12 @@ STATE_VARIABLES = tuple(
 OPTIONS_OF_TESTS = ("HOROLOGE_IGNITER_DATA", "HOROLOGE_SWARM_TESTS")
 TERMINAL = ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR", "COLUMNS", "LINES")
 """Variables that change the output of commands."""
+
+# Hypothesis has two checks that fail on a slow machine, not because of the code.
+hypothesis.settings.register_profile(
+    "any-speed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any-speed")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -228,7 +228,11 @@ def compact_often(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(
     max_examples=150,
     deadline=None,
-    suppress_health_check=[HealthCheck.large_base_example, HealthCheck.function_scoped_fixture],
+    suppress_health_check=[
+        HealthCheck.large_base_example,
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+    ],
 )
 @given(steps, st.sampled_from([1, 2, 12]), st.integers(1, 3), st.integers(3, 12), st.booleans())
 def test_it_decides_as_the_literal_scan(

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from conftest import STATE_VARIABLES
 from short_paths import SOCKET_PATH_BYTES, choose_temporary_folder
@@ -20,7 +21,7 @@ UMASK = "tests/unit/test_environment_of_tests.py::test_files_can_be_read_by_othe
 HELP = "tests/system/test_cli.py::test_every_command_has_help_with_examples[up]"
 
 
-def run_test(test: str, umask: int = 0o022, **variables: str) -> None:
+def run_test(test: str, variables: dict[str, str], umask: int = 0o022) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, **variables}, umask=umask, capture_output=True, text=True, timeout=100,
@@ -32,7 +33,7 @@ def run_test(test: str, umask: int = 0o022, **variables: str) -> None:
 def test_sockets_fit_below_a_long_temporary_folder(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 20)
     folder.mkdir()
-    run_test(SOCKETS, TMPDIR=str(folder))
+    run_test(SOCKETS, {"TMPDIR": str(folder)})
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_sockets_fit_below_a_long_temporary_folder(tmp_path: Path) -> None:
     ],
 )
 def test_variables_of_the_user_do_not_matter(test: str, variables: dict[str, str]) -> None:
-    run_test(test, **variables)
+    run_test(test, variables)
 
 
 def test_files_can_be_read_by_other_users(tmp_path: Path) -> None:
@@ -55,7 +56,12 @@ def test_files_can_be_read_by_other_users(tmp_path: Path) -> None:
 
 
 def test_the_umask_of_the_user_does_not_matter() -> None:
-    run_test(UMASK, umask=0o077)
+    run_test(UMASK, {}, umask=0o077)
+
+
+def test_the_speed_of_the_machine_fails_no_check_of_hypothesis() -> None:
+    assert settings().deadline is None
+    assert HealthCheck.too_slow in settings(max_examples=5).suppress_health_check
 
 
 def test_services_write_to_a_folder_of_this_test_process() -> None:
