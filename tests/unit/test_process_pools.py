@@ -136,6 +136,15 @@ def test_a_model_uses_a_pool(tmp_path: Path, member: str) -> None:
     assert not list(tmp_path.rglob("__pycache__"))
 
 
+def test_a_pool_of_joblib_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
+    pytest.importorskip("joblib")
+    with open_pool(tmp_path, *MEMBERS["joblib"]) as model:
+        model.run(1, {"x": X})
+        assert model._process is not None
+        pid = model._process._process.pid
+    assert not [name for name in os.listdir("/dev/shm") if f"-{pid}-" in name or f"_{pid}_" in name]
+
+
 def test_two_models_with_functions_of_one_name_do_not_meet(tmp_path: Path) -> None:
     use = "answer = list(self.pool.map(double, rows))"
     with open_pool(tmp_path, SPAWN, use, "a") as first, open_pool(

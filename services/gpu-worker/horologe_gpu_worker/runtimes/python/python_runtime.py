@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,7 @@ HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
 """Without `timeout`, a call is hung after 10 times the slowest warm-up run, within these bounds."""
 END_S = 0.5
 """Seconds that a model has to exit by itself (its `atexit`) when it is unloaded."""
+GROUP_END_S, GROUP_POLL_S = 2.0, 0.01
 
 log = logger("python")
 
@@ -128,11 +130,22 @@ class ModelProcess:
         return "closed its socket"
 
     def stop(self, grace_s: float) -> None:
-        """Stop the process: kill it if it has not exited after `grace_s` seconds."""
+        """Stop the process and those that it has started: kill it if it has not exited after `grace_s` seconds.
+
+        With `grace_s`, the others get `GROUP_END_S` after a SIGTERM: the resource trackers of multiprocessing and
+        joblib ignore it, and then remove semaphores and shared memory.
+        """
         self._channel.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_s)
         with suppress(ProcessLookupError):
+            if grace_s:
+                os.killpg(self._process.pid, signal.SIGTERM)
+                end_s = time.monotonic() + GROUP_END_S
+                while time.monotonic() < end_s:
+                    self._process.poll()
+                    os.killpg(self._process.pid, 0)  # raises when no process is left
+                    time.sleep(GROUP_POLL_S)
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         os.close(self._lifeline)
