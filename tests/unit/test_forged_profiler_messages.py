@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import msgspec
@@ -128,3 +129,17 @@ def test_a_specification_with_impossible_batch_sizes_queues_no_batches() -> None
     profiler.tick(at_ns + s(1))
     assert not sent(profiler, Submit)
     serve(profiler, s(10))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"begin_ns": 9, "end_ns": 5}, {"end_ns": 1 << 62}, {"slowness": math.nan}, {"slowness": 0.0}, {"batch_size": -1}],
+)
+def test_a_time_out_of_range_ends_the_run_and_is_not_recorded(fields: dict[str, Any]) -> None:
+    profiler, submit = with_a_run()
+    outputs = Outputs(1, (RowStatus(submit.id, 1),), (), "sum/1", 1, 0, ms(2))
+    profiler.handle(ms(5), WORKER, msgspec.structs.replace(outputs, **fields), ())
+    profiler.check()
+    assert profiler.pending() == 0
+    assert profiler.measurements.count_times(MeasurementKey("sum/1", "chat", 0)) == 0
+    assert profiler.stats.values["horologe_invalid_messages_total", "Outputs"] == 1

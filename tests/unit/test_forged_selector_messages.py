@@ -11,6 +11,7 @@ from forged_desk import MESSAGES, ForgedDesk
 from forged_messages import SENDERS, forged_messages
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
+from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,
     Cancel,
@@ -101,3 +102,21 @@ def test_a_reply_of_the_store_that_was_not_asked_for_is_ignored() -> None:
         desk.selector.store, RecordsRead(("contexts/digits\nx", "", "applications\ndigits"), [None, None, None])
     )
     desk.serve(1000)
+
+
+@pytest.mark.parametrize(("rows", "budget_ns"), [(0, 5), (-1, 5), (1 << 62, 5), (1, 1 << 63), (1, -(1 << 62))])
+def test_a_query_out_of_range_is_answered_once_and_not_submitted(rows: int, budget_ns: int) -> None:
+    desk = ForgedDesk()
+    for model, application in (("m/1", ""), ("", "digits"), ("p/1", "")):
+        desk.receive(FRONTEND, Query(70, model, budget_ns, rows, bytes(32), application=application))
+        assert desk.answer().status == Status.INVALID_INPUT
+    assert not desk.take(Submit)
+    desk.serve(1000)
+
+
+@pytest.mark.parametrize("model", ["m/1", "p/1"])
+def test_a_query_whose_deadline_has_passed_is_not_out_of_range(model: str) -> None:
+    """A frontend sends a query again after its selector was lost, with what is left of its budget."""
+    desk = ForgedDesk()
+    desk.receive(FRONTEND, Query(70, model, -5_000_000, 1))
+    assert not [answer for answer in desk.take(Answer) if answer.status == Status.INVALID_INPUT]

@@ -102,7 +102,12 @@ def test_a_restarted_tuner_goes_on_with_what_runs(tmp_path: Path) -> None:
     bench.events(300, 2)
     StateFile(TunerState, str(tmp_path), "tuner", "0").save(bench.saved[-1])
     replicas, loaded = bench.replicas(), list[TunerState]()
-    assert StateFile(TunerState, str(tmp_path), "tuner", "0").restore(lambda state, age_ns: loaded.append(state) or [])
+
+    def adopt(state: TunerState, age_ns: int) -> list[str]:
+        loaded.append(state)
+        return []
+
+    assert StateFile(TunerState, str(tmp_path), "tuner", "0").restore(adopt)
     (saved,) = loaded
     again = Bench(saved)
     assert again.replicas() == replicas

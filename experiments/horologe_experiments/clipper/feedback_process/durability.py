@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_selector.core.applications.active_application import ActiveApplication
-from horologe_selector.core.contexts.context import context_family, decode_record, restore_state
+from horologe_selector.core.contexts.context import context_family, read_context
 from horologe_selector.policy import Selection
 from horologe_selector.stores import open_store
 
@@ -38,7 +38,7 @@ def compare_with_store(load: FeedbackLoad, settings: SelectorSettings, lists: Se
     running = ActiveApplication(load.application, 1, {})
     store = open_store(settings)
     states = {
-        record.key.partition("\n")[2]: restore_state(running, decode_record(record.data))
+        record.key.partition("\n")[2]: read_context(running, record.data).state
         for record in store.list_family(context_family(load.application.name))
     }
     store.close()

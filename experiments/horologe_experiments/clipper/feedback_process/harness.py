@@ -11,6 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.applications import undeclared_application
 from horologe_common.clock import s
 from horologe_common.core.hosting import CoreHost, raise_fault
 from horologe_common.core.protocol import Out
@@ -66,7 +67,9 @@ class FeedbackCore:
         self.running = ActiveApplication(load.application, 1, {})
         self.cache = PredictionCache(settings.cache_bytes)
         self.contexts = Contexts(settings, ADDRESS, shared_store)
-        self.feedback = FeedbackProcessor(settings, {load.application.name: self.running}, self.contexts, self.cache)
+        self.feedback = FeedbackProcessor(
+            settings, {load.application.name: self.running}, self.contexts, self.cache, undeclared_application
+        )
         self._load = load
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:

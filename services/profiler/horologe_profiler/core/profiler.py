@@ -193,10 +193,7 @@ class Profiler:
     def _on_outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
         """Record the execution time of a run, on the fastest device: `end_ns` - `begin_ns`, as no other rows ran."""
         check_sender(worker, "worker")
-        took_ns = message.end_ns - message.begin_ns
-        check_range("end_ns - begin_ns", took_ns, 0, TIME_MAX_NS)
-        check_range("slowness", message.slowness, 1 / SLOWNESS_MAX, SLOWNESS_MAX)
-        check_range("batch_size", message.batch_size, 0, SIZE_MAX)
+        took_ns = self._checked_time(message)
         for item in message.items:
             if (task := self._runs.get(item.id)) is None:
                 continue
@@ -206,6 +203,18 @@ class Profiler:
                 took_alone_ns = min(max(1, int(took_ns / message.slowness)), TIME_MAX_NS)
                 self._record_run(now_ns, task, Point(message.batch_size, task.length, took_alone_ns, task.row))
             self._finish_run(now_ns, task, status_name(item.status))
+
+    def _checked_time(self, message: Outputs) -> int:
+        """Return the execution time; 0, which is not recorded, if it or what divides it is out of range."""
+        took_ns = message.end_ns - message.begin_ns
+        try:
+            check_range("end_ns - begin_ns", took_ns, 0, TIME_MAX_NS)
+            check_range("slowness", message.slowness, 1 / SLOWNESS_MAX, SLOWNESS_MAX)
+            check_range("batch_size", message.batch_size, 0, SIZE_MAX)
+        except InvalidInput:
+            self.stats.count(INVALID_MESSAGES, "Outputs")
+            return 0
+        return took_ns
 
     def _is_served_content(self, model: str, content_hash: str) -> bool:
         """Return False for a run on another content of the model, which measurements must not mix. Empty: not known."""

@@ -174,9 +174,9 @@ class Selector:
         self.out.append(out)
 
     def _on_query(self, now_ns: int, holder: str, query: Query, buffers: Sequence[Buffer]) -> None:
-        if not (0 < query.rows <= ROWS_MAX and 0 <= query.budget_ns < NEVER_NS):
+        if not (0 < query.rows <= ROWS_MAX and abs(query.budget_ns) < NEVER_NS):  # below 0: the deadline has passed
             self.stats.count(INVALID_MESSAGES, "Query")
-            reason = f"query: got {query.rows} rows and a budget of {query.budget_ns} ns, wanted at least 1 and 0"
+            reason = f"query: got {query.rows} rows and a budget of {query.budget_ns} ns, which are out of range"
             self.out.append(Out(holder, Answer(query.id, int(Status.INVALID_INPUT), (), reason)))
         elif query.model:
             self._on_model_query(now_ns, holder, query)

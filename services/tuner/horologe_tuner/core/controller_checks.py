@@ -9,7 +9,6 @@ import msgspec
 from horologe_common.clock import s
 from horologe_common.core.message_checks import NUMBER_MAX, check_range
 from horologe_common.latency_buckets import OUTERMOST
-from horologe_common.status import InvalidInput
 
 if TYPE_CHECKING:
     from horologe_common.wire import Events, ModelEvents, RequestTrace, TracedRequest
@@ -37,15 +36,9 @@ def valid_events(events: Events) -> Events:
 
 
 def valid_requests(trace: RequestTrace) -> RequestTrace:
-    """Return the trace without the requests of no model, or with numbers out of range.
-
-    Raise `InvalidInput` unless the others are in the order of their arrival.
-    """
+    """Return the trace without the requests of no model, or with numbers out of range."""
     count = len(trace.models)
     requests = tuple([request for request in trace.requests if _is_valid_request(request, count)])
-    times = [request.arrival_ns for request in requests]
-    if times != sorted(times):
-        raise InvalidInput("requests: got times that fall, wanted the order of arrival")
     return trace if len(requests) == len(trace.requests) else msgspec.structs.replace(trace, requests=requests)
 
 
