@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.clock import monotonic_ns
 from horologe_common.models import ModelSpec
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, UnknownModel, encodable
@@ -18,12 +19,14 @@ from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import MODEL_FILES, InvalidModel, Manifest, manifest_path, read_manifest
 from horologe_gpu_worker.repository.profiling import ProfileCache, load_or_measure_profile
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, KeepsModels, PreparesModels
+from horologe_gpu_worker.repository.warm_up import first_estimate
+from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, KeepsModels, PreparesModels, WarmUpFailed
 from horologe_gpu_worker.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from horologe_common.models import Profile
     from horologe_gpu_worker.runtime import OpenModel, Runtime
 
 FORBIDDEN = "/#"
@@ -105,8 +108,8 @@ class ModelStore:
             raise UnknownModel(f"model {key}: not in the repository, or unavailable") from None
 
     def open(self, spec: ModelSpec) -> OpenModel:
-        """Open this content of a model and run every batch size once. Raises `InvalidModel` or `ModelFailed`, and
-        `Refused` if the files have another content now.
+        """Open this content of a model and run every batch size once, unless that has failed when the model was read.
+        Raises `InvalidModel` or `ModelFailed`, and `Refused` if the files have another content now.
 
         The content that a runtime keeps in host memory is opened whatever the files are now.
         """
@@ -114,7 +117,8 @@ class ModelStore:
         if isinstance(runtime, KeepsModels) and (kept := runtime.open_kept(spec)) is not None:
             return kept
         self._contents.check_unchanged(spec, folder)
-        model = runtime.open(spec, folder)
+        report = self._reports.get(folder)
+        model = runtime.open(spec, folder, warm=not (report and report.profile and not report.profile.measured))
         try:
             self._contents.check_unchanged(spec, folder)
         except HorologeError:
@@ -140,7 +144,7 @@ class ModelStore:
 
     def _inspect_version(self, folder: Path) -> ModelReport:
         name, version = folder.parent.name, folder.name
-        spec, profile, reason = ModelSpec(encodable(name), encodable(version), "", (), ()), None, ""
+        spec, profile, reason, note = ModelSpec(encodable(name), encodable(version), "", (), ()), None, "", ""
         try:
             for text in (name, version):
                 if not text.isprintable() or any(mark.isspace() or mark in FORBIDDEN for mark in text):
@@ -155,11 +159,7 @@ class ModelStore:
                 self._reports[folder] = last
                 return last  # a client may request one load after another, and to open a model takes processor time
             spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=content_hash)
-            if isinstance(runtime, PreparesModels):
-                runtime.prepare(spec, folder)
-            profile = load_or_measure_profile(
-                runtime, spec, folder, self._profiles, self._report, self._contents.check_unchanged
-            )
+            profile, note = self._measure(runtime, spec, folder)
         except HorologeError as error:
             reason = error.reason
         except OSError as error:
@@ -173,8 +173,24 @@ class ModelStore:
         times = manifest.emulated
         transfers = times is not None and bool(times.input_ms or times.output_ms or times.sharing)
         self._inline[spec.key] = runtime.inline_io and not transfers
-        report = self._reports[folder] = ModelReport(spec, profile)
+        report = self._reports[folder] = ModelReport(spec, profile, note=encodable(note))
         return report
+
+    def _measure(self, runtime: Runtime, spec: ModelSpec, folder: Path) -> tuple[Profile, str]:
+        """Return the profile, and a note if it is a first estimate because the model failed on made-up inputs."""
+        begin_ns = monotonic_ns()
+        try:
+            if isinstance(runtime, PreparesModels):
+                runtime.prepare(spec, folder)
+            profile = load_or_measure_profile(
+                runtime, spec, folder, self._profiles, self._report, self._contents.check_unchanged
+            )
+        except WarmUpFailed as error:
+            self._contents.check_unchanged(spec, folder)
+            log.warning("model not measured yet: failed on made-up inputs", model=spec.key, reason=error.reason)
+            note = f"not measured yet: failed on made-up inputs: {error.reason}"
+            return first_estimate(spec, monotonic_ns() - begin_ns), note
+        return profile, ""
 
     def _runtime(self, name: str) -> Runtime:
         if name not in self._runtimes:
