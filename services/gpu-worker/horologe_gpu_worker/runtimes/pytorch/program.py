@@ -5,6 +5,7 @@ Imports nothing but PyTorch and paged_weights.py, so that benchmarks can use it 
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -95,7 +96,9 @@ def check_stateless(path: Path) -> None:
 
     Only the decomposed program says so. It is not what runs, because operators may round differently.
     """
-    _check_state(torch.export.load(path).run_decompositions({}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about its own use of pytree
+        _check_state(torch.export.load(path).run_decompositions({}))
 
 
 def program_of(exported: Any, cuda: int | None = None) -> Program:
