@@ -132,7 +132,8 @@ def test_pytorch_is_warmed_up_on_the_given_values(tmp_path: Path) -> None:
     rows = torch.export.Dim("rows", max=16)
     program = torch.export.export(Divide(), (torch.ones(2, 2, dtype=torch.int64),), dynamic_shapes=({0: rows},))
     runtime = RUNTIMES["pytorch"]()
-    for number, keys in enumerate(({}, {"warmup": 4}, {"warmup": [3, 4]})):
+    cases: list[dict[str, Any]] = [{}, {"warmup": 4}, {"warmup": [3, 4]}]
+    for number, keys in enumerate(cases):
         folder = a_folder(tmp_path, f"m{number}", an_input("x", "INT64", [-1, 2], **keys))
         torch.export.save(program, folder / "model.pt2")
         spec = runtime.inspect(folder)

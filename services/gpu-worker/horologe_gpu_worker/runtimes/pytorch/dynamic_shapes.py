@@ -83,9 +83,9 @@ class DynamicShapes:
         return text if isinstance(self._rows, sympy.Symbol) else f"{text}, of the form {self._rows}"
 
     def example_shapes(self, length: int, limit: int) -> dict[str, tuple[int, ...]]:
-        """Return input shapes that fit together: every symbol is `length` if its bounds and `limit` permit; -1: rows.
+        """Return input shapes that fit together: every symbol is `length` if its bounds and `limit` permit.
 
-        `limit`: largest size of a dimension, 0 for none.
+        Rows, and variable sizes of `length`, are -1. `limit`: largest size of a dimension, 0 for none.
         """
         symbols = sorted(
             {symbol for shape in self._inputs.values() for dim in shape for symbol in _symbols(dim)}, key=str
@@ -94,10 +94,11 @@ class DynamicShapes:
         for symbol in symbols if limit else ():
             while sizes[symbol] > max(0, self._bounds(symbol).low) and self._longest(sizes) > limit:
                 sizes[symbol] -= 1
-        return {
-            name: tuple(-1 if at == 0 and self.has_rows else _size(dim, sizes) for at, dim in enumerate(shape))
-            for name, shape in self._inputs.items()
-        }
+        shapes = {}
+        for name, shape in self._inputs.items():
+            given = [-1 if _symbols(dim) and _size(dim, sizes) == length else _size(dim, sizes) for dim in shape]
+            shapes[name] = (-1, *given[1:]) if self.has_rows else tuple(given)
+        return shapes
 
     def _longest(self, sizes: Mapping[Any, int]) -> int:
         shapes = (shape[self.has_rows :] for shape in self._inputs.values())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_common.models import ModelSpec
+    from horologe_common.models import ModelSpec, TensorSpec
 
 
 class HostModel(PagedModel):
@@ -47,14 +47,18 @@ class HostModel(PagedModel):
         except Exception as error:  # a model may raise anything
             raise ModelFailed(f"model {self._spec.key}: {error}") from error
         return {
-            tensor.name: self._detached_output(tensor.datatype, output)
+            tensor.name: self._detached_output(tensor, output)
             for tensor, output in zip(self._spec.outputs, outputs, strict=True)
         }
 
-    def _detached_output(self, datatype: str, output: Any) -> NDArray[Any]:
+    def _detached_output(self, tensor: TensorSpec, output: Any) -> NDArray[Any]:
         """Return the output as an array. Copy an output that is a weight, because its page may be unmapped."""
         if not isinstance(output, torch.Tensor):
-            return np.array(output, DTYPES[datatype])
+            return np.array(output, DTYPES[tensor.datatype])
+        if output.layout != torch.strided:
+            raise ModelFailed(
+                f"model {self._spec.key}: output {tensor.name!r}: layout: got {output.layout}, wanted a dense tensor"
+            )
         kept = output.clone() if self._weights.contains_address(output.data_ptr()) else output
         array: NDArray[Any] = kept.resolve_neg().numpy()
         return array

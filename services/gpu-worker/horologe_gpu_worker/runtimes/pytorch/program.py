@@ -92,13 +92,23 @@ def load_program(path: Path, cuda: int | None = None) -> Program:
 
 
 def check_stateless(path: Path) -> None:
-    """Raise `UnsupportedProgram` if the program changes weights, buffers or inputs. Takes seconds for a large program.
+    """Raise `UnsupportedProgram` if the program changes weights, buffers or inputs, and the errors of PyTorch.
 
-    Only the decomposed program says so. It is not what runs, because operators may round differently.
+    Only a decomposed program says so, and to decompose a large one takes seconds. It is not what runs, because its
+    operators may round differently.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about its own use of pytree
-        _check_state(torch.export.load(path).run_decompositions({}))
+    exported = torch.export.load(path)
+    if _changes_tensors(exported.graph_module):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about its own use of pytree
+            _check_state(exported.run_decompositions({}))
+
+
+def _changes_tensors(module: Any) -> bool:
+    """Return True if an operator of the module, or of a branch in it, writes to one of its arguments."""
+    graphs = (part.graph for part in module.modules() if isinstance(part, torch.fx.GraphModule))
+    schemas = (getattr(node.target, "_schema", None) for graph in graphs for node in graph.nodes)
+    return any(schema is not None and schema.is_mutable for schema in schemas)
 
 
 def program_of(exported: Any, cuda: int | None = None) -> Program:
@@ -281,6 +291,4 @@ def _program_tensor(where: str, name: str, value: Any) -> ProgramTensor:
     datatype = DATATYPES.get(value.dtype)
     if datatype is None:
         raise UnsupportedProgram(f"{where}: dtype: got {value.dtype}, wanted one of {', '.join(map(str, DATATYPES))}")
-    if value.layout != torch.strided:
-        raise UnsupportedProgram(f"{where}: layout: got {value.layout}, wanted a dense tensor")
     return ProgramTensor(name, datatype, tuple(dim if isinstance(dim, int) else -1 for dim in value.shape))

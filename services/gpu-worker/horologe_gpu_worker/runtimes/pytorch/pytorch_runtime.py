@@ -108,8 +108,8 @@ class PytorchRuntime:
             if not cached.models:
                 try:
                     self._create_model(spec, folder, cached, warm=True).close()
-                except WarmUpFailed:
-                    _check_stateless(folder / MODEL)
+                except WarmUpFailed as error:
+                    _check_stateless(folder / MODEL, error)
                     raise
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel:
@@ -185,12 +185,17 @@ def _stateful_error(spec: ModelSpec, changed: str) -> ModelFailed:
     )
 
 
-def _check_stateless(path: Path) -> None:
+def _check_stateless(path: Path, failure: WarmUpFailed) -> None:
     """Raise `InvalidModel` if a program that fails on made-up inputs has state, which no run of it has shown."""
     try:
         check_stateless(path)
     except UnsupportedProgram as error:
         raise InvalidModel(f"{path}: {error}") from error
+    except Exception as error:  # PyTorch may raise anything
+        raise InvalidModel(
+            f"{path}: failed on made-up inputs ({failure.reason}), and cannot be checked for state without a run "
+            f"({type(error).__name__}: {error}), wanted `warmup` values in model.toml that it accepts"
+        ) from error
 
 
 def _load(spec: ModelSpec, model: PagedModel) -> None:
