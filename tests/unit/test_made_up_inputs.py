@@ -37,7 +37,7 @@ def a_gathering_graph(axis_length: int = 3) -> bytes:
     )
 
 
-def a_past_graph() -> bytes:
+def a_past_graph(total: str = "total") -> bytes:
     """Return a graph that appends `x` to `past`, and adds a mask over both: its lengths differ."""
     nodes = [
         helper.make_node("Concat", ["past", "x"], ["all"], axis=1),
@@ -48,9 +48,9 @@ def a_past_graph() -> bytes:
         nodes,
         {
             "x": (floats, ["rows", "tokens"]), "past": (floats, ["rows", "before"]),
-            "mask": (floats, ["rows", "total"]),
+            "mask": (floats, ["rows", total]),
         },
-        (floats, ["rows", "total"]),
+        (floats, ["rows", "all"]),
     )  # fmt: skip
 
 
@@ -94,6 +94,26 @@ def test_onnx_with_too_large_an_index_is_not_measured(tmp_path: Path) -> None:
     assert report.profile is not None
     assert not report.profile.measured
     assert "indices element out of data bounds" in report.note
+
+
+@pytest.mark.parametrize(
+    ("total", "manifest", "wanted"),
+    [
+        ("before + tokens", "", ((-1, -1), (-1, -1), (-1, 32))),
+        ("before + tokens", "max_length = 9", ((-1, 4), (-1, 4), (-1, 8))),
+        ("tokens+before", "profile_length = 3", ((-1, -1), (-1, -1), (-1, 6))),
+        ("before + 16", "", ((-1, -1), (-1, -1), (-1, 32))),
+    ],
+)
+def test_onnx_dimensions_that_are_named_as_sums_fit_together(
+    total: str, manifest: str, wanted: Any, tmp_path: Path
+) -> None:
+    """Exported language models name the size of their mask as a sum."""
+    a_folder(tmp_path / "models", "m", manifest, model_onnx=a_past_graph(total))
+    (report,) = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None).scan()
+    assert report.spec.warmup_shapes == wanted
+    assert report.profile is not None
+    assert report.profile.measured, report.note
 
 
 @pytest.mark.parametrize(

@@ -345,9 +345,20 @@ def test_lengths_of_the_warm_up_fit_together(kind: str, tmp_path: Path) -> None:
         (Named(lambda self, x: x.nonzero()), (X,), (ROWS,)),
         (Function(lambda x, z: x @ z.t()), (X, torch.zeros(4, 2)), (({0: Dim.AUTO}, {0: Dim.AUTO}),)),
         (Function(lambda x: x.flatten()), (X,), ((ROWS,),)),
+        (Named(lambda self, x: x @ x.t()), (X,), (ROWS,)),
+        (Function(lambda x, graph: graph @ x), (X, torch.ones(3, 3)), ((ROWS, {0: Dim("rows"), 1: Dim("rows")}),)),
     ],
-    ids=["twice the rows", "no rows", "one row less", "rows of its own", "two sets of rows", "all elements"],
-)
+    ids=[
+        "twice the rows",
+        "no rows",
+        "one row less",
+        "rows of its own",
+        "two sets of rows",
+        "all elements",
+        "all pairs",
+        "a graph",
+    ],
+)  # fmt: skip
 def test_tensors_whose_first_dimensions_differ_are_not_batched(
     module: Any, arguments: Any, shapes: Any, tmp_path: Path
 ) -> None:
@@ -372,6 +383,14 @@ def test_tensors_whose_first_dimensions_differ_are_not_batched(
 )  # fmt: skip
 def test_what_cannot_be_served_is_named(module: Any, arguments: Any, text: str, tmp_path: Path) -> None:
     folder = a_program(tmp_path, module, arguments, None)
+    with pytest.raises(InvalidModel, match=text):
+        PytorchRuntime().inspect(folder)
+
+
+def test_what_pytorch_cannot_load_is_named(tmp_path: Path) -> None:
+    """PyTorch saves a text as an output, cannot load it, and logs the reason."""
+    folder = a_program(tmp_path, Named(lambda self, x: {"y": x, "mode": "fast"}), (X,), None)
+    text = "got SerializeError: Unable to deserialize output node .*fast.*, wanted a program saved by"
     with pytest.raises(InvalidModel, match=text):
         PytorchRuntime().inspect(folder)
 

@@ -76,7 +76,9 @@ def warmup_shapes(
     Both are by input name. Raises `InvalidInput` if a shape has another size for the
     rows than -1, or exceeds `max_length`.
     """
-    shapes = {tensor.name: tensor.shape for tensor in spec.inputs} | dict(suggested)
+    rows = (-1,) if spec.batched else ()
+    shapes = {tensor.name: tensor.shape for tensor in spec.inputs}
+    shapes |= {name: (*rows, *shape[len(rows) :]) for name, shape in suggested.items()}
     shapes |= {name: shape for name, shape in declared.items() if name in shapes}
     for name, shape in shapes.items():
         if spec.batched and shape[0] != -1:

@@ -15,6 +15,7 @@ from horologe_gpu_worker.repository.manifest import (
     InvalidModel,
     build_spec,
     declared_signature,
+    default_length,
     manifest_path,
     model_files,
     read_manifest,
@@ -22,6 +23,7 @@ from horologe_gpu_worker.repository.manifest import (
 from horologe_gpu_worker.repository.model_signature import shape_for
 from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
+from horologe_gpu_worker.runtimes.onnx.dimension_names import fitting_shapes
 from horologe_gpu_worker.runtimes.onnx.host_sessions import HostSessions
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import Context, load_driver
 
@@ -157,7 +159,8 @@ class OnnxRuntime:
             )
         # Large graphs store their weights in separate files of the folder.
         weights_bytes = sum(path.stat().st_size for path in model_files(folder))
-        spec = build_spec(folder, manifest, "onnx", signature, weights_bytes)
+        lengths = fitting_shapes(session.get_inputs(), default_length(manifest), manifest.max_length)
+        spec = build_spec(folder, manifest, "onnx", signature, weights_bytes, lengths)
         return msgspec.structs.replace(spec, shares_pages=self._cuda is None)  # on CUDA, a session takes megabytes
 
     def is_open(self, spec: ModelSpec) -> bool:

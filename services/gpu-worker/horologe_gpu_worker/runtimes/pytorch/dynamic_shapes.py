@@ -5,6 +5,7 @@ A dimension is a number, or an expression of symbols such as `s0 + 1`. Imports n
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sympy
@@ -39,14 +40,19 @@ class DynamicShapes:
     ) -> None:
         self._inputs = inputs
         self._ranges = ranges
-        firsts = {shape[0] if shape else 0 for shape in (*inputs.values(), *outputs)}
+        shapes = (*inputs.values(), *outputs)
+        firsts = {shape[0] if shape else 0 for shape in shapes}
         first = firsts.pop() if len(firsts) == 1 else 0
-        self._rows: Any = None if isinstance(first, int) or len(first.free_symbols) != 1 else first
-        """The first dimension of all tensors, an expression of one symbol; None if they differ."""
+        others = {symbol for shape in shapes for dim in shape[1:] for symbol in _symbols(dim)}
+        is_rows = len(_symbols(first)) == 1 and not _symbols(first) & others
+        self._rows: Any = first if is_rows else None
+        """The first dimension of all tensors, an expression of one symbol that no other dimension has. None if there is
+        no such dimension.
+        """
 
     @property
     def has_rows(self) -> bool:
-        """True if the first dimension of every input and output is the same variable size."""
+        """True if all tensors have the same variable size as their first dimension, and no other depends on it."""
         return self._rows is not None
 
     def allows_rows(self, size: int) -> bool:
@@ -85,24 +91,31 @@ class DynamicShapes:
     def example_shapes(self, length: int, limit: int) -> dict[str, tuple[int, ...]]:
         """Return input shapes that fit together: every symbol is `length` if its bounds and `limit` permit.
 
-        Rows, and variable sizes of `length`, are -1. `limit`: largest size of a dimension, 0 for none.
+        Variable sizes of `length` are -1. `limit`: largest size of a dimension except the rows, 0 for none.
         """
         symbols = sorted(
             {symbol for shape in self._inputs.values() for dim in shape for symbol in _symbols(dim)}, key=str
         )
         sizes = {symbol: self._bounds(symbol).clamp(length) for symbol in symbols}
         for symbol in symbols if limit else ():
-            while sizes[symbol] > max(0, self._bounds(symbol).low) and self._longest(sizes) > limit:
-                sizes[symbol] -= 1
+            sizes[symbol] = self._largest_within(limit, symbol, sizes)
         shapes = {}
         for name, shape in self._inputs.items():
-            given = [-1 if _symbols(dim) and _size(dim, sizes) == length else _size(dim, sizes) for dim in shape]
-            shapes[name] = (-1, *given[1:]) if self.has_rows else tuple(given)
+            given = [(_size(dim, sizes), isinstance(dim, int)) for dim in shape]
+            shapes[name] = tuple(size if fixed or size != length else -1 for size, fixed in given)
         return shapes
 
-    def _longest(self, sizes: Mapping[Any, int]) -> int:
-        shapes = (shape[self.has_rows :] for shape in self._inputs.values())
-        return max((_size(dim, sizes) for shape in shapes for dim in shape if not isinstance(dim, int)), default=0)
+    def _largest_within(self, limit: int, symbol: Any, sizes: Mapping[Any, int]) -> int:
+        """Return the largest value of a symbol, at most the given one, with which no dimension exceeds `limit`."""
+        variable = [
+            dim for shape in self._inputs.values() for dim in shape[self.has_rows :] if not isinstance(dim, int)
+        ]
+        low = self._bounds(symbol).low
+
+        def longest(value: int) -> int:
+            return max((_size(dim, {**sizes, symbol: value}) for dim in variable), default=0)
+
+        return low + bisect_right(range(low + 1, sizes[symbol] + 1), limit, key=longest)
 
     def _bounds(self, symbol: Any) -> Bounds:
         known = self._ranges.get(symbol)
@@ -111,8 +124,8 @@ class DynamicShapes:
         return Bounds(max(0, int(known.lower)), int(known.upper) if known.upper.is_Integer else None)
 
 
-def _symbols(dim: Any) -> Iterable[Any]:
-    return () if isinstance(dim, int) else dim.free_symbols
+def _symbols(dim: Any) -> set[Any]:
+    return set() if isinstance(dim, int) else dim.free_symbols
 
 
 def _size(dim: Any, sizes: Mapping[Any, int]) -> int:

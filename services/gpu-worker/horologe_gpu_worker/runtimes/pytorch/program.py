@@ -5,6 +5,7 @@ Imports nothing but PyTorch and paged_weights.py, so that benchmarks can use it 
 
 from __future__ import annotations
 
+import logging
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -88,7 +89,29 @@ def load_program(path: Path, cuda: int | None = None) -> Program:
     The archive is trusted as code is: see docs/models.md. Raises `UnsupportedProgram`, and PyTorch's errors for an
     unreadable file.
     """
-    return program_of(torch.export.load(path), cuda)
+    return program_of(_load(path), cuda)
+
+
+class _LoggedErrors(logging.Handler):
+    """Keeps the last exception that is logged."""
+
+    last: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.last = record.exc_info[1]
+
+
+def _load(path: Path) -> Any:
+    """Load an exported program. PyTorch logs why it cannot load one, and raises an error that does not say so."""
+    errors, log = _LoggedErrors(), logging.getLogger("torch.export")
+    log.addHandler(errors)
+    try:
+        return torch.export.load(path)
+    except RuntimeError as error:
+        raise errors.last or error from error
+    finally:
+        log.removeHandler(errors)
 
 
 def check_stateless(path: Path) -> None:
@@ -97,7 +120,7 @@ def check_stateless(path: Path) -> None:
     Only a decomposed program says so, and to decompose a large one takes seconds. It is not what runs, because its
     operators may round differently.
     """
-    exported = torch.export.load(path)
+    exported = _load(path)
     if _changes_tensors(exported.graph_module):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of PyTorch about its own use of pytree
