@@ -369,6 +369,21 @@ def test_tensors_whose_first_dimensions_differ_are_not_batched(
     runtime.prepare(spec, folder)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda self, x: x.flatten().reshape(-1, 2),
+        lambda self, x: torch.cat([x, x]).reshape(2, -1, 2).sum(0),
+        lambda self, x: x.repeat(3, 1).reshape(x.shape[0], -1),
+        lambda self, x: torch.cat([x, x])[::2],
+        lambda self, x: x.reshape(-1, 1, 2).expand(-1, 4, 2).flatten(0, 1).reshape(-1, 4, 2)[:, 0],
+    ],
+)
+def test_rows_that_take_a_detour_are_still_rows(function: Any, tmp_path: Path) -> None:
+    folder = a_program(tmp_path, Named(function), (torch.ones(3, 2),), (ROWS,))
+    assert PytorchRuntime(DeviceConfig(pages=4)).inspect(folder).batched
+
+
 # what cannot be served
 
 

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sympy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     Dimensions = tuple[int | Any, ...]
     """Sizes, or SymPy expressions for variable sizes."""
+
+
+TRIED_SIZES = 16
+"""Sizes for which two expressions are compared: more than the usual divisors in expressions, such as patch sizes."""
 
 
 def dimensions_of(value: Any) -> Dimensions:
@@ -40,15 +44,26 @@ class DynamicShapes:
     ) -> None:
         self._inputs = inputs
         self._ranges = ranges
-        shapes = (*inputs.values(), *outputs)
-        firsts = {shape[0] if shape else 0 for shape in shapes}
-        first = firsts.pop() if len(firsts) == 1 else 0
-        others = {symbol for shape in shapes for dim in shape[1:] for symbol in _symbols(dim)}
-        is_rows = len(_symbols(first)) == 1 and not _symbols(first) & others
-        self._rows: Any = first if is_rows else None
+        self._rows = self._find_rows([*inputs.values(), *outputs])
         """The first dimension of all tensors, an expression of one symbol that no other dimension has. None if there is
         no such dimension.
         """
+
+    def _find_rows(self, shapes: Sequence[Dimensions]) -> Any:
+        """Return the rows. Expressions are compared by their values, because PyTorch does not simplify all of them."""
+        firsts = [shape[0] if shape else 0 for shape in shapes]
+        symbols = {symbol for dim in firsts for symbol in _symbols(dim)}
+        if len(symbols) != 1 or not all(map(_symbols, firsts)):
+            return None
+        [symbol] = symbols
+        low = max(1, self._bounds(symbol).low)
+        tried = [{symbol: low + more} for more in range(TRIED_SIZES)]
+        if any(len({_size(dim, sizes) for dim in firsts}) > 1 for sizes in tried):
+            return None
+        others = [dim for shape in shapes for dim in shape[1:] if symbol in _symbols(dim)]
+        if any(len({_value(dim, sizes) for sizes in tried}) > 1 for dim in others):
+            return None
+        return firsts[0]
 
     @property
     def has_rows(self) -> bool:
@@ -128,5 +143,10 @@ def _symbols(dim: Any) -> set[Any]:
     return set() if isinstance(dim, int) else dim.free_symbols
 
 
+def _value(dim: Any, sizes: Mapping[Any, int]) -> Any:
+    """Return a dimension with these sizes, which may still be an expression."""
+    return dim if isinstance(dim, int) else dim.subs(sizes)
+
+
 def _size(dim: Any, sizes: Mapping[Any, int]) -> int:
-    return dim if isinstance(dim, int) else int(dim.subs(sizes))
+    return int(_value(dim, sizes))
