@@ -12,6 +12,7 @@ from running_up import Up
 from warm_up_folders import a_dividing_graph, an_input, an_output
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 CHOOSY = """
@@ -31,7 +32,7 @@ class Model:
 NOTE = "not measured yet: failed on made-up inputs: "
 
 
-def infer(up: Up, model: str, datatype: str, rows: list[list[float]], slo_ms: int = 5000) -> tuple[int, Any]:
+def infer(up: Up, model: str, datatype: str, rows: Sequence[Sequence[float]], slo_ms: int = 5000) -> tuple[int, Any]:
     tensor = {"name": "x", "datatype": datatype, "shape": [len(rows), len(rows[0])], "data": rows}
     body = json.dumps({"inputs": [tensor], "parameters": {"timeout": slo_ms * 1000}}).encode()
     status, content = up.http("POST", f"{up.ready['http']}/v2/models/{model}/infer", body)
