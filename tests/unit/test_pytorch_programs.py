@@ -14,8 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from bench_gpu.pretend import pretend_cuda
-from horologe_common.status import ModelFailed
+from horologe_common.models import DTYPES
+from horologe_common.status import ModelFailed, Status
+from horologe_common.wire.frames import encode_array
+from horologe_gpu_worker.core.lanes import Operation
+from horologe_gpu_worker.execution.device import Device
 from horologe_gpu_worker.repository.manifest import InvalidModel
+from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtime import DeviceConfig, WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
 from model_folders import a_folder
@@ -454,3 +459,42 @@ def test_a_device_is_warmed_up_on_the_given_values(tmp_path: Path) -> None:
         model = runtime.open(spec, folder)
         assert model.run(1, {"x": np.array([[2, 6]])})["y"].tolist() == [[6, 2]]
         model.close()
+
+
+# lanes
+
+
+@pytest.mark.parametrize("kind", EXPORTS)
+def test_answers_of_a_batch_stay_as_they_are_while_the_next_runs(
+    kind: str, folders: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Outputs may be views of the batch's inputs, whose memory the next batch uses."""
+    export = EXPORTS[kind]
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "m").symlink_to(folders(kind).parent)
+    store = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None, device=DeviceConfig(pages=4))
+    (report,) = store.scan()
+    assert report.profile is not None, report.reason
+    device = Device(store)
+
+    def run(lane: str, factor: int = 1) -> Any:
+        parts = []
+        for tensor in report.spec.inputs:
+            array = np.array(export.given[tensor.name], DTYPES[tensor.datatype]) * factor
+            rows = array if report.spec.batched else [array]
+            header, _ = encode_array(tensor.name, array)
+            parts.append((header, [memoryview(np.ascontiguousarray(row)).cast("B") for row in rows]))
+        rows = parts[0][0].shape[0] if report.spec.batched else 1
+        size = report.spec.compiled_batch_size(rows)
+        done = device.run(Operation(1, 0, lane, "m/1", size, rows, inputs=parts))
+        assert done.status == Status.OK, done.reason
+        return done.outputs
+
+    run("load")
+    outputs = run("exec")
+    run("exec", 3)
+    for header, content in outputs:
+        wanted = np.array(export.wanted[header.name])
+        got = np.frombuffer(bytes(content), DTYPES[header.datatype]).reshape(header.shape)
+        np.testing.assert_array_equal(got, wanted, header.name)
+    run("unload")
