@@ -158,6 +158,11 @@ EXPORTS: dict[str, Export] = {
         Named(lambda self, x: {"y": x, "three": torch.full((2,), 3)}), (X,), None, {"x": (3, 2)},
         {"y": (3, 2), "three": (2,)}, {"x": [[1, 1]] * 3}, {"y": [[1, 1]] * 3, "three": [3, 3]},
     ),
+    "constant numbers beside a fixed shape": Export(
+        Named(lambda self, x: {"y": x + 1, "n": 3, "half": 0.5, "yes": True, "rows": x.shape[0]}), (X,), None,
+        {"x": (3, 2)}, {"y": (3, 2), "n": (), "half": (), "yes": (), "rows": ()}, {"x": [[1, 1]] * 3},
+        {"y": [[2, 2]] * 3, "n": 3, "half": 0.5, "yes": True, "rows": 3},
+    ),
     "the number of rows": of_x(
         lambda self, x: (x, x.shape[0] * 2), {"output_0": HALF, "output_1": ()},
         {"output_0": [[1, 2], [3, 4]], "output_1": 4},

@@ -119,7 +119,7 @@ class Worker:
                 self._forward_outputs(now_ns, share.out)
         if completed is not None or self.models.profiles_changed:
             self.models.profiles_changed = False
-            # behind all Results, so that they belong to the content that was reported before
+            # Behind all Results, so that they belong to the content that was reported before.
             for controller in self.controllers:
                 self._register(controller, scans_of(controller, completed or ()))
 

@@ -187,7 +187,7 @@ class ModelStore:
             )
         except WarmUpFailed as error:
             self._contents.check_unchanged(spec, folder)
-            log.warning("model not measured yet: failed on made-up inputs", model=spec.key, reason=error.reason)
+            log.warning("model not measured yet", model=spec.key, reason=error.reason)
             note = f"not measured yet: failed on made-up inputs: {error.reason}"
             return first_estimate(spec, monotonic_ns() - begin_ns), note
         return profile, ""

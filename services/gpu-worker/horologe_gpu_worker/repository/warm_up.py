@@ -1,4 +1,4 @@
-"""Warm-up: run every batch size once on made-up inputs. And the first estimate of a model that fails on them."""
+"""Warm-up: run every batch size once on made-up inputs. A model that fails on them gets a first estimate."""
 
 from __future__ import annotations
 
