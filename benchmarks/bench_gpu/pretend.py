@@ -108,6 +108,8 @@ def pretend_cuda() -> Iterator[None]:
         "init": lambda: None,
         "set_device": lambda device: None,
         "is_available": lambda: True,
+        "get_rng_state": lambda device=None: torch.zeros(1, dtype=torch.uint8),
+        "set_rng_state": lambda state, device=None: None,
     }
     tensor_at = paged_weights.tensor_at
     with contextlib.ExitStack() as stack:

@@ -55,7 +55,7 @@ class Rig:
         )
         model = self.engine.create_model(spec, program, 1)  # type: ignore[arg-type]
         model.load()
-        model.warm()
+        model.warm(lambda size: self.inputs(name, size))
         return model
 
     def model(self, name: str) -> Any:

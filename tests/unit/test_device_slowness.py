@@ -55,4 +55,6 @@ def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, i
 
 
 def _action(number: int, start_ns: int, takes_ns: int) -> Any:
-    return SimpleNamespace(id=number, sent_ns=0, start_ns=start_ns, end_ns=start_ns + takes_ns, expected_ns=takes_ns)
+    return SimpleNamespace(
+        id=number, sent_ns=0, start_ns=start_ns, end_ns=start_ns + takes_ns, expected_ns=takes_ns, slack_ns=0
+    )

@@ -46,7 +46,7 @@ class TimedRuntime:
     def inspect(self, folder: Path) -> ModelSpec:
         return SPEC
 
-    def open(self, spec: ModelSpec, folder: Path) -> TimedRuntime:
+    def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> TimedRuntime:
         self.now_ns += ms(30)
         self.opened += 1
         return self

@@ -72,6 +72,8 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     max_length: int = 0
     shares_pages: bool = False
     """True if the model takes eighths of pages instead of whole ones."""
+    warmup_shapes: tuple[tuple[int, ...], ...] = ()
+    """Shape of each input in warm-up and measurement; -1: rows, or `profile_length`. Empty: the shapes of `inputs`."""
 
     @cached_property
     def key(self) -> str:
@@ -118,6 +120,8 @@ class Profile(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     exec_ns: dict[int, int]
     load_ns: int
+    measured: bool = True
+    """False: a first estimate, because the model failed on made-up inputs and has not run on enough requests yet."""
 
 
 @lru_cache(4096)

@@ -24,6 +24,10 @@ class ProcessFailed(ModelFailed):
         self.cause = cause
 
 
+class WarmUpFailed(ModelFailed):
+    """The model was opened and failed on made-up inputs. It may run on real ones."""
+
+
 class DeviceConfig(NamedTuple):
     """Device and memory of a worker's models, environment and user of their processes."""
 
@@ -104,7 +108,7 @@ class PreparesModels(Protocol):
     """A runtime that prepares a model once, when the repository is scanned, so that LOAD is fast (warm-up, capture)."""
 
     def prepare(self, spec: ModelSpec, folder: Path) -> None:
-        """Prepare the model for loading. Blocking. Raises `InvalidModel` or `ModelFailed`."""
+        """Prepare the model for loading. Blocking. Raises `InvalidModel`, `ModelFailed` or `WarmUpFailed`."""
 
 
 @runtime_checkable
@@ -129,5 +133,7 @@ class Runtime(Protocol):
         Raises `InvalidModel` naming file, field, got and wanted.
         """
 
-    def open(self, spec: ModelSpec, folder: Path) -> OpenModel:
-        """Read the model into memory and run every batch size once. Blocking; runs on the LOAD lane."""
+    def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel:
+        """Read the model into memory. With `warm`, run every batch size once on made-up inputs. Blocking; runs on the
+        LOAD lane. Raises `InvalidModel`, `ModelFailed` or `WarmUpFailed`.
+        """

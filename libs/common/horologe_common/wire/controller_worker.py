@@ -137,6 +137,8 @@ class ModelReport(Message, frozen=True):
     spec: ModelSpec
     profile: Profile | None
     reason: str = ""
+    note: str = ""
+    """A remark about a model that is served. Shown with the state READY."""
 
 
 class Register(Message, frozen=True, tag=56):

@@ -179,7 +179,11 @@ class Actions:
         if not action_id:
             action_id = self._last_id = self._last_id + 1
         end_ns = start_ns + expected_ns
-        action = Action(action_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns)
+        estimate = share.estimates.get(model)
+        slack_ns = estimate.slack_ns(size) if estimate and kind == "infer" else 0
+        action = Action(
+            action_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns, slack_ns
+        )
         self._pending[action.id] = action
         _lane(action).append_action(action)
         return action

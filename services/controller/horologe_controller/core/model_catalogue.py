@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.core.message_order import RecentCalls
 from horologe_common.core.protocol import Out
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import Admit, Register
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.discovery import WorkerDiscovery
+    from horologe_controller.core.cluster.runnable import WorkerModel
     from horologe_controller.core.cluster.share import Share
 
 SUBSCRIBER_ROLES = ("frontend", "selector", "profiler", "tuner")
@@ -31,6 +32,7 @@ class WorkerReport(NamedTuple):
     spec: ModelSpec
     profile: Profile | None
     reason: str
+    note: str
 
 
 class ModelCatalogue:
@@ -132,7 +134,7 @@ class ModelCatalogue:
         self._cluster.capable_shares.withdraw_model(share, key)
         worker = self._cluster.workers[share.worker]
         if key in worker.models and not any(key in other.estimates for other in worker.shares.values()):
-            worker.models[key] = (worker.models[key][0], None, reason)
+            worker.models[key] = (worker.models[key][0], None, reason, "")
         return self.refresh_and_announce()
 
     def explain_missing(self, key: str) -> str:
@@ -188,13 +190,15 @@ class ModelCatalogue:
         if not servable:
             return ModelState(reports[0].spec, "UNAVAILABLE", reports[0].reason)
         spec, state_reason = self._choose_content(key, servable, scanned_names), ""
-        for worker, other, profile, reason in servable:
+        for worker, other, profile, reason, note in servable:
             if other.content_hash != spec.content_hash:
                 state_reason = f"not at {worker}: its content is {other.content_hash}, wanted {spec.content_hash}"
             elif profile and (missing := missing_batch_sizes(profile, spec.batch_sizes)):
                 state_reason = f"not at {worker}: batch sizes: {missing} not measured there"
             elif reason:
                 self._stale[key] = state_reason = f"serves the content before: {reason}"
+            else:
+                state_reason = state_reason or note
         return ModelState(spec, "READY", state_reason)
 
     def _choose_content(
@@ -261,7 +265,7 @@ def _with_unchanged(state: ModelState, before: Mapping[str, str]) -> ModelState:
     return ModelState(state.spec, state.state, f"unchanged: its files have the content {content} as before")
 
 
-def _has_changed(before: tuple[ModelSpec, Profile | None, str] | None, report: tuple[Any, ...]) -> bool:
+def _has_changed(before: WorkerModel | None, report: WorkerModel) -> bool:
     """Return whether a worker reports another content of a model than before."""
     return before is not None and before[0].content_hash != report[0].content_hash
 

@@ -60,6 +60,10 @@ class InferLifecycle:
         """Ids of the actions that have no Result yet."""
         return tuple(self._actions)
 
+    def find_action(self, action_id: int) -> InferAction | None:
+        """Return an action that has no Result yet."""
+        return self._actions.get(action_id)
+
     def ids_in_lanes(self, model: str) -> list[int]:
         """Return the ids of the model's actions that a lane holds."""
         return [key for key, action in self._actions.items() if action.lane and action.infer.model == model]

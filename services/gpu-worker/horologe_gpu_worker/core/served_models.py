@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from horologe_common.core.protocol import Out
+from horologe_common.models import Profile
 from horologe_common.status import Status
+from horologe_gpu_worker.core.first_runs import FirstRuns
 from horologe_gpu_worker.core.lanes import Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelReport
     from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle
     from horologe_gpu_worker.core.lanes import Finished
@@ -51,6 +54,9 @@ class ServedModels:
         self.out: list[Out] = []
         self.is_busy = False
         """True if a scan runs or waits, so that `tick` must be called in each turn."""
+        self.profiles_changed = False
+        """True if a report has a profile that no controller has yet."""
+        self._first_runs = FirstRuns()
         self._shares = shares
         self._infers = infers
         self._lanes = lanes
@@ -70,6 +76,16 @@ class ServedModels:
         """Return the report of the content that a LOAD would open now."""
         scanned = self._scanned or {}
         return scanned[key] if key in scanned else self.reports.get(key)
+
+    def observe_exec(self, spec: ModelSpec, batch_size: int, took_ns: int) -> None:
+        """Measure a model that has a first estimate only. Its profile replaces the estimate after enough EXECs."""
+        report = self.reports.get(spec.key)
+        profile = report.profile if report and report.spec.content_hash == spec.content_hash else None
+        if report is None or profile is None or profile.measured:
+            return
+        if exec_ns := self._first_runs.observe(spec, batch_size, took_ns):
+            self.reports[spec.key] = msgspec.structs.replace(report, profile=Profile(exec_ns, profile.load_ns), note="")
+            self.profiles_changed = True
 
     def request_scan(self, sender: str, name: str, scan_id: int) -> None:
         """Scan a model for a controller, after the running scan."""
@@ -159,10 +175,11 @@ class ServedModels:
 
     def _complete_scan(self) -> list[Requester]:
         for key, report in (self._scanned or {}).items():
-            if report is None:
-                self.reports.pop(key, None)
-            else:
-                self.reports[key] = report
+            old = self.reports.pop(key, None)
+            if report is not None:
+                self.reports[key] = old if old and _is_measured_twin(old, report) else report
+            if old and old is not self.reports.get(key):
+                self._first_runs.discard(old.spec)
         requesters = self._running[1] if self._running else []
         self._running = self._scanned = self._old_actions = None
         self._start_scan()
@@ -177,6 +194,13 @@ class ServedModels:
     def _next_id(self) -> int:
         self._last_id += 1
         return self._last_id
+
+
+def _is_measured_twin(report: ModelReport, scanned: ModelReport) -> bool:
+    """Return True if `report` has measured, by its first runs, the content that the scan has a first estimate of."""
+    unmeasured = scanned.profile is not None and not scanned.profile.measured
+    measured = report.profile is not None and report.profile.measured
+    return unmeasured and measured and report.spec.content_hash == scanned.spec.content_hash
 
 
 def scans_of(controller: str, requesters: Iterable[Requester]) -> tuple[int, ...]:

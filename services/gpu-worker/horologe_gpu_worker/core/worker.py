@@ -117,9 +117,11 @@ class Worker:
         for share in self.shares:
             if share.out:
                 self._forward_outputs(now_ns, share.out)
-        if completed is not None:  # behind all Results, so that they belong to the content that was reported before
+        if completed is not None or self.models.profiles_changed:
+            self.models.profiles_changed = False
+            # Behind all Results, so that they belong to the content that was reported before.
             for controller in self.controllers:
-                self._register(controller, scans_of(controller, completed))
+                self._register(controller, scans_of(controller, completed or ()))
 
     def wakeup_ns(self) -> int | None:
         return self.infers.wakeup_ns()
@@ -261,6 +263,9 @@ class Worker:
             for share in self.shares:
                 share.finish_load(now_ns, finished)
         elif finished.lane != "unload":
+            action = self.infers.find_action(finished.action_id)
+            if action is not None and finished.lane == "exec" and finished.status == Status.OK:
+                self.models.observe_exec(action.spec, action.batch_size, finished.end_ns - finished.begin_ns)
             self.infers.advance_action(now_ns, finished)
 
     def _is_stale(self, sender: str, action: Load | Unload) -> bool:

@@ -14,10 +14,15 @@ from horologe_common.service.settings import DURATIONS, MAX_QUANTITY, SIZES, Set
 from horologe_common.service.user_files import read_toml
 from horologe_common.status import HorologeError, InvalidInput, Status
 from horologe_common.validation import describe_mismatch
-from horologe_gpu_worker.repository.model_signature import zeros
+from horologe_gpu_worker.repository.made_up_inputs import (
+    check_broadcast,
+    check_warmup,
+    make_up_inputs,
+    warmup_shapes,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -36,6 +41,7 @@ QUANTITIES = (
 MAX_SEED = 1 << 32
 MAX_BYTES = 1 << 20
 """Size of a manifest."""
+NO_LENGTHS: Mapping[str, tuple[int, ...]] = {}
 
 
 class InvalidModel(HorologeError):
@@ -50,8 +56,10 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     datatype: str
     shape: tuple[int, ...]
-    warmup: bool | int | float | str = 0
-    """Inputs only: value of every element when the model is warmed up and measured."""
+    warmup: bool | int | float | str | list[Any] = 0
+    """Inputs only: value when the model is warmed up and measured. A list is broadcast to the shape, as in numpy."""
+    warmup_shape: tuple[int, ...] = ()
+    """Inputs only: shape when the model is warmed up and measured; -1: rows, or `profile_length`."""
 
 
 class EmulatedSharing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -158,6 +166,11 @@ def _check(path: Path, manifest: Manifest) -> None:
         _check_quantity(path, key, getattr(manifest, key), units, most)
     for kind, entries in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
         _check_tensors(f"{path}: {kind}", entries)
+    for entry in manifest.outputs:
+        if entry.warmup != 0 or entry.warmup_shape:
+            raise InvalidModel(
+                f"{path}: outputs: {entry.name}: got warmup or warmup_shape, wanted them in [[inputs]] only"
+            )
 
 
 def _check_emulated(where: str, times: EmulatedTimes) -> None:
@@ -184,10 +197,9 @@ def _check_tensors(where: str, entries: Iterable[TensorEntry]) -> None:
             )
         try:
             check_declared_shape(f"{where}: {entry.name}", entry.shape)
+            check_warmup(f"{where}: {entry.name}", entry.datatype, entry.shape, entry.warmup, entry.warmup_shape)
         except InvalidInput as error:
             raise InvalidModel(str(error)) from error
-        if isinstance(entry.warmup, str) != (entry.datatype == "BYTES") and entry.warmup != 0:
-            raise InvalidModel(f"{where}: {entry.name}: warmup: got {entry.warmup!r}, wanted an element of the tensor")
         seen.add(entry.name)
 
 
@@ -224,11 +236,12 @@ def declared_signature(manifest: Manifest, folder: Path) -> tuple[tuple[TensorSp
 
 def warmup_inputs(spec: ModelSpec, folder: Path, batch_size: int) -> dict[str, NDArray[Any]]:
     """Return inputs that the model accepts: zeros and empty strings, or the `warmup` values of its manifest."""
-    arrays = zeros(spec, spec.inputs, batch_size)
-    for entry in read_manifest(folder).inputs:
-        if entry.warmup and entry.name in arrays:
-            arrays[entry.name][...] = entry.warmup.encode() if isinstance(entry.warmup, str) else entry.warmup
-    return arrays
+    return make_up_inputs(spec, _warmup_values(read_manifest(folder)), batch_size)
+
+
+def _warmup_values(manifest: Manifest) -> dict[str, Any]:
+    """Return the `warmup` values by input name. A missing one is 0, the default."""
+    return {entry.name: entry.warmup for entry in manifest.inputs if entry.warmup != 0}
 
 
 def tensor_specs(entries: Iterable[TensorEntry]) -> tuple[TensorSpec, ...]:
@@ -242,11 +255,16 @@ def build_spec(
     runtime: str,
     signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]],
     weights_bytes: int,
+    lengths: Mapping[str, tuple[int, ...]] = NO_LENGTHS,
+    *,
+    has_rows: bool = True,
 ) -> ModelSpec:
     """Build the spec of a model from its signature. A model is batched if every tensor starts with a variable
-    dimension.
+    dimension, unless `has_rows` is False: the runtime knows that they do not all count rows.
+
+    `lengths`: shapes of inputs that the runtime knows to fit together, for `ModelSpec.warmup_shapes`.
     """
-    batched = all(tensor.shape[:1] == (-1,) for side in signature for tensor in side)
+    batched = has_rows and all(tensor.shape[:1] == (-1,) for side in signature for tensor in side)
     sizes = manifest.batch_sizes or (BATCH_SIZES if batched else (1,))
     if not batched and sizes != (1,):
         where = manifest_path(folder) or folder
@@ -259,10 +277,20 @@ def build_spec(
     options |= {"slo_ns": duration_ns(manifest.slo), "cache_ttl_ns": duration_ns(manifest.cache_ttl)}
     name, version = folder.parent.name, folder.name
     spec = ModelSpec(name, version, runtime, *signature, sizes, batched, weights_bytes=weights_bytes, **options)
-    if not spec.variable_dimensions:
-        return spec
-    length = min(manifest.profile_length, manifest.max_length or manifest.profile_length)
-    return msgspec.structs.replace(spec, profile_length=length)
+    if spec.variable_dimensions:
+        spec = msgspec.structs.replace(spec, profile_length=default_length(manifest))
+    declared = {entry.name: entry.warmup_shape for entry in manifest.inputs if entry.warmup_shape}
+    try:
+        spec = msgspec.structs.replace(spec, warmup_shapes=warmup_shapes(spec, declared, lengths))
+        check_broadcast(spec, _warmup_values(manifest))
+    except InvalidInput as error:
+        raise InvalidModel(f"{manifest_path(folder)}: inputs: {error.reason}") from error
+    return spec
+
+
+def default_length(manifest: Manifest) -> int:
+    """Return the size of a variable dimension when the model is warmed up and measured, unless its shape is given."""
+    return min(manifest.profile_length, manifest.max_length or manifest.profile_length)
 
 
 def _padding_error(outputs: Iterable[TensorSpec], batched: bool) -> str:

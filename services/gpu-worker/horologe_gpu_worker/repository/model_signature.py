@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 
 
 def shape_for(spec: ModelSpec, tensor: TensorSpec, batch_size: int) -> tuple[int, ...]:
-    """Return the tensor's shape at this batch size. Other variable dimensions get the model's `profile_length`."""
-    shape = tuple((spec.profile_length or 1) if dim < 0 else dim for dim in tensor.shape)
+    """Return the tensor's shape at this batch size. Other variable dimensions of an input have their size of
+    `warmup_shapes`; without one, and in outputs, the model's `profile_length`.
+    """
+    given = (
+        spec.warmup_shapes[spec.inputs.index(tensor)] if spec.warmup_shapes and tensor in spec.inputs else tensor.shape
+    )
+    shape = tuple((spec.profile_length or 1) if dim < 0 else dim for dim in given)
     return (batch_size, *shape[1:]) if spec.batched else shape
 
 

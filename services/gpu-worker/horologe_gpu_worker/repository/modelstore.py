@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.clock import monotonic_ns
 from horologe_common.model_limits import check_profile, check_size, check_spec
 from horologe_common.models import ModelSpec
 from horologe_common.service.log import logger
@@ -19,7 +20,8 @@ from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import MODEL_FILES, InvalidModel, Manifest, manifest_path, read_manifest
 from horologe_gpu_worker.repository.profiling import ProfileCache, load_or_measure_profile
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, KeepsModels, PreparesModels
+from horologe_gpu_worker.repository.warm_up import first_estimate
+from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, KeepsModels, PreparesModels, WarmUpFailed
 from horologe_gpu_worker.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -107,8 +109,8 @@ class ModelStore:
             raise UnknownModel(f"model {key}: not in the repository, or unavailable") from None
 
     def open(self, spec: ModelSpec) -> OpenModel:
-        """Open this content of a model and run every batch size once. Raises `InvalidModel` or `ModelFailed`, and
-        `Refused` if the files have another content now.
+        """Open this content of a model and run every batch size once, unless that has failed when the model was read.
+        Raises `InvalidModel` or `ModelFailed`, and `Refused` if the files have another content now.
 
         The content that a runtime keeps in host memory is opened whatever the files are now.
         """
@@ -117,7 +119,8 @@ class ModelStore:
             return kept
         content = self._contents.read(folder)
         content.check_spec(spec)
-        model = runtime.open(spec, folder)
+        report = self._reports.get(folder)
+        model = runtime.open(spec, folder, warm=not (report and report.profile and not report.profile.measured))
         try:
             content.check_unchanged()
         except HorologeError:
@@ -143,7 +146,7 @@ class ModelStore:
 
     def _inspect_version(self, folder: Path) -> ModelReport:
         name, version = folder.parent.name, folder.name
-        spec, profile, reason = ModelSpec(encodable(name), encodable(version), "", (), ()), None, ""
+        spec, profile, reason, note = ModelSpec(encodable(name), encodable(version), "", (), ()), None, "", ""
         try:
             for text in (name, version):
                 if not text.isprintable() or any(mark.isspace() or mark in FORBIDDEN for mark in text):
@@ -160,11 +163,7 @@ class ModelStore:
             inspected = msgspec.structs.replace(runtime.inspect(folder), content_hash=content.hash)
             _check_in_range(folder, inspected)
             spec = inspected
-            if isinstance(runtime, PreparesModels):
-                runtime.prepare(spec, folder)
-            profile = load_or_measure_profile(
-                runtime, spec, folder, self._profiles, self._report, content.check_unchanged
-            )
+            profile, note = self._measure(runtime, spec, folder, content)
             _check_in_range(folder, spec, profile)
         except HorologeError as error:
             profile, reason = None, error.reason
@@ -179,8 +178,24 @@ class ModelStore:
         times = manifest.emulated
         transfers = times is not None and bool(times.input_ms or times.output_ms or times.sharing)
         self._inline[spec.key] = runtime.inline_io and not transfers
-        report = self._reports[folder] = ModelReport(spec, profile)
+        report = self._reports[folder] = ModelReport(spec, profile, note=encodable(note))
         return report
+
+    def _measure(self, runtime: Runtime, spec: ModelSpec, folder: Path, content: Content) -> tuple[Profile, str]:
+        """Return the profile, and a note if it is a first estimate because the model failed on made-up inputs."""
+        begin_ns = monotonic_ns()
+        try:
+            if isinstance(runtime, PreparesModels):
+                runtime.prepare(spec, folder)
+            profile = load_or_measure_profile(
+                runtime, spec, folder, self._profiles, self._report, content.check_unchanged
+            )
+        except WarmUpFailed as error:
+            content.check_unchanged()
+            log.warning("model not measured yet", model=spec.key, reason=error.reason)
+            note = f"not measured yet: failed on made-up inputs: {error.reason}"
+            return first_estimate(spec, monotonic_ns() - begin_ns), note
+        return profile, ""
 
     def _runtime(self, name: str) -> Runtime:
         if name not in self._runtimes:

@@ -20,9 +20,9 @@ from horologe_common.model_limits import check_profile
 from horologe_common.models import Profile
 from horologe_common.partial_decoding import DAMAGE
 from horologe_common.service.log import logger
-from horologe_common.status import InvalidInput
+from horologe_common.status import InvalidInput, ModelFailed
 from horologe_gpu_worker.repository.manifest import warmup_inputs
-from horologe_gpu_worker.runtime import StagedModel
+from horologe_gpu_worker.runtime import StagedModel, WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import device_name, load_driver
 
 if TYPE_CHECKING:
@@ -206,12 +206,17 @@ def load_or_measure_profile(
 def measure_profile(
     runtime: Runtime, spec: ModelSpec, folder: Path, clock: Callable[[], int] = monotonic_ns
 ) -> Profile:
-    """Load the model and time each batch size. `load_ns` includes the warm-up, as every LOAD does."""
+    """Load the model and time each batch size on made-up inputs. `load_ns` includes the warm-up, as every LOAD does.
+
+    Raises the errors of opening the model, and `WarmUpFailed` if a run fails.
+    """
     begin_ns = clock()
     model = runtime.open(spec, folder)
     load_ns = clock() - begin_ns
     try:
         return Profile({size: _exec_ns(model, spec, folder, size, clock) for size in spec.batch_sizes}, load_ns)
+    except ModelFailed as error:
+        raise WarmUpFailed(error.reason) from error
     finally:
         model.close()
 

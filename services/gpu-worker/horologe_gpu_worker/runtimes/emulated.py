@@ -167,8 +167,8 @@ class EmulatedRuntime:
         self._times[folder] = self._batch_times(folder, spec, times)
         return spec
 
-    def open(self, spec: ModelSpec, folder: Path) -> EmulatedModel:
-        """Open the model, which `inspect` has read; takes `load_ms`."""
+    def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> EmulatedModel:
+        """Open the model, which `inspect` has read; takes `load_ms`. It has nothing to warm up."""
         begin_ns = self._waiter.now_ns()
         model = EmulatedModel(spec, self._times[folder], self._waiter)
         self._waiter.until(begin_ns, ms(self._declared[folder].load_ms))

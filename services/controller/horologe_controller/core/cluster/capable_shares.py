@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate, ModelProfiles
+from horologe_controller.core.cluster.estimates import FIRST_RUN_NS, LOAD_SIZE, Estimate, ModelProfiles, new_pace
 from horologe_controller.core.cluster.share_reports import begin_standby, end_standby
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ class CapableShares:
         if profile is not None and self._planned.permits(share, model):
             end_standby(share, model)
             seed = self.profiles.add_profile(model, self._planned.adjust_profile(share, model, profile))
-            self._add_share(share, model, Estimate(seed, share.pace, content_hash, share.trials))
+            # The pace of a share is relative to measured profiles.
+            pace = share.pace if profile.measured else new_pace()
+            slack_ns = 0 if profile.measured else FIRST_RUN_NS
+            self._add_share(share, model, Estimate(seed, pace, content_hash, share.trials, slack_ns))
         elif profile is not None and self._planned.stands_by(share, model):
             self._withdraw_share(share, model)
             begin_standby(share, model, Estimate({LOAD_SIZE: max(1, profile.load_ns)}, share.pace))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from horologe_common import wire
     from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import Register
+    from horologe_controller.core.cluster.runnable import WorkerModel
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
 
@@ -40,8 +41,8 @@ class WorkerMirror:
         """Number of its last Register."""
         self.clock = ClockOffset()
         self.shares: dict[int, Share] = {}
-        self.models: dict[str, tuple[ModelSpec, Profile | None, str]] = {}
-        """Model key -> (spec, profile, reason). Without a profile the worker cannot serve the model, for the reason."""
+        self.models: dict[str, WorkerModel] = {}
+        """Model key -> (spec, profile, reason, note). Without a profile the worker cannot serve it, for the reason."""
 
     @property
     def reachable(self) -> bool:

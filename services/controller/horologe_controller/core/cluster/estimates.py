@@ -47,6 +47,11 @@ earlier, and the next request waits for less. A batch costs the services about 2
 PAYS = 0.9
 """A larger batch is better only if, by the profile, a row takes less than this part of its time in a smaller one. Not
 tuned: on a CPU, where larger batches save little, no batch then waits for more requests or counts as shrunken."""
+FIRST_RUN_NS = s(30)
+"""Time that a batch size may take longer than predicted before it has run, if the model has never been measured: the
+longest `timeout` that a Python model has by default. A first run is slow, and its prediction is a guess."""
+PACE_ACTIONS = 10
+"""EXECs of any model whose median gives the pace of a share. A slowdown shows after half of them."""
 ENOUGH = 3
 """Measurements needed to trust their median. With fewer, the only one may be an outlier."""
 
@@ -62,6 +67,11 @@ class TrialState(msgspec.Struct):
     within_ns: int = 0
 
 
+def new_pace() -> RollingQuantile:
+    """Return an empty record of recent durations of EXECs in thousandths of their profiles."""
+    return RollingQuantile(window=PACE_ACTIONS, age_ns=s(10), quantile=0.5)
+
+
 class ShareTrials:
     """When the next trial against a profile is allowed on a share."""
 
@@ -73,23 +83,34 @@ class Estimate:
     """Durations of one model on one share, by batch size: recent measurements over the profile's seed.
 
     Size 0 is LOAD. `pace` and `share_trials` belong to the share: recent durations of its EXECs in thousandths of their
-    profiles, and when its next trial is allowed.
+    profiles, and when its next trial is allowed. A model without a measured profile has a pace of its own, so that its
+    first measurement corrects the prediction of all sizes, and no other model's. `first_run_ns`: see `slack_ns`.
     """
 
     __slots__ = (
-        "_current", "_faster", "_measured", "_pace", "_share_trials", "_trials", "content_hash", "efficient_sizes",
-        "growth", "seed_ns",
+        "_current",
+        "_faster",
+        "_first_run_ns",
+        "_measured",
+        "_pace",
+        "_share_trials",
+        "_trials",
+        "content_hash",
+        "efficient_sizes",
+        "growth",
+        "seed_ns",
     )  # fmt: skip
 
     def __init__(
         self, seed_ns: Mapping[int, int], pace: RollingQuantile, content_hash: str = "",
-        share_trials: ShareTrials | None = None,
+        share_trials: ShareTrials | None = None, first_run_ns: int = 0,
     ) -> None:  # fmt: skip
         self.seed_ns = seed_ns
         self.efficient_sizes = efficient_sizes(seed_ns)
         self.growth = growth(seed_ns)
         self.content_hash = content_hash
         self._pace = pace
+        self._first_run_ns = first_run_ns
         self._share_trials = share_trials or ShareTrials()
         self._measured: dict[int, RollingQuantile] = {}
         self._current: dict[int, tuple[int, int, int]] = {}
@@ -123,6 +144,10 @@ class Estimate:
     def typical(self, now_ns: int, size: int) -> int:
         """Return the median duration of a batch. Sums over many batches use this instead of the high quantile."""
         return self.summary(now_ns, size)[2]
+
+    def slack_ns(self, size: int) -> int:
+        """Return how much longer than predicted a batch may take before its worker counts as hung."""
+        return 0 if size in self._measured else self._first_run_ns
 
     def summary(self, now_ns: int, size: int) -> tuple[int, int, int]:
         """Return (valid until, prediction, median) of a batch. Without recent measurements the first is 0."""

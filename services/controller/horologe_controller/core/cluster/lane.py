@@ -64,6 +64,8 @@ class Action(msgspec.Struct):
     end_ns: int
     expected_ns: int
     promised_ns: int
+    slack_ns: int = 0
+    """Time after `end_ns` that the action may take without being late, because the prediction is a guess."""
 
     def open_requests(self) -> list[Request]:
         """Return the requests that still wait for this action."""
@@ -158,13 +160,13 @@ class Lane:
         self._latency = MessageLatency() if latency is None else latency
         self.pending: dict[int, Action] = {}
         self.due_ns = NEVER_NS
-        """Predicted end of the oldest pending action."""
+        """Predicted end of the oldest pending action, with its slack."""
 
     def append_action(self, action: Action) -> None:
         """Add an action behind all others."""
         self.pending[action.id] = action
         if len(self.pending) == 1:
-            self.due_ns = action.end_ns
+            self.due_ns = action.end_ns + action.slack_ns
 
     def clear(self) -> None:
         """Drop all pending actions: the worker is lost."""
@@ -193,7 +195,8 @@ class Lane:
             self.due_ns = NEVER_NS
             for following in pending.values():
                 following.start_ns = start_ns = max(at_ns, following.sent_ns + self._latency.dispatch_ns)
-                following.end_ns = self.due_ns = start_ns + following.expected_ns
+                following.end_ns = start_ns + following.expected_ns
+                self.due_ns = following.end_ns + following.slack_ns
                 break
 
     def is_overdue(self, now_ns: int, grace_ns: int) -> bool:

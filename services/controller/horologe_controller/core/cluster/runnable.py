@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from horologe_common import wire
     from horologe_common.models import ModelSpec, Profile
 
-    WorkerModel = tuple[ModelSpec, Profile | None, str]
-    """Spec, profile and reason. Without a profile the worker cannot serve the model, for the reason."""
+    WorkerModel = tuple[ModelSpec, Profile | None, str, str]
+    """Spec, profile, reason and note. Without a profile the worker cannot serve the model, for the reason."""
 
 
 def servable_models(message: wire.Register) -> dict[str, WorkerModel]:
@@ -21,11 +21,11 @@ def servable_models(message: wire.Register) -> dict[str, WorkerModel]:
 
 
 def _servable_model(report: wire.ModelReport, most_pages: int) -> WorkerModel:
-    """Return (spec, profile, reason); no profile if the model fits none of the worker's shares."""
+    """Return (spec, profile, reason, note); no profile if the model fits none of the worker's shares."""
     pages = report.spec.pages
     if report.profile is None or pages <= most_pages:
-        return report.spec, report.profile, report.reason
-    return report.spec, None, f"pages: needs {pages:g} of 16 MiB, the largest share has {most_pages}"
+        return report.spec, report.profile, report.reason, report.note
+    return report.spec, None, f"pages: needs {pages:g} of 16 MiB, the largest share has {most_pages}", ""
 
 
 def runnable_profile(
@@ -36,7 +36,7 @@ def runnable_profile(
     `served`: the spec of all workers, None if there is none yet. `reloading`: workers read the model again, and may
     run the content before or the new one.
     """
-    spec, profile, _ = model
+    spec, profile, *_ = model
     served = served or spec
     right_content = spec.content_hash == served.content_hash or (reloading and spec.is_compatible(served))
     fits = right_content and spec.pages <= pages_total

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import NEVER_NS, s
+from horologe_common.clock import NEVER_NS
 from horologe_common.core.indexed_heap import IndexedHeap
-from horologe_common.core.instruments import RollingQuantile
 from horologe_controller.core.cluster.dynamic_pace import DynamicPace
-from horologe_controller.core.cluster.estimates import LOAD_SIZE, ShareTrials
+from horologe_controller.core.cluster.estimates import LOAD_SIZE, ShareTrials, new_pace
 from horologe_controller.core.cluster.lane import Lane
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
     from horologe_controller.core.cluster.lane import MessageLatency
-
-PACE_ACTIONS = 10
-"""EXECs of any model whose median gives the pace of a share. A slowdown shows after half of them."""
 
 
 class ClusterChanges:
@@ -132,7 +128,7 @@ class Share:
         """Estimates of the models that the share only keeps loaded: the plan may switch them to it (`standby.py`)."""
         self.held: dict[str, float] = {}
         """Loaded standby models -> pages. Schedulers do not see them."""
-        self.pace = RollingQuantile(window=PACE_ACTIONS, age_ns=s(10), quantile=0.5)
+        self.pace = new_pace()
         """Durations of EXECs in thousandths of their profiles: a share that has become slow shows here."""
         self.dynamic_pace = DynamicPace()
         self.trials = ShareTrials()

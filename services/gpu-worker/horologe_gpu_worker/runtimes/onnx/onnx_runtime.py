@@ -16,11 +16,14 @@ from horologe_gpu_worker.repository.manifest import (
     InvalidModel,
     build_spec,
     declared_signature,
+    default_length,
     manifest_path,
     read_manifest,
 )
-from horologe_gpu_worker.repository.model_signature import check_outputs, shape_for, zeros
+from horologe_gpu_worker.repository.model_signature import shape_for
+from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
+from horologe_gpu_worker.runtimes.onnx.dimension_names import fitting_shapes
 from horologe_gpu_worker.runtimes.onnx.external_data import add_external_data
 from horologe_gpu_worker.runtimes.onnx.host_sessions import HostSessions
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import Context, load_driver
@@ -155,7 +158,8 @@ class OnnxRuntime:
                 f"{manifest_path(folder)}: inputs, outputs: got {declared}, wanted {signature}, as in the graph "
                 "(or leave them out)"
             )
-        spec = build_spec(folder, manifest, "onnx", signature, content_bytes(folder))
+        lengths = fitting_shapes(session.get_inputs(), default_length(manifest), manifest.max_length)
+        spec = build_spec(folder, manifest, "onnx", signature, content_bytes(folder), lengths)
         return msgspec.structs.replace(spec, shares_pages=self._cuda is None)  # on CUDA, a session takes megabytes
 
     def is_open(self, spec: ModelSpec) -> bool:
@@ -167,8 +171,8 @@ class OnnxRuntime:
         session = self._idle.take(spec)
         return None if session is None else OnnxModel(spec, session, self._idle)
 
-    def open(self, spec: ModelSpec, folder: Path) -> OpenModel:
-        """Return an idle session, or open one and run every batch size once. Raises `InvalidModel` or `ModelFailed`."""
+    def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel:
+        """Return an idle session, or open one and, with `warm`, run every batch size once; see `Runtime.open`."""
         if (kept := self.open_kept(spec)) is not None:
             return kept
         threads = read_manifest(folder).threads
@@ -178,9 +182,8 @@ class OnnxRuntime:
             session = _session(folder / MODEL, threads, optimise=True, providers=cuda_providers(self._cuda))
             check_provider(folder / MODEL, session.get_providers())
             model = BoundModel(spec, session, "cuda", self._cuda) if bindable(spec) else OnnxModel(spec, session)
-        for batch_size in spec.batch_sizes:
-            outputs = model.run(batch_size, zeros(spec, spec.inputs, batch_size))
-            check_outputs(spec, batch_size, outputs)
+        if warm:
+            warm_up(model.run, spec, folder)
         self._idle.set_content(spec)
         return model
 

@@ -29,7 +29,7 @@ _SIZE = struct.Struct("<I")
 
 
 class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
-    """First message to the process: load `folder`/model.py after `delay_ns`, and run every batch size once."""
+    """First message to the process: load `folder`/model.py after `delay_ns`. With `warm`, run every batch size once."""
 
     folder: str
     spec: ModelSpec
@@ -37,10 +37,15 @@ class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
     memory_limit_bytes: int
     check_content: bool = False
     """Fail if the files of the folder do not have the content of `spec`."""
+    warm: bool = True
+
+
+class Loaded(msgspec.Struct, tag="loaded", array_like=True, frozen=True):
+    """First reply to Start: the model is loaded, and the warm-up begins. A crash from now on is due to its inputs."""
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
-    """Reply to Start. `slowest_ns`: duration of the slowest warm-up run."""
+    """Last reply to Start. `slowest_ns`: duration of the slowest warm-up run; 0 without a warm-up."""
 
     slowest_ns: int
 
@@ -59,9 +64,11 @@ class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
 
     reason: str
     fatal: bool = False
+    by_inputs: bool = False
+    """The model is loaded, and raised the exception on made-up inputs."""
 
 
-ChannelMessage: TypeAlias = Start | Ready | Run | Done | Failed
+ChannelMessage: TypeAlias = Start | Loaded | Ready | Run | Done | Failed
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ChannelMessage)
@@ -83,6 +90,15 @@ class Channel:
             return
         for part in parts:
             self._sock.sendall(part)
+
+    def has_received(self) -> bool:
+        """Return True if bytes of a message are here. They may be in the buffer, where poll() does not see them."""
+        timeout_s = self._sock.gettimeout()
+        self._sock.settimeout(0)
+        try:
+            return bool(self._reader.peek(1))
+        finally:
+            self._sock.settimeout(timeout_s)
 
     def receive(self) -> tuple[ChannelMessage, dict[str, NDArray[Any]]]:
         """Receive the next message and its tensors by name.

@@ -24,7 +24,8 @@ from horologe_common.status import HorologeError, ModelFailed, describe_exceptio
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.model_signature import describe_mismatch
-from horologe_gpu_worker.runtimes.python.channel import Channel, Done, Failed, Ready, Run, Start, pack
+from horologe_gpu_worker.runtime import WarmUpFailed
+from horologe_gpu_worker.runtimes.python.channel import Channel, Done, Failed, Loaded, Ready, Run, Start, pack
 from horologe_gpu_worker.runtimes.python.model_imports import ModelImports
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def serve(channel: Channel) -> None:
             content = ContentHashes().read(folder)
             content.check_spec(start.spec)
         model = load_model(folder)
-        slowest_ns = warm_up(model, start)
+        channel.send(Loaded())
+        slowest_ns = warm_up(model, start) if start.warm else 0
         if start.check_content:
             content.check_unchanged()
     except Exception as error:
@@ -92,11 +94,21 @@ def load_model(folder: Path) -> Any:
 
 
 def warm_up(model: Any, start: Start) -> int:
-    """Run every batch size and return the longest time in ns. Raises the model's errors."""
+    """Run every batch size and return the longest time in ns. Raises `WarmUpFailed` if the smallest fails, else the
+    model's errors: see repository/warm_up.py.
+    """
     slowest_ns = 0
     for batch_size in start.spec.batch_sizes:
+        inputs = warmup_inputs(start.spec, Path(start.folder), batch_size)
         begin_ns = time.monotonic_ns()
-        outputs = predict(model, warmup_inputs(start.spec, Path(start.folder), batch_size))
+        try:
+            outputs = predict(model, inputs)
+        except MemoryError:
+            raise
+        except Exception as error:
+            if batch_size == start.spec.batch_sizes[0]:
+                raise WarmUpFailed(describe_failure(error)) from error
+            raise
         slowest_ns = max(slowest_ns, time.monotonic_ns() - begin_ns)
         if fault := describe_mismatch(start.spec, batch_size, outputs):
             raise ModelFailed(fault)
@@ -123,8 +135,11 @@ def run_batch(model: Any, inputs: dict[str, NDArray[Any]]) -> tuple[Done | Faile
 def _failed(error: Exception, fatal: bool) -> Failed:
     with contextlib.suppress(Exception):  # the model may have closed or replaced its standard error
         traceback.print_exception(error)
-    reason = error.reason if isinstance(error, HorologeError) else describe_exception(error)
-    return Failed(reason[:2000], fatal)
+    return Failed(describe_failure(error)[:2000], fatal, isinstance(error, WarmUpFailed))
+
+
+def describe_failure(error: Exception) -> str:
+    return error.reason if isinstance(error, HorologeError) else describe_exception(error)
 
 
 def hide_main() -> None:

@@ -31,8 +31,18 @@ from horologe_gpu_worker.repository.manifest import (
     size_bytes,
 )
 from horologe_gpu_worker.repository.model_signature import check_outputs
-from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed
-from horologe_gpu_worker.runtimes.python.channel import Channel, ChannelMessage, Done, Failed, Ready, Run, Start, pack
+from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed, WarmUpFailed
+from horologe_gpu_worker.runtimes.python.channel import (
+    Channel,
+    ChannelMessage,
+    Done,
+    Failed,
+    Loaded,
+    Ready,
+    Run,
+    Start,
+    pack,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,7 +57,8 @@ CHILD = "horologe_gpu_worker.runtimes.python.child"
 START_NS = s(120)
 """Timeout of loading. Importing a large framework from a cold disk takes a minute."""
 HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
-"""Without `timeout`, a call is hung after 10 times the slowest warm-up run, within these bounds."""
+"""Without `timeout`, a call is hung after 10 times the slowest warm-up run, within these bounds. Without a warm-up, a
+call is hung after `HANG_MAX_NS`."""
 END_S = 0.5
 """Seconds that a model has to exit by itself (its `atexit`) when it is unloaded."""
 GROUP_END_S, GROUP_POLL_S = 2.0, 0.01
@@ -64,9 +75,11 @@ class ModelProcess:
         self._manifest = manifest
         self._device = device
         self._limit_ns = START_NS
+        self._warming = False
+        """True once the model is loaded and runs on made-up inputs."""
 
-    def start(self, delay_ns: int, check_content: bool = False) -> None:
-        """Start the process, which loads the model after `delay_ns`. Does not wait for it.
+    def start(self, delay_ns: int, check_content: bool = False, *, warm: bool = True) -> None:
+        """Start the process, which loads the model after `delay_ns` and warms it up. Does not wait for it.
 
         With `check_content` the process fails if the files have changed since the spec was read. Raises OSError if no
         process can be started.
@@ -76,24 +89,41 @@ class ModelProcess:
         self._overdue_ns = monotonic_ns() + delay_ns + START_NS
         self._channel = Channel(self._sock)
         memory_limit = size_bytes(self._manifest.memory_limit)
-        start = Start(str(self._folder.absolute()), self._spec, delay_ns, memory_limit, check_content)
+        start = Start(str(self._folder.absolute()), self._spec, delay_ns, memory_limit, check_content, warm)
         with suppress(OSError):  # the process has ended already; `is_loaded` raises
             self._channel.send(start)
 
     def is_loaded(self, wait_ns: int) -> bool:
-        """Wait up to `wait_ns` and return True if the model is loaded. Raises `ModelFailed` if loading failed or timed
-        out.
+        """Wait up to `wait_ns` and return True if the model is loaded and warm.
+
+        Raises `ModelFailed` if loading failed or timed out, `WarmUpFailed` if the warm-up did.
         """
+        try:
+            return self._is_ready(wait_ns)
+        except ProcessFailed as error:
+            if self._warming:
+                raise WarmUpFailed(error.reason) from error
+            raise
+
+    def _is_ready(self, wait_ns: int) -> bool:
         poll = select.poll()  # select() is limited to descriptors below 1,024
         poll.register(self._sock, select.POLLIN)
-        if not poll.poll(wait_ns / 1e6):
+        if not self._channel.has_received() and not poll.poll(wait_ns / 1e6):
             if monotonic_ns() > self._overdue_ns:
                 raise ProcessFailed(f"was not loaded within {START_NS / 1e9:g} s", "hang")
             return False
         message, _ = self._receive()
+        if isinstance(message, Loaded):
+            self._warming = True
+            return False
+        if isinstance(message, Failed):
+            raise (WarmUpFailed if message.by_inputs else ModelFailed)(message.reason)
         if not isinstance(message, Ready):
-            raise ModelFailed(message.reason if isinstance(message, Failed) else f"got {message}, wanted Ready")
+            raise ModelFailed(f"got {message}, wanted Ready")
+        self._warming = False
         derived_ns = min(max(HANG_FACTOR * message.slowest_ns, HANG_MIN_NS), HANG_MAX_NS)
+        if not message.slowest_ns:
+            derived_ns = HANG_MAX_NS
         self._limit_ns = duration_ns(self._manifest.timeout) or derived_ns
         self._sock.settimeout(self._limit_ns / 1e9)
         return True
@@ -154,21 +184,22 @@ class ModelProcess:
 class PythonModel:
     """A model and its current process. Call `start` first."""
 
-    def __init__(self, spec: ModelSpec, spawn: Callable[[], ModelProcess]) -> None:
+    def __init__(self, spec: ModelSpec, spawn: Callable[[], ModelProcess], *, warm: bool = True) -> None:
         self._spec = spec
         self._spawn = spawn
         self._process: ModelProcess | None = None
         """None while no process can be started."""
+        self._warm = warm
         self._ready = False
         self._backoff = Backoff(immediate=1)
         self._next_start_ns = 0
         self._last_failure = ""
 
     def start(self) -> None:
-        """Start the process and wait until the model is loaded. Raises `ModelFailed`."""
+        """Start the process and wait until the model is loaded and warm. Raises `ModelFailed` or `WarmUpFailed`."""
         process = self._spawn()
         try:
-            start_patiently(f"model {self._spec.key}", lambda: process.start(0))
+            start_patiently(f"model {self._spec.key}", lambda: process.start(0, warm=self._warm))
         except OSError as error:
             raise ModelFailed(f"model {self._spec.key}: process could not be started: {error}") from error
         try:
@@ -176,7 +207,8 @@ class PythonModel:
                 self._ready = process.is_loaded(ms(100))
         except ModelFailed as error:
             process.stop(0)
-            raise ModelFailed(f"model {self._spec.key}: {error.reason}") from error
+            kind = WarmUpFailed if isinstance(error, WarmUpFailed) else ModelFailed
+            raise kind(f"model {self._spec.key}: {error.reason}") from error
         self._process = process
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
@@ -211,11 +243,15 @@ class PythonModel:
         return self._process if self._ready else None
 
     def _restart(self, error: ModelFailed) -> str:
-        """Start a new process after a growing delay. Return the cause, which is also logged."""
+        """Start a new process after a growing delay. Return the cause, which is also logged.
+
+        After a failed warm-up the next process has none: the model may run on real inputs.
+        """
         cause = error.cause if isinstance(error, ProcessFailed) else "crash"
         log.error("model process restarts", model=self._spec.key, cause=cause, reason=error.reason)
         self.close(0)
         self._ready, self._last_failure = False, error.reason
+        self._warm = self._warm and not isinstance(error, WarmUpFailed)
         self._start_again(s(self._backoff.next_delay_s()))
         return cause
 
@@ -223,7 +259,8 @@ class PythonModel:
         """Start a process that loads the model after a delay. If none can be started, a later `run` tries again."""
         process = self._spawn()
         try:
-            process.start(delay_ns, check_content=True)  # the first start is checked by the model store
+            # the first start is checked by the model store
+            process.start(delay_ns, check_content=True, warm=self._warm)
         except OSError as error:
             self._next_start_ns = monotonic_ns() + s(self._backoff.next_delay_s())
             self._last_failure = f"process could not be started: {error}"
@@ -252,9 +289,9 @@ class PythonRuntime:
             raise InvalidModel(f"{folder / MODEL}: got no such file, wanted a class Model")
         return build_spec(folder, manifest, "python", declared_signature(manifest, folder), content_bytes(folder))
 
-    def open(self, spec: ModelSpec, folder: Path) -> PythonModel:
-        """Start the model's process, which runs every batch size once. Raises `ModelFailed`."""
+    def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> PythonModel:
+        """Start the model's process. With `warm` it runs every batch size once; see `Runtime.open`."""
         manifest = read_manifest(folder)
-        model = PythonModel(spec, lambda: ModelProcess(spec, folder, manifest, self._device))
+        model = PythonModel(spec, lambda: ModelProcess(spec, folder, manifest, self._device), warm=warm)
         model.start()
         return model

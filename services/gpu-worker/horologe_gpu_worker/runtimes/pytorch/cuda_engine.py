@@ -13,6 +13,7 @@ import torch
 
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.execution.workspace import Arena, Workspace
+from horologe_gpu_worker.runtime import WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import BatchLayout, CapturedGraph, GraphCapturer, batch_layout
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import load_driver
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages import CudaBacking
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.models import ModelSpec
+    from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import MadeUpInputs
 
 DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
 COPY_BYTES = 16 << 20
@@ -76,15 +78,25 @@ class CudaModel(PagedModel):
                 to[begin:end].copy_(source[begin:end], non_blocking=True)
         stream.synchronize()
 
-    def warm(self) -> None:
+    def warm(self, inputs: MadeUpInputs) -> None:
         """Capture every batch size, the largest first: the smaller ones then fit into its memory."""
         for size in reversed(self._spec.batch_sizes):
-            layout = self._layouts[size]
             try:
-                graph = self._gpu.capturer.capture(self._program.forward, self._weights.tensors, layout)
-            except (RuntimeError, ValueError) as error:
+                self._capture(size, pack_inputs(self._layouts[size], inputs(size)))
+            except torch.OutOfMemoryError as error:
                 raise ModelFailed(f"model {self._spec.key}: batch size {size}: {error}") from error
-            self._graphs[size] = graph
+            except RuntimeError as error:
+                raise WarmUpFailed(f"model {self._spec.key}: batch size {size}: {error}") from error
+            except ValueError as error:
+                raise ModelFailed(f"model {self._spec.key}: batch size {size}: {error}") from error
+
+    def _capture(self, size: int, inputs: Any) -> CapturedGraph:
+        """Capture a batch size, with warm runs on `inputs`: the bytes of a batch, on the host or the device."""
+        graph = self._gpu.capturer.capture(
+            self._program.forward, self._weights.tensors, self._layouts[size], inputs=inputs
+        )
+        self._graphs[size] = graph
+        return graph
 
     def slot(self, batch_size: int) -> CudaSlot:
         return CudaSlot(self._gpu, self._layouts[batch_size])
@@ -96,8 +108,10 @@ class CudaModel(PagedModel):
         _copy(slot.inputs, slot.host_inputs, self._gpu.input_stream)
 
     def execute(self, batch_size: int, slot: CudaSlot) -> None:
-        gpu, captured = self._gpu, self._graphs[batch_size]
+        gpu = self._gpu
         try:
+            # A model that failed on made-up inputs is captured with the first real ones.
+            captured = self._graphs.get(batch_size) or self._capture(batch_size, slot.inputs)
             with gpu.capturer.run_lock, torch.cuda.stream(gpu.exec_stream):
                 gpu.begin.record()
                 captured.inputs.copy_(slot.inputs, non_blocking=True)
@@ -106,7 +120,7 @@ class CudaModel(PagedModel):
                 gpu.end.record()
                 gpu.end.synchronize()
                 slot.device_ns = round(gpu.begin.elapsed_time(gpu.end) * 1e6)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise ModelFailed(f"model {self._spec.key}: {error}") from error
 
     def fetch(self, batch_size: int, slot: CudaSlot) -> Mapping[str, NDArray[Any]]:
@@ -155,7 +169,12 @@ class CudaEngine:
         torch.cuda.empty_cache()  # frees the copies of weights that moving the program made
         return program
 
-    def unsupported_reason(self, spec: ModelSpec) -> str:
+    def unsupported_reason(self, spec: ModelSpec, program: Program) -> str:
+        if program.numbers:
+            return (
+                f"{program.numbers[0]}: got a number that differs between requests, wanted a tensor: a captured graph "
+                "has the number of its capture"
+            )
         for tensor in (*spec.inputs, *spec.outputs):
             if -1 in tensor.shape[1 if spec.batched else 0 :]:
                 return (
@@ -192,6 +211,14 @@ def _copy(to: Any, source: Any, stream: Any) -> None:
     with torch.cuda.stream(stream):
         to.copy_(source, non_blocking=True)
     stream.synchronize()
+
+
+def pack_inputs(layout: BatchLayout, inputs: Mapping[str, NDArray[Any]]) -> Any:
+    """Return the bytes of a batch's inputs in host memory."""
+    packed = torch.zeros(layout.middle, dtype=torch.uint8)
+    for part in layout.inputs:
+        np.copyto(part.view(packed).numpy(), inputs[part.name])
+    return packed
 
 
 def _layout_of_batch(spec: ModelSpec, batch_size: int) -> BatchLayout:

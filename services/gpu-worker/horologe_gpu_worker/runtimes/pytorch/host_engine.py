@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from horologe_common.models import DTYPES
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.runtimes.pytorch.paging.host_pages import HostBacking
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_common.models import ModelSpec
+    from horologe_common.models import ModelSpec, TensorSpec
 
 
 class HostModel(PagedModel):
@@ -45,12 +46,21 @@ class HostModel(PagedModel):
                 outputs = self._program.forward(*self._weights.tensors, *tensors)
         except Exception as error:  # a model may raise anything
             raise ModelFailed(f"model {self._spec.key}: {error}") from error
-        names = (tensor.name for tensor in self._spec.outputs)
-        return {name: self._detached_output(output) for name, output in zip(names, outputs, strict=True)}
+        return {
+            tensor.name: self._detached_output(tensor, output)
+            for tensor, output in zip(self._spec.outputs, outputs, strict=True)
+        }
 
-    def _detached_output(self, output: Any) -> NDArray[Any]:
+    def _detached_output(self, tensor: TensorSpec, output: Any) -> NDArray[Any]:
         """Return the output as an array. Copy an output that is a weight, because its page may be unmapped."""
-        array: NDArray[Any] = (output.clone() if self._weights.contains_address(output.data_ptr()) else output).numpy()
+        if not isinstance(output, torch.Tensor):
+            return np.array(output, DTYPES[tensor.datatype])
+        if output.layout != torch.strided:
+            raise ModelFailed(
+                f"model {self._spec.key}: output {tensor.name!r}: layout: got {output.layout}, wanted a dense tensor"
+            )
+        kept = output.clone() if self._weights.contains_address(output.data_ptr()) else output
+        array: NDArray[Any] = kept.resolve_neg().numpy()
         return array
 
 
@@ -65,7 +75,7 @@ class HostEngine:
     def load_program(self, path: Path) -> Program:
         return load_program(path)
 
-    def unsupported_reason(self, spec: ModelSpec) -> str:
+    def unsupported_reason(self, spec: ModelSpec, program: Program) -> str:
         return ""
 
     def create_model(self, spec: ModelSpec, program: Program, threads: int) -> HostModel:

@@ -6,29 +6,36 @@ the model's addresses and copies the weights; UNLOAD unmaps the pages.
 
 from __future__ import annotations
 
+from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import msgspec
 import torch
 
 from horologe_common.models import PAGE_BYTES, ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import (
+    BATCH_SIZES,
     InvalidModel,
     Manifest,
     build_spec,
+    default_length,
     manifest_path,
     read_manifest,
     tensor_specs,
+    warmup_inputs,
 )
-from horologe_gpu_worker.repository.model_signature import check_outputs, zeros
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel
+from horologe_gpu_worker.repository.warm_up import warm_up
+from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel, WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import OutOfPages
-from horologe_gpu_worker.runtimes.pytorch.program import Program, ProgramTensor, UnsupportedProgram
+from horologe_gpu_worker.runtimes.pytorch.program import Program, ProgramTensor, UnsupportedProgram, check_stateless
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from horologe_gpu_worker.repository.manifest import TensorEntry
     from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedModel
@@ -44,8 +51,8 @@ class Engine(Protocol):
     def load_program(self, path: Path) -> Program:
         """Read a program, with its operators on this device."""
 
-    def unsupported_reason(self, spec: ModelSpec) -> str:
-        """Return why models with this signature cannot run on this device; empty if they can."""
+    def unsupported_reason(self, spec: ModelSpec, program: Program) -> str:
+        """Return why the program, with this signature, cannot run on this device; empty if it can."""
 
     def create_model(self, spec: ModelSpec, program: Program, threads: int) -> PagedModel:
         """Create a model with reserved addresses and no pages."""
@@ -79,14 +86,21 @@ class PytorchRuntime:
         path = folder / MODEL
         inputs = _apply_names(path, "inputs", program.inputs, manifest.inputs)
         outputs = _apply_names(path, "outputs", program.outputs, manifest.outputs)
-        spec = build_spec(folder, manifest, "pytorch", (inputs, outputs), program.layout.size)
-        low, high = program.rows
-        if spec.batched and (spec.batch_sizes[0] < low or (high is not None and spec.max_batch > high)):
+        shapes, names = program.shapes, [tensor.name for tensor in inputs]
+        if shapes.has_rows and not manifest.batch_sizes:
+            manifest = msgspec.structs.replace(manifest, batch_sizes=shapes.batch_sizes(BATCH_SIZES))
+        examples = shapes.example_shapes(default_length(manifest), manifest.max_length)
+        lengths = dict(zip(names, examples.values(), strict=True))
+        signature = inputs, outputs
+        spec = build_spec(
+            folder, manifest, "pytorch", signature, program.layout.size, lengths, has_rows=shapes.has_rows
+        )
+        if spec.batched and not all(map(shapes.allows_rows, spec.batch_sizes)):
             raise InvalidModel(
-                f"{manifest_path(folder) or path}: batch_sizes: got {list(spec.batch_sizes)}, wanted {low} to {high}, "
-                "as the program was exported"
+                f"{manifest_path(folder) or path}: batch_sizes: got {list(spec.batch_sizes)}, wanted "
+                f"{shapes.describe_rows()}, as the program was exported"
             )
-        if reason := self._engine.unsupported_reason(spec):
+        if reason := self._engine.unsupported_reason(spec, program):
             raise InvalidModel(f"{path}: {reason}")
         self._inspected[folder] = manifest, program
         return spec
@@ -96,31 +110,29 @@ class PytorchRuntime:
         cached = self._program_of(spec, folder, self._inspected.pop(folder, None))
         with cached.lock:
             if not cached.models:
-                self._create_model(spec, cached).close()
+                try:
+                    self._create_model(spec, folder, cached, warm=True).close()
+                except WarmUpFailed as error:
+                    _check_stateless(folder / MODEL, error)
+                    raise
 
-    def open(self, spec: ModelSpec, folder: Path) -> OpenModel:
-        """Load the weights into pages; warm up if `prepare` has not done it. Raises `InvalidModel` or `ModelFailed`."""
+    def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel:
+        """Load the weights into pages; warm up if `prepare` has not done it; see `Runtime.open`."""
         cached = self._program_of(spec, folder)
         with cached.lock:
             model = next((unloaded for unloaded in cached.models if not unloaded.loaded), None)
             if model is None:
-                return self._create_model(spec, cached)
+                return self._create_model(spec, folder, cached, warm=warm)
             _load(spec, model)
             return model
 
-    def _create_model(self, spec: ModelSpec, cached: _CachedProgram) -> PagedModel:
-        """Create a model of the program, loaded and warmed up."""
+    def _create_model(self, spec: ModelSpec, folder: Path, cached: _CachedProgram, *, warm: bool) -> PagedModel:
+        """Create a model of the program, loaded and, with `warm`, warmed up."""
         model = self._engine.create_model(spec, cached.program, cached.manifest.threads)
         try:
             _load(spec, model)
-            model.warm()
-            for batch_size in spec.batch_sizes:
-                inputs = zeros(spec, spec.inputs, batch_size)
-                check_outputs(spec, batch_size, model.run(batch_size, inputs))
-                if any(array.any() for array in inputs.values()):
-                    raise _stateful_error(spec, "inputs")
-            if model.weights_changed():
-                raise _stateful_error(spec, "weights")
+            if warm:
+                _warm_up(spec, folder, model)
         except BaseException:
             model.retire()
             model.close()
@@ -158,11 +170,42 @@ class PytorchRuntime:
             ) from error
 
 
+def _warm_up(spec: ModelSpec, folder: Path, model: PagedModel) -> None:
+    """Run every batch size once, and check that neither inputs nor weights change. See repository/warm_up.py."""
+    model.warm(partial(warmup_inputs, spec, folder))
+    inputs: dict[int, Mapping[str, NDArray[Any]]] = {}
+
+    def run(batch_size: int, made_up: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        inputs[batch_size] = made_up
+        return model.run(batch_size, made_up)
+
+    warm_up(run, spec, folder)
+    for batch_size, used in inputs.items():
+        unused = warmup_inputs(spec, folder, batch_size)
+        if any(array.tobytes() != unused[name].tobytes() for name, array in used.items()):
+            raise _stateful_error(spec, "inputs")
+    if model.weights_changed():
+        raise _stateful_error(spec, "weights")
+
+
 def _stateful_error(spec: ModelSpec, changed: str) -> ModelFailed:
     return ModelFailed(
         f"model {spec.key}: state: got a program that changes its {changed}, wanted one without state between "
         "calls (model.eval(), no buffers that are written to)"
     )
+
+
+def _check_stateless(path: Path, failure: WarmUpFailed) -> None:
+    """Raise `InvalidModel` if a program that fails on made-up inputs has state, which no run of it has shown."""
+    try:
+        check_stateless(path)
+    except UnsupportedProgram as error:
+        raise InvalidModel(f"{path}: {error}") from error
+    except Exception as error:  # PyTorch may raise anything
+        raise InvalidModel(
+            f"{path}: failed on made-up inputs ({failure.reason}), and cannot be checked for state without a run "
+            f"({type(error).__name__}: {error}), wanted `warmup` values in model.toml that it accepts"
+        ) from error
 
 
 def _load(spec: ModelSpec, model: PagedModel) -> None:

@@ -14,12 +14,14 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
     from horologe_gpu_worker.runtimes.pytorch.program import Program
+
+    MadeUpInputs = Callable[[int], Mapping[str, NDArray[Any]]]
 
 ALIGNMENT = 256
 """Bytes: the alignment of cudaMalloc, which kernels may rely on for a tensor's first byte."""
@@ -198,8 +200,11 @@ class PagedModel:
         """Map pages and copy the weights. Raises `OutOfPages`."""
         raise NotImplementedError
 
-    def warm(self) -> None:
-        """Prepare for `run`, after the first `load`: later runs do no first-time work. By default nothing."""
+    def warm(self, inputs: MadeUpInputs) -> None:
+        """Prepare for `run`, after the first `load`: later runs do no first-time work. By default nothing.
+
+        `inputs` returns made-up inputs of a batch size. Raises `WarmUpFailed` if the program fails on them.
+        """
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch; see `OpenModel.run`."""

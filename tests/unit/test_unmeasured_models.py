@@ -1,0 +1,269 @@
+"""Models that fail on made-up inputs are served without a warm-up, by every runtime. Broken models are not served."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from horologe_common.clock import s
+from horologe_common.models import ModelSpec
+from horologe_common.status import ModelFailed
+from horologe_gpu_worker.repository.modelstore import ModelStore
+from horologe_gpu_worker.runtimes.python import python_runtime
+from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
+from model_folders import a_folder, a_python_model
+from warm_up_folders import a_dividing_graph, an_input, an_output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from horologe_common.wire import ModelReport
+    from horologe_gpu_worker.runtime import OpenModel
+
+ZEROS = """
+import os, time
+class Model:
+    past = None
+    def predict_batch(self, inputs):
+        x = inputs["x"]
+        if not x.all():
+            {failure}
+        return {{"y": x}}
+"""
+FAILURES = {
+    "raises": ("raise ValueError('no zeros')", "ValueError: no zeros"),
+    "divides": ("1 // int(x[0, 0])", "ZeroDivisionError"),
+    "indexes": ("[][int(x[0, 0])]", "IndexError"),
+    "needs a state": ("self.past.shape", "AttributeError: 'NoneType'"),
+    "exits": ("os._exit(3)", r"process ended (exit code 3)"),
+    "segfaults": ("os.kill(os.getpid(), 11)", "process ended (SIGSEGV)"),
+    "calls sys.exit": ("import sys; sys.exit(4)", "process ended (exit code 4)"),
+    "returns None": ("return None", "predict_batch: got NoneType, wanted a dict"),
+}
+"""What a Python model does with zeros -> the text of the note."""
+
+
+ONE_ROW = """
+class Model:
+    def predict_batch(self, inputs):
+        if len(inputs["x"]) > 1:
+            raise ValueError("one row only")
+        return {"y": inputs["x"]}
+"""
+
+
+def a_store(tmp_path: Path) -> ModelStore:
+    return ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None)
+
+
+def only_report(tmp_path: Path) -> ModelReport:
+    (report,) = a_store(tmp_path).scan()
+    return report
+
+
+def floats(value: float) -> dict[str, Any]:
+    return {"x": np.full((1, 4), value, np.float32)}
+
+
+def until_answered(model: OpenModel, inputs: dict[str, Any]) -> Any:
+    end = time.monotonic() + 15
+    while True:
+        try:
+            return model.run(1, inputs)["y"]
+        except ModelFailed as error:
+            if "is being restarted after" not in error.reason or time.monotonic() > end:
+                raise
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_python_models_that_fail_on_zeros_answer_real_inputs(kind: str, tmp_path: Path) -> None:
+    failure, text = FAILURES[kind]
+    a_python_model(tmp_path / "models", ZEROS.format(failure=failure))
+    store = a_store(tmp_path)
+    (report,) = store.scan()
+    assert report.profile is not None, report.reason
+    assert (report.profile.measured, report.reason, set(report.profile.exec_ns)) == (False, "", {1, 2})
+    assert report.note.startswith("not measured yet: failed on made-up inputs: model code/1: ")
+    assert text in report.note
+    assert report.profile.load_ns > 0
+    model = store.open(report.spec)
+    try:
+        assert model.run(1, floats(2))["y"].tolist() == [[2, 2, 2, 2]]
+        with pytest.raises(ModelFailed):
+            model.run(1, floats(0))
+        assert until_answered(model, floats(3)).tolist() == [[3, 3, 3, 3]]
+    finally:
+        model.close()
+
+
+def test_a_model_that_hangs_on_zeros_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_runtime, "START_NS", s(1))
+    a_python_model(tmp_path / "models", ZEROS.format(failure="time.sleep(3600)"))
+    store = a_store(tmp_path)
+    (report,) = store.scan()
+    assert "was not loaded within 1 s" in report.note
+    model = store.open(report.spec)
+    assert model.run(1, floats(2))["y"].tolist() == [[2, 2, 2, 2]]
+    model.close()
+
+
+def test_a_first_call_without_a_warm_up_may_take_long(tmp_path: Path) -> None:
+    source = ZEROS.format(failure="raise ValueError").replace("return {", "time.sleep(1.5); return {")
+    a_python_model(tmp_path / "models", source)
+    store = a_store(tmp_path)
+    (report,) = store.scan()
+    model = store.open(report.spec)
+    assert model.run(1, floats(2))["y"].tolist() == [[2, 2, 2, 2]]
+    model.close()
+
+
+def test_a_process_whose_warm_up_fails_after_a_crash_is_started_without(tmp_path: Path) -> None:
+    """The first process takes zeros, the later ones do not: the restarts end."""
+    source = f"""
+import os, pathlib
+starts = pathlib.Path({str(tmp_path / "starts")!r})
+number = len(starts.read_text()) if starts.exists() else 0
+starts.write_text("x" * (number + 1))
+class Model:
+    def predict_batch(self, inputs):
+        x = inputs["x"]
+        if x[0, 0] == 9 or (number and not x.all()):
+            os._exit(5)
+        return {{"y": x}}
+"""
+    folder = a_python_model(tmp_path, source)
+    runtime = PythonRuntime()
+    model = runtime.open(runtime.inspect(folder), folder)
+    try:
+        for starts in (3, 4):  # the second crash: no warm-up any more
+            with pytest.raises(ModelFailed, match="exit code 5"):
+                model.run(1, floats(9))
+            assert until_answered(model, floats(2)).tolist() == [[2, 2, 2, 2]]
+            assert len((tmp_path / "starts").read_text()) == starts
+    finally:
+        model.close()
+
+
+def an_onnx_division(tmp_path: Path, keys: str = "") -> dict[str, Any]:
+    manifest = an_input("x", "INT64", [-1, 2]) + keys + an_output("INT64", [-1, 2])
+    a_folder(tmp_path / "models", "m", manifest, model_onnx=a_dividing_graph())
+    return {"x": np.array([[3, 4]])}
+
+
+def a_pytorch_division(tmp_path: Path, keys: str = "") -> dict[str, Any]:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+
+    class Divide(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        def forward(self, x: Any) -> Any:
+            return {"y": 12 // x}
+
+    folder = a_folder(tmp_path / "models", "m", an_input("x", "INT64", [-1, 2]) + keys)
+    rows = {0: torch.export.Dim("rows")}
+    program = torch.export.export(Divide(), (torch.ones(2, 2, dtype=torch.int64),), dynamic_shapes=(rows,))
+    torch.export.save(program, folder / "model.pt2")
+    return {"x": np.array([[3, 4]])}
+
+
+@pytest.mark.parametrize("build", [an_onnx_division, a_pytorch_division])
+def test_graphs_that_divide_answer_real_inputs(build: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    inputs = build(tmp_path)
+    store = a_store(tmp_path)
+    (report,) = store.scan()
+    assert report.profile is not None
+    assert not report.profile.measured
+    for _ in range(2):  # the second time, from host memory
+        model = store.open(report.spec)
+        assert model.run(1, inputs)["y"].tolist() == [[4, 3]]
+        with pytest.raises(ModelFailed):
+            model.run(1, {"x": np.array([[0, 1]])})
+        assert model.run(1, inputs)["y"].tolist() == [[4, 3]]
+        model.close()
+    (again,) = store.scan_model("m")
+    assert again.profile is not None
+    assert not again.profile.measured
+
+
+@pytest.mark.parametrize("build", [an_onnx_division, a_pytorch_division])
+def test_a_value_that_fits_measures_it(build: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    build(tmp_path, "warmup = 5\n")
+    report = only_report(tmp_path)
+    assert report.profile is not None
+    assert (report.profile.measured, report.note) == (True, "")
+
+
+def test_an_estimate_is_not_kept_as_a_profile(tmp_path: Path) -> None:
+    an_onnx_division(tmp_path)
+    assert only_report(tmp_path).note
+    assert not list((tmp_path / "cache").rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("raise ImportError('no such library')", "no such library"),
+        ("class Model:\n    def __init__(self): raise ValueError('no weights')", "no weights"),
+        (
+            "class Model:\n    def predict_batch(self, inputs): return {'y': inputs['x'].astype('f8')}",
+            "got FP64",
+        ),
+        ("class Model:\n    def predict_batch(self, inputs): return {'y': inputs['x'][:, :2]}", r"got [1, 2], wanted"),
+        ("class Model:\n    def predict_batch(self, inputs): return {'z': inputs['x']}", "got ['z'], wanted ['y']"),
+        (ONE_ROW, "one row only"),
+        ("class Model:\n    def predict_batch(self, inputs): raise MemoryError('too much')", "too much"),
+    ],
+)
+def test_a_model_that_no_input_could_help_is_unavailable(source: str, text: str, tmp_path: Path) -> None:
+    a_python_model(tmp_path / "models", source)
+    report = only_report(tmp_path)
+    assert (report.profile, report.note) == (None, "")
+    assert text in report.reason
+
+
+@pytest.mark.parametrize("changes", ["weights", "inputs"])
+def test_a_program_with_state_that_fails_on_zeros_is_unavailable(changes: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+
+    class Stateful(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(1, dtype=torch.int64))
+
+        def forward(self, x: Any) -> Any:
+            y = 12 // x
+            (self.calls if changes == "weights" else x.view(-1)).add_(1)
+            return {"y": y + self.calls}
+
+    folder = a_folder(tmp_path / "models", "m")
+    torch.export.save(torch.export.export(Stateful(), (torch.ones(2, 2, dtype=torch.int64),)), folder / "model.pt2")
+    report = only_report(tmp_path)
+    assert report.profile is None
+    wanted = "calls" if changes == "weights" else "x"
+    assert f"state: got a program that changes ['{wanted}'], wanted one without state" in report.reason
+
+
+def test_a_program_that_changes_only_its_own_results_has_no_state(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+
+    class InPlace(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        def forward(self, x: Any) -> Any:
+            y = 12 // x
+            return {"y": y.add_(1)}
+
+    folder = a_folder(tmp_path / "models", "m")
+    torch.export.save(torch.export.export(InPlace(), (torch.ones(2, 2, dtype=torch.int64),)), folder / "model.pt2")
+    report = only_report(tmp_path)
+    assert report.profile is not None, report.reason
+    assert "ZeroDivisionError" in report.note
+
+
+def test_a_spec_without_shapes_decodes_as_before() -> None:
+    """An older worker sends neither shapes nor notes."""
+    import msgspec
+
+    fields = msgspec.to_builtins(ModelSpec("m", "1", "onnx", (), ()))[:-1]
+    assert msgspec.convert(fields, ModelSpec).warmup_shapes == ()
