@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from horologe_common.models import Profile
+    from horologe_gpu_worker.repository.content import Content
     from horologe_gpu_worker.runtime import OpenModel, Runtime
 
 FORBIDDEN = "/#"
