@@ -72,11 +72,20 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     max_length: int = 0
     shares_pages: bool = False
     """True if the model takes eighths of pages instead of whole ones."""
+    text: bool = False
+    """True if every element of a BYTES input must be UTF-8 text."""
+    notes: tuple[str, ...] = ()
+    """Remarks for operators: what the model's files hold and is not used, and why the model is not batched."""
 
     @cached_property
     def key(self) -> str:
         """Return `name/version`, the name of the model in messages behind the selector."""
         return f"{self.name}/{self.version}"
+
+    @cached_property
+    def has_string_inputs(self) -> bool:
+        """Return whether an input is BYTES."""
+        return any(tensor.datatype == "BYTES" for tensor in self.inputs)
 
     @cached_property
     def variable_dimensions(self) -> dict[str, tuple[int, ...]]:

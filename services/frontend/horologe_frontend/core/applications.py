@@ -196,6 +196,7 @@ def _merge_signatures(application: Application, specs: Sequence[ModelSpec]) -> M
         cache=True,
         padded=all(spec.padded for spec in specs),
         max_length=min((spec.max_length for spec in specs if spec.max_length), default=0),
+        text=any(spec.text for spec in specs),
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from horologe_common.status import InvalidInput, Status, error_for
+from horologe_common.string_tensors import decode_text
 from horologe_common.wire.frames import decode_array
 from horologe_frontend.http.http_responses import BINARY, HttpResponse
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH, NUMBER_CODES, classify, number_struct
@@ -151,10 +152,11 @@ def tensor_values(tensor: Tensor, buffer: Buffer) -> Sequence[Any]:
         return number_struct(tensor.datatype, math.prod(tensor.shape)).unpack(buffer)
     if tensor.datatype == "FP16":
         raise InvalidInput(f"output {tensor.name!r}: FP16 has no JSON form: request it with binary_data")
-    values: list[Any] = decode_array(tensor, buffer).reshape(-1).tolist()
-    if tensor.datatype != "BYTES":
-        return values
-    try:
-        return [value.decode() for value in values]
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"output {tensor.name!r}: not UTF-8: request it with binary_data") from error
+    array = decode_array(tensor, buffer)
+    if tensor.datatype == "BYTES":
+        try:
+            array = decode_text(f"output {tensor.name!r}", array)
+        except InvalidInput as error:
+            raise InvalidInput(f"{error.reason}: request other bytes with binary_data") from error
+    values: list[Any] = array.reshape(-1).tolist()
+    return values

@@ -8,6 +8,7 @@ import numpy as np
 
 from horologe_common.models import DATATYPES, DTYPES
 from horologe_common.status import ModelFailed
+from horologe_common.string_tensors import STRING_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,7 +36,7 @@ def zeros(spec: ModelSpec, tensors: Iterable[TensorSpec], batch_size: int) -> di
 
 def datatype_of(array: NDArray[Any]) -> str:
     """Return the array's Open Inference Protocol datatype, or numpy's name if it has none."""
-    if array.dtype.kind in "OSU":
+    if array.dtype.kind in STRING_KINDS:
         return "BYTES"
     return DATATYPES.get(array.dtype.newbyteorder("<"), str(array.dtype))
 

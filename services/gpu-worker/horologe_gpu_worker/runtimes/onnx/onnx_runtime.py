@@ -11,6 +11,7 @@ import onnxruntime
 
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
+from horologe_common.string_tensors import decode_text
 from horologe_gpu_worker.repository.manifest import (
     InvalidModel,
     build_spec,
@@ -63,9 +64,12 @@ class OnnxModel:
         # 10 us for a no-op. Pre-bound buffers take 6, but then inputs and outputs are copied: 600 kB inputs x 4
         # cost 315 us that way, 120 this way.
         self._names = [tensor.name for tensor in spec.outputs]
+        self._strings = [tensor.name for tensor in spec.inputs if tensor.datatype == "BYTES"]
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch; see `OpenModel.run`. The inputs determine the batch size."""
+        if self._strings:  # of any other object, ONNX Runtime takes its `str`
+            inputs = dict(inputs) | {name: decode_text(f"input {name!r}", inputs[name]) for name in self._strings}
         try:
             outputs = self._session.run(self._names, inputs)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base class
@@ -157,7 +161,8 @@ class OnnxRuntime:
         # Large graphs store their weights in separate files of the folder.
         weights_bytes = sum(path.stat().st_size for path in model_files(folder))
         spec = build_spec(folder, manifest, "onnx", signature, weights_bytes)
-        return msgspec.structs.replace(spec, shares_pages=self._cuda is None)  # on CUDA, a session takes megabytes
+        # On CUDA, a session takes megabytes.
+        return msgspec.structs.replace(spec, shares_pages=self._cuda is None, text=True)
 
     def is_open(self, spec: ModelSpec) -> bool:
         """Return True if `open` returns at once: an idle session of the model is in host memory."""

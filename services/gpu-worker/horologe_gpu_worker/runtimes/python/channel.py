@@ -115,7 +115,7 @@ class Channel:
         self._sock.close()
 
 
-def pack(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[Tensor, ...], list[Buffer]]:
+def pack(arrays: Mapping[str, NDArray[Any]], side: str = "input") -> tuple[tuple[Tensor, ...], list[Buffer]]:
     """Return headers and bytes of arrays. Raises `InvalidInput` for a dtype that the protocol does not have."""
-    packed = [encode_array(name, array) for name, array in arrays.items()]
+    packed = [encode_array(name, array, side) for name, array in arrays.items()]
     return tuple(header for header, _ in packed), [buffer for _, buffer in packed]

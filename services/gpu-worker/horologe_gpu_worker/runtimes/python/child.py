@@ -15,10 +15,9 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from horologe_common.service.isolation import kill_with_parent
 from horologe_common.status import HorologeError, ModelFailed, describe_exception
+from horologe_common.string_tensors import as_array
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.model_signature import describe_mismatch
@@ -101,12 +100,12 @@ def predict(model: Any, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[An
     outputs = model.predict_batch(inputs)
     if not isinstance(outputs, dict):
         raise ModelFailed(f"predict_batch: got {type(outputs).__name__}, wanted a dict of output name to array")
-    return {str(name): np.asarray(value) for name, value in outputs.items()}
+    return {str(name): as_array(value) for name, value in outputs.items()}
 
 
 def run_batch(model: Any, inputs: dict[str, NDArray[Any]]) -> tuple[Done | Failed, list[Buffer]]:
     try:
-        headers, buffers = pack(predict(model, inputs))
+        headers, buffers = pack(predict(model, inputs), "output")
     except MemoryError as error:  # a memory leak would continue
         return _failed(error, fatal=True), []
     except Exception as error:
