@@ -185,7 +185,7 @@ def decode_tensor(tensor: TensorJson) -> Buffer:
         values = list_decoder(tensor.datatype, depth).decode(tensor.data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         fault = _text_fault(bytes(tensor.data), tensor.shape) if tensor.datatype == "BYTES" else ""
-        raise InvalidInput(f"input {tensor.name!r}: data: {fault or f'{tensor.datatype}: {error}'}") from error
+        raise InvalidInput(f"input {tensor.name!r}: data: {fault or tensor.datatype}: {error}") from error
     if tensor.datatype == "BYTES":
         return join_strings(text.encode() for text in _flat_strings(tensor, values, depth))
     return _array(tensor, values, depth)
