@@ -106,8 +106,12 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
         """Return whether requests and batches that were made for `other` can run on this content of the model."""
         return (
             (self.inputs, self.outputs, self.batch_sizes) == (other.inputs, other.outputs, other.batch_sizes)
-            and (self.batched, self.padded) == (other.batched, other.padded)
+            and self.has_same_rows(other)
         )  # fmt: skip
+
+    def has_same_rows(self, other: ModelSpec) -> bool:
+        """Return whether both have the same notion of a row: workers that measure one content may differ in it."""
+        return (self.batched, self.padded) == (other.batched, other.padded)
 
     @cached_property
     def max_batch(self) -> int:

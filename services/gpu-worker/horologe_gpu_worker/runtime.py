@@ -24,6 +24,10 @@ class ProcessFailed(ModelFailed):
         self.cause = cause
 
 
+class RowsFailed(ModelFailed):
+    """The first dimension of the model's tensors does not count independent rows, or only one row at a time works."""
+
+
 class DeviceConfig(NamedTuple):
     """Device and memory of a worker's models, environment and user of their processes."""
 
@@ -103,6 +107,14 @@ class PreparesModels(Protocol):
 
     def prepare(self, spec: ModelSpec, folder: Path) -> None:
         """Prepare the model for loading. Blocking. Raises `InvalidModel` or `ModelFailed`."""
+
+
+@runtime_checkable
+class LimitsSpecs(Protocol):
+    """A runtime that cannot run every spec with the tensors of a model."""
+
+    def unsupported_reason(self, spec: ModelSpec) -> str:
+        """Return why a model with this spec cannot run on the worker's device; empty if it can."""
 
 
 @runtime_checkable

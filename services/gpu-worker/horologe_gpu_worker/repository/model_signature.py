@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import numpy as np
 from horologe_common.models import DATATYPES, DTYPES
 from horologe_common.status import ModelFailed
 from horologe_common.string_tensors import STRING_KINDS
+from horologe_gpu_worker.runtime import RowsFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -42,9 +44,29 @@ def datatype_of(array: NDArray[Any]) -> str:
 
 
 def check_outputs(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> None:
-    """Raise `ModelFailed` naming model, field, got and wanted unless `outputs` fit the signature."""
+    """Raise `ModelFailed` naming model, field, got and wanted unless `outputs` fit the signature; `RowsFailed` if it is
+    the number of rows that differs.
+    """
     if fault := describe_mismatch(spec, batch_size, outputs):
-        raise ModelFailed(f"model {spec.key}: {fault}")
+        kind = RowsFailed if has_other_rows(spec, batch_size, outputs) else ModelFailed
+        raise kind(f"model {spec.key}: {fault}")
+
+
+def has_other_rows(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> bool:
+    """Return whether an output of a batched model has another number of rows than the batch."""
+    found = [outputs[tensor.name].shape[:1] for tensor in spec.outputs if tensor.name in outputs]
+    return spec.batched and any(shape != (batch_size,) for shape in found)
+
+
+@contextmanager
+def larger_batch(spec: ModelSpec, batch_size: int) -> Iterator[None]:
+    """In a warm-up: raise the `ModelFailed` of a batch larger than the smallest as `RowsFailed`."""
+    try:
+        yield
+    except ModelFailed as error:
+        if batch_size == spec.batch_sizes[0]:
+            raise
+        raise RowsFailed(f"{error.reason} (in a batch of {batch_size})") from error
 
 
 def describe_mismatch(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> str:

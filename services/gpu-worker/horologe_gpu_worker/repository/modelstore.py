@@ -16,14 +16,23 @@ from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, UnknownModel, encodable
 from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.content import ContentHashes
-from horologe_gpu_worker.repository.manifest import MODEL_FILES, InvalidModel, Manifest, manifest_path, read_manifest
+from horologe_gpu_worker.repository.manifest import (
+    MODEL_FILES,
+    InvalidModel,
+    Manifest,
+    default_length,
+    manifest_path,
+    read_manifest,
+)
 from horologe_gpu_worker.repository.profiling import ProfileCache, load_or_measure_profile
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, KeepsModels, PreparesModels
+from horologe_gpu_worker.repository.row_check import measure_unbatched_if_needed
+from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, KeepsModels, LimitsSpecs, PreparesModels
 from horologe_gpu_worker.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from horologe_common.models import Profile
     from horologe_gpu_worker.runtime import OpenModel, Runtime
 
 FORBIDDEN = "/#"
@@ -155,11 +164,7 @@ class ModelStore:
                 self._reports[folder] = last
                 return last  # a client may request one load after another, and to open a model takes processor time
             spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=content_hash)
-            if isinstance(runtime, PreparesModels):
-                runtime.prepare(spec, folder)
-            profile = load_or_measure_profile(
-                runtime, spec, folder, self._profiles, self._report, self._contents.check_unchanged
-            )
+            spec, profile = self._measure(runtime, spec, folder, manifest)
         except HorologeError as error:
             reason = error.reason
         except OSError as error:
@@ -170,11 +175,31 @@ class ModelStore:
         if profile is None:
             log.warning("model unavailable", model=spec.key, reason=reason)
             return ModelReport(spec, None, encodable(reason))
+        for note in spec.notes:
+            log.warning("model note", model=spec.key, note=note)
         times = manifest.emulated
         transfers = times is not None and bool(times.input_ms or times.output_ms or times.sharing)
         self._inline[spec.key] = runtime.inline_io and not transfers
         report = self._reports[folder] = ModelReport(spec, profile)
         return report
+
+    def _measure(
+        self, runtime: Runtime, spec: ModelSpec, folder: Path, manifest: Manifest
+    ) -> tuple[ModelSpec, Profile]:
+        """Return the spec as the model can be batched, and its profile."""
+
+        def measure(spec: ModelSpec, row_fault: str) -> Profile:
+            if isinstance(runtime, PreparesModels):
+                runtime.prepare(spec, folder)
+            check_unchanged = self._contents.check_unchanged
+            return load_or_measure_profile(
+                runtime, spec, folder, self._profiles, self._report, check_unchanged, row_fault
+            )
+
+        if manifest.batching == "on":
+            return spec, measure(spec, "")
+        unsupported = runtime.unsupported_reason if isinstance(runtime, LimitsSpecs) else lambda spec: ""
+        return measure_unbatched_if_needed(spec, default_length(manifest), measure, unsupported)
 
     def _runtime(self, name: str) -> Runtime:
         if name not in self._runtimes:

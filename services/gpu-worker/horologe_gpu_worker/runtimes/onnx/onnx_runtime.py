@@ -15,12 +15,12 @@ from horologe_common.string_tensors import decode_text
 from horologe_gpu_worker.repository.manifest import (
     InvalidModel,
     build_spec,
-    declared_signature,
     manifest_path,
     model_files,
     read_manifest,
 )
-from horologe_gpu_worker.repository.model_signature import check_outputs, shape_for, zeros
+from horologe_gpu_worker.repository.model_signature import check_outputs, larger_batch, shape_for, zeros
+from horologe_gpu_worker.repository.signature_corrections import correct_tensors
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
 from horologe_gpu_worker.runtimes.onnx.host_sessions import HostSessions
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import Context, load_driver
@@ -152,12 +152,11 @@ class OnnxRuntime:
         manifest = read_manifest(folder)
         path = folder / MODEL
         session = _session(path, threads=1, optimise=False)
-        signature = _tensors(path, "input", session.get_inputs()), _tensors(path, "output", session.get_outputs())
-        if (manifest.inputs or manifest.outputs) and (declared := declared_signature(manifest, folder)) != signature:
-            raise InvalidModel(
-                f"{manifest_path(folder)}: inputs, outputs: got {declared}, wanted {signature}, as in the graph "
-                "(or leave them out)"
-            )
+        where = str(manifest_path(folder) or path)
+        signature = (
+            correct_tensors(where, "inputs", _tensors(path, "input", session.get_inputs()), manifest.inputs),
+            correct_tensors(where, "outputs", _tensors(path, "output", session.get_outputs()), manifest.outputs),
+        )
         # Large graphs store their weights in separate files of the folder.
         weights_bytes = sum(path.stat().st_size for path in model_files(folder))
         spec = build_spec(folder, manifest, "onnx", signature, weights_bytes)
@@ -185,8 +184,8 @@ class OnnxRuntime:
             check_provider(folder / MODEL, session.get_providers())
             model = BoundModel(spec, session, "cuda", self._cuda) if bindable(spec) else OnnxModel(spec, session)
         for batch_size in spec.batch_sizes:
-            outputs = model.run(batch_size, zeros(spec, spec.inputs, batch_size))
-            check_outputs(spec, batch_size, outputs)
+            with larger_batch(spec, batch_size):
+                check_outputs(spec, batch_size, model.run(batch_size, zeros(spec, spec.inputs, batch_size)))
         self._idle.set_content(spec)
         return model
 

@@ -58,6 +58,8 @@ class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
 
     reason: str
     fatal: bool = False
+    rows: bool = False
+    """In the warm-up: the model fails because its batch has more rows than one, or other rows than its outputs."""
 
 
 ChannelMessage: TypeAlias = Start | Ready | Run | Done | Failed

@@ -20,7 +20,8 @@ from horologe_common.status import HorologeError, ModelFailed, describe_exceptio
 from horologe_common.string_tensors import as_array
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
-from horologe_gpu_worker.repository.model_signature import describe_mismatch
+from horologe_gpu_worker.repository.model_signature import describe_mismatch, has_other_rows
+from horologe_gpu_worker.runtime import RowsFailed
 from horologe_gpu_worker.runtimes.python.channel import Channel, Done, Failed, Ready, Run, Start, pack
 
 if TYPE_CHECKING:
@@ -89,11 +90,24 @@ def warm_up(model: Any, start: Start) -> int:
     slowest_ns = 0
     for batch_size in start.spec.batch_sizes:
         begin_ns = time.monotonic_ns()
-        outputs = predict(model, warmup_inputs(start.spec, Path(start.folder), batch_size))
+        outputs = _predict_larger(model, start, batch_size)
         slowest_ns = max(slowest_ns, time.monotonic_ns() - begin_ns)
         if fault := describe_mismatch(start.spec, batch_size, outputs):
-            raise ModelFailed(fault)
+            raise (RowsFailed if has_other_rows(start.spec, batch_size, outputs) else ModelFailed)(fault)
     return slowest_ns
+
+
+def _predict_larger(model: Any, start: Start, batch_size: int) -> dict[str, NDArray[Any]]:
+    """Run a batch of the warm-up. Raises `RowsFailed` if it is not the smallest and fails."""
+    inputs = warmup_inputs(start.spec, Path(start.folder), batch_size)
+    try:
+        return predict(model, inputs)
+    except MemoryError:
+        raise
+    except Exception as error:
+        if batch_size == start.spec.batch_sizes[0]:
+            raise
+        raise RowsFailed(f"{_describe(error)} (in a batch of {batch_size})") from error
 
 
 def predict(model: Any, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -116,8 +130,11 @@ def run_batch(model: Any, inputs: dict[str, NDArray[Any]]) -> tuple[Done | Faile
 def _failed(error: Exception, fatal: bool) -> Failed:
     with contextlib.suppress(Exception):  # the model may have closed or replaced its standard error
         traceback.print_exception(error)
-    reason = error.reason if isinstance(error, HorologeError) else describe_exception(error)
-    return Failed(reason[:2000], fatal)
+    return Failed(_describe(error)[:2000], fatal, rows=isinstance(error, RowsFailed))
+
+
+def _describe(error: Exception) -> str:
+    return error.reason if isinstance(error, HorologeError) else describe_exception(error)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from horologe_gpu_worker.repository.manifest import (
     size_bytes,
 )
 from horologe_gpu_worker.repository.model_signature import check_outputs
-from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed
+from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed, RowsFailed
 from horologe_gpu_worker.runtimes.python.channel import Channel, ChannelMessage, Done, Failed, Ready, Run, Start, pack
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ class ModelProcess:
                 raise ProcessFailed(f"was not loaded within {START_NS / 1e9:g} s", "hang")
             return False
         message, _ = self._receive()
+        if isinstance(message, Failed) and message.rows:
+            raise RowsFailed(message.reason)
         if not isinstance(message, Ready):
             raise ModelFailed(message.reason if isinstance(message, Failed) else f"got {message}, wanted Ready")
         derived_ns = min(max(HANG_FACTOR * message.slowest_ns, HANG_MIN_NS), HANG_MAX_NS)
@@ -179,7 +181,8 @@ class PythonModel:
                 self._ready = self._process.is_loaded(ms(100))
         except ModelFailed as error:
             self._process.stop(0)
-            raise ModelFailed(f"model {self._spec.key}: {error.reason}") from error
+            kind = RowsFailed if isinstance(error, RowsFailed) else ModelFailed
+            raise kind(f"model {self._spec.key}: {error.reason}") from error
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch; see `OpenModel.run`. Raises `ModelFailed` while the process is being restarted."""

@@ -21,7 +21,8 @@ from horologe_gpu_worker.repository.manifest import (
     read_manifest,
     tensor_specs,
 )
-from horologe_gpu_worker.repository.model_signature import check_outputs, zeros
+from horologe_gpu_worker.repository.model_signature import check_outputs, larger_batch, zeros
+from horologe_gpu_worker.repository.signature_corrections import check_narrower
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import OutOfPages
 from horologe_gpu_worker.runtimes.pytorch.program import Program, ProgramTensor, UnsupportedProgram
@@ -87,6 +88,10 @@ class PytorchRuntime:
             raise InvalidModel(f"{path}: {reason}")
         return spec
 
+    def unsupported_reason(self, spec: ModelSpec) -> str:
+        """Return why a model with this signature cannot run on the device; empty if it can."""
+        return self._engine.unsupported_reason(spec)
+
     def prepare(self, spec: ModelSpec, folder: Path) -> None:
         """Load, warm up and unload the model once, if that has not been done."""
         cached = self._load_program(folder)
@@ -112,7 +117,8 @@ class PytorchRuntime:
             model.warm()
             for batch_size in spec.batch_sizes:
                 inputs = zeros(spec, spec.inputs, batch_size)
-                check_outputs(spec, batch_size, model.run(batch_size, inputs))
+                with larger_batch(spec, batch_size):
+                    check_outputs(spec, batch_size, model.run(batch_size, inputs))
                 if any(array.any() for array in inputs.values()):
                     raise _stateful_error(spec, "inputs")
             if model.weights_changed():
@@ -178,8 +184,10 @@ def _create_engine(device: DeviceConfig) -> Engine:
 def _apply_names(
     path: Path, kind: str, tensors: tuple[ProgramTensor, ...], entries: Iterable[TensorEntry]
 ) -> tuple[TensorSpec, ...]:
-    """Return the program's tensors, renamed as in the manifest if it declares them."""
+    """Return the program's tensors, renamed and narrowed as in the manifest if it declares them."""
     exported, declared = tuple(TensorSpec(*tensor) for tensor in tensors), tensor_specs(entries)
-    if declared and [(spec.datatype, spec.shape) for spec in declared] != [tensor[1:] for tensor in tensors]:
+    if declared and [spec.datatype for spec in declared] != [tensor.datatype for tensor in tensors]:
         raise InvalidModel(f"{path}: {kind}: got {declared} in model.toml, wanted {exported}, as in the program")
+    for spec, tensor in zip(declared, exported, strict=False):
+        check_narrower(f"{path}: {kind}: {spec.name}", spec.shape, tensor.shape)
     return declared or exported
