@@ -42,7 +42,7 @@ Scalar = str | int | float | bool | None
 """Values of the parameters of tensors."""
 
 
-class TensorJson(msgspec.Struct):
+class TensorJson(msgspec.Struct, forbid_unknown_fields=True):
     """An input. `data` stays undecoded until its datatype is checked."""
 
     name: str
@@ -52,13 +52,13 @@ class TensorJson(msgspec.Struct):
     data: Raw = Raw()
 
 
-class OutputJson(msgspec.Struct):
+class OutputJson(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     parameters: dict[str, Scalar] | None = None
 
 
-class InferJson(msgspec.Struct):
-    """A request for a model or an application. Unknown fields are ignored: kserve's client adds `model_name`."""
+class InferJson(msgspec.Struct, forbid_unknown_fields=True):
+    """A request for a model or an application."""
 
     inputs: list[TensorJson]
     id: str | None = None
@@ -67,6 +67,8 @@ class InferJson(msgspec.Struct):
     context: str | None = None
     """`context` and `slo_ms` equal the parameters of these names."""
     slo_ms: float | None = None
+    model_name: Any = None
+    """Added by kserve's client. The path names the model."""
 
 
 _infer = msgspec.json.Decoder(InferJson)

@@ -16,6 +16,7 @@ from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, UnknownModel, encodable
 from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.content import ContentHashes
+from horologe_gpu_worker.repository.foreign_settings import foreign_notes
 from horologe_gpu_worker.repository.manifest import (
     MODEL_FILES,
     InvalidModel,
@@ -148,8 +149,8 @@ class ModelStore:
         return self._repository / spec.name / spec.version
 
     def _inspect_version(self, folder: Path) -> ModelReport:
-        name, version = folder.parent.name, folder.name
-        spec, profile, reason = ModelSpec(encodable(name), encodable(version), "", (), ()), None, ""
+        name, version, notes = folder.parent.name, folder.name, foreign_notes(folder)
+        spec, profile, reason = ModelSpec(encodable(name), encodable(version), "", (), (), notes=notes), None, ""
         try:
             for text in (name, version):
                 if not text.isprintable() or any(mark.isspace() or mark in FORBIDDEN for mark in text):
@@ -163,7 +164,7 @@ class ModelStore:
             if last and last.spec.content_hash == content_hash and not isinstance(runtime, PreparesModels):
                 self._reports[folder] = last
                 return last  # a client may request one load after another, and to open a model takes processor time
-            spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=content_hash)
+            spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=content_hash, notes=notes)
             spec, profile = self._measure(runtime, spec, folder, manifest)
         except HorologeError as error:
             reason = error.reason
