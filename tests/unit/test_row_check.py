@@ -222,6 +222,17 @@ def test_python_models_are_compared(kind: str, repository: Path) -> None:
     assert bool(report.spec.notes) is not batched
 
 
+def test_a_model_that_rejects_random_inputs_logs_no_exception(
+    repository: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    body = "if inputs['x'].any(): raise ValueError('only zeros')"
+    source = (
+        f"class Model:\n    def predict_batch(self, inputs):\n        {body}\n        return {{'y': inputs['x']}}\n"
+    )
+    assert scan(repository, model_py=source, manifest=PYTHON).spec.batched
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_pytorch_models_are_compared(repository: Path) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
 

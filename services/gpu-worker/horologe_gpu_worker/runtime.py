@@ -75,6 +75,14 @@ class OpenModel(Protocol):
         """Free the model's memory."""
 
 
+@runtime_checkable
+class RunsQuietly(Protocol):
+    """An open model in another process, which usually logs the exceptions of the model."""
+
+    def run_quietly(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Run one batch as `OpenModel.run` does, without logging its exception: the inputs are made up."""
+
+
 class BatchSlot(Protocol):
     """Memory of one batch that passes through the lanes. Freed with the last reference to the slot."""
 

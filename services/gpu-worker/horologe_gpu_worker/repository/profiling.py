@@ -20,7 +20,7 @@ from horologe_common.models import Profile
 from horologe_common.service.log import logger
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.row_check import check_rows
-from horologe_gpu_worker.runtime import RowsFailed, StagedModel
+from horologe_gpu_worker.runtime import RowsFailed, RunsQuietly, StagedModel
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import device_name, load_driver
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def measure_profile(
     load_ns = clock() - begin_ns
     try:
         profile = Profile({size: _exec_ns(model, spec, folder, size, clock) for size in spec.batch_sizes}, load_ns)
-        check_rows(model.run, spec, folder)
+        check_rows(model.run_quietly if isinstance(model, RunsQuietly) else model.run, spec, folder)
         return profile
     finally:
         model.close()

@@ -47,6 +47,8 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
 class Run(msgspec.Struct, tag="run", array_like=True, frozen=True):
     batch_size: int
     tensors: tuple[Tensor, ...]
+    quiet: bool = False
+    """Do not log an exception of the model."""
 
 
 class Done(msgspec.Struct, tag="done", array_like=True, frozen=True):

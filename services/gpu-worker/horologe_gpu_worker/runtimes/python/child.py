@@ -63,7 +63,7 @@ def serve(channel: Channel) -> None:
     while True:
         message, inputs = channel.receive()
         assert isinstance(message, Run)
-        channel.send(*run_batch(model, inputs))
+        channel.send(*run_batch(model, inputs, message.quiet))
 
 
 def load_model(folder: Path) -> Any:
@@ -117,19 +117,20 @@ def predict(model: Any, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[An
     return {str(name): as_array(value) for name, value in outputs.items()}
 
 
-def run_batch(model: Any, inputs: dict[str, NDArray[Any]]) -> tuple[Done | Failed, list[Buffer]]:
+def run_batch(model: Any, inputs: dict[str, NDArray[Any]], quiet: bool) -> tuple[Done | Failed, list[Buffer]]:
     try:
         headers, buffers = pack(predict(model, inputs), "output")
     except MemoryError as error:  # a memory leak would continue
         return _failed(error, fatal=True), []
     except Exception as error:
-        return _failed(error, fatal=False), []
+        return _failed(error, fatal=False, quiet=quiet), []
     return Done(headers), buffers
 
 
-def _failed(error: Exception, fatal: bool) -> Failed:
-    with contextlib.suppress(Exception):  # the model may have closed or replaced its standard error
-        traceback.print_exception(error)
+def _failed(error: Exception, fatal: bool, quiet: bool = False) -> Failed:
+    if not quiet:
+        with contextlib.suppress(Exception):  # the model may have closed or replaced its standard error
+            traceback.print_exception(error)
     return Failed(_describe(error)[:2000], fatal, rows=isinstance(error, RowsFailed))
 
 

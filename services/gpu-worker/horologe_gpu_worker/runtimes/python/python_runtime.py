@@ -118,14 +118,17 @@ class ModelProcess:
         return True
 
     def run_batch(
-        self, batch_size: int, inputs: Mapping[str, NDArray[Any]]
+        self, batch_size: int, inputs: Mapping[str, NDArray[Any]], quiet: bool = False
     ) -> tuple[Done | Failed, dict[str, NDArray[Any]]]:
-        """Run a batch. Raises `ModelFailed` if the process cannot run another."""
+        """Run a batch. With `quiet`, the process does not log an exception of the model.
+
+        Raises `ModelFailed` if the process cannot run another.
+        """
         headers, buffers = pack(inputs)
         # A process that died while idle is detected here. `_receive` raises with its exit code.
         with suppress(BrokenPipeError, ConnectionResetError):
             try:
-                self._channel.send(Run(batch_size, headers), buffers)
+                self._channel.send(Run(batch_size, headers, quiet), buffers)
             except TimeoutError:
                 reason = f"process did not take its input within {self._limit_ns / 1e9:g} s"
                 raise ProcessFailed(reason, "hang") from None
@@ -186,11 +189,18 @@ class PythonModel:
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch; see `OpenModel.run`. Raises `ModelFailed` while the process is being restarted."""
+        return self._run(batch_size, inputs, quiet=False)
+
+    def run_quietly(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Run one batch on made-up inputs; see `RunsQuietly`."""
+        return self._run(batch_size, inputs, quiet=True)
+
+    def _run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]], quiet: bool) -> Mapping[str, NDArray[Any]]:
         if not self._is_running():
             reason = f"model {self._spec.key}: is being restarted after: {self._last_failure}"
             raise ProcessFailed(reason, "restarting")
         try:
-            message, outputs = self._process.run_batch(batch_size, inputs)
+            message, outputs = self._process.run_batch(batch_size, inputs, quiet)
         except ModelFailed as error:
             cause = self._restart(error)
             raise ProcessFailed(f"model {self._spec.key}: {error.reason}", cause) from error
