@@ -87,7 +87,7 @@ def client(up: Up) -> Iterator[Client]:
 
 @pytest.mark.parametrize("target", ["text", "twice", "app"])
 def test_text_arrives_as_it_was_sent(target: str, up: Up, client: Client) -> None:
-    application = {"application": target} if target == "app" else {}
+    application: Any = {"application": target} if target == "app" else {}
     model = "" if target == "app" else target
     for value in (WORDS, np.array(WORDS, object), [word.encode() for word in WORDS]):
         outputs = client.predict_full(model, {"x": value}, slo_ms=PATIENT_MS, **application).outputs
