@@ -136,7 +136,7 @@ def test_a_model_whose_rows_differ_is_served_without_batches_and_says_so(up: Up,
         assert client.predict("waveform", x, slo_ms=PATIENT_MS).tolist() == (x - x.mean()).tolist()
     models = {model["name"]: model for model in up.ask("models")}
     (note,) = models["waveform"]["notes"]
-    assert note.startswith("not batched: row 0 of 16 random rows")
+    assert note.startswith("not batched: row 15 of 16 random rows")
     assert models["waveform"]["batched"] is False
     (note,) = models["text"]["notes"]
     assert "config.pbtxt of Triton is not used: max_batch_size 8" in note

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from builders import a_profile, a_spec
+from horologe_common.clock import s
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
 from horologe_common.wire import ModelReport
@@ -247,7 +248,7 @@ def test_pytorch_models_are_compared(repository: Path) -> None:
     report = rescan(repository)
     assert report.profile is not None, report.reason
     assert (report.spec.batched, report.spec.inputs[0].shape) == (False, (-1, 4))
-    assert "row 0 of 16 random rows has another output 'y' alone" in report.spec.notes[0]
+    assert "row 15 of 16 random rows has another output 'y' alone" in report.spec.notes[0]
 
 
 def run_rows(function: Callable[[Arrays], Arrays], spec: ModelSpec) -> list[int]:
@@ -279,7 +280,7 @@ def test_rounding_is_no_difference_and_a_hundredth_of_the_neighbours_is_none_eit
         return {"y": x * np.float32(1 + 1e-4 * len(x) / 16)}
 
     run_rows(rounded, ECHO_SPEC)
-    with pytest.raises(RowsFailed, match="row 0 of 16"):
+    with pytest.raises(RowsFailed, match="row 15 of 16"):
         run_rows(lambda inputs: {"y": inputs["x"] + inputs["x"].mean() / 4}, ECHO_SPEC)
 
 
@@ -290,6 +291,19 @@ def test_a_dependence_on_distant_rows_is_found() -> None:
 
     with pytest.raises(RowsFailed, match="has another output 'y' alone"):
         run_rows(delayed, ECHO_SPEC)
+
+
+def test_rows_of_a_slow_model_are_compared_for_a_limited_time() -> None:
+    now_ns, sizes = 0, []
+
+    def slow(batch_size: int, inputs: Arrays) -> Arrays:
+        nonlocal now_ns
+        now_ns += s(4)
+        sizes.append(batch_size)
+        return {"y": inputs["x"]}
+
+    check_rows(slow, ECHO_SPEC, Path("/nowhere"), lambda: now_ns)
+    assert sizes == [16, 16, 1]
 
 
 def test_a_process_that_ends_on_random_inputs_is_not_compared() -> None:
@@ -305,7 +319,7 @@ def test_a_failure_that_repeats_alone_is_a_dependence() -> None:
             raise ModelFailed("one row")
         return {"y": inputs["x"]}
 
-    with pytest.raises(RowsFailed, match="row 0 of 16 random rows fails alone: one row"):
+    with pytest.raises(RowsFailed, match="row 15 of 16 random rows fails alone: one row"):
         run_rows(picky, ECHO_SPEC)
 
 

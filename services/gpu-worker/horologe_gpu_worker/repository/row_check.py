@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from horologe_common.clock import monotonic_ns, s
 from horologe_common.service.log import logger
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import read_manifest, warmup_inputs
@@ -39,6 +40,8 @@ other kernels. Rounding to TF32 on a GPU stays below 0.003. Rows that depend on 
 0.1."""
 TOLERANCE_ABSOLUTE = 1e-6
 """Permitted difference of a float where all values cancel out. Inputs are in [0, 1)."""
+LONG_NS = s(10)
+"""After this time, no further row runs alone: other models wait for their measurement."""
 REPEATS = 3
 """Times that a difference must be found: one that does not repeat is random."""
 LETTERS = list("abcdefgh")
@@ -46,7 +49,7 @@ LETTERS = list("abcdefgh")
 log = logger("row_check")
 
 
-def check_rows(run: RunBatch, spec: ModelSpec, folder: Path) -> None:
+def check_rows(run: RunBatch, spec: ModelSpec, folder: Path, clock: Callable[[], int] = monotonic_ns) -> None:
     """Raise `RowsFailed` if rows of a random batch have other outputs alone.
 
     Inputs with a `warmup` value keep it. A model that rejects random inputs is not compared. An output that differs
@@ -59,7 +62,7 @@ def check_rows(run: RunBatch, spec: ModelSpec, folder: Path) -> None:
     reason = ""
     for kinds in ("biufO", "f"):
         try:
-            _compare_rows(run, spec, size, _random_inputs(spec, folder, size, kinds))
+            _compare_rows(run, spec, size, _random_inputs(spec, folder, size, kinds), clock)
         except RowsFailed:
             raise
         except ProcessFailed as error:
@@ -93,16 +96,24 @@ def _random_inputs(spec: ModelSpec, folder: Path, size: int, kinds: str) -> dict
     return arrays
 
 
-def _compare_rows(run: RunBatch, spec: ModelSpec, size: int, inputs: Arrays) -> None:
-    """Raise `RowsFailed` for a row that has other outputs alone, each time. Raises the errors of the batch."""
+def _compare_rows(run: RunBatch, spec: ModelSpec, size: int, inputs: Arrays, clock: Callable[[], int]) -> None:
+    """Raise `RowsFailed` for a row that has other outputs alone, each time. Raises the errors of the batch.
+
+    The last row is compared first: it has the most rows before it.
+    """
+    end_ns = clock() + LONG_NS
     batch = _run_batch(run, spec, size, inputs)
     scales = {tensor.name: _scale(batch[tensor.name]) for tensor in spec.outputs}
     steady: tuple[TensorSpec, ...] = spec.outputs
-    rows = sorted({round(row) for row in np.linspace(0, size - 1, ALONE_MAX)})
+    rows = sorted({round(row) for row in np.linspace(0, size - 1, ALONE_MAX)}, reverse=True)
     for _ in range(REPEATS):
         again = _run_batch(run, spec, size, inputs)
         steady = tuple(tensor for tensor in steady if not _difference(tensor, batch, again, scales))
-        faults = {row: _row_fault(run, spec, steady, inputs, batch, row, scales) for row in rows}
+        faults = {
+            row: _row_fault(run, spec, steady, inputs, batch, row, scales)
+            for row in rows
+            if row == rows[0] or clock() < end_ns
+        }
         rows = [row for row, fault in faults.items() if fault]
         if not rows:
             return
