@@ -19,8 +19,8 @@ from oip_requests import FOUR, GOOD, ROW, binary, error, post
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"priority": 1},
         {"priority": -1},
+        {"priority": 1.5},
         {"priority": "0"},
         {"priority": False},
         {"sequence_id": 7},
@@ -57,7 +57,18 @@ def test_a_parameter_without_effect_is_named(parameters: dict[str, Any]) -> None
     ],
 )
 def test_parameters_that_mean_nothing_or_are_honoured(parameters: Any) -> None:
-    assert post({**GOOD, "parameters": parameters}).status == 200
+    response = post({**GOOD, "parameters": parameters})
+    assert response.status == 200
+    assert b"ignored" not in response.body
+
+
+def test_a_priority_is_named_in_the_response() -> None:
+    body = {**GOOD, "parameters": {"priority": 1, "slo_ms": 5000}}
+    for _ in range(2):  # the second time from the template of the first
+        assert json.loads(post(body).body)["parameters"] == {"ignored_parameters": "priority"}
+    header = {"inputs": [{**ROW, "parameters": {"binary_data_size": 16}}], "parameters": {"priority": 2}}
+    assert json.loads(binary(header, FOUR).body)["parameters"] == {"ignored_parameters": "priority"}
+    assert json.loads(send("/v1/applications/digits/predict", body).body)["ignored_parameters"] == "priority"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from horologe_frontend.oip.json_encoding import (
     decode_parameters,
     decode_tensor,
 )
-from horologe_frontend.oip.known_parameters import INPUT, OUTPUT, REQUEST, check_parameters
+from horologe_frontend.oip.known_parameters import INPUT, OUTPUT, REQUEST, check_parameters, ignored_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -199,7 +199,7 @@ def _response_format(parameters: Mapping[str, Any], request: InferJson) -> Respo
         if output.name in requested:
             raise InvalidInput(f"output {output.name!r}: requested twice")
         requested[output.name] = _output_format(output, default) if output.parameters else default
-    return ResponseFormat(requested, default, request.id or "")
+    return ResponseFormat(requested, default, request.id or "", ignored_parameters(parameters))
 
 
 def _output_format(output: OutputJson, default: OutputFormat) -> OutputFormat:

@@ -12,6 +12,7 @@ from horologe_common.string_tensors import decode_text
 from horologe_common.wire.frames import decode_array
 from horologe_frontend.http.http_responses import BINARY, HttpResponse
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH, NUMBER_CODES, classify, number_struct
+from horologe_frontend.oip.known_parameters import IGNORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -79,6 +80,8 @@ class ResponseFormat(msgspec.Struct):
     outputs: Mapping[str, OutputFormat]
     default: OutputFormat
     id: str = ""
+    ignored: tuple[str, ...] = ()
+    """Parameters of the request that have no effect. The response names them."""
     last: tuple[tuple[Any, ...], ResponseTemplate] | None = None
     """The template of the last response, and what it depends on."""
 
@@ -103,6 +106,8 @@ def write_answer(predict: Predict, form: ResponseFormat, answer: Answer, buffers
         parameters = {"prediction_id": answer.prediction.hex(), "models": ",".join(answer.models)}
     if answer.content_hashes:
         parameters["content_hash"] = ",".join(answer.content_hashes)
+    if form.ignored:
+        parameters[IGNORED] = ",".join(form.ignored)
     template, buffers = make_template(
         form, answer.outputs, buffers, lambda outputs: AnswerJson(name, outputs, version, form.id, parameters or None)
     )

@@ -1,6 +1,7 @@
-"""Parameters of requests: the names that have an effect here. A request with any other one is refused, not half obeyed.
+"""Parameters of requests: the names that have an effect here. None is ignored silently.
 
-Clients of Triton, KServe and MLServer may send parameters that change what they expect of the answer.
+Clients of Triton, KServe and MLServer may send parameters that change what they expect of the answer: a request with
+such a one is refused. A parameter that only asks for another order is named in the response.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ LOAD = ("unload_dependents",)
 """Triton's client sends it. No model here has dependents."""
 INDEPENDENT = "requests are independent of each other: sequences are not supported"
 NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
-    "priority": ((0,), "deadlines decide the order of requests"),
     "sequence_id": ((0, ""), INDEPENDENT),
     "sequence_start": ((False,), INDEPENDENT),
     "sequence_end": ((False,), INDEPENDENT),
 }
 """Parameters of Triton -> the values that mean the same as no such parameter, and why others are refused."""
+IGNORED = "ignored_parameters"
+"""Parameter of a response: the names of the request's parameters that had no effect, separated by commas."""
 NAME_SHOWN = 80
 """Characters of a name that an error message shows."""
 
@@ -49,3 +51,14 @@ def check_neutral(place: str, name: str, value: Any) -> None:
     if not any(type(value) is type(neutral) and value == neutral for neutral in values):
         wanted = " or ".join(map(repr, values)).lower()
         raise InvalidInput(f"{place}: got {value!r}, wanted {wanted}, or no such parameter: {reason}")
+
+
+def ignored_parameters(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the checked parameters to name in the response. Deadlines decide the order of requests, no priority.
+
+    Raise `InvalidInput` for a priority that is not a number from 0.
+    """
+    priority = parameters.get("priority", 0)
+    if not isinstance(priority, int) or isinstance(priority, bool) or priority < 0:
+        raise InvalidInput(f"parameters.priority: got {priority!r}, wanted a priority, 0 or more")
+    return ("priority",) if priority else ()
