@@ -243,7 +243,7 @@ PACKETS = """## Packets
   another process uses the name, LOST if no heartbeat arrived. Clients send no heartbeats but those of ZeroMQ.
 - In envelopes from and to clients, `to` and `sender` are empty.
 - Tensors are little-endian and row-major. In a BYTES tensor, each string follows its length (four bytes,
-  little-endian). Any other tensor has exactly the bytes of its shape. Datatypes: {datatypes}.
+  little-endian), and text is UTF-8. Any other tensor has exactly the bytes of its shape. Datatypes: {datatypes}.
 - The body is one frame if all tensors of the packet together have at most {glue}, else one frame for each tensor.
 - The maximum length of a header is {header_limit} from a client and {peer_limit} between services. Longer headers are
   rejected without decoding.

@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from frontend_core_builders import CLIENT, a_frontend
 from horologe_common.clock import ms, us
+from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.recording.recorder import Recorder, RecorderSettings
 from horologe_common.service.settings import SettingsError
+from horologe_common.string_tensors import join_strings
+from horologe_common.wire import Predict, Query, Tensor
 from horologe_controller.core.actions import Actions
 from horologe_sim.replay import replay_recording
 from horologe_sim.scenario.scenario import Scenario
@@ -56,6 +60,27 @@ def test_the_durations_of_turns_are_replayed(tmp_path: Path) -> None:
     path = recorded(tmp_path, with_network(scenario, message_ns=us(17), turn_ns=us(30)))
     report = replay_recording(path)
     assert report.identical, report.table()
+
+
+def test_requests_with_strings_are_replayed(tmp_path: Path) -> None:
+    """A recording has no bytes of tensors. The strings of a replay must fill their tensors too."""
+    tensors = (TensorSpec("x", "BYTES", (-1, 2)),)
+    frontend = a_frontend(ModelSpec("text", "1", "onnx", tensors, tensors, (1, 2, 4), text=True))
+    recorder = Recorder(RecorderSettings(str(tmp_path)), "frontend")
+    for number, words in enumerate(([b"a", b"bc"], [b"", b""], [b"a\0", b"d" * 300, b"", b"x"]), 1):
+        payload = join_strings(words)
+        predict = Predict(number, "text", "", ms(50), (Tensor("x", "BYTES", (len(words) // 2, 2), len(payload)),))
+        recorder.observe_message(0, frontend, CLIENT, predict, [payload])
+        frontend.handle(0, CLIENT, predict, [payload])
+        frontend.tick(0)
+        outs, frontend.out = frontend.out, []
+        assert [type(out.message) for out in outs] == [Query]
+        recorder.observe_tick(0, frontend, outs)
+    path = recorder.write("stop")
+    assert path is not None
+    report = replay_recording(path)
+    assert report.identical, report.table()
+    assert report.cores[frontend.address].put_out == {"Query": 3}
 
 
 def test_one_core_and_a_part_of_the_time(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def a_model(*shapes: tuple[int, ...], batched: bool = True, padded: bool = False
 def shape_and_length(spec: ModelSpec, *shapes: tuple[int, ...]) -> tuple[int, int, int]:
     """(rows, alike, length) of a request with inputs of these shapes."""
     tensors = tuple(Tensor(name, "FP32", shape, 0) for name, shape in zip("abc", shapes, strict=False))
-    return ModelCatalogue().check_inputs(spec, tensors)
+    return ModelCatalogue().check_inputs(spec, tensors, ())
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_what_is_wrong_with_one_model_leaves_the_others(store: ModelStore, repos
         ("slo = '50'", r"model\.toml: slo: got '50', wanted a number with one of ns, us, ms"),
         ("slo = 50", r"model\.toml: Expected `str`, got `int` - at `\$\.slo`"),
         ("slo = '-5ms'", "slo: got '-5ms', wanted at least 0"),
-        ("sloo = '5ms'", r"model\.toml: got the key 'sloo', wanted one of runtime, batch_sizes, slo, "),
+        ("sloo = '5ms'", r"model\.toml: got the key 'sloo', wanted one of runtime, batch_sizes, batching, slo, "),
         ("[emulated]\nexec = 1", r"model\.toml: \[emulated\]: got the key 'exec', wanted one of exec_ms, "),
         ("[[inputs]]\ntype = 'FP32'", r"\[\[inputs\]\]: got the key 'type', wanted one of name, datatype, "),
         ("inputs = 5", r"model\.toml: "),

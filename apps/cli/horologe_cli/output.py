@@ -80,6 +80,11 @@ def print_json(document: Any) -> None:
     sys.stdout.flush()
 
 
+def show_bytes(value: bytes) -> str:
+    r"""Return an element of a BYTES tensor as text. Bytes that are not UTF-8 are shown as `\xff`."""
+    return value.decode(errors="backslashreplace")
+
+
 def print_result(document: dict[str, Any], text: str, json: bool) -> None:
     """Print `document` if `json` is set, else `text`."""
     if json:
@@ -134,7 +139,9 @@ def call_server(endpoint: str, keys: str, call: Callable[[Client], Any]) -> Any:
 
 
 def _to_builtin(value: Any) -> Any:
-    """Convert numpy values, structs and paths for JSON."""
+    """Convert numpy values, strings of BYTES tensors, structs and paths for JSON."""
+    if isinstance(value, bytes):
+        return show_bytes(value)
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "__struct_fields__"):

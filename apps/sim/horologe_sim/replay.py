@@ -15,6 +15,7 @@ import msgspec
 from horologe_common.recording.recorder import Called, Handled, Segment, Ticked, read_segments, summarize
 from horologe_common.recording.snapshot import SnapshotError, fill_tensors, restore, strip_tensors
 from horologe_common.recording.tensor_summary import expand_summaries
+from horologe_common.wire.frames import tensors
 from horologe_selector.core.applications.losses import LOSSES
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class _SegmentReplay:
 
     def _handle(self, entry: Handled) -> None:
         buffers: Sequence[Buffer] = [bytes(size) for size in entry.summaries if isinstance(size, int)]
-        if self.records_predictions:
+        if self.records_predictions or len(tensors(entry.message)) == len(buffers):
             buffers = expand_summaries(entry.message, entry.summaries)
         message = fill_tensors(entry.message)
         if self.observer:

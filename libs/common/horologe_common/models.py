@@ -74,11 +74,20 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     """True if the model takes eighths of pages instead of whole ones."""
     warmup_shapes: tuple[tuple[int, ...], ...] = ()
     """Shape of each input in warm-up and measurement; -1: rows, or `profile_length`. Empty: the shapes of `inputs`."""
+    text: bool = False
+    """True if every element of a BYTES input must be UTF-8 text."""
+    notes: tuple[str, ...] = ()
+    """Remarks for operators: what the model's files hold and is not used, and why the model is not batched."""
 
     @cached_property
     def key(self) -> str:
         """Return `name/version`, the name of the model in messages behind the selector."""
         return f"{self.name}/{self.version}"
+
+    @cached_property
+    def has_string_inputs(self) -> bool:
+        """Return whether an input is BYTES."""
+        return any(tensor.datatype == "BYTES" for tensor in self.inputs)
 
     @cached_property
     def variable_dimensions(self) -> dict[str, tuple[int, ...]]:
@@ -99,8 +108,12 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
         """Return whether requests and batches that were made for `other` can run on this content of the model."""
         return (
             (self.inputs, self.outputs, self.batch_sizes) == (other.inputs, other.outputs, other.batch_sizes)
-            and (self.batched, self.padded) == (other.batched, other.padded)
+            and self.has_same_rows(other)
         )  # fmt: skip
+
+    def has_same_rows(self, other: ModelSpec) -> bool:
+        """Return whether both have the same notion of a row: workers that measure one content may differ in it."""
+        return (self.batched, self.padded) == (other.batched, other.padded)
 
     @cached_property
     def max_batch(self) -> int:

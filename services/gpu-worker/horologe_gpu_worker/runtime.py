@@ -28,6 +28,10 @@ class WarmUpFailed(ModelFailed):
     """The model was opened and failed on made-up inputs. It may run on real ones."""
 
 
+class RowsFailed(ModelFailed):
+    """The first dimension of the model's tensors does not count independent rows, or only one row at a time works."""
+
+
 class DeviceConfig(NamedTuple):
     """Device and memory of a worker's models, environment and user of their processes."""
 
@@ -77,6 +81,14 @@ class OpenModel(Protocol):
         """Free the model's memory."""
 
 
+@runtime_checkable
+class RunsQuietly(Protocol):
+    """An open model in another process, which usually logs the exceptions of the model."""
+
+    def run_quietly(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Run one batch as `OpenModel.run` does, without logging its exception: the inputs are made up."""
+
+
 class BatchSlot(Protocol):
     """Memory of one batch that passes through the lanes. Freed with the last reference to the slot."""
 
@@ -109,6 +121,14 @@ class PreparesModels(Protocol):
 
     def prepare(self, spec: ModelSpec, folder: Path) -> None:
         """Prepare the model for loading. Blocking. Raises `InvalidModel`, `ModelFailed` or `WarmUpFailed`."""
+
+
+@runtime_checkable
+class LimitsSpecs(Protocol):
+    """A runtime that cannot run every spec with the tensors of a model."""
+
+    def unsupported_reason(self, spec: ModelSpec, folder: Path) -> str:
+        """Return why a model with this spec cannot run on the worker's device; empty if it can."""
 
 
 @runtime_checkable

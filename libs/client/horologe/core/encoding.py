@@ -12,6 +12,7 @@ from horologe.core.pending_requests import Call
 from horologe_common.clock import ms, s
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import HorologeError, InvalidInput, Lost, Refused, UnknownModel
+from horologe_common.string_tensors import as_array
 from horologe_common.wire import ModelInfo, ModelState, Tensor
 from horologe_common.wire.frames import encode_array
 
@@ -99,7 +100,7 @@ def _convert(name: str, value: Any, dtype: np.dtype[Any] | None) -> NDArray[Any]
     """
     given = isinstance(value, np.ndarray)
     try:
-        array = np.asarray(value)
+        array = as_array(value)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidInput(f"input {name!r}: got {type(value).__name__}, wanted an array: {error}") from error
     if dtype is None or array.dtype == dtype or not _castable(array, dtype, given):

@@ -7,6 +7,7 @@ it holds the index of the largest in each row, from which a replay makes scores 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import msgspec
@@ -51,13 +52,21 @@ def summarize_tensor(tensor: Tensor, buffer: Buffer) -> TensorSummary:
 def expand_summary(tensor: Tensor, outline: TensorSummary) -> Buffer:
     """Return bytes of a tensor with this summary. Scores are 0, the largest of each row 1."""
     if isinstance(outline, int):
-        return bytes(outline)
+        return placeholder(tensor, outline)
     if isinstance(outline, bytes):
         return outline
     scores = np.zeros(tensor.shape, DTYPES[tensor.datatype])
     for row, place in enumerate(outline):
         scores[row, place] = 1 if place >= 0 else np.nan
     return scores.tobytes()
+
+
+def placeholder(tensor: Tensor, size: int) -> bytes:
+    """Return `size` bytes that a core accepts for the tensor: zeros, or strings of zeros, all in the first one."""
+    count = math.prod(tensor.shape)
+    if tensor.datatype != "BYTES" or not count or size < 4 * count:
+        return bytes(size)
+    return (size - 4 * count).to_bytes(4, "little") + bytes(size - 4)
 
 
 def summarize_tensors(message: AnyMessage, buffers: Sequence[Buffer]) -> tuple[TensorSummary, ...]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from horologe_common.models import DATATYPES, DTYPES, element_count, nbytes
 from horologe_common.status import HorologeError, InvalidInput, Status
+from horologe_common.string_tensors import STRING_KINDS, decode_strings, encode_strings
 from horologe_common.wire import (
     HEADER_LIMIT,
     Answer,
@@ -174,18 +175,19 @@ def withhold_outputs(
     return fitting, kept
 
 
-def encode_array(name: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:
+def encode_array(name: str, array: NDArray[Any], side: str = "input") -> tuple[Tensor, Buffer]:
     """Return header and bytes of an array. Contiguous little-endian arrays are not copied.
 
-    Raises `InvalidInput` for a dtype that the protocol does not support. Object and string arrays become BYTES.
+    Raises `InvalidInput` for a dtype that the protocol does not support. Object and string arrays become BYTES. `side`
+    is the word for the tensor in error messages.
     """
-    if array.dtype.kind in "OSU":
-        strings = [_as_bytes(name, item) for item in array.ravel()]
-        payload = b"".join(struct.pack("<I", len(item)) + item for item in strings)
+    where = f"{side} {name!r}"
+    if array.dtype.kind in STRING_KINDS:
+        payload = encode_strings(where, array)
         return Tensor(name, "BYTES", array.shape, len(payload)), payload
     datatype = DATATYPES.get(array.dtype.newbyteorder("<"))
     if datatype is None:
-        raise InvalidInput(f"input {name!r}: dtype: got {array.dtype}, wanted one of {', '.join(DTYPES)}")
+        raise InvalidInput(f"{where}: dtype: got {array.dtype}, wanted one of {', '.join(DTYPES)}")
     array = np.ascontiguousarray(array, DTYPES[datatype]).reshape(array.shape)
     view = array.reshape(-1).data.cast("B") if array.size else b""
     return Tensor(name, datatype, array.shape, array.nbytes), view
@@ -197,32 +199,11 @@ def decode_array(tensor: Tensor, buffer: Buffer) -> NDArray[Any]:
     Raises `InvalidInput` for a shape that numpy does not support. `unpack` has checked that the sizes match.
     """
     if tensor.datatype == "BYTES":
-        return _strings(tensor, memoryview(buffer))
+        return decode_strings(f"tensor {tensor.name!r}", tensor.shape, buffer)
     try:
         return np.frombuffer(buffer, DTYPES[tensor.datatype]).reshape(tensor.shape)
     except ValueError as error:  # an empty tensor whose other dimensions have a product above numpy's limit
         raise InvalidInput(f"tensor {tensor.name!r}: shape: got {list(tensor.shape)}: {error}") from error
-
-
-def _as_bytes(name: str, item: Any) -> bytes:
-    if isinstance(item, str):
-        return item.encode("utf-8", "surrogateescape")
-    if not isinstance(item, bytes | bytearray | memoryview):  # bytes(5) would be five zero bytes
-        raise InvalidInput(f"input {name!r}: BYTES: got an item of {type(item).__name__}, wanted strings or bytes")
-    return bytes(item)
-
-
-def _strings(tensor: Tensor, buffer: memoryview) -> NDArray[Any]:
-    items, at = [], 0
-    while at + 4 <= len(buffer):
-        (size,) = struct.unpack_from("<I", buffer, at)
-        items.append(bytes(buffer[at + 4 : at + 4 + size]))
-        at += 4 + size
-    if at != len(buffer) or len(items) != element_count(tensor.shape):
-        raise InvalidInput(f"input {tensor.name!r}: BYTES: got {len(items)} strings, wanted {list(tensor.shape)}")
-    array = np.empty(len(items), object)
-    array[:] = items
-    return array.reshape(tensor.shape)
 
 
 def split_rows(tensor: Tensor, buffer: Buffer, counts: Sequence[int]) -> list[tuple[Tensor, memoryview]]:

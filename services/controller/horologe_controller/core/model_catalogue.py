@@ -193,6 +193,8 @@ class ModelCatalogue:
         for worker, other, profile, reason, note in servable:
             if other.content_hash != spec.content_hash:
                 state_reason = f"not at {worker}: its content is {other.content_hash}, wanted {spec.content_hash}"
+            elif not other.has_same_rows(spec):
+                state_reason = f"not at {worker}: it batches the model, and another worker found its rows dependent"
             elif profile and (missing := missing_batch_sizes(profile, spec.batch_sizes)):
                 state_reason = f"not at {worker}: batch sizes: {missing} not measured there"
             elif reason:
@@ -216,7 +218,8 @@ class ModelCatalogue:
             chosen = max(changed, key=changed.count)
         else:
             chosen = contents[contents.index(present) if present in contents else 0]
-        return servable[contents.index(chosen)].spec
+        specs = [report.spec for report in servable if report.spec.content_hash == chosen]
+        return next((spec for spec in specs if not spec.batched), specs[0])  # a dependence of rows may be found once
 
     def _models(self) -> Models:
         self._announcements += 1

@@ -175,12 +175,15 @@ def _is_same(state: ApplicationState | None, other: ApplicationState) -> bool:
 
 
 def _merge_signatures(application: Application, specs: Sequence[ModelSpec]) -> ModelSpec:
-    """Return a signature that all models accept. A dimension that is fixed in one model is fixed in the result."""
+    """Return a signature that all models accept. A dimension that is fixed in one model is fixed in the result.
+
+    Beside a model that is not batched, requests have one row.
+    """
     first = specs[0]
     inputs = first.inputs
     for spec in specs[1:]:
-        common = _common_tensors(inputs, spec.inputs) if spec.batched == first.batched else None
-        if common is None:
+        common = _common_tensors(inputs, spec.inputs)
+        if common is None or (spec.batched != first.batched and not _fit_one_row(common)):
             raise InvalidInput(
                 f"application {application.name!r}: models: got {spec.key} with inputs {_format_inputs(spec)}, "
                 f"wanted {_format_inputs(first)} as {first.key} has"
@@ -193,11 +196,12 @@ def _merge_signatures(application: Application, specs: Sequence[ModelSpec]) -> M
         inputs,
         first.outputs if application.task == "any" else output_specs(application),
         (min(spec.max_batch for spec in specs),),
-        first.batched,
+        any(spec.batched for spec in specs),
         ms(application.slo_ms),
         cache=True,
         padded=all(spec.padded for spec in specs),
         max_length=min((spec.max_length for spec in specs if spec.max_length), default=0),
+        text=any(spec.text for spec in specs),
     )
 
 
@@ -218,5 +222,10 @@ def _common_tensors(ours: Sequence[TensorSpec], others: Sequence[TensorSpec]) ->
     return tuple(merged)
 
 
+def _fit_one_row(tensors: Sequence[TensorSpec]) -> bool:
+    return all(tensor.shape[:1] in ((-1,), (1,)) for tensor in tensors)
+
+
 def _format_inputs(spec: ModelSpec) -> str:
-    return ", ".join(f"{tensor.name} {tensor.datatype}{list(tensor.shape)}" for tensor in spec.inputs)
+    inputs = ", ".join(f"{tensor.name} {tensor.datatype}{list(tensor.shape)}" for tensor in spec.inputs)
+    return inputs if spec.batched else f"{inputs} (not batched)"

@@ -9,11 +9,13 @@ from horologe_common.core.message_order import NOT_ANNOUNCED
 from horologe_common.core.protocol import instance
 from horologe_common.models import check_request, natural_sort_key
 from horologe_common.status import HorologeError, Refused, UnknownModel
+from horologe_common.string_tensors import check_strings
 from horologe_common.wire import ModelState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Tensor
 
@@ -115,16 +117,17 @@ class ModelCatalogue:
             return specs[-1] if specs else None
 
     def check_inputs(
-        self, spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...] = ()
+        self, spec: ModelSpec, inputs: tuple[Tensor, ...], buffers: Sequence[Buffer], outputs: tuple[str, ...] = ()
     ) -> tuple[int, int, int]:
         """Return (rows, shape key, length). Raise `InvalidInput` unless inputs and outputs fit the signature.
 
-        The result of the last check of each model is kept, because most requests equal the one before in shape.
+        The last result for the headers of each model is kept, because most requests equal the one before in shape.
         """
         checked = (spec, inputs, outputs)
         last = self._last_checks.get(spec.key)
         if last is None or last[0] != checked:
             last = self._last_checks[spec.key] = checked, check_request(spec, inputs, outputs)
+        check_strings(spec, inputs, buffers)
         return last[1]
 
 

@@ -186,7 +186,7 @@ class FeedbackForwarder:
         if not item.inputs:
             return msgspec.structs.replace(item, query=None)
         settings, spec = self._settings, self._declared.signature(application)
-        rows, _, _ = self._builder.catalogue.check_inputs(spec, item.inputs)
+        rows, _, _ = self._builder.catalogue.check_inputs(spec, item.inputs, buffers)
         if rows != len(item.truths):
             raise InvalidInput(f"truths: got {len(item.truths)}, wanted {rows}, one for each row of the inputs")
         input_hash = self._builder.hash_inputs(item.inputs, buffers)

@@ -104,7 +104,7 @@ class RequestBuilder:
             budget_ns = max(1, budget_ns - waited_ns)
             self.turn_limit.accept(budget_ns)
         budget_ns = budget_ns or self.settings.best_effort_ns
-        rows, shape_key, length = self.catalogue.check_inputs(spec, message.inputs, message.outputs)
+        rows, shape_key, length = self.catalogue.check_inputs(spec, message.inputs, buffers, message.outputs)
         cacheable = spec.cache or spec.runtime == APPLICATION_RUNTIME
         input_hash = self.hash_inputs(message.inputs, buffers) if cacheable else b""
         key = self._stage_inputs(message.inputs, buffers, name)
@@ -144,7 +144,7 @@ class RequestBuilder:
 
         Raise `InvalidInput` if the inputs do not fit the signature, `Refused` if staging is full.
         """
-        rows, shape_key, length = self.catalogue.check_inputs(spec, inputs)
+        rows, shape_key, length = self.catalogue.check_inputs(spec, inputs, buffers)
         key = self._stage_inputs(inputs, buffers)
         return Query(key, "", budget_ns, rows, input_hash, True, shape_key, length, spec.name, context)
 

@@ -17,6 +17,7 @@ from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
 from horologe_frontend.oip.inference import check_json_length, read_in_steps, read_inputs
 from horologe_frontend.oip.inference_response import make_template, tensor_values
 from horologe_frontend.oip.json_encoding import LONG_BYTES, TensorJson
+from horologe_frontend.oip.known_parameters import IGNORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -134,9 +135,10 @@ def _write_prediction(
 ) -> Steps[HttpResponse]:
     if answer.status != Status.OK:
         raise error_for(answer.status, answer.reason, answer.retry_after_ns)
+    ignored = {IGNORED: ",".join(form.ignored)} if form.ignored else {}
     if application.task != "any":
-        return json_response(prediction_json(application.name, answer, buffers))
-    details = answer_details(answer)
+        return json_response(prediction_json(application.name, answer, buffers) | ignored)
+    details = answer_details(answer) | ignored
     template, buffers = yield from make_template(
         form, answer.outputs, buffers, lambda outputs: {"application": application.name, "outputs": outputs, **details}
     )

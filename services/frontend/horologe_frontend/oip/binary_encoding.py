@@ -14,12 +14,11 @@ import numpy as np
 
 from horologe_common.models import DTYPES
 from horologe_common.status import InvalidInput, TooLarge
+from horologe_common.string_tensors import MAX_STRINGS, check_string_tensor, join_strings
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import decode_array
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
     from horologe_common.core.protocol import Buffer
@@ -34,8 +33,6 @@ NUMBER_CODES = {
 """Datatypes with a JSON form other than BYTES -> format of the module `struct`."""
 CLASSIFY_VALUES = 16 << 10
 """Values that are sorted in one step: about 1 ms."""
-MAX_STRINGS = 1 << 17
-"""Maximum number of strings in a BYTES tensor. They are counted one by one on the loop: about 15 ms for so many."""
 
 
 @lru_cache(maxsize=4096)
@@ -83,29 +80,11 @@ class BinaryData:
 def check_bytes(name: str, datatype: str, shape: tuple[int, ...], view: memoryview) -> None:
     """Raise `InvalidInput` unless the bytes are a tensor of this supported datatype and shape."""
     if datatype == "BYTES":
-        _check_strings(name, shape, view)
+        check_string_tensor(f"input {name!r}", shape, view, text=False)
     elif len(view) != (size := math.prod(shape) * DTYPES[datatype].itemsize):
         raise InvalidInput(
             f"input {name!r}: binary_data_size: got {len(view)}, wanted {size} for {datatype}{list(shape)}"
         )
-
-
-def _check_strings(name: str, shape: tuple[int, ...], view: memoryview) -> None:
-    wanted = math.prod(shape)
-    if wanted > MAX_STRINGS:
-        raise TooLarge(f"input {name!r}: shape: got {list(shape)}, at most {MAX_STRINGS} strings")
-    offset, size = 0, len(view)
-    for index in range(wanted):
-        if offset + 4 > size:
-            raise InvalidInput(f"input {name!r}: BYTES: got {index} strings, wanted {wanted} for {list(shape)}")
-        offset += 4 + int.from_bytes(view[offset : offset + 4], "little")
-    if offset != size:
-        raise InvalidInput(f"input {name!r}: BYTES: got {size} bytes, wanted {offset} for {wanted} strings")
-
-
-def join_strings(items: Iterable[bytes]) -> bytes:
-    """Encode a BYTES tensor: each string after its length in four bytes, little-endian."""
-    return b"".join(struct.pack("<I", len(item)) + item for item in items)
 
 
 def raw_input(spec: ModelSpec, view: memoryview) -> tuple[Tensor, memoryview]:

@@ -27,6 +27,7 @@ from horologe_frontend.oip.json_encoding import (
     decode_parameters,
     decode_tensor,
 )
+from horologe_frontend.oip.known_parameters import INPUT, OUTPUT, REQUEST, check_parameters, ignored_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,17 +119,13 @@ def _predict(
 def _parameters(request: InferJson) -> Mapping[str, Any]:
     """Return the parameters, with the fields `context` and `slo_ms` of the request among them.
 
-    Raise `InvalidInput` for a reserved name, or for a priority that is not a number. The priority is ignored.
+    Raise `InvalidInput` for a parameter without effect here.
     """
     parameters: Mapping[str, Any] = decode_parameters(request.parameters)
     fields = {name: value for name in ("context", "slo_ms") if (value := getattr(request, name)) is not None}
     if fields:
         parameters = {**parameters, **fields}
-    for name in parameters:
-        if name.startswith("triton_"):
-            raise InvalidInput(f"parameters.{name}: names that begin with triton_ are reserved")
-    if "priority" in parameters:
-        _number_parameter(parameters, "priority", "a priority, 0 or more")
+    check_parameters("parameters.", parameters, REQUEST)
     return parameters
 
 
@@ -188,6 +185,7 @@ def read_inputs(
         names.add(tensor.name)
         check_header(tensor, spec)
         if tensor.parameters:
+            check_parameters(f"input {tensor.name!r}: parameters.", tensor.parameters, INPUT)
             _refuse_shared_memory(f"input {tensor.name!r}", tensor.parameters)
         buffer = yield from _read_input(tensor, tensor.parameters or NO_PARAMETERS, binary, held_bytes)
         held_bytes += len(buffer)
@@ -222,11 +220,12 @@ def _response_format(parameters: Mapping[str, Any], request: InferJson) -> Respo
         if output.name in requested:
             raise InvalidInput(f"output {output.name!r}: requested twice")
         requested[output.name] = _output_format(output, default) if output.parameters else default
-    return ResponseFormat(requested, default, request.id or "")
+    return ResponseFormat(requested, default, request.id or "", ignored_parameters(parameters))
 
 
 def _output_format(output: OutputJson, default: OutputFormat) -> OutputFormat:
     where, parameters = f"output {output.name!r}", output.parameters or NO_PARAMETERS
+    check_parameters(f"{where}: parameters.", parameters, OUTPUT)
     _refuse_shared_memory(where, parameters)
     classes = parameters.get("classification", 0)
     if not isinstance(classes, int) or isinstance(classes, bool) or classes < 0:

@@ -9,11 +9,13 @@ import msgspec
 
 from horologe_common.models import DTYPES
 from horologe_common.status import InvalidInput, Status, error_for
+from horologe_common.string_tensors import decode_text
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import decode_array
 from horologe_frontend.http.http_responses import BINARY, JSON, HttpResponse
 from horologe_frontend.http.steps import run_at_once
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH, NUMBER_CODES, classify, number_struct
+from horologe_frontend.oip.known_parameters import IGNORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,6 +111,8 @@ class ResponseFormat(msgspec.Struct):
     outputs: Mapping[str, OutputFormat]
     default: OutputFormat
     id: str = ""
+    ignored: tuple[str, ...] = ()
+    """Parameters of the request that have no effect. The response names them."""
     last: tuple[tuple[Any, ...], ResponseTemplate] | None = None
     """The template of the last response, and what it depends on."""
 
@@ -157,6 +161,8 @@ def _answer_template(
         parameters = {"prediction_id": answer.prediction.hex(), "models": ",".join(answer.models)}
     if answer.content_hashes:
         parameters["content_hash"] = ",".join(answer.content_hashes)
+    if form.ignored:
+        parameters[IGNORED] = ",".join(form.ignored)
     template, buffers = yield from make_template(
         form, answer.outputs, buffers, lambda outputs: AnswerJson(name, outputs, version, form.id, parameters or None)
     )
@@ -225,10 +231,11 @@ def tensor_values(tensor: Tensor, buffer: Buffer) -> Sequence[Any]:
         return number_struct(tensor.datatype, math.prod(tensor.shape)).unpack(buffer)
     if tensor.datatype == "FP16":
         raise InvalidInput(f"output {tensor.name!r}: FP16 has no JSON form: request it with binary_data")
-    values: list[Any] = decode_array(tensor, buffer).reshape(-1).tolist()
-    if tensor.datatype != "BYTES":
-        return values
-    try:
-        return [value.decode() for value in values]
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"output {tensor.name!r}: not UTF-8: request it with binary_data") from error
+    array = decode_array(tensor, buffer)
+    if tensor.datatype == "BYTES":
+        try:
+            array = decode_text(f"output {tensor.name!r}", array)
+        except InvalidInput as error:
+            raise InvalidInput(f"{error.reason}: request other bytes with binary_data") from error
+    values: list[Any] = array.reshape(-1).tolist()
+    return values

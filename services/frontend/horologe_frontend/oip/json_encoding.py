@@ -14,10 +14,10 @@ from msgspec import Meta, Raw
 
 from horologe_common.models import DTYPES, check_tensor
 from horologe_common.status import InvalidInput, TooLarge
-from horologe_frontend.oip.binary_encoding import MAX_STRINGS, join_strings
+from horologe_common.string_tensors import MAX_STRINGS, SHOWN_BYTES, element_name, join_strings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
@@ -47,7 +47,7 @@ Scalar = str | int | float | bool | None
 """Values of the parameters of tensors."""
 
 
-class TensorJson(msgspec.Struct):
+class TensorJson(msgspec.Struct, forbid_unknown_fields=True):
     """An input. `data` stays undecoded until its datatype is checked."""
 
     name: str
@@ -57,13 +57,13 @@ class TensorJson(msgspec.Struct):
     data: Raw = Raw()
 
 
-class OutputJson(msgspec.Struct):
+class OutputJson(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     parameters: dict[str, Scalar] | None = None
 
 
-class InferJson(msgspec.Struct):
-    """A request for a model or an application. Unknown fields are ignored: kserve's client adds `model_name`."""
+class InferJson(msgspec.Struct, forbid_unknown_fields=True):
+    """A request for a model or an application."""
 
     inputs: list[TensorJson]
     id: str | None = None
@@ -72,6 +72,8 @@ class InferJson(msgspec.Struct):
     context: str | None = None
     """`context` and `slo_ms` equal the parameters of these names."""
     slo_ms: float | None = None
+    model_name: Any = None
+    """Added by kserve's client. The path names the model."""
 
 
 _infer = msgspec.json.Decoder(InferJson)
@@ -100,12 +102,14 @@ def decode_parameters(content: Raw) -> dict[str, Any]:
 
 
 def _not_json(content: bytes, error: str) -> str:
-    """Return the error message. If the cause is a NaN or an Infinity, name the input that holds it."""
+    """Return the error message. If the cause is a NaN, an Infinity, or no UTF-8, name the input that holds it."""
     position = _POSITION.search(error)
     constant = _CONSTANT.match(content, int(position[1])) if position else None
     if constant is None and position:
         constant = _CONSTANT.match(content, max(0, int(position[1]) - 1))
     if constant is None:
+        if len(content) <= DIAGNOSE_BYTES and (fault := _input_without_text(content)):
+            return fault
         return f"body: got something that is not JSON: {error}, wanted a JSON object"
     name = _input_with_constant(content) if len(content) <= DIAGNOSE_BYTES else None
     where = f"input {name!r}: data" if name is not None else "body"
@@ -122,6 +126,18 @@ def _input_with_constant(content: bytes) -> str | None:
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
+
+
+def _input_without_text(content: bytes) -> str:
+    """Return the error message for the first element of an input that UTF-8 cannot encode; empty if there is none."""
+    try:
+        for tensor in _parse_leniently(content)["inputs"]:
+            name, shape, is_text = str(tensor["name"]), tuple(map(int, tensor["shape"])), tensor["datatype"] == "BYTES"
+            if is_text and min(shape, default=1) > 0 and (fault := _element_fault(_leaves(tensor["data"]), shape)):
+                return f"input {name!r}: data: {fault}"
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    return ""
 
 
 def _leaves(data: Any) -> Iterator[Any]:
@@ -177,10 +193,32 @@ def decode_tensor(tensor: TensorJson, held_bytes: int = 0) -> Steps[Buffer]:
     try:
         values = list_decoder(tensor.datatype, depth).decode(tensor.data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"input {tensor.name!r}: data: {tensor.datatype}: {error}") from error
+        fault = _text_fault(bytes(tensor.data), tensor.shape) if tensor.datatype == "BYTES" else ""
+        raise InvalidInput(f"input {tensor.name!r}: data: {fault or tensor.datatype}: {error}") from error
     if tensor.datatype == "BYTES":
         return join_strings(text.encode() for text in _flat_strings(tensor, values, depth))
     return _array(tensor, values, depth)
+
+
+def _text_fault(data: bytes, shape: Sequence[int]) -> str:
+    """Return the first element that is not text, for the error message; empty if there is none, or for long data."""
+    try:
+        leaves = _leaves(_parse_leniently(data)) if len(data) <= DIAGNOSE_BYTES else iter(())
+    except (ValueError, RecursionError):
+        return ""
+    return _element_fault(leaves, shape)
+
+
+def _element_fault(leaves: Iterable[Any], shape: Sequence[int]) -> str:
+    for index, leaf in zip(range(math.prod(shape)), leaves, strict=False):
+        if not isinstance(leaf, str) or any("\ud800" <= mark <= "\udfff" for mark in leaf):
+            return f"BYTES: {element_name(shape, index)}: got {str(leaf)[:SHOWN_BYTES]!a}, wanted UTF-8 text"
+    return ""
+
+
+def _parse_leniently(content: bytes) -> Any:
+    """Parse JSON whose text need not be UTF-8: other bytes become surrogates."""
+    return json.loads(content.decode("utf-8", "surrogateescape"))
 
 
 def _decode_long(tensor: TensorJson, depth: int, held_bytes: int) -> Steps[Buffer]:

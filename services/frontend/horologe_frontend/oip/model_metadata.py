@@ -65,6 +65,8 @@ def model_config(spec: ModelSpec) -> dict[str, Any]:
             "content_hash": {"string_value": spec.content_hash},
         },
     }
+    if spec.notes:
+        content["parameters"]["notes"] = {"string_value": "; ".join(spec.notes)}
     if spec.batched:
         content["dynamic_batching"] = {"preferred_batch_size": spec.batch_sizes}
     return content
@@ -76,9 +78,14 @@ def _io(tensor: TensorSpec, batched: bool) -> dict[str, Any]:
 
 
 def repository_index(states: Sequence[ModelState], ready_only: bool) -> list[dict[str, str]]:
-    """Return the response to `POST /v2/repository/index`."""
+    """Return the response to `POST /v2/repository/index`. The reason also has the notes about the model."""
     return [
-        {"name": state.spec.name, "version": state.spec.version, "state": state.state, "reason": state.reason}
+        {
+            "name": state.spec.name,
+            "version": state.spec.version,
+            "state": state.state,
+            "reason": "; ".join(filter(None, (state.reason, *state.spec.notes))),
+        }
         for state in sorted(states, key=lambda state: (state.spec.name, _version_key(state)))
         if state.state == "READY" or not ready_only
     ]

@@ -11,6 +11,7 @@ from horologe_common.clock import monotonic_ns
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import ModelState
 from horologe_frontend.http.http_responses import HttpError, HttpResponse, json_response
+from horologe_frontend.oip.known_parameters import LOAD, check_parameters
 from horologe_frontend.oip.model_metadata import (
     choose_version,
     model_config,
@@ -37,13 +38,13 @@ OPTIONAL_BYTES = 64 << 10
 T = TypeVar("T")
 
 
-class IndexJson(msgspec.Struct):
+class IndexJson(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a request for the repository index."""
 
     ready: bool = False
 
 
-class LoadJson(msgspec.Struct):
+class LoadJson(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a request to load or unload a model."""
 
     parameters: dict[str, Any] | None = None
@@ -72,9 +73,11 @@ class ModelsHandler:
 
     async def _load(self, route: Route, body: bytes) -> HttpResponse:
         """Load or unload a model of the repository. A load is answered with the index of the model."""
-        for name in _decode_optional(body, LoadJson).parameters or ():
+        parameters = _decode_optional(body, LoadJson).parameters
+        for name in parameters or ():
             if name == "config" or name.startswith("file:"):
                 raise HttpError(501, f"parameters.{name}: not supported: models come from the repository on disk")
+        check_parameters("parameters.", parameters, LOAD)
         models = await self._gateway.set_admitted(route.model, "", route.name == "load")
         if models.status != Status.OK:
             raise error_for(models.status, models.reason)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.core.protocol import UNLIMITED, Out
 from horologe_common.models import DTYPES, check_tensor, check_variable_dimensions
-from horologe_common.status import InvalidInput, Status
+from horologe_common.status import InvalidInput, Status, TooLarge
+from horologe_common.string_tensors import check_strings
 from horologe_common.wire import Outputs, RowStatus, Tensor
 from horologe_common.wire.frames import concat_rows, split_rows
 from horologe_gpu_worker.core.lanes import Operation
@@ -86,14 +87,15 @@ class InferAction:
         for index, number in self.match_ship(ship):
             headers, rows = items[number].inputs, infer_rows[index].rows
             row_buffers = buffers[ends[number] : ends[number + 1]]
-            if checked == (headers, rows):
-                inputs[index] = list(zip(headers, row_buffers, strict=True))
-            else:
-                try:
+            try:
+                check_strings(self.spec, headers, row_buffers)  # strings that cannot be decoded would fail the batch
+                if checked == (headers, rows):
+                    inputs[index] = list(zip(headers, row_buffers, strict=True))
+                else:
                     ordered = inputs[index] = _order_inputs(self.spec, rows, headers, row_buffers)
                     checked = tuple([tensor for tensor, _ in ordered]), rows
-                except InvalidInput as error:
-                    self.failed[index] = (Status.FAILED, error.reason)
+            except (InvalidInput, TooLarge) as error:
+                self.failed[index] = (Status.FAILED, error.reason)
             self.awaited -= 1
             self.ready_ns = now_ns
 
@@ -178,8 +180,9 @@ def _order_inputs(spec: ModelSpec, rows: int, headers: Sequence[Tensor], buffers
     inputs = list(zip(headers, buffers, strict=True))
     if [tensor.name for tensor in headers] != [want.name for want in spec.inputs]:
         inputs = _order_by_name(spec, inputs)
+    first = int(spec.batched)
     for want, (got, _) in zip(spec.inputs, inputs, strict=True):
-        if got.datatype != want.datatype or got.shape[1:] != want.shape[1:]:
+        if got.datatype != want.datatype or got.shape[first:] != want.shape[first:]:
             check_tensor(want, got.datatype, got.shape)
         if spec.batched and (not got.shape or got.shape[0] != rows):
             raise InvalidInput(f"input {want.name!r}: shape: got {list(got.shape)}, wanted {rows} rows")

@@ -123,4 +123,4 @@ def output_tensors(
 def _output_tensor(name: str, datatype: str, array: NDArray[Any]) -> tuple[Tensor, Buffer]:
     if array.size and array.flags.c_contiguous and DTYPES.get(datatype) == array.dtype:
         return Tensor(name, datatype, array.shape, array.nbytes), array.data.cast("B")
-    return encode_array(name, array)
+    return encode_array(name, array, "output")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -51,15 +51,24 @@ class InvalidModel(HorologeError):
 
 
 class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of `[[inputs]]` or `[[outputs]]`. The first dimension of `shape` is -1 if it counts rows."""
+    """An entry of `[[inputs]]` or `[[outputs]]`. The first dimension of `shape` is -1 if it counts rows.
+
+    A name instead of a size is a variable dimension of the tensor's own: if it is the first one, it is no rows.
+    """
 
     name: str
     datatype: str
-    shape: tuple[int, ...]
+    shape: tuple[int | str, ...]
+    """A name is a variable dimension of the tensor's own."""
     warmup: bool | int | float | str | list[Any] = 0
     """Inputs only: value when the model is warmed up and measured. A list is broadcast to the shape, as in numpy."""
     warmup_shape: tuple[int, ...] = ()
     """Inputs only: shape when the model is warmed up and measured; -1: rows, or `profile_length`."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Return the shape with -1 for each name."""
+        return tuple(-1 if isinstance(dim, str) else dim for dim in self.shape)
 
 
 class EmulatedSharing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,6 +104,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     runtime: str = ""
     batch_sizes: tuple[int, ...] = ()
+    batching: Literal["auto", "on", "off"] = "auto"
+    """`off`: each request runs alone, in its own shape. `on`: first dimensions count rows, which is not compared."""
     slo: str = "0"
     cache: bool = False
     cache_ttl: str = "0"
@@ -195,9 +206,12 @@ def _check_tensors(where: str, entries: Iterable[TensorEntry]) -> None:
             raise InvalidModel(
                 f"{where}: {entry.name}: datatype: got {entry.datatype!r}, wanted one of {', '.join(DATATYPES)}"
             )
+        for dim in entry.shape:
+            if isinstance(dim, str) and not dim.isidentifier():
+                raise InvalidModel(f"{where}: {entry.name}: shape: got {dim!r}, wanted a size, -1 or a name")
         try:
-            check_declared_shape(f"{where}: {entry.name}", entry.shape)
-            check_warmup(f"{where}: {entry.name}", entry.datatype, entry.shape, entry.warmup, entry.warmup_shape)
+            check_declared_shape(f"{where}: {entry.name}", entry.sizes)
+            check_warmup(f"{where}: {entry.name}", entry.datatype, entry.sizes, entry.warmup, entry.warmup_shape)
         except InvalidInput as error:
             raise InvalidModel(str(error)) from error
         seen.add(entry.name)
@@ -246,7 +260,7 @@ def _warmup_values(manifest: Manifest) -> dict[str, Any]:
 
 def tensor_specs(entries: Iterable[TensorEntry]) -> tuple[TensorSpec, ...]:
     """Return declared tensors as they are in a spec."""
-    return tuple(TensorSpec(entry.name, entry.datatype, entry.shape) for entry in entries)
+    return tuple(TensorSpec(entry.name, entry.datatype, entry.sizes) for entry in entries)
 
 
 def build_spec(
@@ -259,19 +273,22 @@ def build_spec(
     *,
     has_rows: bool = True,
 ) -> ModelSpec:
-    """Build the spec of a model from its signature. A model is batched if every tensor starts with a variable
-    dimension, unless `has_rows` is False: the runtime knows that they do not all count rows.
+    """Build the spec of a model from its signature. A model is batched unless `unbatched_reason` returns a reason, or
+    `has_rows` is False: the runtime knows that first dimensions do not all count rows.
 
     `lengths`: shapes of inputs that the runtime knows to fit together, for `ModelSpec.warmup_shapes`.
     """
-    batched = has_rows and all(tensor.shape[:1] == (-1,) for side in signature for tensor in side)
+    reason = unbatched_reason(manifest, signature)
+    if not reason and not has_rows:
+        reason = "the first dimensions do not all count rows"
+    batched = not reason
+    where = manifest_path(folder) or folder
     sizes = manifest.batch_sizes or (BATCH_SIZES if batched else (1,))
+    if manifest.batching == "on" and not batched:
+        raise InvalidModel(f"{where}: batching: got 'on', wanted 'auto' or 'off': {reason}")
     if not batched and sizes != (1,):
-        where = manifest_path(folder) or folder
-        raise InvalidModel(
-            f"{where}: batch_sizes: got {list(sizes)}, wanted [1]: not every tensor begins with a variable dimension"
-        )
-    if manifest.padded and (fault := _padding_error(signature[1], batched)):
+        raise InvalidModel(f"{where}: batch_sizes: got {list(sizes)}, wanted [1]: {reason}")
+    if manifest.padded and (fault := _padding_error(signature[1], reason)):
         raise InvalidModel(f"{manifest_path(folder)}: padded: got true, wanted false: {fault}")
     options = {name: getattr(manifest, name) for name in ("cache", "padded", "max_length")}
     options |= {"slo_ns": duration_ns(manifest.slo), "cache_ttl_ns": duration_ns(manifest.cache_ttl)}
@@ -293,13 +310,25 @@ def default_length(manifest: Manifest) -> int:
     return min(manifest.profile_length, manifest.max_length or manifest.profile_length)
 
 
-def _padding_error(outputs: Iterable[TensorSpec], batched: bool) -> str:
+def unbatched_reason(manifest: Manifest, signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]) -> str:
+    """Return why first dimensions do not count rows, so that each request runs alone; empty if they do."""
+    if manifest.batching == "off":
+        return "batching is 'off'"
+    for entry in (*manifest.inputs, *manifest.outputs):
+        if isinstance(own := next(iter(entry.shape), -1), str):
+            return f"the first dimension of {entry.name!r} is its own: {own!r}"
+    if not all(tensor.shape[:1] == (-1,) for side in signature for tensor in side):
+        return "not every tensor begins with a variable dimension"
+    return ""
+
+
+def _padding_error(outputs: Iterable[TensorSpec], unbatched: str) -> str:
     """Return why inputs cannot be padded; empty if they can.
 
     An output that is longer because of padding could not be separated from the padding.
     """
-    if not batched:
-        return "not every tensor begins with a variable dimension, so requests share no batch"
+    if unbatched:
+        return f"{unbatched}, so requests share no batch"
     for tensor in outputs:
         if -1 in tensor.shape[1:]:
             return f"output {tensor.name!r} has the shape {list(tensor.shape)}, variable in more than the rows"

@@ -8,6 +8,8 @@ import numpy as np
 
 from horologe_common.models import DATATYPES, DTYPES
 from horologe_common.status import ModelFailed
+from horologe_common.string_tensors import STRING_KINDS
+from horologe_gpu_worker.runtime import RowsFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,15 +42,24 @@ def zeros(spec: ModelSpec, tensors: Iterable[TensorSpec], batch_size: int) -> di
 
 def datatype_of(array: NDArray[Any]) -> str:
     """Return the array's Open Inference Protocol datatype, or numpy's name if it has none."""
-    if array.dtype.kind in "OSU":
+    if array.dtype.kind in STRING_KINDS:
         return "BYTES"
     return DATATYPES.get(array.dtype.newbyteorder("<"), str(array.dtype))
 
 
 def check_outputs(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> None:
-    """Raise `ModelFailed` naming model, field, got and wanted unless `outputs` fit the signature."""
+    """Raise `ModelFailed` naming model, field, got and wanted unless `outputs` fit the signature; `RowsFailed` if it is
+    the number of rows that differs.
+    """
     if fault := describe_mismatch(spec, batch_size, outputs):
-        raise ModelFailed(f"model {spec.key}: {fault}")
+        kind = RowsFailed if has_other_rows(spec, batch_size, outputs) else ModelFailed
+        raise kind(f"model {spec.key}: {fault}")
+
+
+def has_other_rows(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> bool:
+    """Return whether an output of a batched model has another number of rows than the batch."""
+    found = [outputs[tensor.name].shape[:1] for tensor in spec.outputs if tensor.name in outputs]
+    return spec.batched and any(shape != (batch_size,) for shape in found)
 
 
 def describe_mismatch(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> str:

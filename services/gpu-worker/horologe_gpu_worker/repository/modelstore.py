@@ -18,10 +18,26 @@ from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, InvalidInput, UnknownModel, describe_exception, encodable
 from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.content import ContentHashes
-from horologe_gpu_worker.repository.manifest import MODEL_FILES, InvalidModel, Manifest, manifest_path, read_manifest
+from horologe_gpu_worker.repository.foreign_settings import foreign_notes
+from horologe_gpu_worker.repository.manifest import (
+    MODEL_FILES,
+    InvalidModel,
+    Manifest,
+    default_length,
+    manifest_path,
+    read_manifest,
+)
 from horologe_gpu_worker.repository.profiling import ProfileCache, load_or_measure_profile
+from horologe_gpu_worker.repository.row_check import measure_unbatched_if_needed
 from horologe_gpu_worker.repository.warm_up import first_estimate
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, KeepsModels, PreparesModels, WarmUpFailed
+from horologe_gpu_worker.runtime import (
+    HOST_DEVICE,
+    DeviceConfig,
+    KeepsModels,
+    LimitsSpecs,
+    PreparesModels,
+    WarmUpFailed,
+)
 from horologe_gpu_worker.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -146,8 +162,9 @@ class ModelStore:
         return self._repository / spec.name / spec.version
 
     def _inspect_version(self, folder: Path) -> ModelReport:
-        name, version = folder.parent.name, folder.name
-        spec, profile, reason, note = ModelSpec(encodable(name), encodable(version), "", (), ()), None, "", ""
+        name, version, notes = folder.parent.name, folder.name, foreign_notes(folder)
+        spec = ModelSpec(encodable(name), encodable(version), "", (), (), notes=notes)
+        profile, reason, note = None, "", ""
         try:
             for text in (name, version):
                 if not text.isprintable() or any(mark.isspace() or mark in FORBIDDEN for mark in text):
@@ -161,10 +178,9 @@ class ModelStore:
             if last and last.spec.content_hash == content.hash:
                 self._reports[folder] = last
                 return last  # a client may request one load after another, and to open a model takes processor time
-            inspected = msgspec.structs.replace(runtime.inspect(folder), content_hash=content.hash)
+            inspected = msgspec.structs.replace(runtime.inspect(folder), content_hash=content.hash, notes=notes)
             _check_in_range(folder, inspected)
-            spec = inspected
-            profile, note = self._measure(runtime, spec, folder, content)
+            spec, profile, note = self._measure(runtime, inspected, folder, manifest, content)
             _check_in_range(folder, spec, profile)
         except HorologeError as error:
             profile, reason = None, error.reason
@@ -176,27 +192,41 @@ class ModelStore:
         if profile is None:
             log.warning("model unavailable", model=spec.key, reason=reason)
             return ModelReport(spec, None, encodable(reason))
+        for note in spec.notes:
+            log.warning("model note", model=spec.key, note=note)
         times = manifest.emulated
         transfers = times is not None and bool(times.input_ms or times.output_ms or times.sharing)
         self._inline[spec.key] = runtime.inline_io and not transfers
         report = self._reports[folder] = ModelReport(spec, profile, note=encodable(note))
         return report
 
-    def _measure(self, runtime: Runtime, spec: ModelSpec, folder: Path, content: Content) -> tuple[Profile, str]:
-        """Return the profile, and a note if it is a first estimate because the model failed on made-up inputs."""
+    def _measure(
+        self, runtime: Runtime, spec: ModelSpec, folder: Path, manifest: Manifest, content: Content
+    ) -> tuple[ModelSpec, Profile, str]:
+        """Return the spec as the model can be batched, and its profile. If the model failed on made-up inputs, this is
+        a first estimate, and the third element says why.
+        """
         begin_ns = monotonic_ns()
-        try:
+
+        def measure(spec: ModelSpec, row_fault: str) -> Profile:
             if isinstance(runtime, PreparesModels):
                 runtime.prepare(spec, folder)
-            profile = load_or_measure_profile(
-                runtime, spec, folder, self._profiles, self._report, content.check_unchanged
+            return load_or_measure_profile(
+                runtime, spec, folder, self._profiles, self._report, content.check_unchanged, row_fault
             )
+
+        def unsupported_reason(spec: ModelSpec) -> str:
+            return runtime.unsupported_reason(spec, folder) if isinstance(runtime, LimitsSpecs) else ""
+
+        try:
+            if manifest.batching == "on":
+                return spec, measure(spec, ""), ""
+            return *measure_unbatched_if_needed(spec, default_length(manifest), measure, unsupported_reason), ""
         except WarmUpFailed as error:
             content.check_unchanged()
             log.warning("model not measured yet", model=spec.key, reason=error.reason)
             note = f"not measured yet: failed on made-up inputs: {error.reason}"
-            return first_estimate(spec, monotonic_ns() - begin_ns), note
-        return profile, ""
+            return spec, first_estimate(spec, monotonic_ns() - begin_ns), note
 
     def _runtime(self, name: str) -> Runtime:
         if name not in self._runtimes:

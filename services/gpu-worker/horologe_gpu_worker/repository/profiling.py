@@ -22,7 +22,8 @@ from horologe_common.partial_decoding import DAMAGE
 from horologe_common.service.log import logger
 from horologe_common.status import InvalidInput, ModelFailed
 from horologe_gpu_worker.repository.manifest import warmup_inputs
-from horologe_gpu_worker.runtime import StagedModel, WarmUpFailed
+from horologe_gpu_worker.repository.row_check import check_rows
+from horologe_gpu_worker.runtime import RowsFailed, RunsQuietly, StagedModel, WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import device_name, load_driver
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ class ProfileCache:
     def read_profile(self, spec: ModelSpec) -> Profile | None:
         """Read the cached profile; None if it is missing, incomplete or of another length.
 
+        Raises `RowsFailed` if the model was measured without batches because its rows have failed.
+
         A batch takes at most about 100/percent of its time on the whole GPU (iGniter Eq. 11).
         """
         percent = self._percent(spec)
@@ -137,14 +140,18 @@ class ProfileCache:
         except (OSError, InvalidInput, *DAMAGE) as error:
             log.warning("stored profile not used", path=str(path), error=str(error) or type(error).__name__)
             return None
+        if spec.max_batch > 1 and stored.rows:
+            raise RowsFailed(stored.rows)
+        if spec.max_batch > 1 and stored.rows is None:
+            return None
         complete = set(spec.batch_sizes) <= set(stored.exec_ns) and stored.length == spec.profile_length
         return profile if complete else None
 
-    def write_profile(self, spec: ModelSpec, profile: Profile) -> None:
-        """Write the profile. If the folder is not writable, log a warning."""
+    def write_profile(self, spec: ModelSpec, profile: Profile, row_fault: str = "") -> None:
+        """Write the profile, and why the model is not batched. If the folder is not writable, log a warning."""
         path = self.path(spec)
         draft = path.with_suffix(f".{os.getpid()}")
-        stored = _StoredProfile(spec.key, profile.exec_ns, profile.load_ns, spec.profile_length)
+        stored = _StoredProfile(spec.key, profile.exec_ns, profile.load_ns, spec.profile_length, row_fault)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft.write_bytes(msgspec.json.format(msgspec.json.encode(stored)))
@@ -174,6 +181,8 @@ class _StoredProfile(msgspec.Struct):
     load_ns: int
     length: int = 0
     """`profile_length` at which the times were measured."""
+    rows: str | None = None
+    """Why the times are those of the model without batches. Empty: its rows were compared. None: they were not."""
 
 
 def load_or_measure_profile(
@@ -183,8 +192,10 @@ def load_or_measure_profile(
     cache: ProfileCache,
     report: Callable[[str], None],
     check_unchanged: Callable[[], None] = lambda: None,
+    row_fault: str = "",
 ) -> Profile:
-    """Return the declared, cached or newly measured profile. Raises the errors of opening and running the model.
+    """Return the declared, cached or newly measured profile. Raises the errors of opening and running the model, and
+    `RowsFailed`. `row_fault`: why the model is measured without batches.
 
     `check_unchanged` raises if the files have changed since `spec` was read, so that no other content is measured.
     """
@@ -199,24 +210,30 @@ def load_or_measure_profile(
         report(f"measuring {spec.key}: batch sizes {list(spec.batch_sizes)}")
         profile = measure_profile(runtime, spec, folder)
         check_unchanged()
-        cache.write_profile(spec, profile)
+        cache.write_profile(spec, profile, row_fault)
     return profile
 
 
 def measure_profile(
     runtime: Runtime, spec: ModelSpec, folder: Path, clock: Callable[[], int] = monotonic_ns
 ) -> Profile:
-    """Load the model and time each batch size on made-up inputs. `load_ns` includes the warm-up, as every LOAD does.
+    """Load the model, time each batch size on made-up inputs and compare rows. `load_ns` includes the warm-up, as every
+    LOAD does.
 
-    Raises the errors of opening the model, and `WarmUpFailed` if a run fails.
+    Raises the errors of opening the model, `WarmUpFailed` if a run fails, and `RowsFailed`.
     """
     begin_ns = clock()
     model = runtime.open(spec, folder)
     load_ns = clock() - begin_ns
     try:
-        return Profile({size: _exec_ns(model, spec, folder, size, clock) for size in spec.batch_sizes}, load_ns)
+        profile = Profile({size: _exec_ns(model, spec, folder, size, clock) for size in spec.batch_sizes}, load_ns)
+        check_rows(model.run_quietly if isinstance(model, RunsQuietly) else model.run, spec, folder)
+    except RowsFailed:
+        raise
     except ModelFailed as error:
         raise WarmUpFailed(error.reason) from error
+    else:
+        return profile
     finally:
         model.close()
 

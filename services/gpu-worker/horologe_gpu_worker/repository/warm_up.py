@@ -9,7 +9,7 @@ from horologe_common.models import Profile
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.model_signature import check_outputs
-from horologe_gpu_worker.runtime import WarmUpFailed
+from horologe_gpu_worker.runtime import RowsFailed, WarmUpFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,9 +28,9 @@ proportionally longer by it, so that the first batches are small."""
 
 
 def warm_up(run: RunBatch, spec: ModelSpec, folder: Path) -> None:
-    """Run every batch size once. Raises `WarmUpFailed` if the smallest fails.
+    """Run every batch size once. Raises `WarmUpFailed` if the smallest fails, `RowsFailed` if a larger one does.
 
-    Raises `ModelFailed` if a larger one fails, or if outputs do not fit the signature: other inputs would not help.
+    Raises `ModelFailed` or `RowsFailed` if outputs do not fit the signature: other inputs would not help.
     """
     for batch_size in spec.batch_sizes:
         inputs = warmup_inputs(spec, folder, batch_size)
@@ -39,7 +39,7 @@ def warm_up(run: RunBatch, spec: ModelSpec, folder: Path) -> None:
         except ModelFailed as error:
             if batch_size == spec.batch_sizes[0]:
                 raise WarmUpFailed(error.reason) from error
-            raise ModelFailed(f"{error.reason} (batch size {batch_size})") from error
+            raise RowsFailed(f"{error.reason} (in a batch of {batch_size})") from error
         check_outputs(spec, batch_size, outputs)
 
 

@@ -11,10 +11,9 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from horologe_common.core.protocol import UNLIMITED
 from horologe_common.status import HorologeError, Status, describe_exception
+from horologe_common.string_tensors import as_array
 from horologe_common.wire import CallDone, EndRun, ModelCall, Ping, Pong, RunDone, StartRun
 from horologe_common.wire.frames import decode_array, encode_array
 from horologe_selector.drivers.driver_loop import PREDECESSORS, RUN, DriverLoop, Predecessors
@@ -148,7 +147,7 @@ class DriverRuns:
         if run.calls >= self._calls_limit:
             reason = f"calls: got more than {self._calls_limit} in one query (selector.pipeline_calls)"
             raise CallFailed(int(Status.FAILED), reason)
-        inputs, buffers = self._encode("inputs of a call", tensors)
+        inputs, buffers = self._encode("inputs of a call", tensors, "input")
         run.calls += 1
         call, predecessors, future = run.calls, PREDECESSORS.get(), self.loop.create_future()
         parents = tuple(predecessors.calls)
@@ -166,7 +165,7 @@ class DriverRuns:
         buffers: list[Buffer] = []
         status, reason = int(Status.OK), ""
         try:
-            outputs, buffers = self._encode("result", await self._function(Caller(self, run), inputs))
+            outputs, buffers = self._encode("result", await self._function(Caller(self, run), inputs), "output")
         except asyncio.CancelledError:
             if run.ended:
                 return
@@ -195,13 +194,13 @@ class DriverRuns:
             future.set_exception(CallFailed(message.status, message.reason))
             future.exception()  # a driver need not await it
 
-    def _encode(self, what: str, tensors: Any) -> tuple[tuple[Tensor, ...], list[Buffer]]:
+    def _encode(self, what: str, tensors: Any, side: str) -> tuple[tuple[Tensor, ...], list[Buffer]]:
         """Return headers and bytes of arrays by name. Raises `CallFailed` for anything else, and for too many bytes."""
         if not isinstance(tensors, Mapping) or not tensors:
             got = type(tensors).__name__
             raise CallFailed(int(Status.FAILED), f"{what}: got {got}, wanted a dict of name to array")
         try:
-            packed = [encode_array(str(name), np.asarray(value)) for name, value in tensors.items()]
+            packed = [encode_array(str(name), as_array(value), side) for name, value in tensors.items()]
         except (HorologeError, ValueError) as error:
             raise CallFailed(int(Status.FAILED), f"{what}: {error}") from error
         size, limit = sum(len(buffer) for _, buffer in packed), self._max_frame_bytes

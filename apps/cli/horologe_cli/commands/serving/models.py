@@ -117,6 +117,8 @@ def _print_models(states: list[ModelState], json: bool) -> None:
     for state in states:
         if state.reason:
             out.print(f"{state.spec.key}: {state.state}: {state.reason}", markup=False, soft_wrap=True)
+        for note in state.spec.notes:
+            out.print(f"{state.spec.key}: note: {note}", markup=False, soft_wrap=True)
 
 
 def _signature(tensors: tuple[TensorSpec, ...]) -> str:
@@ -134,7 +136,7 @@ def model_document(state: ModelState) -> dict[str, Any]:
         "name": spec.name, "version": spec.version, "state": state.state, "reason": state.reason,
         "runtime": spec.runtime, "inputs": inputs, "outputs": outputs, "batch_sizes": list(spec.batch_sizes),
         "slo_ms": spec.slo_ns / 1e6, "weights_bytes": spec.weights_bytes,
-        "content_hash": spec.content_hash,
+        "content_hash": spec.content_hash, "batched": spec.batched, "notes": list(spec.notes),
     }  # fmt: skip
 
 

@@ -91,8 +91,10 @@ def _print_reply(reply: Reply) -> None:
         precision=4, suppress=True, threshold=SHOWN_NUMBERS * SHOWN_NUMBERS, edgeitems=SHOWN_NUMBERS // 2
     ):
         for name, value in reply.outputs.items():
-            out.print(f"{name} {value.dtype}{list(value.shape)}", markup=False, style="bold")
-            out.print(str(value), markup=False, soft_wrap=True)
+            strings = value.dtype.kind == "O"
+            out.print(f"{name} {'BYTES' if strings else value.dtype}{list(value.shape)}", markup=False, style="bold")
+            shown = np.frompyfunc(output.show_bytes, 1, 1)(value) if strings else value
+            out.print(str(shown), markup=False, soft_wrap=True)
     origin = "from the cache" if reply.cached else f"batch of {reply.batch_size}"
     times = f"queue {reply.queue_ns / 1e6:.2f} ms, exec {reply.exec_ns / 1e6:.2f} ms"
     out.print(f"{reply.model}/{reply.version}: {times}, {origin}", markup=False, soft_wrap=True)

@@ -142,6 +142,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     for state in summary["models"]:
         note = "" if state["state"] == "READY" else f"  {state['state']}: {state['reason']}"
         rows.append(("model", f"{state['name']}/{state['version']}  {state['runtime']}{note}"))
+        rows += [("", f"  note: {text}") for text in state["notes"]]
     table = Table(("", ""), left=2)
     for label, text in rows:
         table.add_row(Cell(label, "bold"), text)

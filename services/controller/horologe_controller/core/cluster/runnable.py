@@ -38,7 +38,8 @@ def runnable_profile(
     """
     spec, profile, *_ = model
     served = served or spec
-    right_content = spec.content_hash == served.content_hash or (reloading and spec.is_compatible(served))
+    same_content = spec.content_hash == served.content_hash and spec.has_same_rows(served)
+    right_content = same_content or (reloading and spec.is_compatible(served))
     fits = right_content and spec.pages <= pages_total
     if profile is None or not fits or missing_batch_sizes(profile, served.batch_sizes):
         return None

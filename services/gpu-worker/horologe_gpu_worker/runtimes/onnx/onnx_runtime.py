@@ -11,16 +11,17 @@ import onnxruntime
 
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
+from horologe_common.string_tensors import decode_text
 from horologe_gpu_worker.repository.content import content_bytes
 from horologe_gpu_worker.repository.manifest import (
     InvalidModel,
     build_spec,
-    declared_signature,
     default_length,
     manifest_path,
     read_manifest,
 )
 from horologe_gpu_worker.repository.model_signature import shape_for
+from horologe_gpu_worker.repository.signature_corrections import correct_tensors
 from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
 from horologe_gpu_worker.runtimes.onnx.dimension_names import fitting_shapes
@@ -67,9 +68,12 @@ class OnnxModel:
         # 10 us for a no-op. Pre-bound buffers take 6, but then inputs and outputs are copied: 600 kB inputs x 4
         # cost 315 us that way, 120 this way.
         self._names = [tensor.name for tensor in spec.outputs]
+        self._strings = [tensor.name for tensor in spec.inputs if tensor.datatype == "BYTES"]
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch; see `OpenModel.run`. The inputs determine the batch size."""
+        if self._strings:  # of any other object, ONNX Runtime takes its `str`
+            inputs = dict(inputs) | {name: decode_text(f"input {name!r}", inputs[name]) for name in self._strings}
         try:
             outputs = self._session.run(self._names, inputs)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base class
@@ -152,15 +156,15 @@ class OnnxRuntime:
         manifest = read_manifest(folder)
         path = folder / MODEL
         session = _session(path, threads=1, optimise=False)
-        signature = _tensors(path, "input", session.get_inputs()), _tensors(path, "output", session.get_outputs())
-        if (manifest.inputs or manifest.outputs) and (declared := declared_signature(manifest, folder)) != signature:
-            raise InvalidModel(
-                f"{manifest_path(folder)}: inputs, outputs: got {declared}, wanted {signature}, as in the graph "
-                "(or leave them out)"
-            )
+        where = str(manifest_path(folder) or path)
+        signature = (
+            correct_tensors(where, "inputs", _tensors(path, "input", session.get_inputs()), manifest.inputs),
+            correct_tensors(where, "outputs", _tensors(path, "output", session.get_outputs()), manifest.outputs),
+        )
         lengths = fitting_shapes(session.get_inputs(), default_length(manifest), manifest.max_length)
         spec = build_spec(folder, manifest, "onnx", signature, content_bytes(folder), lengths)
-        return msgspec.structs.replace(spec, shares_pages=self._cuda is None)  # on CUDA, a session takes megabytes
+        # On CUDA, a session takes megabytes.
+        return msgspec.structs.replace(spec, shares_pages=self._cuda is None, text=True)
 
     def is_open(self, spec: ModelSpec) -> bool:
         """Return True if `open` returns at once: an idle session of the model is in host memory."""

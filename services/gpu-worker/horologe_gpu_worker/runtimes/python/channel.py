@@ -53,6 +53,8 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
 class Run(msgspec.Struct, tag="run", array_like=True, frozen=True):
     batch_size: int
     tensors: tuple[Tensor, ...]
+    quiet: bool = False
+    """Do not log an exception of the model."""
 
 
 class Done(msgspec.Struct, tag="done", array_like=True, frozen=True):
@@ -66,6 +68,8 @@ class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
     fatal: bool = False
     by_inputs: bool = False
     """The model is loaded, and raised the exception on made-up inputs."""
+    rows: bool = False
+    """In the warm-up: the model fails because its batch has more rows than one, or other rows than its outputs."""
 
 
 ChannelMessage: TypeAlias = Start | Loaded | Ready | Run | Done | Failed
@@ -132,7 +136,7 @@ class Channel:
         self._sock.close()
 
 
-def pack(arrays: Mapping[str, NDArray[Any]]) -> tuple[tuple[Tensor, ...], list[Buffer]]:
+def pack(arrays: Mapping[str, NDArray[Any]], side: str = "input") -> tuple[tuple[Tensor, ...], list[Buffer]]:
     """Return headers and bytes of arrays. Raises `InvalidInput` for a dtype that the protocol does not have."""
-    packed = [encode_array(name, array) for name, array in arrays.items()]
+    packed = [encode_array(name, array, side) for name, array in arrays.items()]
     return tuple(header for header, _ in packed), [buffer for _, buffer in packed]

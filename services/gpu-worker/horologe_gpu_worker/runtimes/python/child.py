@@ -16,15 +16,14 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from horologe_common.service.isolation import kill_with_parent
 from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_common.status import HorologeError, ModelFailed, describe_exception
+from horologe_common.string_tensors import as_array
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
-from horologe_gpu_worker.repository.model_signature import describe_mismatch
-from horologe_gpu_worker.runtime import WarmUpFailed
+from horologe_gpu_worker.repository.model_signature import describe_mismatch, has_other_rows
+from horologe_gpu_worker.runtime import RowsFailed, WarmUpFailed
 from horologe_gpu_worker.runtimes.python.channel import Channel, Done, Failed, Loaded, Ready, Run, Start, pack
 from horologe_gpu_worker.runtimes.python.model_imports import ModelImports
 
@@ -71,7 +70,7 @@ def serve(channel: Channel) -> None:
     while True:
         message, inputs = channel.receive()
         assert isinstance(message, Run)
-        channel.send(*run_batch(model, inputs))
+        channel.send(*run_batch(model, inputs, message.quiet))
 
 
 def load_model(folder: Path) -> Any:
@@ -94,8 +93,8 @@ def load_model(folder: Path) -> Any:
 
 
 def warm_up(model: Any, start: Start) -> int:
-    """Run every batch size and return the longest time in ns. Raises `WarmUpFailed` if the smallest fails, else the
-    model's errors: see repository/warm_up.py.
+    """Run every batch size and return the longest time in ns. Raises `WarmUpFailed` if the smallest fails, `RowsFailed`
+    if a larger one does: see repository/warm_up.py.
     """
     slowest_ns = 0
     for batch_size in start.spec.batch_sizes:
@@ -108,10 +107,10 @@ def warm_up(model: Any, start: Start) -> int:
         except Exception as error:
             if batch_size == start.spec.batch_sizes[0]:
                 raise WarmUpFailed(describe_failure(error)) from error
-            raise
+            raise RowsFailed(f"{describe_failure(error)} (in a batch of {batch_size})") from error
         slowest_ns = max(slowest_ns, time.monotonic_ns() - begin_ns)
         if fault := describe_mismatch(start.spec, batch_size, outputs):
-            raise ModelFailed(fault)
+            raise (RowsFailed if has_other_rows(start.spec, batch_size, outputs) else ModelFailed)(fault)
     return slowest_ns
 
 
@@ -119,23 +118,25 @@ def predict(model: Any, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[An
     outputs = model.predict_batch(inputs)
     if not isinstance(outputs, dict):
         raise ModelFailed(f"predict_batch: got {type(outputs).__name__}, wanted a dict of output name to array")
-    return {str(name): np.asarray(value) for name, value in outputs.items()}
+    return {str(name): as_array(value) for name, value in outputs.items()}
 
 
-def run_batch(model: Any, inputs: dict[str, NDArray[Any]]) -> tuple[Done | Failed, list[Buffer]]:
+def run_batch(model: Any, inputs: dict[str, NDArray[Any]], quiet: bool) -> tuple[Done | Failed, list[Buffer]]:
     try:
-        headers, buffers = pack(predict(model, inputs))
+        headers, buffers = pack(predict(model, inputs), "output")
     except MemoryError as error:  # a memory leak would continue
         return _failed(error, fatal=True), []
     except Exception as error:
-        return _failed(error, fatal=False), []
+        return _failed(error, fatal=False, quiet=quiet), []
     return Done(headers), buffers
 
 
-def _failed(error: Exception, fatal: bool) -> Failed:
-    with contextlib.suppress(Exception):  # the model may have closed or replaced its standard error
-        traceback.print_exception(error)
-    return Failed(describe_failure(error)[:2000], fatal, isinstance(error, WarmUpFailed))
+def _failed(error: Exception, fatal: bool, quiet: bool = False) -> Failed:
+    if not quiet:
+        with contextlib.suppress(Exception):  # the model may have closed or replaced its standard error
+            traceback.print_exception(error)
+    by_inputs, rows = isinstance(error, WarmUpFailed), isinstance(error, RowsFailed)
+    return Failed(describe_failure(error)[:2000], fatal, by_inputs, rows)
 
 
 def describe_failure(error: Exception) -> str:

@@ -31,7 +31,7 @@ from horologe_gpu_worker.repository.manifest import (
     size_bytes,
 )
 from horologe_gpu_worker.repository.model_signature import check_outputs
-from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed, WarmUpFailed
+from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed, RowsFailed, WarmUpFailed
 from horologe_gpu_worker.runtimes.python.channel import (
     Channel,
     ChannelMessage,
@@ -117,7 +117,8 @@ class ModelProcess:
             self._warming = True
             return False
         if isinstance(message, Failed):
-            raise (WarmUpFailed if message.by_inputs else ModelFailed)(message.reason)
+            kind = WarmUpFailed if message.by_inputs else RowsFailed if message.rows else ModelFailed
+            raise kind(message.reason)
         if not isinstance(message, Ready):
             raise ModelFailed(f"got {message}, wanted Ready")
         self._warming = False
@@ -129,14 +130,17 @@ class ModelProcess:
         return True
 
     def run_batch(
-        self, batch_size: int, inputs: Mapping[str, NDArray[Any]]
+        self, batch_size: int, inputs: Mapping[str, NDArray[Any]], quiet: bool = False
     ) -> tuple[Done | Failed, dict[str, NDArray[Any]]]:
-        """Run a batch. Raises `ModelFailed` if the process cannot run another."""
+        """Run a batch. With `quiet`, the process does not log an exception of the model.
+
+        Raises `ModelFailed` if the process cannot run another.
+        """
         headers, buffers = pack(inputs)
         # A process that died while idle is detected here. `_receive` raises with its exit code.
         with suppress(BrokenPipeError, ConnectionResetError):
             try:
-                self._channel.send(Run(batch_size, headers), buffers)
+                self._channel.send(Run(batch_size, headers, quiet), buffers)
             except TimeoutError:
                 reason = f"process did not take its input within {self._limit_ns / 1e9:g} s"
                 raise ProcessFailed(reason, "hang") from None
@@ -207,17 +211,24 @@ class PythonModel:
                 self._ready = process.is_loaded(ms(100))
         except ModelFailed as error:
             process.stop(0)
-            kind = WarmUpFailed if isinstance(error, WarmUpFailed) else ModelFailed
+            kind = next((kind for kind in (WarmUpFailed, RowsFailed) if isinstance(error, kind)), ModelFailed)
             raise kind(f"model {self._spec.key}: {error.reason}") from error
         self._process = process
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch; see `OpenModel.run`. Raises `ModelFailed` while the process is being restarted."""
+        return self._run(batch_size, inputs, quiet=False)
+
+    def run_quietly(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Run one batch on made-up inputs; see `RunsQuietly`."""
+        return self._run(batch_size, inputs, quiet=True)
+
+    def _run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]], quiet: bool) -> Mapping[str, NDArray[Any]]:
         if (process := self._running_process()) is None:
             reason = f"model {self._spec.key}: is being restarted after: {self._last_failure}"
             raise ProcessFailed(reason, "restarting")
         try:
-            message, outputs = process.run_batch(batch_size, inputs)
+            message, outputs = process.run_batch(batch_size, inputs, quiet)
         except ModelFailed as error:
             cause = self._restart(error)
             raise ProcessFailed(f"model {self._spec.key}: {error.reason}", cause) from error

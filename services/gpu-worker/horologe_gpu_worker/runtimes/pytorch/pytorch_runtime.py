@@ -26,6 +26,7 @@ from horologe_gpu_worker.repository.manifest import (
     tensor_specs,
     warmup_inputs,
 )
+from horologe_gpu_worker.repository.signature_corrections import check_narrower
 from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel, WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import OutOfPages
@@ -104,6 +105,10 @@ class PytorchRuntime:
             raise InvalidModel(f"{path}: {reason}")
         self._inspected[folder] = manifest, program
         return spec
+
+    def unsupported_reason(self, spec: ModelSpec, folder: Path) -> str:
+        """Return why the program cannot run on the device with this signature; empty if it can."""
+        return self._engine.unsupported_reason(spec, self._program_of(spec, folder).program)
 
     def prepare(self, spec: ModelSpec, folder: Path) -> None:
         """Load, warm up and unload the model once, if that has not been done."""
@@ -231,8 +236,10 @@ def _create_engine(device: DeviceConfig) -> Engine:
 def _apply_names(
     path: Path, kind: str, tensors: tuple[ProgramTensor, ...], entries: Iterable[TensorEntry]
 ) -> tuple[TensorSpec, ...]:
-    """Return the program's tensors, renamed as in the manifest if it declares them."""
+    """Return the program's tensors, renamed and narrowed as in the manifest if it declares them."""
     exported, declared = tuple(TensorSpec(*tensor) for tensor in tensors), tensor_specs(entries)
-    if declared and [(spec.datatype, spec.shape) for spec in declared] != [tensor[1:] for tensor in tensors]:
+    if declared and [spec.datatype for spec in declared] != [tensor.datatype for tensor in tensors]:
         raise InvalidModel(f"{path}: {kind}: got {declared} in model.toml, wanted {exported}, as in the program")
+    for spec, tensor in zip(declared, exported, strict=False):
+        check_narrower(f"{path}: {kind}: {spec.name}", spec.shape, tensor.shape)
     return declared or exported

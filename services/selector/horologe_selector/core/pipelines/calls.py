@@ -14,6 +14,7 @@ import msgspec
 from horologe_common.core.protocol import Out
 from horologe_common.models import check_request
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status, error_for
+from horologe_common.string_tensors import check_strings
 from horologe_common.wire import CallDone, Query
 from horologe_selector.core.pipelines.intermediate_samples import IntermediateSampler
 from horologe_selector.core.predictions.inflight import OK, Waiter
@@ -99,6 +100,7 @@ class PipelineCalls:
         """Return the signature, the query and its deadline, and stage its inputs. Raises `HorologeError`."""
         spec = self._find_model(run, message.model)
         rows, shape_key, length = check_request(spec, message.inputs)
+        check_strings(spec, message.inputs, buffers)
         remaining_ns = run.pipeline.structure.remaining_ns(now_ns, stage) if self._drop else 0
         deadline_ns = run.deadline_ns - remaining_ns - self._return_latency.inner_ns
         if deadline_ns <= now_ns and not run.submit.best_effort:

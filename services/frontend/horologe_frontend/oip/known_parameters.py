@@ -1,0 +1,64 @@
+"""Parameters of requests: the names that have an effect here. None is ignored silently.
+
+Clients of Triton, KServe and MLServer may send parameters that change what they expect of the answer: a request with
+such a one is refused. A parameter that only asks for another order is named in the response.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from horologe_common.status import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+REQUEST = ("application", "binary_data_output", "content_hash", "context", "priority", "slo_ms", "timeout")
+SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
+"""Known, so that `shared_memory_region` gets its own error."""
+INPUT = ("binary_data_size", *SHARED_MEMORY)
+OUTPUT = ("binary_data", "classification", *SHARED_MEMORY)
+LOAD = ("unload_dependents",)
+"""Triton's client sends it. No model here has dependents."""
+INDEPENDENT = "requests are independent of each other: sequences are not supported"
+NEUTRAL: dict[str, tuple[tuple[Any, ...], str]] = {
+    "sequence_id": ((0, ""), INDEPENDENT),
+    "sequence_start": ((False,), INDEPENDENT),
+    "sequence_end": ((False,), INDEPENDENT),
+}
+"""Parameters of Triton -> the values that mean the same as no such parameter, and why others are refused."""
+IGNORED = "ignored_parameters"
+"""Parameter of a response: the names of the request's parameters that had no effect, separated by commas."""
+NAME_SHOWN = 80
+"""Characters of a name that an error message shows."""
+
+
+def check_parameters(where: str, parameters: Mapping[str, Any] | None, known: Iterable[str]) -> None:
+    """Raise `InvalidInput`, naming the parameter, unless all are `known` or without effect."""
+    for name, value in (parameters or {}).items():
+        place = f"{where}{name[:NAME_SHOWN]}"
+        if name in NEUTRAL:
+            check_neutral(place, name, value)
+        elif name.startswith("triton_"):
+            raise InvalidInput(f"{place}: names that begin with triton_ are reserved")
+        elif name not in known:
+            raise InvalidInput(f"{place}: unknown parameter, wanted some of {', '.join(known)}")
+
+
+def check_neutral(place: str, name: str, value: Any) -> None:
+    """Raise `InvalidInput` unless the value means the same as no such parameter."""
+    values, reason = NEUTRAL[name]
+    if not any(type(value) is type(neutral) and value == neutral for neutral in values):
+        wanted = " or ".join(map(repr, values)).lower()
+        raise InvalidInput(f"{place}: got {value!r}, wanted {wanted}, or no such parameter: {reason}")
+
+
+def ignored_parameters(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the checked parameters to name in the response. Deadlines decide the order of requests, no priority.
+
+    Raise `InvalidInput` for a priority that is not a number from 0.
+    """
+    priority = parameters.get("priority", 0)
+    if not isinstance(priority, int) or isinstance(priority, bool) or priority < 0:
+        raise InvalidInput(f"parameters.priority: got {priority!r}, wanted a priority, 0 or more")
+    return ("priority",) if priority else ()

@@ -1,0 +1,347 @@
+"""What a row is: models whose rows depend on each other, or whose first dimension is no rows, are not batched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from builders import a_profile, a_spec
+from horologe_common.clock import s
+from horologe_common.models import ModelSpec, TensorSpec
+from horologe_common.status import ModelFailed
+from horologe_common.wire import ModelReport
+from horologe_gpu_worker.repository.modelstore import ModelStore
+from horologe_gpu_worker.repository.row_check import check_rows, measure_unbatched_if_needed
+from horologe_gpu_worker.runtime import ProcessFailed, RowsFailed
+from model_folders import a_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[Any]]
+
+FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
+
+
+def a_graph(*nodes: Any, inputs: Any, outputs: Any, constants: Any = ()) -> bytes:
+    """Return an ONNX graph. `inputs` and `outputs`: name -> (element type, dimensions)."""
+    sides = [
+        [helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in side.items()]
+        for side in (inputs, outputs)
+    ]
+    arrays = [numpy_helper.from_array(array, name) for name, array in constants]
+    graph = helper.make_graph(list(nodes), "rows", sides[0], sides[1], arrays)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    return bytes(model.SerializeToString())
+
+
+def scan(repository: Path, **files: Any) -> ModelReport:
+    """Write a model with these files and return its report."""
+    manifest = files.pop("manifest", "")
+    a_folder(repository, "m", manifest, **files)
+    return rescan(repository)
+
+
+def rescan(repository: Path) -> ModelReport:
+    (report,) = ModelStore(repository, repository.parent / "cache").scan()
+    return report
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return tmp_path / "models"
+
+
+VECTOR = {"x": (FLOAT, ["samples"])}
+ROWS = {"x": (FLOAT, ["rows", 3])}
+DEPENDENT: dict[str, Callable[[], bytes]] = {
+    "the mean of all samples": lambda: a_graph(
+        helper.make_node("ReduceMean", ["x"], ["m"], keepdims=1),
+        helper.make_node("Sub", ["x", "m"], ["y"]),
+        inputs=VECTOR,
+        outputs={"y": (FLOAT, ["samples"])},
+    ),
+    "a sum over time": lambda: a_graph(
+        helper.make_node("CumSum", ["x", "axis"], ["y"]),
+        inputs=VECTOR,
+        outputs={"y": (FLOAT, ["samples"])},
+        constants=[("axis", np.array(0, np.int64))],
+    ),
+    "a softmax over nodes": lambda: a_graph(
+        helper.make_node("Softmax", ["x"], ["y"], axis=0), inputs=ROWS, outputs={"y": (FLOAT, ["rows", 3])}
+    ),
+    "reversed time": lambda: a_graph(
+        helper.make_node("Slice", ["x", "begin", "end", "axis", "step"], ["y"]),
+        inputs=ROWS,
+        outputs={"y": (FLOAT, ["rows", 3])},
+        constants=[
+            ("begin", np.array([-1])), ("end", np.array([-(2**62)])), ("axis", np.array([0])), ("step", np.array([-1]))
+        ],
+    ),
+    "boxes that were found": lambda: a_graph(
+        helper.make_node("NonZero", ["x"], ["found"]),
+        helper.make_node("Transpose", ["found"], ["y"]),
+        inputs=ROWS,
+        outputs={"y": (INT, ["boxes", 2])},
+    ),
+    "edges that name nodes": lambda: a_graph(
+        helper.make_node("Gather", ["x", "edges"], ["y"], axis=0),
+        inputs={**ROWS, "edges": (INT, ["edges"])},
+        outputs={"y": (FLOAT, ["edges", 3])},
+    ),
+    "one row only": lambda: a_graph(
+        helper.make_node("Reshape", ["x", "shape"], ["y"]),
+        inputs=ROWS,
+        outputs={"y": (FLOAT, [1, 3])},
+        constants=[("shape", np.array([1, 3]))],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [kind for kind in DEPENDENT if kind != "one row only"])
+def test_a_model_without_independent_rows_is_not_batched(kind: str, repository: Path) -> None:
+    report = scan(repository, model_onnx=DEPENDENT[kind]())
+    spec = report.spec
+    assert report.profile is not None, report.reason
+    assert (spec.batched, spec.batch_sizes) == (False, (1,))
+    (note,) = spec.notes
+    assert note.startswith("not batched: ")
+    assert "batching" in note
+    assert rescan(repository) == report  # from the cache, with the note
+
+
+def test_a_model_for_one_row_declared_as_rows_gets_one_row(repository: Path) -> None:
+    manifest = '[[outputs]]\nname = "y"\ndatatype = "FP32"\nshape = [-1, 3]\n'
+    report = scan(repository, model_onnx=DEPENDENT["one row only"](), manifest=manifest)
+    assert report.profile is not None, report.reason
+    assert (report.spec.batched, report.spec.batch_sizes) == (True, (1,))
+    assert "in a batch of 2" in report.spec.notes[0]
+
+
+@pytest.mark.parametrize("kind", ["boxes that were found", "the mean of all samples"])
+def test_on_is_not_compared(kind: str, repository: Path) -> None:
+    report = scan(repository, model_onnx=DEPENDENT[kind](), manifest='batching = "on"\n')
+    assert report.spec.notes == ()
+    assert (report.profile is None) is (kind == "boxes that were found")  # outputs without rows stay an error
+    assert report.spec.batched
+
+
+def test_off_and_a_name_keep_the_shape_of_the_request(repository: Path) -> None:
+    own = '[[outputs]]\nname = "y"\ndatatype = "INT64"\nshape = ["boxes", 2]\n'
+    for number, manifest in enumerate(('batching = "off"\n', own)):
+        report = scan(repository / str(number), model_onnx=DEPENDENT["boxes that were found"](), manifest=manifest)
+        assert report.profile is not None, report.reason
+        assert (report.spec.batched, report.spec.notes) == (False, ())
+        assert report.spec.outputs[0].shape == (-1, 2)
+
+
+INDEPENDENT: dict[str, Callable[[], bytes]] = {
+    "a product": lambda: a_graph(
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        inputs=ROWS,
+        outputs={"y": (FLOAT, ["rows", 5])},
+        constants=[("w", np.random.default_rng(2).random((3, 5), np.float32))],
+    ),
+    "random numbers": lambda: a_graph(
+        helper.make_node("RandomNormalLike", ["x"], ["y"]), inputs=ROWS, outputs={"y": (FLOAT, ["rows", 3])}
+    ),
+    "values that cancel out": lambda: a_graph(
+        helper.make_node("Sub", ["x", "x"], ["y"]), inputs=ROWS, outputs={"y": (FLOAT, ["rows", 3])}
+    ),
+    "no numbers": lambda: a_graph(
+        helper.make_node("Sub", ["x", "x"], ["zero"]),
+        helper.make_node("Div", ["zero", "zero"], ["y"]),
+        inputs=ROWS,
+        outputs={"y": (FLOAT, ["rows", 3])},
+    ),
+    "an index into a table": lambda: a_graph(
+        helper.make_node("Gather", ["w", "x"], ["y"], axis=0),
+        inputs={"x": (INT, ["rows", "words"])},
+        outputs={"y": (FLOAT, ["rows", "words", 3])},
+        constants=[("w", np.eye(2, 3, dtype=np.float32))],
+    ),
+    "an index into a table of one": lambda: a_graph(
+        helper.make_node("Gather", ["w", "x"], ["y"], axis=0),
+        inputs={"x": (INT, ["rows"])},
+        outputs={"y": (FLOAT, ["rows", 3])},
+        constants=[("w", np.eye(1, 3, dtype=np.float32))],
+    ),
+    "strings": lambda: a_graph(
+        helper.make_node("Identity", ["x"], ["y"]),
+        inputs={"x": (TensorProto.STRING, ["rows"])},
+        outputs={"y": (TensorProto.STRING, ["rows"])},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", INDEPENDENT)
+def test_a_model_with_independent_rows_is_batched(kind: str, repository: Path) -> None:
+    report = scan(repository, model_onnx=INDEPENDENT[kind]())
+    assert report.profile is not None, report.reason
+    assert (report.spec.batched, report.spec.max_batch, report.spec.notes) == (True, 16, ())
+    assert rescan(repository) == report
+
+
+PYTHON = """
+batch_sizes = [1, 4]
+inputs = [{ name = "x", datatype = "FP32", shape = [-1, 2] }]
+outputs = [{ name = "y", datatype = "FP32", shape = [-1, 2] }]
+"""
+BODIES = {
+    "rows": ("y = x * 2", True),
+    "mean": ("y = x - x.mean(axis=0)", False),
+    "dropout": ("y = x * (np.random.random(x.shape) > 0.5)", True),
+    "rare noise": ("y = x + (np.random.random(x.shape) > 0.99)", True),
+    "counter": ("self.n = getattr(self, 'n', 0) + 1; y = x + self.n", True),
+    "noise from one seed": ("y = x + np.random.default_rng(0).random(x.shape, np.float32)", False),
+    "found rows": ("y = x[x[:, 0] > 0.5]", False),
+    "shape": ("y = x / len(x)", False),
+    "rejects random inputs": ("assert not x.any(); y = x", True),
+    "two rows or more": ("assert len(x) < 4; y = x", None),
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_python_models_are_compared(kind: str, repository: Path) -> None:
+    body, batched = BODIES[kind]
+    source = "import numpy as np\nclass Model:\n    def predict_batch(self, inputs):\n        x = inputs['x']\n"
+    source += f"        {body}\n        return {{'y': y.astype('f4')}}\n"
+    report = scan(repository, model_py=source, manifest=PYTHON)
+    assert report.profile is not None, report.reason
+    if batched is None:
+        assert report.spec.batch_sizes == (1,)
+    else:
+        assert report.spec.batched is batched, report.spec.notes
+    assert bool(report.spec.notes) is not batched
+
+
+def test_a_model_that_rejects_random_inputs_logs_no_exception(
+    repository: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    body = "if inputs['x'].any(): raise ValueError('only zeros')"
+    source = (
+        f"class Model:\n    def predict_batch(self, inputs):\n        {body}\n        return {{'y': inputs['x']}}\n"
+    )
+    assert scan(repository, model_py=source, manifest=PYTHON).spec.batched
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_pytorch_models_are_compared(repository: Path) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+
+    class Centred(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return {"y": x - x.mean(0, keepdim=True)}
+
+    rows = torch.export.Dim("rows", min=1, max=16)
+    program = torch.export.export(Centred().eval(), (torch.zeros(2, 4),), dynamic_shapes=({0: rows},))
+    folder = a_folder(repository, "m")
+    torch.export.save(program, folder / "model.pt2")
+    report = rescan(repository)
+    assert report.profile is not None, report.reason
+    assert (report.spec.batched, report.spec.inputs[0].shape) == (False, (-1, 4))
+    assert "row 15 of 16 random rows has another output 'y' alone" in report.spec.notes[0]
+
+
+def run_rows(function: Callable[[Arrays], Arrays], spec: ModelSpec) -> list[int]:
+    """Compare the rows of a function. Return the batch sizes that ran."""
+    sizes = []
+
+    def run(batch_size: int, inputs: Arrays) -> Arrays:
+        sizes.append(batch_size)
+        assert {len(array) for array in inputs.values()} == {batch_size}
+        return function(inputs)
+
+    check_rows(run, spec, Path("/nowhere"))
+    return sizes
+
+
+ECHO_SPEC = msgspec.structs.replace(a_spec(), outputs=(TensorSpec("y", "FP32", (-1, 4)),))
+
+
+def test_a_batch_beyond_the_rows_that_are_compared() -> None:
+    spec = msgspec.structs.replace(ECHO_SPEC, batch_sizes=(1, 16, 4096))
+    assert set(run_rows(lambda inputs: {"y": inputs["x"]}, spec)) == {1, 16}
+    spec = msgspec.structs.replace(ECHO_SPEC, batch_sizes=(64, 4096))
+    assert set(run_rows(lambda inputs: {"y": inputs["x"]}, spec)) == {64}
+
+
+def test_rounding_is_no_difference_and_a_hundredth_of_the_neighbours_is_none_either() -> None:
+    def rounded(inputs: Arrays) -> Arrays:
+        x = inputs["x"]
+        return {"y": x * np.float32(1 + 1e-4 * len(x) / 16)}
+
+    run_rows(rounded, ECHO_SPEC)
+    with pytest.raises(RowsFailed, match="row 15 of 16"):
+        run_rows(lambda inputs: {"y": inputs["x"] + inputs["x"].mean() / 4}, ECHO_SPEC)
+
+
+def test_a_dependence_on_distant_rows_is_found() -> None:
+    def delayed(inputs: Arrays) -> Arrays:
+        x = inputs["x"]
+        return {"y": x + np.concatenate([np.zeros((7, 4), "f4"), x])[: len(x)]}
+
+    with pytest.raises(RowsFailed, match="has another output 'y' alone"):
+        run_rows(delayed, ECHO_SPEC)
+
+
+def test_rows_of_a_slow_model_are_compared_for_a_limited_time() -> None:
+    now_ns, sizes = 0, []
+
+    def slow(batch_size: int, inputs: Arrays) -> Arrays:
+        nonlocal now_ns
+        now_ns += s(4)
+        sizes.append(batch_size)
+        return {"y": inputs["x"]}
+
+    check_rows(slow, ECHO_SPEC, Path("/nowhere"), lambda: now_ns)
+    assert sizes == [16, 16, 1]
+
+
+def test_a_process_that_ends_on_random_inputs_is_not_compared() -> None:
+    def crash(inputs: Arrays) -> Arrays:
+        raise ProcessFailed("ended", "crash")
+
+    assert run_rows(crash, ECHO_SPEC) == [16]
+
+
+def test_a_failure_that_repeats_alone_is_a_dependence() -> None:
+    def picky(inputs: Arrays) -> Arrays:
+        if len(inputs["x"]) == 1 and inputs["x"].any():
+            raise ModelFailed("one row")
+        return {"y": inputs["x"]}
+
+    with pytest.raises(RowsFailed, match="row 15 of 16 random rows fails alone: one row"):
+        run_rows(picky, ECHO_SPEC)
+
+
+def test_the_error_of_a_model_that_runs_in_no_way_is_the_first_one() -> None:
+    tried: list[tuple[bool, tuple[int, ...]]] = []
+
+    def measure(spec: ModelSpec, row_fault: str) -> Any:
+        tried.append((spec.batched, spec.batch_sizes))
+        raise RowsFailed("first") if len(tried) == 1 else ModelFailed("other")
+
+    with pytest.raises(RowsFailed, match="first"):
+        measure_unbatched_if_needed(a_spec(), 16, measure)
+    assert tried == [(True, (1, 2, 4, 8, 16)), (False, (1,)), (True, (1,))]
+
+
+def test_a_device_without_variable_shapes_gets_one_row() -> None:
+    def measure(spec: ModelSpec, row_fault: str) -> Any:
+        if not row_fault:
+            raise RowsFailed("model sum/1: rows")
+        return a_profile(sizes=spec.batch_sizes)
+
+    spec, _ = measure_unbatched_if_needed(a_spec(), 16, measure, lambda spec: "" if spec.batched else "fixed shapes")
+    assert (spec.batched, spec.batch_sizes, spec.notes) == (
+        True, (1,), ("not batched: rows (`batching` in model.toml)",)
+    )  # fmt: skip
