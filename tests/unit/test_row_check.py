@@ -345,3 +345,13 @@ def test_a_device_without_variable_shapes_gets_one_row() -> None:
     assert (spec.batched, spec.batch_sizes, spec.notes) == (
         True, (1,), ("not batched: rows (`batching` in model.toml)",)
     )  # fmt: skip
+
+
+def test_indices_are_not_varied_where_they_may_end_a_device() -> None:
+    spec = msgspec.structs.replace(ECHO_SPEC, inputs=(*ECHO_SPEC.inputs, TensorSpec("ids", "INT64", (-1,))))
+
+    def gather(inputs: Arrays) -> Arrays:
+        assert not inputs["ids"].any()
+        return {"y": inputs["x"]}
+
+    check_rows(lambda size, inputs: gather(inputs), spec, Path("/nowhere"), kinds=("f",))

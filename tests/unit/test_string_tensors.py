@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 from builders import a_spec, a_state, sent
 from frontend_core_builders import CLIENT, CONTROLLER, a_frontend, send_predict
 from horologe.core.encoding import Signature, encode_inputs
+from horologe_cli.commands.serving.predict import read_input
 from horologe_cli.output import print_json
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, TensorSpec
@@ -367,3 +368,15 @@ def test_a_python_model_that_returns_no_strings_fails_with_the_element(tmp_path:
         assert model.run(4, {"x": np.array([b"", b"", b"", b""], object)})["y"].tolist() == [b"a", b"b", b"c", b"d"]
     finally:
         model.close()
+
+
+def test_the_command_line_reads_text_and_names_what_is_not_utf8(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "input.json"
+    path.write_bytes('["d\xf6g"]'.encode())
+    assert read_input(str(path)) == ["d\xf6g"]
+    path.write_bytes('["d\xf6g"]'.encode("latin-1"))
+    with pytest.raises(SystemExit):
+        read_input(str(path))
+    assert "--input: not JSON: 'utf-8' codec can't decode byte 0xf6" in capsys.readouterr().err

@@ -63,10 +63,10 @@ def read_input(source: str) -> Any:
         output.fail(
             "--input: got nothing, wanted a .npy file, JSON, or - with JSON on standard input", output.ExitCode.USAGE
         )
-    if not source.lstrip().startswith(("[", "{", "-")) and Path(source).is_file():
-        source = Path(source).read_text(errors="replace")
     try:
-        return jsonlib.loads(sys.stdin.read() if source == "-" else source)
+        if not source.lstrip().startswith(("[", "{", "-")) and Path(source).is_file():
+            return jsonlib.loads(Path(source).read_bytes())
+        return jsonlib.loads(sys.stdin.buffer.read() if source == "-" else source)
     except ValueError as error:
         output.fail(f"--input: not JSON: {error}", output.ExitCode.USAGE)
 
