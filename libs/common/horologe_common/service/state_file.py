@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -10,12 +11,27 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 from horologe_common.service.log import logger
+from horologe_common.service.settings import SettingsError
+from horologe_common.status import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 VERSION = 1
 S = TypeVar("S", bound=msgspec.Struct)
+
+
+def check_writable(folder: str, setting: str) -> None:
+    """Create the folder of a setting. Raises `SettingsError` if it cannot be written. Empty: there is none."""
+    if not folder:
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        wanted = f"wanted a folder that this user can write: {describe_error(error)}"
+        raise SettingsError(f"setting {setting}: got {folder!r}, {wanted}") from error
 
 
 class _StateRecord(msgspec.Struct, array_like=True):
