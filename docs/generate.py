@@ -14,6 +14,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_cli.local.topology import settings_sections
-from horologe_common import models, wire
+from horologe_common import models, setting_ranges, wire
 from horologe_common.metrics.metric_definitions import METRICS, Metric
 from horologe_common.service import settings
 from horologe_common.status import Status
@@ -37,6 +38,7 @@ DOCS = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->\n"
 TYPES = {"int": "number", "float": "number", "str": "text", "bool": "true or false", "tuple[str, ...]": "list of texts"}
 LITERAL = "Literal["
+ANNOTATED = re.compile(r"^(?:typing\.)?Annotated\[(\w+), .*\]$")
 
 
 class Undocumented(Exception):
@@ -52,8 +54,9 @@ def settings_page() -> str:
         for field in fields_of(kind):
             if not field.doc:
                 raise Undocumented(f"setting {section}.{field.name}: got no docstring below the field, wanted one")
-            rows.append((f"`{field.name}`", _type_name(field), f"`{_settings_default(field)}`", field.doc))
-        parts.append(_table(("field", "type", "default", "meaning"), rows))
+            default = f"`{_settings_default(field)}`"
+            rows.append((f"`{field.name}`", _type_name(field), default, _range_text(kind, field.name), field.doc))
+        parts.append(_table(("field", "type", "default", "range", "meaning"), rows))
     return "\n".join(parts)
 
 
@@ -86,10 +89,17 @@ def _type_name(field: Field) -> str:
         return "duration"
     if field.name.endswith("_bytes"):
         return "size"
-    kind = field.type.removeprefix("typing.")
+    kind = ANNOTATED.sub(r"\1", field.type).removeprefix("typing.")
     if kind.startswith(LITERAL):
-        return kind.removeprefix(LITERAL).rstrip("]").replace("', '", "' or '").replace("'", "`")
-    return TYPES[field.type]
+        return kind.removeprefix(LITERAL).rstrip("]").replace(", ", " or ").replace("'", "`").replace('"', "`")
+    return TYPES[kind]
+
+
+def _range_text(kind: type[msgspec.Struct], name: str) -> str:
+    """Return the range of a number, empty for other settings."""
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    limits = setting_ranges.range_of(name, types[name])
+    return setting_ranges.describe_range(name, limits) if limits else ""
 
 
 def _settings_default(field: Field) -> str:
@@ -183,8 +193,9 @@ Each service reads its settings from three sources. Later sources override earli
 3. `--set section.field=value`.
 
 Durations have a unit ({", ".join(settings.DURATIONS)}), and so have sizes ({", ".join(settings.SIZES)}). On the command
-line and in the environment, the items of a list are separated by commas. An unknown name is an error that lists the
-known names.
+line and in the environment, the items of a list are separated by commas. An unknown section of a file or of `--set`,
+an unknown field and a value outside its range are errors: the service ends with status 2, and names the setting, the
+value and what was wanted. Other variables that begin with `HOROLOGE_` are not settings.
 
 ```toml
 [frontend]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_http_connections import Door, until
@@ -73,6 +73,7 @@ def test_a_long_output_has_the_json_of_a_short_one(datatype: str, monkeypatch: p
         assert data[:2] == [None, None]
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=30), max_size=60), st.integers(1, 20), st.integers(1, 100))
 def test_strings_are_divided_between_each_other(items: list[bytes], count: int, size: int) -> None:
     tensor, buffer = encode_array("out", np.array([*items, b""], object)[:-1])
@@ -100,6 +101,7 @@ def test_binary_and_json_outputs_of_one_response() -> None:
     assert not ResponseFormat({}, OutputFormat(binary=True)).takes_long(answer.outputs)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 8), st.integers(0, 1 << 30), st.integers(2, 30))
 def test_the_classes_of_long_rows_are_those_of_sorting(
     rows: int, columns: int, classes: int, seed: int, size: int

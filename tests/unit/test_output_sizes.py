@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import a_spec, a_state, sent
@@ -72,6 +72,7 @@ def rows_of(messages: Any) -> dict[int, tuple[int, bytes]]:
     return found
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(4, 60), min_size=1, max_size=12), st.integers(10, 100), st.integers(0, 11))
 def test_every_row_has_one_status_and_no_message_exceeds_the_limit(sizes: list[int], limit: int, failed: int) -> None:
     items = [RowStatus(row, 1) for row in range(len(sizes))]

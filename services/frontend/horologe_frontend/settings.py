@@ -1,8 +1,12 @@
 """Settings of the frontend."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from horologe_common.clock import ms, s
+from horologe_common.setting_ranges import NAME_PATTERN
 from horologe_common.transport.clients.client_server import ClientLimits
 
 PACKET_BYTES = 4 << 20
@@ -12,7 +16,7 @@ PACKET_BYTES = 4 << 20
 class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Client endpoints, limits and timeouts of a frontend."""
 
-    name: str = "0"
+    name: Annotated[str, Meta(pattern=NAME_PATTERN)] = "0"
     """Name of this frontend. Each of several frontends needs a different name."""
     clients: tuple[str, ...] = ("tcp://127.0.0.1:8003",)
     """ZeroMQ endpoints for clients."""
@@ -31,7 +35,7 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value, otherwise as LOST. Twice `links.max_frame_bytes` and some more lets all outputs pass."""
     client_management: bool = True
     """Accept messages of SDK clients that load or unload models, or that declare, withdraw or restore applications."""
-    grace_ns: int = ms(50)
+    grace_ns: Annotated[int, Meta(ge=0)] = ms(50)
     """Time after the deadline in which a request may still be answered as LATE with its outputs. Then it is answered
     without outputs."""
     best_effort_ns: int = s(30)
@@ -49,22 +53,22 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Timeout of cluster state and declarations of applications."""
     load_timeout_ns: int = s(600)
     """Timeout of repository loads. A load constructs the model and measures every batch size."""
-    default_lead_ns: int = ms(2)
+    default_lead_ns: Annotated[int, Meta(ge=0)] = ms(2)
     """An application's default answer is sent at least this long before the deadline if the selector has not answered.
     The lead grows to the 99th percentile of recent timer delays, up to a quarter of the request's budget. The selector
     gets the budget without the lead."""
     feedback_ns: int = s(10)
     """Timeout until feedback is durable. Then it is answered LOST."""
-    retain_inputs_ns: int = s(1)
+    retain_inputs_ns: Annotated[int, Meta(ge=0)] = s(1)
     """Inputs of an answered request that its selector still needs are freed this long after the deadline at the
     latest."""
-    sample_ns: int = s(1)
+    sample_ns: Annotated[int, Meta(ge=0)] = s(1)
     """Interval between two samples of each model and application that are sent to the profiler. 0: no samples."""
-    sample_burst: int = 20
+    sample_burst: Annotated[int, Meta(ge=0)] = 20
     """Maximum number of consecutive samples after a pause."""
-    sample_bytes: int = 4 << 20
+    sample_bytes: Annotated[int, Meta(ge=0)] = 4 << 20
     """Maximum size of a sample's inputs. Requests with larger inputs are not sampled."""
-    sample_rate_bytes: int = 16 << 20
+    sample_rate_bytes: Annotated[int, Meta(ge=0)] = 16 << 20
     """Maximum rate of all samples together, in bytes per second."""
 
 

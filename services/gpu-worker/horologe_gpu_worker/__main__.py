@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.service.service import Service
+from horologe_common.service.state_file import check_writable
 from horologe_common.status import HorologeError
 from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.device_shares import enter_share
@@ -25,12 +26,13 @@ def main() -> None:
     links = service.links(settings.name)
     address = links.address("worker", settings.name)
     try:
+        check_writable(settings.cache, "worker.cache")
         entered = enter_share(settings)
         settings = msgspec.structs.replace(settings, share_percent=entered.percent)
         store = ModelStore(Path(settings.repository), Path(settings.cache), device=device_config(settings))
         reports = store.scan()
     except HorologeError as error:
-        raise SystemExit(f"horologe-gpu-worker: {error.reason}") from error
+        service.reject(error)
     executors = Executors(address, settings, store)
     worker = Worker(address, settings, reports, executors.inline_io, entered.device)
 

@@ -5,27 +5,29 @@ from __future__ import annotations
 import os
 import pwd
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Meta
 
-from horologe_common.clock import s, us
+from horologe_common.clock import ms, s, us
 from horologe_common.models import PAGE_BYTES
 from horologe_common.service.settings import SettingsError
+from horologe_common.setting_ranges import NAME_PATTERN
 from horologe_gpu_worker.runtime import DeviceConfig
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of a worker process."""
 
-    name: str = "0"
+    name: Annotated[str, Meta(pattern=NAME_PATTERN)] = "0"
     """Instance name: the `1` of `worker/1`. Unique among the workers of a cluster."""
     repository: str = "models"
     """Folder of the model repository. May be mounted read-only."""
     cache: str = ".cache/horologe"
     """Folder for measured profiles. Must be writable."""
-    shares: int = 1
+    shares: Annotated[int, Meta(ge=1, le=1024)] = 1
     """Number of shares of the device. Each share runs one EXEC at a time. A whole device is one share."""
     device: str = "cpu"
     """`cuda`, `cuda:1` and so on: models of `pytorch` and `onnx` run on that device. Any other text is a name for the
@@ -35,7 +37,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Physical device. Workers with the same one own shares of it and are neighbours. On a CUDA device, a UUID of NVML
     (`GPU-...`) selects the GPU, and `worker.device` must be `cuda`. Empty: the GPU's UUID, else host and device.
     """
-    share_percent: float = 100.0
+    share_percent: Annotated[float, Meta(gt=0, le=100)] = 100.0
     """Part of the device that the worker may use, above 0 and at most 100."""
     share_mechanism: Literal["auto", "whole", "container", "mps", "mig", "cpu", "emulated"] = "auto"
     """Mechanism that limits the share. whole: none. container: the limits of the worker's container. mps: NVIDIA's
@@ -49,9 +51,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     with the same file are neighbours. Empty: a file of `worker.device_id` in `worker.cache` if the share is below 100%;
     a worker with the whole device has no neighbours.
     """
-    pages_bytes: int = 4 << 30
+    pages_bytes: Annotated[int, Meta(ge=16 << 20)] = 4 << 30
     """Memory for model weights per share, divided into 16 MiB pages. `onnx` models on the CPU take eighths of pages."""
-    host_bytes: int = 512 << 20
+    host_bytes: Annotated[int, Meta(ge=0)] = 512 << 20
     """Host memory for `onnx` models on the CPU that are not loaded but stay open, so that LOAD takes microseconds. The
     models that were unloaded first are closed first. 0: UNLOAD closes a model.
     """
@@ -63,13 +65,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum bytes of inputs and outputs held. Inputs beyond it are dropped; their rows end as MISSING_INPUT."""
     actions_max: int = 4096
     """Maximum number of pending actions. Further actions are REFUSED."""
-    early_max: int = 1024
+    early_max: Annotated[int, Meta(ge=0)] = 1024
     """Maximum number of actions whose inputs are held before their Infer arrives."""
-    early_bytes: int = 128 << 20
+    early_bytes: Annotated[int, Meta(ge=0)] = 128 << 20
     """Maximum bytes of inputs held before their Infer arrives."""
-    early_ns: int = s(1)
+    early_ns: Annotated[int, Meta(ge=0)] = s(1)
     """Time for which inputs are held before their Infer arrives."""
-    join_margin_ns: int = us(500)
+    join_margin_ns: Annotated[int, Meta(ge=0)] = us(500)
     """Start a batch without its missing rows this long before the end of its window."""
     realtime: bool = True
     """Raise lanes to real-time priority while they wait, where the system permits it. Never while they compute."""
@@ -77,9 +79,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Pin each EXEC lane to a CPU of its own, on machines with at least four CPUs. Workers with the same `worker.cache`
     never use the same CPU.
     """
-    spin_ns: int = us(60)
+    spin_ns: Annotated[int, Meta(ge=0, le=ms(10))] = us(60)
     """Spin instead of sleep for this last part of a wait for a window. Covers the wake-up time of the thread."""
-    inline_exec_ns: int = us(200)
+    inline_exec_ns: Annotated[int, Meta(ge=0, le=s(1))] = us(200)
     """An EXEC on the CPU expected to take less than this runs on the event loop's thread if its lane is idle."""
     model_environment: tuple[str, ...] = ()
     """Names of further environment variables that the processes of `python` models get, for example a token. Without

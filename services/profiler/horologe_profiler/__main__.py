@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.service.service import Service
-from horologe_common.service.state_file import StateFile
+from horologe_common.service.settings import SettingsError
+from horologe_common.service.state_file import StateFile, check_writable
 from horologe_profiler.core.measurements import ProfilerState
 from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.settings import ProfilerSettings
@@ -26,6 +27,10 @@ def main() -> None:
     settings = service.settings(ProfilerSettings, "profiler")
     links = service.links(settings.name)
     core = Profiler(links.address("profiler", settings.name), settings)
+    try:
+        check_writable(settings.state, "profiler.state")
+    except SettingsError as error:
+        service.reject(error)
     store = StateFile(ProfilerState, settings.state, "profiler", settings.name)
 
     def restore(state: ProfilerState, age_ns: int) -> list[str]:

@@ -13,7 +13,7 @@ def main() -> None:
     try:
         selector = HostedSelector(links, settings)
     except SettingsError as error:
-        raise SystemExit(f"horologe-selector: {error.reason}") from error
+        service.reject(error)
     service.run([selector.core], links, start=[selector.run_drivers], prepare=selector.attach)
     selector.close()
 

@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.service.settings import SettingsError
+from horologe_common.service.state_file import check_writable
 from horologe_selector.core.applications.losses import LOSSES
 from horologe_selector.core.selector import Selector
 from horologe_selector.drivers.driver_processes import DriverProcesses
@@ -27,6 +28,8 @@ class HostedSelector:
 
     def __init__(self, links: Links, settings: SelectorSettings) -> None:
         losses = load_losses(settings.losses)
+        if settings.store == "sqlite":
+            check_writable(settings.state, "selector.state")
         self._store = open_store(settings)
         address = links.address("selector", settings.name)
         self.core = Selector(address, settings, random.Random(), losses, self._store.shared)

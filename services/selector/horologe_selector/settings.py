@@ -1,16 +1,20 @@
 """Settings of the selector."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from horologe_common.clock import ms, s
+from horologe_common.setting_ranges import NAME_PATTERN
 
 
 class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Prediction cache, state store, contexts and feedback."""
 
-    name: str = "0"
+    name: Annotated[str, Meta(pattern=NAME_PATTERN)] = "0"
     """Instance name of this selector; it must be unique among the selectors."""
-    cache_bytes: int = 64 << 20
+    cache_bytes: Annotated[int, Meta(ge=0)] = 64 << 20
     """Size limit of the prediction cache, with its keys and bookkeeping."""
     cache_ttl_ns: int = s(60)
     """Time to live of a cached prediction, unless the model sets its own."""
@@ -30,15 +34,15 @@ class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum number of messages queued for the store."""
     applications: int = 1000
     """Maximum number of declared applications."""
-    contexts_memory: int = 20_000
+    contexts_memory: Annotated[int, Meta(ge=0)] = 20_000
     """Maximum number of context states in memory, for all applications; each takes about 1 kB. Other states are read
     from the store when a request needs them."""
     context_read_timeout_ns: int = ms(20)
     """Timeout for reading a context's state from the store. After it the request uses the state of a new context."""
-    context_refresh_ns: int = s(1)
+    context_refresh_ns: Annotated[int, Meta(ge=0)] = s(1)
     """Maximum age of a state in memory that other selectors may have changed. An older one is read again in the
     background."""
-    predictions: int = 100_000
+    predictions: Annotated[int, Meta(ge=0)] = 100_000
     """Number of latest application answers that feedback can refer to by `prediction_id`."""
     unsaved: int = 10_000
     """Maximum number of observations waiting to be saved or predicted again. Further feedback is refused."""
@@ -52,18 +56,18 @@ class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum number of open queries of pipelines. Further ones are refused."""
     pipeline_calls: int = 256
     """Maximum number of calls in one query of a pipeline. The query fails if its driver makes more."""
-    pipeline_step_ns: int = ms(8)
+    pipeline_step_ns: Annotated[int, Meta(ge=0)] = ms(8)
     """Maximum time that a driver may execute between two calls, in CPU time, or block. The query fails if it takes
     longer, since the other queries of its pipeline wait meanwhile. 0: no limit, except that a driver that leaves a ping
     unanswered for 1 s is started again."""
-    pipeline_memory_bytes: int = 1 << 30
+    pipeline_memory_bytes: Annotated[int, Meta(ge=0)] = 1 << 30
     """Maximum data segment of a driver's process. 0: no limit."""
     pipeline_staging_bytes: int = 256 << 20
     """Maximum size of all intermediate tensors that wait for workers. Further calls are refused."""
     pipeline_drop: bool = True
     """If true, a call's deadline leaves time for the stages after it, so that queries that would be late are dropped
     early."""
-    pipeline_sample_ns: int = s(1)
+    pipeline_sample_ns: Annotated[int, Meta(ge=0)] = s(1)
     """Interval between two samples of the calls of a pipeline to each model, for the profiler. 0: no samples."""
     pipeline_environment: tuple[str, ...] = ()
     """Names of further environment variables that drivers get, as `worker.model_environment` for models."""

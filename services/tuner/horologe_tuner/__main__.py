@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.service.service import Service
-from horologe_common.service.state_file import StateFile
+from horologe_common.service.state_file import StateFile, check_writable
 from horologe_common.status import HorologeError
 from horologe_tuner.core.tuner import Tuner, TunerState
 from horologe_tuner.rehearsal_thread import RehearsalThread, is_installed
@@ -33,9 +33,10 @@ def main() -> None:
         log.info("rehearsals off", reason="horologe_sim is not installed: controller.scheduler auto uses the default")
     store = StateFile(TunerState, settings.state, "tuner", settings.name)
     try:
+        check_writable(settings.state, "tuner.state")
         scaler = create_scaler(settings)
     except HorologeError as error:
-        raise SystemExit(f"horologe-tuner: {error.reason}") from error
+        service.reject(error)
 
     def restore(state: TunerState, age_ns: int) -> list[str]:
         dropped = core.restore(monotonic_ns(), state)

@@ -1,16 +1,18 @@
 """Settings of the tuner: the table `[tuner]`."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from horologe_common.clock import s
+from horologe_common.setting_ranges import NAME_PATTERN
 
 
 class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Plans of pipelines and shares: scaler, limits and intervals."""
 
-    name: str = "0"
+    name: Annotated[str, Meta(pattern=NAME_PATTERN)] = "0"
     """Instance name. A cluster has one tuner."""
     state: str = ".cache/horologe"
     """Folder of the state file: the applied plans and their replicas. Empty: plans are lost at a restart."""
@@ -31,10 +33,10 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     demand: Literal["paper", "relative"] = "paper"
     """Rate to scale up to. paper: the highest rate of any window that exceeds the sample's (InferLine). relative: the
     planned rate, times the largest ratio to the sample's rate in the same window."""
-    headroom: float = 1.25
+    headroom: Annotated[float, Meta(ge=1, le=100)] = 1.25
     """Plans with levels: multiple of the present traffic that the replicas carry, at least 1. With 1, a rise of the
     traffic finds no spare replicas in the seconds until new ones work."""
-    settle_ns: int = s(15)
+    settle_ns: Annotated[int, Meta(ge=0)] = s(15)
     """Time after a change before replicas are removed: three times the activation time of a replica."""
     blind_ns: int = s(2)
     """Without events of the controller for this time, the tuner changes nothing."""
@@ -44,15 +46,15 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Interval at which recent requests are played under other schedulers, if `controller.scheduler` is auto."""
     rehearsal_window_ns: int = s(120)
     """Requests of this time are played, at most the last `rehearsal_requests`."""
-    rehearsal_requests: int = 5_000
+    rehearsal_requests: Annotated[int, Meta(ge=1, le=1_000_000)] = 5_000
     """Limit of requests. 5,000 requests under seven schedulers take about 6 s of CPU time."""
-    rehearsal_share: float = 0.25
+    rehearsal_share: Annotated[float, Meta(ge=0, le=1)] = 0.25
     """Part of a core that rehearsals may use, on average: after a long one, the next one waits. They run with the
     lowest priority. A rehearsal that needs more than this part of `rehearsal_window_ns` stops, and compares the
     schedulers that it has played."""
-    shadow_percent: float = 10.0
+    shadow_percent: Annotated[float, Meta(ge=0, le=100)] = 10.0
     """Percent of a device that the standby worker of a workload has more than the workload, if as much is left (iGniter
     section 4.2). 0: no standby workers."""
-    shadow_calm_ns: int = s(10)
+    shadow_calm_ns: Annotated[int, Meta(ge=0)] = s(10)
     """Time for which a smaller share must have sufficed before a workload switches back to it. It doubles, up to 10
     minutes, each time the violation returns."""

@@ -4,6 +4,7 @@ from horologe_common.core.protocol import Core
 from horologe_common.service.service import Service
 from horologe_common.service.settings import SettingsError
 from horologe_controller.core.controller import Controller
+from horologe_controller.schedulers import check_scheduler
 from horologe_controller.settings import ControllerSettings
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
@@ -20,11 +21,12 @@ def main() -> None:
     links = service.links(settings.name, settings.clients, client_limits(settings))
     requests = fit_frames(settings, links.settings.max_frame_bytes)
     frontend = Frontend(links.address("frontend", settings.name), requests, digest)
+    controller_settings = service.settings(ControllerSettings, "controller")
     try:
+        check_scheduler(controller_settings.scheduler)
         selector = HostedSelector(links, service.settings(SelectorSettings, "selector"))
     except SettingsError as error:
-        raise SystemExit(f"horologe-edge: {error.reason}") from error
-    controller_settings = service.settings(ControllerSettings, "controller")
+        service.reject(error)
     controller = Controller(links.address("controller", controller_settings.name), controller_settings, links.host)
     endpoint = http_endpoint(frontend, service.settings(HttpSettings, "http"))
     cores: list[Core] = [frontend, selector.core, controller]

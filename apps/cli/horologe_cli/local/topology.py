@@ -15,7 +15,7 @@ import msgspec
 
 from horologe_cli.local.child_specs import ChildSpecs
 from horologe_cli.local.ports import check_free, free_port, split_address
-from horologe_common.service.settings import SettingsError, load_settings
+from horologe_common.service.settings import SettingsError, load_settings, unknown_section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -208,18 +208,17 @@ def _command_line_flags(options: SystemOptions) -> dict[str, dict[str, str]]:
 
 
 def _read_settings(config: str, env: Mapping[str, str], flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    from horologe_controller.schedulers import check_scheduler
+
     sections = settings_sections()
     for section in flags:
         if section not in sections:
-            raise SettingsError(f"setting {section}: no such section; the sections are {', '.join(sections)}")
+            raise SettingsError(f"setting {unknown_section(section)}")
     file = config or env.get("HOROLOGE_CONFIG")
     settings: dict[str, Any] = {
         name: load_settings(kind, name, file, env, flags.get(name)) for name, kind in sections.items()
     }
-    from horologe_controller.schedulers import AUTO, SCHEDULERS
-
-    if (scheduler := settings["controller"].scheduler) not in (*SCHEDULERS, AUTO):
-        raise SettingsError(f"controller.scheduler: got {scheduler!r}, wanted one of {', '.join(SCHEDULERS)}, {AUTO}")
+    check_scheduler(settings["controller"].scheduler)
     return settings
 
 

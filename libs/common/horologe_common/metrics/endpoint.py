@@ -23,6 +23,7 @@ from horologe_common.metrics.exposition import (
 )
 from horologe_common.metrics.metrics_server import MetricsAnswer, MetricsRequest, MetricsServer
 from horologe_common.service.settings import SettingsError
+from horologe_common.status import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -109,10 +110,12 @@ def serve_metrics(settings: MetricsSettings, stats: Callable[[], Iterable[Stats]
     if not settings.bind:
         return None
     host, _, port = settings.bind.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise SettingsError(f"setting metrics.bind: got {settings.bind!r}, wanted HOST:PORT")
     try:
         server = MetricsServer((host, int(port)), MetricsPages(stats, ready))
-    except OSError as error:
-        wanted = "wanted a free address"
-        raise SettingsError(f"setting metrics.bind: got {settings.bind}, {wanted}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        wanted = f"wanted a free address: {describe_error(error)}"
+        raise SettingsError(f"setting metrics.bind: got {settings.bind}, {wanted}") from error
     server.start()
     return server

@@ -23,9 +23,10 @@ import os
 import signal
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import msgspec
+from msgspec import Meta
 
 from horologe_common import partial_decoding
 from horologe_common.clock import s
@@ -64,7 +65,7 @@ class RecorderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Folder for recordings, written on SIGUSR1, at stop and when a core raises. Empty: recording is off."""
     messages: int = 20_000
     """Messages and ticks in a segment. The next segment begins with a new snapshot of the core."""
-    segments: int = 2
+    segments: Annotated[int, Meta(ge=1, le=1000)] = 2
     """Segments per core. The oldest is dropped."""
     roles: tuple[str, ...] = ()
     """Roles of the cores to record, such as `controller`. Empty: all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The log on standard error."""
 
-    level: str = "info"
-    """debug, info, warning or error."""
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe events that are written."""
     json: bool = False
     """Write one JSON object per line instead of text."""
 

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -20,8 +20,9 @@ from horologe_common.recording.recorder import RecorderSettings, install
 from horologe_common.service.descriptors import raise_limit
 from horologe_common.service.log import LogSettings, configure, logger
 from horologe_common.service.malloc import return_large_blocks
-from horologe_common.service.settings import SettingsError, load_settings
+from horologe_common.service.settings import SECTIONS, SettingsError, load_settings, unknown_section
 from horologe_common.service.standard_streams import install_lossy_streams, lost_bytes
+from horologe_common.service.state_file import check_writable
 from horologe_common.service.trace_export import TracingSettings, start_tracing
 from horologe_common.transport.links import Links
 from horologe_common.transport.reactor import Reactor
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from horologe_common.core.protocol import Core
+    from horologe_common.status import HorologeError
     from horologe_common.transport.clients.client_server import ClientLimits
 
 
@@ -44,6 +46,7 @@ class RefreshesStats(Protocol):
 
 PR_SET_DUMPABLE = 4
 REFRESH_S = 2.0
+SETTINGS_STATUS = 2
 S = TypeVar("S", bound=msgspec.Struct)
 log = logger("service")
 
@@ -65,6 +68,8 @@ class Service:
             section, dot, field = place.partition(".")
             if not (equals and dot):
                 parser.error(f"--set {flag}: wanted SECTION.FIELD=VALUE")
+            if section not in SECTIONS:
+                self.reject(SettingsError(f"--set {flag}: {unknown_section(section)}"))
             self._flags.setdefault(section, {})[field] = value
         configure(self.settings(LogSettings, "log"), name)
         raise_limit()
@@ -75,7 +80,12 @@ class Service:
         try:
             return load_settings(kind, section, self._file, os.environ, self._flags.get(section))
         except SettingsError as error:
-            raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
+            self.reject(error)
+
+    def reject(self, error: HorologeError) -> NoReturn:
+        """End the process with status 2, as for a wrong option, because of a setting."""
+        sys.stderr.write(f"horologe-{self.name}: {error.reason}\n")
+        raise SystemExit(SETTINGS_STATUS) from None
 
     def links(self, number: str = "0", clients: Sequence[str] = (), client_limits: ClientLimits | None = None) -> Links:
         """Return the links of this process, not yet open. `clients`: endpoints for clients."""
@@ -107,13 +117,17 @@ class Service:
                 lambda: _stats(reactor, self.name),
                 lambda: links.is_ready() and not reactor.is_stopping,
             )
+            recorder_settings = self.settings(RecorderSettings, "recorder")
+            check_writable(recorder_settings.directory, "recorder.directory")
         except SettingsError as error:
-            raise SystemExit(f"horologe-{self.name}: {error.reason}") from error
+            links.abandon()
+            self.reject(error)
         log.info("ready", cores=[core.address for core in cores])
-        recorder = install(
-            reactor.core_host, self.settings(RecorderSettings, "recorder"), re.sub(r"\W+", "-", cores[0].address)
-        )
-        reactor.run()
+        recorder = install(reactor.core_host, recorder_settings, re.sub(r"\W+", "-", cores[0].address))
+        try:
+            reactor.run()
+        except SettingsError as error:  # of an endpoint, such as the HTTP server
+            self.reject(error)
         if end_tracing:
             end_tracing()
         if recorder:

@@ -6,11 +6,14 @@ Fields called `*_ns` also accept durations ("5ms"), `*_bytes` sizes ("16MiB"). U
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
 from horologe_common.service.user_files import read_toml
+from horologe_common.setting_ranges import DURATIONS as DURATIONS
+from horologe_common.setting_ranges import SIZES as SIZES
+from horologe_common.setting_ranges import describe_range, range_of
 from horologe_common.status import HorologeError, describe_error
 
 if TYPE_CHECKING:
@@ -18,8 +21,11 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-DURATIONS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "min": 60_000_000_000}
-SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+SECTIONS = (
+    "links", "frontend", "http", "selector", "controller", "worker", "profiler", "tuner", "hardware", "metrics",
+    "tracing", "log", "recorder",
+)  # fmt: skip
+"""Tables that a settings file may have. Each service reads some of them."""
 
 
 class SettingsError(HorologeError):
@@ -41,32 +47,51 @@ def load_settings(
         if key not in names:
             raise SettingsError(f"setting {section}.{key}: unknown; the settings are {', '.join(names)}")
         values[key] = _parse(f"{section}.{key}", key, value, names[key].type)
-    try:
-        return msgspec.convert(values, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"settings of {section}: {error}") from error
+    return kind(**values)
 
 
 def _table(path: Path, section: str) -> dict[str, Any]:
     try:
-        table = read_toml(path, wait=True).get(section, {})
+        document = read_toml(path, wait=True)
     except (OSError, ValueError) as error:
         raise SettingsError(f"settings file {path}: {describe_error(error)}") from error
+    for name in document:
+        if name not in SECTIONS and name != section:
+            raise SettingsError(f"settings file {path}: {unknown_section(name)}")
+    table = document.get(section, {})
     if not isinstance(table, dict):
         raise SettingsError(f"settings file {path}: {section}: got {type(table).__name__}, wanted a table")
     return table
 
 
+def unknown_section(name: str) -> str:
+    """Return the error of a section that no service has."""
+    return f"{name}: no such section; the sections are {', '.join(SECTIONS)}"
+
+
 def _parse(where: str, key: str, value: Any, kind: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    if key.endswith("_ns"):
-        return parse_quantity(where, value, DURATIONS)
-    if key.endswith("_bytes"):
-        return parse_quantity(where, value, SIZES)
-    if "tuple" in str(kind):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return value
+    """Return the value of a field in its type and range. Raises `SettingsError`."""
+    limits, got = range_of(key, kind), value
+    if isinstance(value, str):
+        if key.endswith("_ns"):
+            value = parse_quantity(where, value, DURATIONS)
+        elif key.endswith("_bytes"):
+            value = parse_quantity(where, value, SIZES)
+        elif "tuple" in str(kind):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+    wanted = describe_range(key, limits) if limits else ""
+    if get_origin(kind) is Literal:
+        wanted = f"one of {', '.join(map(str, get_args(kind)))}"
+    try:
+        converted = msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        wanted = wanted or str(error).removeprefix("Expected ")
+        raise SettingsError(f"setting {where}: got {got!r}, wanted {wanted}") from error
+    if limits is not None and not limits.contains(converted):
+        raise SettingsError(f"setting {where}: got {got!r}, wanted {wanted}")
+    if isinstance(converted, str | tuple) and "\0" in "".join(converted):
+        raise SettingsError(f"setting {where}: got {got!r}, wanted text without null characters")
+    return converted
 
 
 MAX_QUANTITY = 1 << 62

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ import msgspec
 
 from horologe_common.partial_decoding import DAMAGE, decode_parts
 from horologe_common.service.log import logger
+from horologe_common.service.settings import SettingsError
 from horologe_common.status import describe_error
 
 if TYPE_CHECKING:
@@ -28,6 +30,19 @@ SIZE_LIMIT = 1 << 30
 SHOWN = 10
 """Dropped parts that the log names."""
 S = TypeVar("S", bound=msgspec.Struct)
+
+
+def check_writable(folder: str, setting: str) -> None:
+    """Create the folder of a setting. Raises `SettingsError` if it cannot be written. Empty: there is none."""
+    if not folder:
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        wanted = f"wanted a folder that this user can write: {describe_error(error)}"
+        raise SettingsError(f"setting {setting}: got {folder!r}, {wanted}") from error
 
 
 class _StateRecord(msgspec.Struct, array_like=True):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, runtime_checkable
 
 import msgspec
+from msgspec import Meta
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.core.tracing import TRACER
@@ -32,10 +33,10 @@ class TracingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     endpoint: str = ""
     """Collector of OTLP over HTTP, for example `http://localhost:4318/v1/traces`. Empty: no request is traced. Set it
     for all services."""
-    per_second: float = 20.0
+    per_second: Annotated[float, Meta(ge=0, le=1e6)] = 20.0
     """Maximum number of traced requests per second of each frontend. A request with a sampled `traceparent` is traced
     within this limit."""
-    own_per_second: float = 1.0
+    own_per_second: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
     """Maximum number of traced requests without a `traceparent`, within `per_second`. 0: none."""
 
 
@@ -52,10 +53,12 @@ def start_tracing(
 ) -> Callable[[], None] | None:
     """Attach the exporter, and let the cores trace. Return a function that exports the last spans; None if it is off.
 
-    Raises `SettingsError` without the packages.
+    Raises `SettingsError` without the packages, and for an endpoint that is no URL.
     """
     if not settings.endpoint:
         return None
+    if not settings.endpoint.startswith(("http://", "https://")):
+        raise SettingsError(f"setting tracing.endpoint: got {settings.endpoint!r}, wanted http://HOST:PORT/PATH")
     exporter = SpanExport(settings.endpoint, service, cores[0].address)
     reactor.attach(TRACER, exporter.export)
     for core in cores:

@@ -17,6 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.service.log import logger
+from horologe_common.service.settings import SettingsError
 from horologe_common.status import Status
 from horologe_common.transport.clients.client_connection import ClientConnection
 from horologe_common.transport.clients.client_server import BACKLOG, ClientLimits, ClientServer, listen
@@ -94,6 +95,12 @@ class Links:
 
     def open(self, addresses: Sequence[str], client_core: str = "", follows_directory: bool = False) -> None:
         """Bind and connect. Messages of clients are for `client_core`. Raises `SettingsError`."""
+        try:
+            self._open(addresses, client_core, follows_directory)
+        except zmq.ZMQError as error:
+            raise SettingsError(f"links.bind, links.connect, frontend.clients: {error}") from error
+
+    def _open(self, addresses: Sequence[str], client_core: str, follows_directory: bool) -> None:
         settings, peers = self.settings, self.peers
         self._sockets.check_encryption(self.clients)
         peers.addresses, peers.follows_directory = tuple(addresses), follows_directory
@@ -131,6 +138,12 @@ class Links:
         self.client_server.close()
         self.streams.close()
         self._sockets.close()
+
+    def abandon(self) -> None:
+        """Close everything at once, after an error before the process has started."""
+        self.client_server.close()
+        self.streams.close()
+        self._sockets.abandon()
 
     def is_ready(self) -> bool:
         """Return whether there is a link to every process that the settings name."""

@@ -6,12 +6,13 @@ import os
 import secrets
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import zmq
+from msgspec import Meta
 
-from horologe_common.clock import s
+from horologe_common.clock import ms, s
 from horologe_common.service.descriptors import at_most
 from horologe_common.service.settings import SettingsError
 from horologe_common.transport import accept_limit
@@ -22,6 +23,8 @@ from horologe_common.wire import MAX_FRAME_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+SCHEMES = ("tcp://", "ipc://", "unix://")
+WANTED_ENDPOINT = "tcp://HOST:PORT, ipc://PATH or unix://PATH"
 HIGH_WATER = 10_000
 CURVE_BYTES = 64
 """libzmq counts the encrypted frame, which has 33 bytes more than its content."""
@@ -53,15 +56,15 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow_open: bool = False
     """Allow TCP between services, and TCP for clients on other than loopback addresses, without keys. A program that
     can connect to an open endpoint between services can pose as a worker and give wrong answers."""
-    drain_ns: int = s(10)
+    drain_ns: Annotated[int, Meta(ge=0)] = s(10)
     """Maximum time from SIGTERM to the end of the process. Requests that are then in flight are lost."""
-    notice_ns: int = 0
+    notice_ns: Annotated[int, Meta(ge=0)] = 0
     """Time from SIGTERM, within `drain_ns`, in which the process reports not ready, but accepts connections and works
     as before. Set it to the time that a load balancer needs to detect this."""
-    silence_ns: int = s(1)
+    silence_ns: Annotated[int, Meta(ge=ms(10))] = s(1)
     """The link to a peer that sends nothing for this time is lost, and connected again. Heartbeats are sent four
     times as often. Over ZeroMQ, raise it if the largest frame takes longer to transfer."""
-    max_frame_bytes: int = MAX_FRAME_BYTES
+    max_frame_bytes: Annotated[int, Meta(ge=16 << 20, le=1 << 40)] = MAX_FRAME_BYTES
     """Longest frame that a process accepts, and maximum size of all tensors of a request or of its outputs. Peers
     exchange it when they connect: larger outputs are answered TOO_LARGE. A longer frame closes its connection."""
     max_connections: int = 1000
@@ -80,15 +83,16 @@ class Sockets:
         self.settings = settings
         self.monitors: dict[zmq.Socket[bytes], zmq.Socket[bytes]] = {}
         """Every socket, with the monitor that reports its new and lost connections."""
+        self._opened: zmq.Context[zmq.Socket[bytes]] | None = None
+        self.key_holders: KeyHolders | None = None
+        """Set if a bound socket is encrypted."""
         self._ipc_paths: dict[zmq.Socket[bytes], list[str]] = {}
         """Bound socket -> the files of its ipc endpoints."""
         self._accept_limits: dict[zmq.Socket[bytes], AcceptLimit] = {}
 
     def open(self) -> None:
         """Create the context. Call it before any other method."""
-        self._context = zmq.Context()
-        self.key_holders: KeyHolders | None = None
-        """Set if a bound socket is encrypted."""
+        self._context = self._opened = zmq.Context()
 
     def close(self) -> None:
         """Close all sockets and the context."""
@@ -97,6 +101,13 @@ class Sockets:
         if self.key_holders:
             self.key_holders.stop()
         self._context.term()
+
+    def abandon(self) -> None:
+        """Close all sockets at once, after an error before the process has started."""
+        if self.key_holders:
+            self.key_holders.stop()
+        if self._opened is not None:
+            self._opened.destroy(linger=0)
 
     def close_socket(self, sock: zmq.Socket[bytes], linger_ms: int = 0) -> None:
         """Close a socket and its monitor. Messages that are not sent within `linger_ms` are lost."""
@@ -114,6 +125,14 @@ class Sockets:
         For `clients`, endpoints beyond this machine need keys.
         """
         settings = self.settings
+        for field in ("bind", "connect", "advertise"):
+            value = getattr(settings, field)
+            for endpoint in (value,) * bool(value) if isinstance(value, str) else value:
+                if not endpoint.startswith(SCHEMES):
+                    raise SettingsError(f"setting links.{field}: got {endpoint!r}, wanted {WANTED_ENDPOINT}")
+        for endpoint in clients:
+            if not endpoint.startswith(("tcp://", "ipc://")):
+                raise SettingsError(f"setting frontend.clients: got {endpoint!r}, wanted tcp://HOST:PORT or ipc://PATH")
         if settings.keys or settings.allow_open:
             return
         exposed = [endpoint for endpoint in (*settings.bind, *settings.connect) if not is_private(endpoint)]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.setting_ranges import find_outside
 from horologe_common.wire import UseScheduler
 from horologe_controller.schedulers import AUTO, DEFAULT, SCHEDULERS
 from horologe_controller.settings import ControllerSettings
@@ -48,6 +49,8 @@ class SchedulerChoice:
         try:
             wanted = msgspec.convert(msgspec.to_builtins(self.configured) | changes, ControllerSettings)
         except msgspec.ValidationError:
+            return
+        if find_outside(wanted):
             return
         self.wanted, self.reason = wanted, message.reason
 

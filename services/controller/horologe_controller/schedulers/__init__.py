@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horologe_common.service.settings import SettingsError
 from horologe_controller.core.scheduling.planner import Planner
 from horologe_controller.schedulers.clipper import Clipper
 from horologe_controller.schedulers.clockwork import Clockwork
@@ -35,6 +36,13 @@ SCHEDULERS: dict[str, Callable[[ControllerSettings], SchedulingPolicy]] = {
 
 AUTO, DEFAULT = "auto", "horologe"
 """auto: the scheduler that a tuner chooses, at first the default (`core/scheduler_choice.py`)."""
+
+
+def check_scheduler(name: str) -> None:
+    """Raise `SettingsError` for a scheduler that there is not."""
+    if name not in (*SCHEDULERS, AUTO):
+        wanted = ", ".join((*SCHEDULERS, AUTO))
+        raise SettingsError(f"setting controller.scheduler: got {name!r}, wanted one of {wanted}")
 
 
 def create_scheduler(settings: ControllerSettings) -> Planner:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from horologe_common.clock import s
 
@@ -14,7 +15,7 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     host: str = "127.0.0.1"
     """Address to listen on."""
-    port: int = 8000
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     """Port to listen on. 0: any free port."""
     reuse_port: bool = False
     """Share the port with other frontends of this machine that set this too: see `frontend.reuse_port`."""
@@ -30,7 +31,7 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum size of a request body, also after decompression."""
     json_limit_bytes: int = 16 << 20
     """Maximum size of the JSON part of an inference request. Send larger tensors as binary data."""
-    header_limit_bytes: int = 64 << 10
+    header_limit_bytes: Annotated[int, Meta(ge=1024)] = 64 << 10
     """Maximum size of the request line and headers together."""
     held_limit_bytes: int = 1 << 30
     """Maximum size of all requests and unsent responses in memory: headers, bodies, also decompressed. Beyond it,
@@ -38,7 +39,7 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     refused_status: Literal[429, 503] = 429
     """HTTP status of requests that are REFUSED, and of connections beyond `max_connections`. Proxies and clients treat
     503 as a fault of this server, and repeat the request at once: see docs/http.md."""
-    client_share: float = 0.5
+    client_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """Maximum share of `max_connections`, `max_requests` and `held_limit_bytes` for one client: an IPv4 address or a
     /64 network of IPv6. Set 1.0 behind a proxy, whose requests come from one address."""
     max_requests: int = 4096
@@ -54,8 +55,8 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Timeout for a client that does not read its response."""
     idle_timeout_ns: int = s(75)
     """Timeout between two requests on a connection."""
-    drain_ns: int = s(30)
+    drain_ns: Annotated[int, Meta(ge=0)] = s(30)
     """At shutdown, requests in flight get this long to finish, but at most `links.drain_ns`. Then they are
     cancelled."""
-    compress_from_bytes: int = 1024
+    compress_from_bytes: Annotated[int, Meta(ge=0)] = 1024
     """Minimum size of a response body that is compressed, if the client accepts compression."""
