@@ -13,7 +13,8 @@ import pytest
 from damaged_files import damaged_values, make_folder
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerConnected
-from horologe_common.recording.recorder import Recorder, RecorderSettings, read_segments
+from horologe_common.recording.recorder import Recorder, RecorderSettings
+from horologe_common.recording.recording_file import read_segments
 from horologe_common.service.settings import SettingsError
 from horologe_common.wire import Pong, Tune
 from horologe_sim.replay import replay_recording
@@ -178,7 +179,7 @@ def test_a_full_disk_costs_the_recording_and_not_the_core(
     def fail(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("horologe_common.recording.recorder._write_record", fail)
+    monkeypatch.setattr("horologe_common.recording.recording_file._write_record", fail)
     recorder = Recorder(RecorderSettings(str(tmp_path)), "edge")
     assert recorder.write("asked") is None
     assert "recording not written" in caplog.text

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from horologe_cli.main import app
 from horologe_common.clock import ms
-from horologe_common.recording.recorder import Recorder, RecorderSettings, Ticked, read_segments
+from horologe_common.recording.recorder import Recorder, RecorderSettings
+from horologe_common.recording.recording_file import Ticked, read_segments
 from horologe_common.status import Status
 from horologe_common.wire import Answer
 from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason

@@ -11,7 +11,8 @@ import pytest
 from horologe_common.applications import Application
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out
-from horologe_common.recording.recorder import Handled, Recorder, RecorderSettings, read_segments
+from horologe_common.recording.recorder import Recorder, RecorderSettings
+from horologe_common.recording.recording_file import Handled, read_segments
 from horologe_common.recording.snapshot import restore, snapshot
 from horologe_common.recording.tensor_summary import (
     expand_summaries,

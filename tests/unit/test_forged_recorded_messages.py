@@ -12,7 +12,8 @@ from forged_messages import forged_messages
 from horologe_common.clock import ms
 from horologe_common.core.hosting import CoreHost, NoTransport
 from horologe_common.core.protocol import PeerConnected
-from horologe_common.recording.recorder import Recorder, RecorderSettings, read_segments
+from horologe_common.recording.recorder import Recorder, RecorderSettings
+from horologe_common.recording.recording_file import read_segments
 from horologe_common.wire import Pong
 
 if TYPE_CHECKING:

@@ -11,15 +11,13 @@ import pytest
 from horologe_common.clock import ms
 from horologe_common.core.hosting import CoreHost, NoTransport, raise_fault
 from horologe_common.core.protocol import Out, PeerConnected
-from horologe_common.recording.recorder import (
+from horologe_common.recording.recorder import Recorder, RecorderSettings, install
+from horologe_common.recording.recording_file import (
     Called,
     Entry,
     Handled,
-    Recorder,
-    RecorderSettings,
     Segment,
     Ticked,
-    install,
     read_segments,
     write_segments,
 )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.recording.recorder import Called, Handled, Segment, Ticked, read_segments, summarize
+from horologe_common.recording.recorder import summarize
+from horologe_common.recording.recording_file import Called, Handled, Segment, Ticked, read_segments
 from horologe_common.recording.snapshot import SnapshotError, fill_tensors, restore, strip_tensors
 from horologe_common.recording.tensor_summary import expand_summaries
 from horologe_common.wire.frames import tensors
