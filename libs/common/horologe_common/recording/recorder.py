@@ -13,11 +13,7 @@ from __future__ import annotations
 import signal
 from collections import deque
 from pathlib import Path
-<<<<<<< HEAD
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
-=======
-from typing import TYPE_CHECKING, Any
->>>>>>> g-state
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
