@@ -101,9 +101,10 @@ class MetricsServer:
     async def _serve(self) -> None:
         server = await self._loop.create_server(lambda: MetricsConnection(self), sock=self._listener, backlog=BACKLOG)
         await self._stopped.wait()
-        server.close()
-        for _ in range(ACCEPT_ITERATIONS):
+        self._loop.remove_reader(self._listener)
+        for _ in range(ACCEPT_ITERATIONS):  # `close` would drop connections that are accepted already
             await asyncio.sleep(0)
+        server.close()
         for connection in [*self.senders, *self.readers]:
             connection.abort()
 
