@@ -84,7 +84,7 @@ def test_another_msgpack_reads_what_is_sent() -> None:
         "",
         "",
     ]
-    assert msgpack.unpackb(talk.headers[0]) == [["", "", [[10, 1, [], "", "", []]]]]
+    assert msgpack.unpackb(talk.headers[0]) == [["", "", [[10, 1, [], "", "", [], 256 << 20]]]]
 
 
 def test_without_an_answer_a_request_is_lost_at_its_deadline_and_grace() -> None:
