@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from fake_http_connections import Door, until
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import HorologeError, InvalidInput, Refused, TooLarge
+from horologe_common.string_tensors import MAX_STRINGS
 from horologe_common.wire import Answer, Predict
 from horologe_common.wire.frames import encode_array
 from horologe_frontend.http.accounts import Account, HeldBytes
 from horologe_frontend.http.steps import Steps, run_at_once, run_in_turns
 from horologe_frontend.oip import inference_response
-from horologe_frontend.oip.binary_encoding import MAX_STRINGS, classify
+from horologe_frontend.oip.binary_encoding import classify
 from horologe_frontend.oip.inference import InferenceRequest, is_long, read_in_steps, read_request
 from horologe_frontend.oip.inference_response import (
     OutputFormat,
