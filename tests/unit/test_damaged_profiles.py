@@ -10,6 +10,7 @@ import pytest
 from builders import a_profile, a_spec
 from damaged_files import damaged_values, make_folder
 from horologe_gpu_worker.repository.profiling import ProfileCache
+from horologe_gpu_worker.runtime import RowsFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +61,11 @@ def test_no_damaged_value_gives_a_time_out_of_range(tmp_path: Path) -> None:
     path = cache.path(SPEC)
     for name, damaged in damaged_values(msgspec.json.decode(path.read_bytes())):
         path.write_bytes(msgspec.json.encode(damaged))
-        if profile := cache.read_profile(SPEC):
+        try:
+            profile = cache.read_profile(SPEC)
+        except RowsFailed:  # the reason may be any text
+            continue
+        if profile:
             assert set(SPEC.batch_sizes) <= set(profile.exec_ns), name
             assert all(0 <= time_ns <= DAY_NS for time_ns in (profile.load_ns, *profile.exec_ns.values())), name
 

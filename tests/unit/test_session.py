@@ -83,6 +83,7 @@ def test_another_msgpack_reads_what_is_sent() -> None:
         talk.now_ns,
         "",
         "",
+        "",
     ]
     assert msgpack.unpackb(talk.headers[0]) == [["", "", [[10, 1, [], "", "", [], 256 << 20]]]]
 

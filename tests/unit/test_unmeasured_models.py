@@ -47,15 +47,6 @@ FAILURES = {
 """What a Python model does with zeros -> the text of the note."""
 
 
-ONE_ROW = """
-class Model:
-    def predict_batch(self, inputs):
-        if len(inputs["x"]) > 1:
-            raise ValueError("one row only")
-        return {"y": inputs["x"]}
-"""
-
-
 def a_store(tmp_path: Path) -> ModelStore:
     return ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None)
 
@@ -213,7 +204,6 @@ def test_an_estimate_is_not_kept_as_a_profile(tmp_path: Path) -> None:
         ),
         ("class Model:\n    def predict_batch(self, inputs): return {'y': inputs['x'][:, :2]}", r"got [1, 2], wanted"),
         ("class Model:\n    def predict_batch(self, inputs): return {'z': inputs['x']}", "got ['z'], wanted ['y']"),
-        (ONE_ROW, "one row only"),
         ("class Model:\n    def predict_batch(self, inputs): raise MemoryError('too much')", "too much"),
     ],
 )

@@ -95,11 +95,8 @@ def check_broadcast(spec: ModelSpec, values: Mapping[str, Any]) -> None:
     """Raise `InvalidInput` unless every `warmup` value can be broadcast to the shape of its input, with any rows."""
     for tensor in spec.inputs:
         got, wanted = np.array(values.get(tensor.name, 0), object).shape, shape_for(spec, tensor, 1)
-        try:
-            fits = np.broadcast_shapes(got, wanted) == wanted
-        except ValueError:
-            fits = False
-        if not fits:
+        pairs = zip(reversed(got), reversed(wanted), strict=False)
+        if len(got) > len(wanted) or any(size not in (1, dim) for size, dim in pairs):
             raise InvalidInput(
                 f"{tensor.name}: warmup: got lists of shape {list(got)}, wanted a shape that can be broadcast to "
                 f"{list(wanted)}"

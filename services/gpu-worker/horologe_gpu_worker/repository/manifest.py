@@ -39,8 +39,6 @@ QUANTITIES = (
     ("timeout", DURATIONS, DURATION_MAX_NS), ("memory_limit", SIZES, MEMORY_MAX_BYTES),
 )  # fmt: skip
 MAX_SEED = 1 << 32
-MAX_BYTES = 1 << 20
-"""Size of a manifest."""
 NO_LENGTHS: Mapping[str, tuple[int, ...]] = {}
 
 
