@@ -73,6 +73,11 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     shares_pages: bool = False
     """True if the model takes eighths of pages instead of whole ones."""
 
+    @property
+    def has_signature(self) -> bool:
+        """Return whether the model has been read: until then, only its name and version are known."""
+        return bool(self.outputs)
+
     @cached_property
     def key(self) -> str:
         """Return `name/version`, the name of the model in messages behind the selector."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from horologe_common.clock import s
 from horologe_common.status import ModelFailed
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class DeviceConfig(NamedTuple):
     """Share of the device."""
     emulated_device: str = ""
     """Path of the file by which emulated shares of one device see each other. Empty: they do not."""
+    load_timeout_ns: int = s(120)
+    """Time until a model must be loaded, unless its manifest has a `load_timeout`."""
 
     @property
     def cuda(self) -> int | None:

@@ -137,6 +137,9 @@ class ModelReport(Message, frozen=True):
     spec: ModelSpec
     profile: Profile | None
     reason: str = ""
+    loading: str = ""
+    """What the worker does before it can serve the model, such as "measuring". Empty: nothing more. Until it has read
+    the model, the `spec` has only the name and the version."""
 
 
 class Register(Message, frozen=True, tag=56):

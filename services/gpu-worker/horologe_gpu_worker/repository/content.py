@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.clock import s
 from horologe_common.status import Refused
 from horologe_gpu_worker.repository.manifest import manifest_path, model_files
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from horologe_common.models import ModelSpec
 
@@ -19,6 +21,14 @@ SETTLED_NS = s(1)
 """A file that changed less than this before it was hashed is hashed again next time. A further change may leave size
 and times as they are: the clock of ext4 advances every 4 ms.
 """
+
+
+class HashedFile(NamedTuple):
+    """A file that was hashed: its path as the file system encodes it, inode, size and times, and the hash."""
+
+    path: bytes
+    state: tuple[int, int, int, int]
+    digest: bytes
 
 
 class ContentHashes:
@@ -40,6 +50,15 @@ class ContentHashes:
         for name, path in files:
             digest.update(name.encode() + b"\0" + self._hash_file(path))
         return digest.hexdigest()
+
+    def files_of(self, folder: Path) -> tuple[HashedFile, ...]:
+        """Return the files of a version, and its manifest, whose hashes are kept."""
+        kept = [(path, self._digests.get(path)) for path in (*model_files(folder), manifest_path(folder)) if path]
+        return tuple(HashedFile(os.fsencode(path), *state) for path, state in kept if state is not None)
+
+    def adopt_files(self, files: Iterable[HashedFile]) -> None:
+        """Keep hashes that another process has computed. They hold until size, times or inode change, as all do."""
+        self._digests |= {Path(os.fsdecode(file.path)): (file.state, file.digest) for file in files}
 
     def check_unchanged(self, spec: ModelSpec, folder: Path) -> None:
         """Raise `Refused` unless the files have the content of `spec`. Without a content hash do nothing.

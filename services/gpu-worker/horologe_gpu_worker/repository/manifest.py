@@ -88,6 +88,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: int = 1
     timeout: str = "0"
     """python: a call that takes longer is treated as hung; 0: derived from the warm-up runs."""
+    load_timeout: str = "0"
+    """Time until the model must have been read, loaded and measured; 0: `worker.load_timeout_ns`."""
     memory_limit: str = "0"
     """python: maximum data segment of the model's process; 0: no limit."""
     inputs: tuple[TensorEntry, ...] = ()
@@ -148,7 +150,13 @@ def _check(path: Path, manifest: Manifest) -> None:
     for key, least in (("threads", 1), ("profile_length", 1), ("max_length", 0)):
         if not least <= (number := getattr(manifest, key)) <= MAX_DIM:
             raise InvalidModel(f"{path}: {key}: got {number}, wanted at least {least} and at most {MAX_DIM}")
-    for key, units in (("slo", DURATIONS), ("cache_ttl", DURATIONS), ("timeout", DURATIONS), ("memory_limit", SIZES)):
+    for key, units in (
+        ("slo", DURATIONS),
+        ("cache_ttl", DURATIONS),
+        ("timeout", DURATIONS),
+        ("load_timeout", DURATIONS),
+        ("memory_limit", SIZES),
+    ):
         _check_quantity(path, key, getattr(manifest, key), units)
     sizes = manifest.batch_sizes
     if not all(1 <= size <= MAX_DIM for size in sizes) or list(sizes) != sorted(set(sizes)):

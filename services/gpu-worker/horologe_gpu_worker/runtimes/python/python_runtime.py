@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 MODEL = "model.py"
 CHILD = "horologe_gpu_worker.runtimes.python.child"
-START_NS = s(120)
-"""Timeout of loading. Importing a large framework from a cold disk takes a minute."""
 HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
 """Without `timeout`, a call is hung after 10 times the slowest warm-up run, within these bounds."""
 BACKOFF_NS, BACKOFF_MAX_NS = ms(100), s(10)
@@ -63,7 +61,7 @@ class ModelProcess:
         self._folder = folder
         self._manifest = manifest
         self._device = device
-        self._limit_ns = START_NS
+        self._load_timeout_ns = self._limit_ns = duration_ns(manifest.load_timeout) or device.load_timeout_ns
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, delay_ns: int, check_content: bool = False) -> None:
@@ -71,7 +69,7 @@ class ModelProcess:
 
         With `check_content` the process fails if the files have changed since the spec was read.
         """
-        self._overdue_ns = monotonic_ns() + delay_ns + START_NS
+        self._overdue_ns = monotonic_ns() + delay_ns + self._load_timeout_ns
         self._sock, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
         command = [sys.executable, "-P", "-m", CHILD, str(theirs.fileno()), str(lifeline)]
@@ -105,7 +103,8 @@ class ModelProcess:
         poll.register(self._sock, select.POLLIN)
         if not poll.poll(wait_ns / 1e6):
             if monotonic_ns() > self._overdue_ns:
-                raise ProcessFailed(f"was not loaded within {START_NS / 1e9:g} s", "hang")
+                reason = f"was not loaded within {self._load_timeout_ns / 1e9:g} s (`load_timeout` in model.toml)"
+                raise ProcessFailed(reason, "hang")
             return False
         message, _ = self._receive()
         if not isinstance(message, Ready):
