@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,13 +13,13 @@ from onnx import TensorProto, helper
 
 from horologe_common.status import UnknownModel
 from horologe_gpu_worker.inspection import inspection_pool
+from horologe_gpu_worker.runtimes.python import measured_models
 from inspection_harness import RunningScans
 from model_folders import ECHO, SIGNATURE, a_folder, a_python_model, an_emulated_model, an_onnx_model
 from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 HANG = "import time\ntime.sleep(1e6)\n"
 WARM_UP = """
@@ -44,7 +46,7 @@ CRASHES = {
     "exit": ("import os\nos._exit(7)\n", "process ended (exit code 7)"),
     "SystemExit": ("raise SystemExit(3)\n", "process ended (exit code 3)"),
     "signal": ("import os\nos.kill(os.getpid(), 11)\n", "process ended (SIGSEGV)"),
-    "kill its parent": ("import os\nos.kill(os.getppid(), 9)\n", "its process ended (SIGKILL) while loading bad/1"),
+    "out of memory": ("x = bytearray(1 << 42)\n", "MemoryError"),
     "late": ("import time\ntime.sleep(1)\nraise RuntimeError('no licence')\n", "no licence"),
 }
 
@@ -64,20 +66,27 @@ def run(tmp_path: Path) -> Iterator[Callable[..., RunningScans]]:
 
 
 @pytest.mark.parametrize("source", HANGS.values(), ids=HANGS)
-def test_a_model_that_hangs_is_stopped_and_does_not_delay_the_others(
+def test_a_model_that_hangs_does_not_delay_the_others(
     tmp_path: Path, run: Callable[..., RunningScans], source: str
 ) -> None:
-    a_python_model(tmp_path / "models", source, name="bad", load_timeout='"4s"', timeout='"100s"')
+    a_python_model(tmp_path / "models", source, name="bad", load_timeout='"1000s"', timeout='"1000s"')
     a_python_model(tmp_path / "models", name="code")
     an_emulated_model(tmp_path / "models")
     scans = run()
     scans.begin_all()
     scans.wait_served("code", "pretend")
     assert scans.is_loading("bad")
-    until(lambda: not scans.is_loading("bad"), 15)
-    reason = scans.reports["bad/1"].reason
-    assert "load_timeout" in reason
-    assert "4 s" in reason
+
+
+@pytest.mark.parametrize("kind", ["in its import, with the interpreter's lock", "while it is measured"])
+def test_a_model_that_hangs_is_stopped_at_its_timeout(
+    tmp_path: Path, run: Callable[..., RunningScans], kind: str
+) -> None:
+    a_python_model(tmp_path / "models", HANGS[kind], name="bad", load_timeout='"3s"', timeout='"1000s"')
+    (report,) = run().scan("bad")
+    assert report.profile is None
+    assert "load_timeout" in report.reason
+    assert "3 s" in report.reason
 
 
 @pytest.mark.parametrize(("source", "wanted"), CRASHES.values(), ids=CRASHES)
@@ -115,6 +124,20 @@ def test_a_huge_file_is_not_read_for_ever(tmp_path: Path, run: Callable[..., Run
     scans.wait_served("code")
     until(lambda: not scans.is_loading("huge"), 15)
     assert "got no result within 2 s, while reading its files" in scans.reports["huge/1"].reason
+
+
+def test_a_process_that_is_killed_while_it_inspects_is_named(tmp_path: Path, run: Callable[..., RunningScans]) -> None:
+    """As the kernel does if memory runs out."""
+    huge = a_python_model(tmp_path / "models", name="huge")
+    with (huge / "weights.bin").open("wb") as file:
+        file.truncate(1 << 40)
+    scans = run()
+    scans.begin("huge")
+    until(lambda: scans.progress.get("huge/1") == ["reading its files"])
+    for pid in inspecting_children():
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not scans.is_loading("huge"), 15)
+    assert "its process ended (SIGKILL) while reading its files" in scans.reports["huge/1"].reason
 
 
 @pytest.mark.parametrize("file", ["model.py", "model.onnx", "model.toml", "weights.bin"])
@@ -180,9 +203,39 @@ def test_a_measured_model_is_not_loaded_again_by_the_next_start(
     first, second = run().scan("code"), run().scan("code")
     assert first == second
     assert counter.read_text() == "x"
-    model = (scans := run()).store.open(scans.scan("code")[0].spec)
+
+
+def test_a_slow_model_is_loaded_once_for_its_measurement_and_its_first_load(
+    tmp_path: Path, run: Callable[..., RunningScans]
+) -> None:
+    counter = tmp_path / "loads"
+    source = f"import time\nopen({str(counter)!r}, 'a').write('x')\ntime.sleep(1.1)\n"
+    a_python_model(tmp_path / "models", source + ECHO)
+    scans = run()
+    (report,) = scans.scan("code")
+    assert scans.store.is_open("code/1")
+    model = scans.store.open(report.spec)
+    assert not scans.store.is_open("code/1")
+    x = np.ones((2, 4), np.float32)
+    assert np.array_equal(model.run(2, {"x": x})["y"], x)
     model.close()
-    assert counter.read_text() == "xx"
+    assert counter.read_text() == "x"
+
+
+def test_few_processes_wait_for_their_first_load(
+    tmp_path: Path, run: Callable[..., RunningScans], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured_models, "KEPT_MAX", 1)
+    monkeypatch.setattr(measured_models, "KEPT_LOAD_NS", 0)
+    for name in ("a", "b"):
+        a_python_model(tmp_path / "models", f"# {name}\n" + ECHO, name=name)
+    scans = run()
+    reports = [*scans.scan("a"), *scans.scan("b")]
+    assert [scans.store.is_open(report.spec.key) for report in reports] == [False, True]
+    (tmp_path / "models" / "b" / "1" / "model.py").write_text("# changed\n" + ECHO)
+    (changed,) = scans.scan("b")
+    assert scans.store.is_open("b/1")
+    scans.store.open(changed.spec).close()
 
 
 def test_an_unchanged_model_is_not_inspected_again_and_a_changed_one_is(
@@ -234,6 +287,13 @@ def test_stopping_ends_the_processes(tmp_path: Path, run: Callable[..., RunningS
     until(lambda: pid.exists() and pid.read_text(), 15)
     scans.scans.stop()
     until(lambda: not is_running(int(pid.read_text())), 15)
+
+
+def inspecting_children() -> list[int]:
+    """Return the processes of this one that inspect models."""
+    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    pids = [int(pid) for file in children for pid in file.read_text().split()]
+    return [pid for pid in pids if b"inspection_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def is_running(pid: int) -> bool:

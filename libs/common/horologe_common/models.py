@@ -78,6 +78,11 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
         """Return whether the model has been read: until then, only its name and version are known."""
         return bool(self.outputs)
 
+    @property
+    def loads_beside(self) -> bool:
+        """Return whether a LOAD runs beside others: it starts a process, which takes up to minutes of its own."""
+        return self.runtime == "python"
+
     @cached_property
     def key(self) -> str:
         """Return `name/version`, the name of the model in messages behind the selector."""

@@ -110,13 +110,35 @@ class PreparesModels(Protocol):
 
 @runtime_checkable
 class KeepsModels(Protocol):
-    """A runtime on the CPU that keeps unloaded models open in host memory."""
+    """A runtime that keeps models open in host memory that are not loaded."""
 
     def is_open(self, spec: ModelSpec) -> bool:
         """Return True if `open` returns at once."""
 
     def open_kept(self, spec: ModelSpec) -> OpenModel | None:
         """Return a kept model of this content, without reading its files; None if there is none."""
+
+
+class StoppableModel(Protocol):
+    """Opens and runs one model to measure it, as `Runtime.open` does. `stop` may be called from any thread."""
+
+    inline_io: bool
+
+    def inspect(self, folder: Path) -> ModelSpec: ...
+
+    def open(self, spec: ModelSpec, folder: Path) -> OpenModel: ...
+
+    def stop(self) -> None: ...
+
+
+@runtime_checkable
+class IsolatesModels(Protocol):
+    """A runtime whose models run in processes of their own, so that the worker can measure and stop them."""
+
+    def measured_model(self) -> StoppableModel: ...
+
+    def close(self) -> None:
+        """End the processes of models that are not loaded."""
 
 
 class Runtime(Protocol):

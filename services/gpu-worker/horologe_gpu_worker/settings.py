@@ -83,7 +83,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     disk takes a minute.
     """
     inspections: int = 0
-    """Models that are read and loaded beside each other after a start, at least 1. A model that takes longer than 10 s
+    """Models that are read and loaded beside each other after a start, at least 1. A model that takes longer than 3 s
     makes room for the next one. 0: one per CPU, at least 2 and at most 8.
     """
     model_environment: tuple[str, ...] = ()

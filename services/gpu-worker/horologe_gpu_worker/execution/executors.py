@@ -43,10 +43,6 @@ LANE_OF = {"unload": "load"}
 """Operation -> its lane, if the names differ. UNLOAD runs on LOAD's lane, so its memory is free before the next LOAD.
 A replacement may take as long as starting a Python model, so it must not block LOADs.
 """
-OWN_LOAD_LANE = "python"
-"""Runtime whose LOADs and UNLOADs run on a lane of each model: to start a process may take minutes, and needs next to
-nothing of this one.
-"""
 REALTIME_LANES = ("input", "exec", "output")
 """Lanes that wait at real-time priority. LOAD takes milliseconds and a replacement seconds, so exact starts do not
 matter there.
@@ -168,7 +164,7 @@ class Executors:
         self.store = store
         self._scans = scans
         self._own_lanes: dict[str, bool] = {}
-        """Models that are loaded on lanes of their own."""
+        """Models whose LOADs and UNLOADs run on a lane of the model: they start processes."""
         cuda = device_config(settings).cuda
         self._inline_exec_ns = settings.inline_exec_ns if cuda is None else 0
         check_device = (lambda: None) if cuda is None else partial(end_if_lost, cuda)
@@ -208,7 +204,7 @@ class Executors:
         lane = LANE_OF.get(message.lane, message.lane)
         if lane not in ("load", "replace") or not isinstance(message, Operation):
             return lane
-        if message.runtime == OWN_LOAD_LANE:
+        if message.spec is not None and message.spec.loads_beside:
             self._own_lanes[message.model] = True
         return f"{lane} {message.model}" if message.model in self._own_lanes else lane
 

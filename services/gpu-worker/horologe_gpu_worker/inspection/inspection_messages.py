@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from horologe_gpu_worker.repository.content import HashedFile
-from horologe_gpu_worker.repository.modelstore import VersionReport
+from horologe_gpu_worker.repository.version_inspector import VersionReport
 from horologe_gpu_worker.runtime import DeviceConfig
 
 READING = "reading its files"

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from horologe_common.clock import monotonic_ns, s
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, ModelFailed
-from horologe_gpu_worker.inspection.inspector import InspectionEnded, Inspector
+from horologe_gpu_worker.inspection.inspector import InspectionEnded, Inspector, Timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from horologe_gpu_worker.inspection.inspection_messages import Inspected, InspectionSetup
+    from horologe_gpu_worker.repository.version_inspector import VersionReport
 
-QUANTUM_NS = s(10)
+QUANTUM_NS = s(3)
 """An inspection that takes longer becomes slow, and another one may begin. Most models are loaded and measured in less;
-those that download or compile something are not."""
-SLOW_MAX = 16
+those that import a framework, download or compile something are not."""
+SLOW_MAX = 8
 """Limit of slow inspections. Each is a process with its model in memory."""
 IDLE_NS = s(5)
 """An idle process ends after this time. It starts in a third of a second, and holds up to 500 MB with PyTorch."""
@@ -32,15 +33,17 @@ log = logger("inspection")
 
 
 class InspectionRequest(NamedTuple):
-    """A version to inspect. `on_progress` and `on_result` are called on a thread of the pool.
-
-    `on_result` gets the result or the error, once, and may adopt the model: its time counts.
-    """
+    """A version to inspect. The functions are called on a thread of the pool."""
 
     folder: Path
     content_hash: str
     on_progress: Callable[[str], None]
-    on_result: Callable[[Inspected | HorologeError], None]
+    adopt: Callable[[Inspected, Timeout], VersionReport]
+    """Prepare the inspected version in this process, within the timeout. May block; raises `HorologeError`."""
+    stop_adopting: Callable[[], None]
+    """Make `adopt` fail soon, if it can be stopped. Called on another thread."""
+    on_result: Callable[[VersionReport | HorologeError], None]
+    """Receives the result or the error, once."""
 
 
 class _Running:
@@ -53,7 +56,14 @@ class _Running:
         self.inspector: Inspector | None = None
         """Its process, until that has answered."""
         self.preempted = False
-        """The process is killed: it took too long while others wait. The inspection begins again as a slow one."""
+        """It is stopped, because it took too long while others wait. It begins again as a slow one."""
+
+    def stop(self) -> None:
+        """Stop the process, or the adoption. Call with the lock of the pool."""
+        if self.inspector is not None:
+            self.inspector.kill()
+        else:
+            self.request.stop_adopting()
 
 
 class InspectionPool:
@@ -89,8 +99,7 @@ class InspectionPool:
         with self._changed:
             self._stopping = True
             for running in self._running:
-                if running.inspector is not None:
-                    running.inspector.kill()
+                running.stop()
             idle, self._idle = self._idle, []
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._running, STOP_S)
@@ -123,9 +132,9 @@ class InspectionPool:
             if slow < SLOW_MAX:
                 running.slow = True
                 slow += 1
-            elif self._waiting and running.inspector is not None:
+            elif self._waiting:
                 running.preempted = True
-                running.inspector.kill()
+                running.stop()
 
     def _pop_startable(self) -> list[_Running]:
         """Move the requests that may begin to the running ones, and return them."""
@@ -153,26 +162,29 @@ class InspectionPool:
         return min([*ends, *(inspector.idle_since_ns + IDLE_NS for inspector in self._idle)], default=None)
 
     def _run(self, running: _Running) -> None:
-        """Inspect, deliver the result, and make room for the next one."""
-        result: Inspected | HorologeError
+        """Inspect and adopt the version, deliver the result, and make room for the next one."""
+        request, repeat = running.request, False
+        result: VersionReport | HorologeError
         try:
-            result = self._inspect(running)
+            result = request.adopt(*self._inspect(running))
         except HorologeError as error:
             result = error
         except OSError as error:
-            result = ModelFailed(f"{running.request.folder}: no process could be started for it: {error}")
+            result = ModelFailed(f"{request.folder}: no process could be started for it: {error}")
         try:
-            if not running.preempted and not self._stopping:
-                running.request.on_result(result)
+            failed = isinstance(result, HorologeError) or result.report.profile is None
+            repeat = running.preempted and failed
+            if not repeat and not self._stopping:
+                request.on_result(result)
         except Exception:  # the place must become free
-            log.exception("result of an inspection lost", folder=str(running.request.folder))
+            log.exception("result of an inspection lost", folder=str(request.folder))
         with self._changed:
             self._running.remove(running)
-            if running.preempted:
-                self._preempted.append(running.request)
+            if repeat:
+                self._preempted.append(request)
             self._changed.notify_all()
 
-    def _inspect(self, running: _Running) -> Inspected:
+    def _inspect(self, running: _Running) -> tuple[Inspected, Timeout]:
         """Inspect in an idle process or a new one.
 
         A process that has inspected other models may end because of them; then the inspection is repeated in a new one.
@@ -191,7 +203,6 @@ class InspectionPool:
                 continue
             with self._changed:
                 running.inspector = None
-                running.preempted = False  # too late: there is a result
                 kept = not self._stopping
                 if kept:
                     self._idle.append(inspector)

@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.clock import monotonic_ns, s
 from horologe_common.service.isolation import describe_exit
@@ -42,6 +42,17 @@ class InspectionEnded(ModelFailed):
     def __init__(self, reason: str, *, crashed: bool) -> None:
         super().__init__(reason)
         self.crashed = crashed
+
+
+class Timeout(NamedTuple):
+    """Begin of an inspection, and the time in ns by which the version must be loaded and measured."""
+
+    begin_ns: int
+    timeout_ns: int
+
+    @property
+    def end_ns(self) -> int:
+        return self.begin_ns + self.timeout_ns
 
 
 class Inspector:
@@ -93,8 +104,11 @@ class Inspector:
             ours.close()
             theirs.close()
 
-    def inspect(self, folder: Path, content_hash: str, on_progress: Callable[[str], None]) -> Inspected:
-        """Inspect a version. Raises `InspectionEnded` if the process ends, or does not answer in time."""
+    def inspect(self, folder: Path, content_hash: str, on_progress: Callable[[str], None]) -> tuple[Inspected, Timeout]:
+        """Inspect a version. Return the result, and the timeout of all that is done to the version.
+
+        Raises `InspectionEnded` if the process ends, or does not answer in time.
+        """
         begin_ns, timeout_ns, doing = monotonic_ns(), self._setup.device.load_timeout_ns, READING
         self.inspections += 1
         assert self._connection is not None
@@ -109,16 +123,12 @@ class Inspector:
                         on_progress(text)
                     case Inspected() as inspected:
                         self.idle_since_ns = monotonic_ns()
-                        return inspected
+                        return inspected, Timeout(begin_ns, timeout_ns)
         except (EOFError, OSError):
             reason = f"{folder}: its process ended ({self._exit_reason()}) while {doing}"
             raise InspectionEnded(reason, crashed=True) from None
         self.kill()
-        raise InspectionEnded(
-            f"{folder}: got no result within {timeout_ns / 1e9:g} s, while {doing}, wanted a model that is loaded and "
-            "measured by then (`load_timeout` in model.toml, worker.load_timeout_ns)",
-            crashed=False,
-        )
+        raise InspectionEnded(overdue_reason(folder, timeout_ns, doing), crashed=False)
 
     def kill(self) -> None:
         """Kill the process and all that it has started."""
@@ -140,3 +150,11 @@ class Inspector:
             with suppress(subprocess.TimeoutExpired):
                 return describe_exit(self._process.wait(EXIT_S))
         return "closed its socket"
+
+
+def overdue_reason(folder: Path, timeout_ns: int, doing: str) -> str:
+    """Return why a version is unavailable that was not loaded and measured in time."""
+    return (
+        f"{folder}: got no result within {timeout_ns / 1e9:g} s, while {doing}, wanted a model that is loaded and "
+        "measured by then (`load_timeout` in model.toml, worker.load_timeout_ns)"
+    )

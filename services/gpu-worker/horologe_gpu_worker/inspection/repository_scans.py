@@ -6,34 +6,44 @@ The worker core learns the state of each version as it changes, and the result o
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from horologe_common.clock import monotonic_ns
+from horologe_common.clock import monotonic_ns, s
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, ModelFailed, Status, describe_exception, encodable
 from horologe_common.wire import ModelReport
 from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned
 from horologe_gpu_worker.inspection.inspection_messages import READING, InspectionSetup
 from horologe_gpu_worker.inspection.inspection_pool import InspectionPool, InspectionRequest
+from horologe_gpu_worker.inspection.inspector import overdue_reason
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import waiting_report
 from horologe_gpu_worker.repository.profiling import ON_DEVICE
+from horologe_gpu_worker.repository.version_inspector import VersionReport
 from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from horologe_gpu_worker.inspection.inspection_messages import Inspected
+    from horologe_gpu_worker.inspection.inspector import Timeout
     from horologe_gpu_worker.repository.modelstore import ModelStore
     from horologe_gpu_worker.settings import WorkerSettings
 
     Post = Callable[[Finished | VersionScanned], None]
     """Send a message to the worker core. May be called on any thread."""
+
+ISOLATED = ("python",)
+"""Runtimes whose models run in processes of their own."""
+ADOPT_MIN_NS, STOP_S = s(1), 2.0
+"""Shortest time for an adoption, and seconds in which a stopped one ends."""
 
 log = logger("scan")
 
@@ -91,6 +101,7 @@ class RepositoryScans:
     def stop(self) -> None:
         self._operations.put(None)
         self._pool.stop()
+        self._store.close()
 
     def _list_models(self) -> None:
         while (operation := self._operations.get()) is not None:
@@ -124,18 +135,21 @@ class RepositoryScans:
             report = msgspec.structs.replace(waiting, loading=encodable(text))
             self._post(VersionScanned(scan.operation.action_id, report))
 
-        def finish(inspected: Inspected | HorologeError) -> None:
-            self._finish_version(scan, folder, inspected)
+        return InspectionRequest(
+            folder,
+            self._store.content_hash(folder),
+            show,
+            lambda inspected, timeout: self._adopt(folder, inspected, timeout, show),
+            lambda: self._store.stop_measuring(folder),
+            lambda result: self._finish_version(scan, folder, result),
+        )
 
-        return InspectionRequest(folder, self._store.content_hash(folder), show, finish)
-
-    def _finish_version(self, scan: _ModelScan, folder: Path, inspected: Inspected | HorologeError) -> None:
-        """Adopt the version, and finish the scan with its last one."""
-        try:
-            report = self._adopt(folder, inspected)
-        except HorologeError as error:
-            log.warning("model unavailable", model=f"{scan.name}/{folder.name}", reason=error.reason)
-            report = ModelReport(waiting_report(scan.name, folder.name).spec, None, encodable(error.reason))
+    def _finish_version(self, scan: _ModelScan, folder: Path, result: VersionReport | HorologeError) -> None:
+        """Store and report the version, and finish the scan with its last one."""
+        if isinstance(result, HorologeError):
+            spec = waiting_report(scan.name, folder.name).spec
+            result = VersionReport(ModelReport(spec, None, encodable(result.reason)))
+        report = self._store.store_version(folder, result)
         with self._lock:
             del scan.open[folder.name]
             scan.reports[folder.name] = report
@@ -149,39 +163,48 @@ class RepositoryScans:
         self._store.finish_model(scan.name, reports)
         self._post(_finished(scan.operation, scan.begin_ns, models=tuple(reports)))
 
-    def _adopt(self, folder: Path, inspected: Inspected | HorologeError) -> ModelReport:
-        """Adopt the version within the timeout. Raises `HorologeError`."""
-        if isinstance(inspected, HorologeError):
-            raise inspected
-        with self._lock:
-            adopting = self._adopting.setdefault(inspected.result.report.spec.runtime, Lock())
-        adopted: list[ModelReport] = []
+    def _adopt(
+        self, folder: Path, inspected: Inspected, timeout: Timeout, on_progress: Callable[[str], None]
+    ) -> VersionReport:
+        """Adopt the version. Raises `ModelFailed` if that takes longer than the timeout."""
+        runtime, adopted, doing = inspected.result.report.spec.runtime, list[VersionReport](), ["preparing it"]
+
+        def show(text: str) -> None:
+            doing.append(text)
+            on_progress(text)
 
         def adopt() -> None:
-            adopted.append(self._store.adopt_version(folder, inspected.result, inspected.files))
+            adopted.append(self._store.adopt_version(folder, inspected.result, inspected.files, show))
 
-        with adopting:
+        with self._turn_of(runtime):
             thread = Thread(target=adopt, name="adopt", daemon=True)
             thread.start()
-            thread.join(self._load_timeout_ns / 1e9)
-        if not adopted:
-            raise ModelFailed(
-                f"{folder}: got no result within {self._load_timeout_ns / 1e9:g} s, while the worker prepared it, "
-                "wanted a model that is prepared by then (worker.load_timeout_ns)"
-            )
-        return adopted[0]
+            thread.join(max(ADOPT_MIN_NS, timeout.end_ns - monotonic_ns()) / 1e9)
+            if not thread.is_alive() and adopted:
+                return adopted[0]
+            self._store.stop_measuring(folder)
+            thread.join(STOP_S)
+        raise ModelFailed(overdue_reason(folder, timeout.timeout_ns, doing[-1]))
+
+    def _turn_of(self, runtime: str) -> AbstractContextManager[Any]:
+        """Return the lock for one model of this runtime at a time; none if its models have their own processes."""
+        if runtime in ISOLATED:
+            return nullcontext()
+        with self._lock:
+            return self._adopting.setdefault(runtime, Lock())
 
 
 def create_scans(settings: WorkerSettings, store: ModelStore) -> RepositoryScans:
     """Return the scans of a worker.
 
     Its processes inspect and measure on the CPU. Models of a CUDA device are only read there, because a second process
-    would need memory of the device for all their weights and graphs.
+    would need memory of the device for all their weights and graphs. So are models that have their own processes, which
+    the worker can stop and keep.
     """
     device = device_config(settings)
-    unmeasured: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ISOLATED
     if device.cuda is not None:
-        device, unmeasured = device._replace(device="cpu", share_percent=100.0), ON_DEVICE
+        device, unmeasured = device._replace(device="cpu", share_percent=100.0), (*ISOLATED, *ON_DEVICE)
     device = device._replace(host_bytes=0, emulated_device="")
     setup = InspectionSetup(os.fsencode(settings.repository), os.fsencode(settings.cache), device, unmeasured)
     return RepositoryScans(store, InspectionPool(setup, settings.inspections), settings.load_timeout_ns)

@@ -8,54 +8,29 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import msgspec
-
-from horologe_common.models import ModelSpec, Profile
+from horologe_common.models import ModelSpec
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, UnknownModel, encodable
 from horologe_common.wire import ModelReport
-from horologe_gpu_worker.repository.content import ContentHashes
-from horologe_gpu_worker.repository.manifest import (
-    MODEL_FILES,
-    InvalidModel,
-    Manifest,
-    duration_ns,
-    manifest_path,
-    read_manifest,
-)
-from horologe_gpu_worker.repository.profiling import ON_DEVICE, DeclaresProfile, ProfileCache, load_or_measure_profile
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, KeepsModels, PreparesModels
+from horologe_gpu_worker.repository.manifest import InvalidModel
+from horologe_gpu_worker.repository.version_inspector import VersionInspector, VersionReport
+from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, IsolatesModels, KeepsModels, PreparesModels
 from horologe_gpu_worker.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from horologe_gpu_worker.repository.content import HashedFile
     from horologe_gpu_worker.runtime import OpenModel, Runtime
 
-FORBIDDEN = "/#"
-"""Separators in addresses and model keys, forbidden in names."""
 PIPELINES, PIPELINE_MANIFEST = "pipelines", "pipeline.toml"
 """The folder of the selector's pipelines, which is no model."""
-EXTRAS = {"pytorch": "torch"}
-"""Runtime -> its extra, if the names differ."""
-
 WAITING = "waiting to be read"
 """Progress of a model that no inspection has begun to read."""
 
 log = logger("modelstore")
-
-
-class VersionReport(NamedTuple):
-    """Result of the inspection of a version. Without profile and reason, the model has not been measured."""
-
-    report: ModelReport
-    inline_io: bool = True
-    """INPUT and OUTPUT are part of EXEC: host memory, and no declared transfer times."""
-    unchanged: bool = False
-    """The files have the content that was known before. The report is empty."""
 
 
 class ModelStore:
@@ -74,15 +49,13 @@ class ModelStore:
         device: DeviceConfig = HOST_DEVICE,
     ) -> None:
         self._repository = repository
-        self._device = device
-        self._profiles = ProfileCache(cache, device.cuda, device.share_percent)
-        self._factories = runtimes
-        self._runtimes: dict[str, Runtime] = {}
-        self._keeping: dict[str, KeepsModels] = {}
-        self._report = report
+        self._inspector = VersionInspector(cache, runtimes, report, device)
+        self.inspect_version = self._inspector.inspect_version
+        self.stop_measuring = self._inspector.stop_measuring
+        self._contents = self._inspector.contents
+        self._keeping: dict[str, KeepsModels | None] = {}
         self._specs: dict[str, ModelSpec] = {}
         self._inline: dict[str, bool] = {}
-        self._contents = ContentHashes()
         self._reports: dict[Path, ModelReport] = {}
         """Last report of each version that can be served."""
         self._lock = Lock()
@@ -138,85 +111,40 @@ class ModelStore:
         except OSError:
             return ()
 
-    def inspect_version(
+    def adopt_version(
         self,
         folder: Path,
-        content_hash: str = "",
-        on_timeout: Callable[[int], None] = lambda timeout_ns: None,
-        unmeasured: Container[str] = (),
+        inspected: VersionReport,
+        files: Iterable[HashedFile] = (),
+        report: Callable[[str], None] = log.info,
     ) -> VersionReport:
-        """Read a version, and measure it unless its runtime is among `unmeasured`. Errors become its reason.
+        """Prepare a version that another process has inspected to be opened here; see `prepare_version`.
 
-        `content_hash`: content that the caller knows, of which nothing is read again. `on_timeout` receives the
-        version's own `load_timeout` in ns before anything else is read; 0: it has none.
-        """
-        name, version = folder.parent.name, folder.name
-        spec, profile, reason = ModelSpec(encodable(name), encodable(version), "", (), ()), None, ""
-        inline_io = True
-        try:
-            for text in (name, version):
-                if not text.isprintable() or any(mark.isspace() or mark in FORBIDDEN for mark in text):
-                    raise InvalidModel(f"name: got {text!r}, wanted printable characters without '/', '#', white space")
-            manifest = read_manifest(folder)
-            on_timeout(duration_ns(manifest.load_timeout))
-            kind = runtime_name(folder, manifest)
-            spec = msgspec.structs.replace(spec, runtime=kind)
-            runtime = self._runtime(kind)
-            read = self._contents.hash_folder(folder)
-            if content_hash and content_hash == read:
-                return VersionReport(ModelReport(spec, None), unchanged=True)
-            spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=read)
-            inline_io = runtime.inline_io and not _declares_transfers(manifest)
-            if kind in unmeasured:
-                return VersionReport(ModelReport(spec, None), inline_io)
-            if isinstance(runtime, PreparesModels):
-                runtime.prepare(spec, folder)
-            profile = self._measure(runtime, spec, folder)
-        except Exception as error:  # a library may raise anything on a broken file; the other models are still read
-            reason = _describe_error(folder, spec, error)
-        return VersionReport(ModelReport(spec, profile, encodable(reason)), inline_io)
-
-    def adopt_version(self, folder: Path, inspected: VersionReport, files: Iterable[HashedFile] = ()) -> ModelReport:
-        """Make a version that another process has inspected ready to be opened here. Return its report.
-
-        What needs this process is done now: addresses of weights and captured graphs, and measurements on a GPU.
+        `store_version` must follow.
         """
         self._contents.adopt_files(files)
-        report, inline_io = inspected.report, inspected.inline_io
-        if inspected.unchanged:
-            report = self._reports[folder]
-            inline_io = self._inline[report.spec.key]
-        if not report.reason:
-            try:
-                report, inline_io = self._adopt(folder, report, inline_io)
-            except Exception as error:
-                reason = _describe_error(folder, report.spec, error)
-                report = ModelReport(report.spec, None, encodable(reason))
-        return self._store_report(folder, report, inline_io)
+        if inspected.unchanged and (last := self._reports.get(folder)) is not None:
+            inspected = VersionReport(last, self._inline[last.spec.key])
+        return self._inspector.prepare_version(folder, inspected, report)
+
+    def store_version(self, folder: Path, inspected: VersionReport) -> ModelReport:
+        """Make a version known, or unknown if it cannot be served. Return its report."""
+        report = inspected.report
+        if report.profile is None:
+            self._reports.pop(folder, None)
+            log.warning("model unavailable", model=report.spec.key, reason=report.reason)
+            return report
+        self._inline[report.spec.key] = inspected.inline_io
+        self._reports[folder] = report
+        with self._lock:
+            self._specs = self._specs | {report.spec.key: report.spec}
+        return report
 
     def finish_model(self, name: str, reports: list[ModelReport]) -> None:
         """Remove the versions of a model that are not among the reports, or cannot be served."""
         with self._lock:
             others = {key: spec for key, spec in self._specs.items() if spec.name != name}
             self._specs = others | _servable_specs(reports)
-
-    def _adopt(self, folder: Path, report: ModelReport, inline_io: bool) -> tuple[ModelReport, bool]:
-        spec = report.spec
-        runtime = self._runtime(spec.runtime)
-        if self._device.cuda is not None and spec.runtime in ON_DEVICE:
-            done = self.inspect_version(folder)
-            return done.report, done.inline_io
-        if isinstance(runtime, DeclaresProfile):
-            runtime.inspect(folder)  # keeps what it reads
-        if isinstance(runtime, PreparesModels):
-            runtime.prepare(spec, folder)
-        self._contents.check_unchanged(spec, folder)
-        return report, inline_io
-
-    def _measure(self, runtime: Runtime, spec: ModelSpec, folder: Path) -> Profile:
-        return load_or_measure_profile(
-            runtime, spec, folder, self._profiles, self._report, self._contents.check_unchanged
-        )
 
     def _names(self) -> list[str]:
         try:
@@ -242,25 +170,14 @@ class ModelStore:
 
     def _scan_version(self, folder: Path) -> ModelReport:
         last = self._reports.get(folder)
-        if last is None or isinstance(self._runtimes.get(last.spec.runtime), PreparesModels):
+        if last is None or isinstance(self._inspector.runtimes.get(last.spec.runtime), PreparesModels):
             inspected = self.inspect_version(folder)
         else:
             # a client may request one load after another, and to open a model takes processor time
             inspected = self.inspect_version(folder, last.spec.content_hash)
         if last is not None and inspected.unchanged:
             return last
-        return self._store_report(folder, inspected.report, inspected.inline_io)
-
-    def _store_report(self, folder: Path, report: ModelReport, inline_io: bool) -> ModelReport:
-        if report.profile is None:
-            self._reports.pop(folder, None)
-            log.warning("model unavailable", model=report.spec.key, reason=report.reason)
-            return report
-        self._inline[report.spec.key] = inline_io
-        self._reports[folder] = report
-        with self._lock:
-            self._specs = self._specs | {report.spec.key: report.spec}
-        return report
+        return self.store_version(folder, inspected)
 
     def spec(self, key: str) -> ModelSpec:
         """Return the spec of a servable model. Raises `UnknownModel` if the last scan did not find it."""
@@ -275,11 +192,11 @@ class ModelStore:
 
         The content that a runtime keeps in host memory is opened whatever the files are now.
         """
-        runtime, folder = self._runtime(spec.runtime), self._folder(spec)
-        if isinstance(runtime, KeepsModels) and (kept := runtime.open_kept(spec)) is not None:
+        keeping, folder = self._keeping_runtime(spec.runtime), self._folder(spec)
+        if keeping is not None and (kept := keeping.open_kept(spec)) is not None:
             return kept
         self._contents.check_unchanged(spec, folder)
-        model = runtime.open(spec, folder)
+        model = self._inspector.runtime(spec.runtime).open(spec, folder)
         try:
             self._contents.check_unchanged(spec, folder)
         except HorologeError:
@@ -287,11 +204,17 @@ class ModelStore:
             raise
         return model
 
+    def close(self) -> None:
+        """Free what is kept for models that are not loaded. Call at the end of the process."""
+        for runtime in self._inspector.runtimes.values():
+            if isinstance(runtime, IsolatesModels):
+                runtime.close()
+
     def is_open(self, key: str) -> bool:
         """Return True if `open` returns at once, because the model is open in host memory."""
         spec = self._specs.get(key)
-        runtime = self._keeping.get(spec.runtime) if spec else None
-        return spec is not None and runtime is not None and runtime.is_open(spec)
+        keeping = self._keeping_runtime(spec.runtime) if spec else None
+        return spec is not None and keeping is not None and keeping.is_open(spec)
 
     def inline_io(self, key: str) -> bool:
         """Return True if INPUT and OUTPUT are part of EXEC: host memory, and no declared transfer times.
@@ -300,21 +223,15 @@ class ModelStore:
         """
         return self._inline.get(key, True)
 
+    def _keeping_runtime(self, name: str) -> KeepsModels | None:
+        """Return the runtime if it keeps models. Cached: the check of a protocol takes 10 us."""
+        if name not in self._keeping:
+            runtime = self._inspector.runtime(name)
+            self._keeping[name] = runtime if isinstance(runtime, KeepsModels) else None
+        return self._keeping[name]
+
     def _folder(self, spec: ModelSpec) -> Path:
         return self._repository / spec.name / spec.version
-
-    def _runtime(self, name: str) -> Runtime:
-        if name not in self._runtimes:
-            try:
-                self._runtimes[name] = self._factories[name](self._device)
-            except ImportError as error:
-                raise InvalidModel(
-                    f"runtime {name!r}: {error.name or error} is not installed "
-                    f"(the extra `{EXTRAS.get(name, name)}` of the distribution)"
-                ) from error
-            if isinstance(runtime := self._runtimes[name], KeepsModels):
-                self._keeping[name] = runtime
-        return self._runtimes[name]
 
 
 def _is_model_folder(path: Path) -> bool:
@@ -333,37 +250,5 @@ def unreadable_report(name: str, reason: str) -> ModelReport:
     return ModelReport(ModelSpec(encodable(name), "", "", (), ()), None, encodable(reason))
 
 
-def _describe_error(folder: Path, spec: ModelSpec, error: Exception) -> str:
-    if isinstance(error, HorologeError):
-        return error.reason
-    if isinstance(error, OSError):
-        return f"{error.filename or folder}: {error.strerror or error}"
-    log.exception("model unreadable", model=spec.key)
-    return f"{folder}: {type(error).__name__}: {error}"
-
-
-def _declares_transfers(manifest: Manifest) -> bool:
-    times = manifest.emulated
-    return times is not None and bool(times.input_ms or times.output_ms or times.sharing)
-
-
 def _servable_specs(reports: list[ModelReport]) -> dict[str, ModelSpec]:
     return {report.spec.key: report.spec for report in reports if report.profile is not None}
-
-
-def runtime_name(folder: Path, manifest: Manifest) -> str:
-    """Return the name of a version's runtime. Raises `InvalidModel` if neither its manifest nor its files name one."""
-    if manifest.emulated is not None and not manifest.runtime:
-        return "emulated"
-    if manifest.runtime in RUNTIMES:
-        return manifest.runtime
-    if manifest.runtime:
-        where, wanted = manifest_path(folder), ", ".join(RUNTIMES)
-        raise InvalidModel(f"{where}: runtime: got {manifest.runtime!r}, wanted one of {wanted}")
-    candidates = [runtime for file, runtime in MODEL_FILES.items() if (folder / file).is_file()]
-    if len(candidates) != 1:
-        raise InvalidModel(
-            f"{folder}: got {' and '.join(candidates) or 'no model file'}, wanted {' or '.join(MODEL_FILES)} "
-            "(or `runtime` in model.toml)"
-        )
-    return candidates[0]

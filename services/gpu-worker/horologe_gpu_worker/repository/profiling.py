@@ -46,11 +46,11 @@ runs continue for `DISAGREE_NS`, and the 0.1 quantile is used. With four busy th
 model that takes 17 ms was 1.5 times that (2.3 at worst); the 0.1 quantile was 1.05 times (1.3 at worst).
 """
 
-TURN_WAIT_NS = s(10)
-"""Wait at most this long for the measurement of another model. It may hang, and an estimate that is measured beside it
-is corrected by the times of real requests."""
+TURN_WAIT_NS = s(5)
+"""Wait at most this long while one other model is measured. It may hang, and an estimate that is measured beside it is
+corrected by the times of real requests."""
 CONTENT_WAIT_NS = s(120)
-"""Wait at most this long for another process that loads and measures the same content."""
+"""Wait at most this long while another process loads and measures the same content."""
 POLL_S = 0.01
 
 ON_DEVICE = ("onnx", "pytorch")
@@ -174,18 +174,26 @@ class ProfileCache:
 
 @contextmanager
 def _locked(path: Path, wait_ns: int) -> Iterator[None]:
-    """Hold a lock between processes. After `wait_ns`, go on without it. The kernel frees that of a killed process."""
+    """Hold a lock between processes. Go on without it if one holder keeps it for `wait_ns`.
+
+    The kernel frees the lock of a process that has been killed. The file contains the time of the last acquisition.
+    """
     with ExitStack() as stack:
         with suppress(OSError):  # a folder that is not writable is not shared
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(open(path, "w", encoding="utf-8"))
-            end_ns = monotonic_ns() + wait_ns
-            while not _try_lock(lock) and monotonic_ns() < end_ns:
+            lock = stack.enter_context(open(path, "a+b", buffering=0))
+            holder, end_ns = b"", monotonic_ns() + wait_ns
+            while not (acquired := _try_lock(lock)) and monotonic_ns() < end_ns:
                 time.sleep(POLL_S)
+                if (present := os.pread(lock.fileno(), 32, 0)) != holder:
+                    holder, end_ns = present, monotonic_ns() + wait_ns
+            if acquired:
+                lock.truncate(0)
+                lock.write(str(monotonic_ns()).encode())
         yield
 
 
-def _try_lock(file: IO[str]) -> bool:
+def _try_lock(file: IO[bytes]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -33,6 +33,7 @@ from horologe_gpu_worker.repository.manifest import (
 from horologe_gpu_worker.repository.model_signature import check_outputs
 from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed
 from horologe_gpu_worker.runtimes.python.channel import Channel, ChannelMessage, Done, Failed, Ready, Run, Start, pack
+from horologe_gpu_worker.runtimes.python.measured_models import KeptModels, MeasuredModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_gpu_worker.runtime import DeviceConfig
+    from horologe_gpu_worker.runtime import DeviceConfig, OpenModel
 
 MODEL = "model.py"
 CHILD = "horologe_gpu_worker.runtimes.python.child"
@@ -147,6 +148,12 @@ class ModelProcess:
             return describe_exit(self._process.wait(END_S))
         return "closed its socket"
 
+    def kill(self) -> None:
+        """Kill the process and its children, without waiting for their end."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     def stop(self, grace_s: float) -> None:
         """Stop the process: kill it if it has not exited after `grace_s` seconds."""
         self._channel.close()
@@ -171,8 +178,16 @@ class PythonModel:
 
     def start(self) -> None:
         """Start the process and wait until the model is loaded. Raises `ModelFailed`."""
+        self.begin()
+        self.wait_loaded()
+
+    def begin(self) -> None:
+        """Start the process. Does not wait for it."""
         self._process = self._spawn()
         self._process.start(0)
+
+    def wait_loaded(self) -> None:
+        """Wait until the model is loaded. Raises `ModelFailed`."""
         try:
             while not self._ready:
                 self._ready = self._process.is_loaded(ms(100))
@@ -219,6 +234,10 @@ class PythonModel:
         self._process.start(delay_ns, check_content=True)  # the first start is checked by the model store
         return cause
 
+    def kill(self) -> None:
+        """Kill the process. May be called from any thread while another one waits for the process."""
+        self._process.kill()
+
     def close(self) -> None:
         self._process.stop(END_S)
 
@@ -230,6 +249,7 @@ class PythonRuntime:
 
     def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
         self._device = device
+        self.kept = KeptModels()
 
     def inspect(self, folder: Path) -> ModelSpec:
         """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
@@ -241,7 +261,26 @@ class PythonRuntime:
 
     def open(self, spec: ModelSpec, folder: Path) -> PythonModel:
         """Start the model's process, which runs every batch size once. Raises `ModelFailed`."""
-        manifest = read_manifest(folder)
-        model = PythonModel(spec, lambda: ModelProcess(spec, folder, manifest, self._device))
+        model = self._create(spec, folder)
         model.start()
         return model
+
+    def is_open(self, spec: ModelSpec) -> bool:
+        """Return True if `open` returns at once: the process that was measured waits for its first LOAD."""
+        return spec in self.kept
+
+    def open_kept(self, spec: ModelSpec) -> OpenModel | None:
+        """Return the model that was measured; None if its process is not kept."""
+        return self.kept.take(spec)
+
+    def measured_model(self) -> MeasuredModel:
+        """Return what opens and runs a model to measure it."""
+        return MeasuredModel(self, self._create)
+
+    def close(self) -> None:
+        """End the processes that wait for their first LOAD."""
+        self.kept.close()
+
+    def _create(self, spec: ModelSpec, folder: Path) -> PythonModel:
+        manifest = read_manifest(folder)
+        return PythonModel(spec, lambda: ModelProcess(spec, folder, manifest, self._device))

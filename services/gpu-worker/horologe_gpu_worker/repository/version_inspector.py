@@ -1,0 +1,192 @@
+"""Inspection of a version: its files, its signature and its profile. Errors become the reason why it is not served."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from horologe_common.models import ModelSpec, Profile
+from horologe_common.service.log import logger
+from horologe_common.status import HorologeError, encodable
+from horologe_common.wire import ModelReport
+from horologe_gpu_worker.repository.content import ContentHashes
+from horologe_gpu_worker.repository.manifest import (
+    MODEL_FILES,
+    InvalidModel,
+    Manifest,
+    duration_ns,
+    manifest_path,
+    read_manifest,
+)
+from horologe_gpu_worker.repository.profiling import ON_DEVICE, DeclaresProfile, ProfileCache, load_or_measure_profile
+from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, IsolatesModels, PreparesModels, StoppableModel
+from horologe_gpu_worker.runtimes import RUNTIMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Mapping
+    from pathlib import Path
+
+    from horologe_gpu_worker.runtime import Runtime
+
+FORBIDDEN = "/#"
+"""Separators in addresses and model keys, forbidden in names."""
+EXTRAS = {"pytorch": "torch"}
+"""Runtime -> its extra, if the names differ."""
+
+log = logger("modelstore")
+
+
+class VersionReport(NamedTuple):
+    """Result of the inspection of a version. Without profile and reason, the model has not been measured."""
+
+    report: ModelReport
+    inline_io: bool = True
+    """INPUT and OUTPUT are part of EXEC: host memory, and no declared transfer times."""
+    unchanged: bool = False
+    """The files have the content that was known before. The report is empty."""
+
+
+class VersionInspector:
+    """Reads, prepares and measures versions. `report` receives a line before long work."""
+
+    def __init__(
+        self,
+        cache: Path,
+        runtimes: Mapping[str, Callable[[DeviceConfig], Runtime]] = RUNTIMES,
+        report: Callable[[str], None] = log.info,
+        device: DeviceConfig = HOST_DEVICE,
+    ) -> None:
+        self.contents = ContentHashes()
+        self.runtimes: dict[str, Runtime] = {}
+        """Runtimes that a model has needed, by name."""
+        self._device = device
+        self._profiles = ProfileCache(cache, device.cuda, device.share_percent)
+        self._factories = runtimes
+        self._report = report
+        self._measured: dict[Path, StoppableModel] = {}
+        """Versions that are measured in processes of their own."""
+
+    def inspect_version(
+        self,
+        folder: Path,
+        content_hash: str = "",
+        on_timeout: Callable[[int], None] = lambda timeout_ns: None,
+        unmeasured: Container[str] = (),
+    ) -> VersionReport:
+        """Read a version, and measure it unless its runtime is among `unmeasured`. Errors become its reason.
+
+        `content_hash`: content that the caller knows, of which nothing is read again. `on_timeout` receives the
+        version's own `load_timeout` in ns before anything else is read; 0: it has none.
+        """
+        name, version = folder.parent.name, folder.name
+        spec, profile, reason = ModelSpec(encodable(name), encodable(version), "", (), ()), None, ""
+        inline_io = True
+        try:
+            for text in (name, version):
+                if not text.isprintable() or any(mark.isspace() or mark in FORBIDDEN for mark in text):
+                    raise InvalidModel(f"name: got {text!r}, wanted printable characters without '/', '#', white space")
+            manifest = read_manifest(folder)
+            on_timeout(duration_ns(manifest.load_timeout))
+            kind = runtime_name(folder, manifest)
+            spec = msgspec.structs.replace(spec, runtime=kind)
+            runtime = self.runtime(kind)
+            read = self.contents.hash_folder(folder)
+            if content_hash and content_hash == read:
+                return VersionReport(ModelReport(spec, None), unchanged=True)
+            spec = msgspec.structs.replace(runtime.inspect(folder), content_hash=read)
+            inline_io = runtime.inline_io and not _declares_transfers(manifest)
+            if kind in unmeasured:
+                return VersionReport(ModelReport(spec, None), inline_io)
+            if isinstance(runtime, PreparesModels):
+                runtime.prepare(spec, folder)
+            profile = self._load_profile(runtime, spec, folder, self._report)
+        except Exception as error:  # a library may raise anything on a broken file; the other models are still read
+            reason = _describe_error(folder, spec, error)
+        return VersionReport(ModelReport(spec, profile, encodable(reason)), inline_io)
+
+    def prepare_version(self, folder: Path, inspected: VersionReport, report: Callable[[str], None]) -> VersionReport:
+        """Do what needs this process, after another one has inspected the version. Errors become the reason.
+
+        Reserve addresses of weights, capture graphs, measure on a GPU, or measure a model that has its own process.
+        """
+        spec = inspected.report.spec
+        if inspected.report.reason:
+            return inspected
+        try:
+            runtime = self.runtime(spec.runtime)
+            if self._device.cuda is not None and spec.runtime in ON_DEVICE:
+                return self.inspect_version(folder)
+            if isinstance(runtime, DeclaresProfile):
+                runtime.inspect(folder)  # keeps what it reads
+            if isinstance(runtime, PreparesModels):
+                runtime.prepare(spec, folder)
+            profile = inspected.report.profile
+            if profile is None and isinstance(runtime, IsolatesModels):
+                profile = self._measure_isolated(runtime, spec, folder, report)
+            self.contents.check_unchanged(spec, folder)
+        except Exception as error:
+            reason = encodable(_describe_error(folder, spec, error))
+            return inspected._replace(report=ModelReport(spec, None, reason))
+        return inspected._replace(report=ModelReport(spec, profile))
+
+    def stop_measuring(self, folder: Path) -> None:
+        """Stop `prepare_version` if it measures a model in a process of its own. May be called from any thread."""
+        if (measured := self._measured.get(folder)) is not None:
+            measured.stop()
+
+    def runtime(self, name: str) -> Runtime:
+        """Return a runtime, created at its first use. Raises `InvalidModel` if its package is not installed."""
+        if name not in self.runtimes:
+            try:
+                self.runtimes[name] = self._factories[name](self._device)
+            except ImportError as error:
+                raise InvalidModel(
+                    f"runtime {name!r}: {error.name or error} is not installed "
+                    f"(the extra `{EXTRAS.get(name, name)}` of the distribution)"
+                ) from error
+        return self.runtimes[name]
+
+    def _measure_isolated(
+        self, runtime: IsolatesModels, spec: ModelSpec, folder: Path, report: Callable[[str], None]
+    ) -> Profile:
+        measured = self._measured[folder] = runtime.measured_model()
+        try:
+            return self._load_profile(measured, spec, folder, report)
+        finally:
+            del self._measured[folder]
+
+    def _load_profile(self, runtime: Runtime, spec: ModelSpec, folder: Path, report: Callable[[str], None]) -> Profile:
+        return load_or_measure_profile(runtime, spec, folder, self._profiles, report, self.contents.check_unchanged)
+
+
+def _describe_error(folder: Path, spec: ModelSpec, error: Exception) -> str:
+    if isinstance(error, HorologeError):
+        return error.reason
+    if isinstance(error, OSError):
+        return f"{error.filename or folder}: {error.strerror or error}"
+    log.exception("model unreadable", model=spec.key)
+    return f"{folder}: {type(error).__name__}: {error}"
+
+
+def _declares_transfers(manifest: Manifest) -> bool:
+    times = manifest.emulated
+    return times is not None and bool(times.input_ms or times.output_ms or times.sharing)
+
+
+def runtime_name(folder: Path, manifest: Manifest) -> str:
+    """Return the name of a version's runtime. Raises `InvalidModel` if neither its manifest nor its files name one."""
+    if manifest.emulated is not None and not manifest.runtime:
+        return "emulated"
+    if manifest.runtime in RUNTIMES:
+        return manifest.runtime
+    if manifest.runtime:
+        where, wanted = manifest_path(folder), ", ".join(RUNTIMES)
+        raise InvalidModel(f"{where}: runtime: got {manifest.runtime!r}, wanted one of {wanted}")
+    candidates = [runtime for file, runtime in MODEL_FILES.items() if (folder / file).is_file()]
+    if len(candidates) != 1:
+        raise InvalidModel(
+            f"{folder}: got {' and '.join(candidates) or 'no model file'}, wanted {' or '.join(MODEL_FILES)} "
+            "(or `runtime` in model.toml)"
+        )
+    return candidates[0]
