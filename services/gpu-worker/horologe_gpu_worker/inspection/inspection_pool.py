@@ -24,8 +24,8 @@ QUANTUM_NS = s(3)
 those that import a framework, download or compile something are not."""
 SLOW_MAX = 8
 """Limit of slow inspections. Each is a process with its model in memory."""
-IDLE_NS = s(5)
-"""An idle process ends after this time. It starts in a third of a second, and holds up to 500 MB with PyTorch."""
+IDLE_NS = s(30)
+"""An idle process ends after this time. It holds up to 500 MB with PyTorch, whose import takes seconds."""
 STOP_S = 1.0
 """Seconds in which killed inspections end."""
 
