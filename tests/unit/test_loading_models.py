@@ -33,6 +33,7 @@ from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.settings import FrontendSettings
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
+from profiler_builders import a_profiler, run_sample
 from talk import Talk
 
 
@@ -266,3 +267,17 @@ def test_the_sdk_asks_again_for_the_signature_of_a_model_that_is_loading() -> No
     talk.get(Models(question.id, (ModelState(unread_echo, "LOADING", "worker/0: measuring"),)))
     assert not sink.done()
     assert not talk.sent()
+
+
+def test_a_profiler_keeps_what_it_measured_of_a_model_that_is_loading() -> None:
+    profiler = a_profiler()
+    run_sample(profiler, 0, ms(3))
+    measured = list(profiler.measurements.model_keys())
+    assert measured == ["sum/1"]
+    profiler.handle(0, CONTROLLER, Models(0, (ModelState(unread(), "LOADING", "measuring"),)), ())
+    profiler.tick(0)
+    assert list(profiler.measurements.model_keys()) == measured
+    profiler.handle(0, CONTROLLER, Models(0, (a_state(a_spec(batch_sizes=(1,))),)), ())
+    profiler.tick(0)
+    assert list(profiler.measurements.model_keys()) == measured
+    profiler.check()
