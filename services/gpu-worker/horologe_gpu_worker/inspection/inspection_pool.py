@@ -7,7 +7,7 @@ from collections import deque
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
-from horologe_common.clock import monotonic_ns, s
+from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, ModelFailed
 from horologe_gpu_worker.inspection.inspector import InspectionEnded, Inspector, Timeout
@@ -24,6 +24,9 @@ QUANTUM_NS = s(3)
 those that import a framework, download or compile something are not."""
 SLOW_MAX = 8
 """Limit of slow inspections. Each is a process with its model in memory."""
+RAMP_NS = ms(500)
+"""A further process starts when each running inspection has taken this long. A process costs half a second of CPU time
+to start, in which it could inspect twenty models whose profiles are known."""
 IDLE_NS = s(30)
 """An idle process ends after this time. It holds up to 500 MB with PyTorch, whose import takes seconds."""
 STOP_S = 1.0
@@ -55,6 +58,8 @@ class _Running:
         self.slow = slow
         self.inspector: Inspector | None = None
         """Its process, until that has answered."""
+        self.adopts = False
+        """The process has answered, and the version is adopted."""
         self.preempted = False
         """It is stopped, because it took too long while others wait. It begins again as a slow one."""
 
@@ -114,7 +119,7 @@ class InspectionPool:
                     return
                 now_ns = monotonic_ns()
                 self._mark_slow(now_ns)
-                for running in self._pop_startable():
+                for running in self._pop_startable(now_ns):
                     Thread(target=self._run, args=(running,), name="inspection", daemon=True).start()
                 ended = self._pop_unused(now_ns)
                 if not ended:
@@ -136,18 +141,27 @@ class InspectionPool:
                 running.preempted = True
                 running.stop()
 
-    def _pop_startable(self) -> list[_Running]:
+    def _pop_startable(self, now_ns: int) -> list[_Running]:
         """Move the requests that may begin to the running ones, and return them."""
         slow = sum(running.slow for running in self._running)
-        room, started = self._limit - (len(self._running) - slow), []
-        while self._waiting and room > 0:
-            started.append(_Running(self._waiting.popleft(), slow=False))
-            room -= 1
+        started: list[_Running] = []
+        while self._waiting and len(self._running) - slow < self._limit and self._has_process(now_ns):
+            started.append(self._begin(self._waiting.popleft(), slow=False))
         while self._preempted and slow < SLOW_MAX and not self._waiting:
-            started.append(_Running(self._preempted.popleft(), slow=True))
+            started.append(self._begin(self._preempted.popleft(), slow=True))
             slow += 1
-        self._running += started
         return started
+
+    def _has_process(self, now_ns: int) -> bool:
+        """Return whether a process is idle that no inspection will take, or a further one may start."""
+        taking = [running for running in self._running if running.inspector is None and not running.adopts]
+        newest_ns = max([running.begin_ns for running in self._running], default=0)
+        return len(self._idle) > len(taking) or now_ns - newest_ns >= RAMP_NS
+
+    def _begin(self, request: InspectionRequest, *, slow: bool) -> _Running:
+        running = _Running(request, slow)
+        self._running.append(running)
+        return running
 
     def _pop_unused(self, now_ns: int) -> list[Inspector]:
         """Remove and return the processes that have been idle for too long."""
@@ -156,8 +170,13 @@ class InspectionPool:
         return unused
 
     def _due_ns(self) -> int | None:
-        """Return when an inspection becomes slow, or a process has been idle for too long; None: never."""
+        """Return when an inspection becomes slow, a further process may start, or one has been idle for too long.
+
+        None: never.
+        """
         ends = [running.begin_ns + QUANTUM_NS for running in self._running if not running.slow]
+        if self._waiting:
+            ends += [running.begin_ns + RAMP_NS for running in self._running]
         ends = [end_ns for end_ns in ends if end_ns > monotonic_ns()]  # the others wait for an event
         return min([*ends, *(inspector.idle_since_ns + IDLE_NS for inspector in self._idle)], default=None)
 
@@ -202,10 +221,11 @@ class InspectionPool:
                     raise
                 continue
             with self._changed:
-                running.inspector = None
+                running.inspector, running.adopts = None, True
                 kept = not self._stopping
                 if kept:
                     self._idle.append(inspector)
+                    self._changed.notify_all()
             if not kept:
                 inspector.close()
             return inspected

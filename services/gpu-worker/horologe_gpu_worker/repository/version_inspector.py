@@ -154,7 +154,8 @@ class VersionInspector:
         try:
             return self._load_profile(measured, spec, folder, report)
         finally:
-            del self._measured[folder]
+            if self._measured.get(folder) is measured:  # else it was stopped, and is measured again
+                del self._measured[folder]
 
     def _load_profile(self, runtime: Runtime, spec: ModelSpec, folder: Path, report: Callable[[str], None]) -> Profile:
         return load_or_measure_profile(runtime, spec, folder, self._profiles, report, self.contents.check_unchanged)
