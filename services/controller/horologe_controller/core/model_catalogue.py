@@ -256,7 +256,8 @@ class ModelCatalogue:
         self._loads.finish(load)
         if not states:
             return [Out(load.sender, self._unknown_model(load.message))]
-        status, reason = (Status.FAILED, faults[0]) if faults else (Status.OK, "")
+        away = any(state.state == "LOADING" for state in states)  # its workers have disconnected: load it again
+        status, reason = (Status.REFUSED if away else Status.FAILED, faults[0]) if faults else (Status.OK, "")
         return [Out(load.sender, Models(load.message.id, states, int(status), reason))]
 
     def _has_failed(self, state: ModelState) -> bool:
