@@ -15,7 +15,7 @@ from horologe_common.status import UnknownModel
 from horologe_gpu_worker.inspection import inspection_pool
 from horologe_gpu_worker.runtimes.python import measured_models
 from inspection_harness import RunningScans
-from model_folders import ECHO, SIGNATURE, a_folder, a_python_model, an_emulated_model, an_onnx_model
+from model_folders import ECHO, SIGNATURE, a_folder, a_python_model, a_pytorch_model, an_emulated_model, an_onnx_model
 from waiting import until
 
 if TYPE_CHECKING:
@@ -267,6 +267,18 @@ def test_models_of_every_runtime_are_opened_as_they_were_inspected(
         model = scans.store.open(report.spec)
         assert np.array_equal(model.run(2, {"x": x})["y"], x)
         model.close()
+
+
+def test_a_program_is_measured_in_a_process_and_prepared_here(tmp_path: Path, run: Callable[..., RunningScans]) -> None:
+    a_pytorch_model(tmp_path / "models")
+    scans = run()
+    first = scans.scan("program")
+    assert first[0].profile is not None, first[0].reason
+    model = scans.store.open(first[0].spec)
+    x = np.ones((2, 4), np.float32)
+    assert np.array_equal(model.run(2, {"x": x})["y"], x)
+    model.close()
+    assert scans.scan("program") == first
 
 
 def test_models_without_versions_or_files_are_reported(tmp_path: Path, run: Callable[..., RunningScans]) -> None:
