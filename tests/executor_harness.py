@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from builders import a_spec
-from horologe_common.status import ModelFailed, Status
+from horologe_common.status import Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
 from horologe_gpu_worker.execution.executors import Executors
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from horologe_common.models import ModelSpec
-    from horologe_common.wire import ModelReport
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -60,12 +59,6 @@ class StubStore:
         self.inline = True
         self.open_models: set[str] = set()
 
-    def scan(self) -> list[ModelReport]:
-        return []
-
-    def scan_model(self, name: str) -> list[ModelReport]:
-        raise ModelFailed(f"no {name}")
-
     def open(self, spec: ModelSpec) -> Any:
         if spec.key == "broken/1":
             raise OSError("disk on fire")
@@ -81,11 +74,25 @@ class StubStore:
         return self.inline
 
 
+class StubScans:
+    """Scans that find no models."""
+
+    def start(self, post: Callable[[Any], None]) -> None:
+        self.post = post
+
+    def begin_scan(self, operation: Operation) -> None:
+        name, status = operation.model.partition("/")[0], Status.FAILED if operation.model else Status.OK
+        self.post(Finished(operation.action_id, "scan", status, 1, 2, reason=f"no {name}", models=[]))
+
+    def stop(self) -> None:
+        pass
+
+
 class ExecutorHarness:
     """Executors with an inbox in place of the reactor."""
 
     def __init__(self, store: StubStore) -> None:
-        self.executors = Executors("worker/0#w", WorkerSettings(realtime=False), store)
+        self.executors = Executors("worker/0#w", WorkerSettings(realtime=False), store, StubScans())
         self.finished: SimpleQueue[Finished] = SimpleQueue()
         self.executors.start(self.post, self.post)
 

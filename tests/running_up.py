@@ -45,13 +45,7 @@ class Up:
         return self.http("GET", url)
 
     def http(self, method: str, url: str, body: bytes = b"") -> tuple[int, bytes]:
-        host, _, path = url.removeprefix("http://").partition("/")
-        connection = HTTPConnection(host, timeout=5)
-        connection.request(method, f"/{path}", body)
-        answer = connection.getresponse()
-        status, content = answer.status, answer.read()
-        connection.close()
-        return status, content
+        return send_http(method, url, body)
 
     def read_log(self) -> str:
         self.log.seek(0)
@@ -64,3 +58,15 @@ class Up:
             self.process.stdout.close()
         self.log.close()
         return code
+
+
+def send_http(method: str, url: str, body: bytes = b"") -> tuple[int, bytes]:
+    """Return status and body of a response. Raises OSError if nothing listens."""
+    host, _, path = url.removeprefix("http://").partition("/")
+    connection = HTTPConnection(host, timeout=5)
+    try:
+        connection.request(method, f"/{path}", body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()

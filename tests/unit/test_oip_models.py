@@ -72,8 +72,11 @@ def test_model_metadata_of_the_newest_version() -> None:
 
 
 def test_model_ready() -> None:
-    assert content(send("GET", "/v2/models/echo/versions/1/ready")) == {"name": "echo", "ready": True}
-    assert send("GET", "/v2/models/gone/ready").status == 503
+    ready = content(send("GET", "/v2/models/echo/versions/1/ready"))
+    assert ready == {"name": "echo", "ready": True, "state": "READY", "reason": ""}
+    gone = send("GET", "/v2/models/gone/ready")
+    document = json.loads(gone.body)
+    assert (gone.status, document["ready"], document["state"]) == (503, False, "UNAVAILABLE")
     assert send("GET", "/v2/models/nope/ready").status == 404
 
 

@@ -26,6 +26,7 @@ from horologe_gpu_worker.measurement.share_batches import ShareBatches
 from horologe_gpu_worker.repository import profiling
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import ModelStore
+from horologe_gpu_worker.repository.version_inspector import VersionInspector
 from horologe_gpu_worker.runtime import DeviceConfig, StagedModel
 from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
 from model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
@@ -88,6 +89,25 @@ def test_several_models_are_loaded_in_turn_on_few_pages(tmp_path: Path) -> None:
             model = runtime.open(runtime.inspect(folder), folder)
             np.testing.assert_array_equal(model.run(2, {"x": x})["y"], x)
             model.close()
+
+
+def test_a_program_that_was_read_by_another_process_is_measured_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiling, "load_driver", lambda: None)
+    monkeypatch.setattr(profiling, "device_name", lambda driver, device: "Pretend 1")
+    folder = a_pytorch_model(tmp_path / "models")
+    read = VersionInspector(tmp_path).inspect_version(folder, unmeasured=("pytorch",))
+    assert (read.report.profile, read.report.reason) == (None, "")
+    with pretend_cuda():
+        store = ModelStore(
+            tmp_path / "models", tmp_path, report=lambda line: None, device=DeviceConfig("cuda", 2, 1 << 20)
+        )
+        report = store.store_version(folder, store.adopt_version(folder, read))
+        assert report.profile is not None, report.reason
+        assert list((tmp_path / "profiles").glob("pretend-1-torch-*"))
+        assert not store.inline_io("program/1")
+        store.open(report.spec).close()
 
 
 def test_batches_go_through_the_lanes_work_between_load_and_unload(

@@ -79,6 +79,16 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     notes: tuple[str, ...] = ()
     """Remarks for operators: what the model's files hold and is not used, and why the model is not batched."""
 
+    @property
+    def has_signature(self) -> bool:
+        """Return whether the model has been read: until then, only its name and version are known."""
+        return bool(self.outputs)
+
+    @property
+    def loads_beside(self) -> bool:
+        """Return whether a LOAD runs beside others: it starts a process, which takes up to minutes of its own."""
+        return self.runtime == "python"
+
     @cached_property
     def key(self) -> str:
         """Return `name/version`, the name of the model in messages behind the selector."""

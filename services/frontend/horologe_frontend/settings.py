@@ -53,6 +53,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Timeout of cluster state and declarations of applications."""
     load_timeout_ns: int = s(600)
     """Timeout of repository loads. A load constructs the model and measures every batch size."""
+    ready_wait_ns: Annotated[int, Meta(ge=0)] = s(300)
+    """Longest time after a start for which `/v2/health/ready` waits until all workers have registered and no model is
+    loading. A model stops loading when it is READY, has failed, or its `load_timeout` has passed. 0: do not wait."""
     default_lead_ns: Annotated[int, Meta(ge=0)] = ms(2)
     """An application's default answer is sent at least this long before the deadline if the selector has not answered.
     The lead grows to the 99th percentile of recent timer delays, up to a quarter of the request's budget. The selector

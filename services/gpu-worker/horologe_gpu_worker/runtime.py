@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from horologe_common.clock import s
 from horologe_common.status import ModelFailed
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class DeviceConfig(NamedTuple):
     """Path of the file by which emulated shares of one device see each other. Empty: they do not."""
     content_bytes: int = 256 << 30
     """Maximum bytes of the files of a model version."""
+    load_timeout_ns: int = s(120)
+    """Time until a model must be loaded, unless its manifest has a `load_timeout`."""
 
     @property
     def cuda(self) -> int | None:
@@ -133,13 +136,35 @@ class LimitsSpecs(Protocol):
 
 @runtime_checkable
 class KeepsModels(Protocol):
-    """A runtime on the CPU that keeps unloaded models open in host memory."""
+    """A runtime that keeps models open in host memory that are not loaded."""
 
     def is_open(self, spec: ModelSpec) -> bool:
         """Return True if `open` returns at once."""
 
     def open_kept(self, spec: ModelSpec) -> OpenModel | None:
         """Return a kept model of this content, without reading its files; None if there is none."""
+
+
+class StoppableModel(Protocol):
+    """Opens and runs one model to measure it, as `Runtime.open` does. `stop` may be called from any thread."""
+
+    inline_io: bool
+
+    def inspect(self, folder: Path) -> ModelSpec: ...
+
+    def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel: ...
+
+    def stop(self) -> None: ...
+
+
+@runtime_checkable
+class IsolatesModels(Protocol):
+    """A runtime whose models run in processes of their own, so that the worker can measure and stop them."""
+
+    def measured_model(self) -> StoppableModel: ...
+
+    def close(self) -> None:
+        """End the processes of models that are not loaded."""
 
 
 class Runtime(Protocol):

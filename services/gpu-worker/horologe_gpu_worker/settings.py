@@ -83,6 +83,15 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Spin instead of sleep for this last part of a wait for a window. Covers the wake-up time of the thread."""
     inline_exec_ns: Annotated[int, Meta(ge=0, le=s(1))] = us(200)
     """An EXEC on the CPU expected to take less than this runs on the event loop's thread if its lane is idle."""
+    load_timeout_ns: int = s(120)
+    """Time until a model must have been read, loaded and measured, unless its `model.toml` has a
+    `load_timeout`. Then its process is killed, and the model is UNAVAILABLE. Importing a large framework from a cold
+    disk takes a minute.
+    """
+    inspections: Annotated[int, Meta(ge=0)] = 0
+    """Models that are read and loaded beside each other after a start, at least 1. A model that takes longer than 3 s
+    makes room for the next one. 0: one per CPU, at least 2 and at most 8.
+    """
     model_environment: tuple[str, ...] = ()
     """Names of further environment variables that the processes of `python` models get, for example a token. Without
     it, they get the variables that locate programs, libraries, certificates and devices, and no others.
@@ -100,7 +109,7 @@ def device_config(settings: WorkerSettings) -> DeviceConfig:
     config = DeviceConfig(
         settings.device, settings.shares * settings.pages_bytes // PAGE_BYTES, settings.io_cache_bytes,
         settings.host_bytes, settings.model_environment, settings.model_user, settings.share_percent,
-        _emulated_device(settings), settings.content_bytes,
+        _emulated_device(settings), settings.content_bytes, settings.load_timeout_ns,
     )  # fmt: skip
     _check_user(settings.model_user)
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from horologe import AsyncClient
 from horologe_cli.demo.demo_run import DemoRun, check_criteria
+from horologe_cli.local.local_system import is_loading
 from horologe_common.status import HorologeError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ async def _wait_until_loaded(client: AsyncClient) -> list[ModelState]:
             if time.monotonic() > end:
                 raise
             states = []
-        loaded = states and all(state.state != "LOADING" or state.reason for state in states)
+        loaded = states and not any(is_loading(state) for state in states)
         if loaded or (states and time.monotonic() > end):
             return states
         await asyncio.sleep(POLL_S)

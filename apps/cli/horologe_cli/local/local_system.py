@@ -109,11 +109,12 @@ class LocalSystem:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def wait_ready(
-        self, timeout_s: float, stop: StopSignal | None = None
+        self, timeout_s: float, stop: StopSignal | None = None, *, accept_loading: bool = False
     ) -> tuple[Description, list[ModelState]] | None:
         """Wait until all workers and the tuner are connected and no model is loading; return cluster and models.
 
-        Return None if `stop` is set first. Raises NotReady if a process fails, or after `timeout_s` seconds.
+        Return None if `stop` is set first. Raises NotReady if a process fails, or after `timeout_s` seconds. With
+        `accept_loading`, models may still be loading then.
         """
         from horologe import Client
 
@@ -127,11 +128,14 @@ class LocalSystem:
                     self._ready.set()
                     return state
                 time.sleep(POLL_S)
-        if stop and stop.is_set():
-            return None
+            if stop and stop.is_set():
+                return None
+            if accept_loading and (state := self._read_state(client, is_partial=True)):
+                self._ready.set()
+                return state
         raise NotReady(f"not ready after {timeout_s:.0f} s; see the log above")
 
-    def _read_state(self, client: Client) -> tuple[Description, list[ModelState]] | None:
+    def _read_state(self, client: Client, *, is_partial: bool = False) -> tuple[Description, list[ModelState]] | None:
         try:
             description, models = client.describe(timeout=REQUEST_TIMEOUT_S), client.models(timeout=REQUEST_TIMEOUT_S)
             if self.topology.control:
@@ -139,8 +143,8 @@ class LocalSystem:
         except HorologeError:
             return None
         workers = {share.worker for share in description.shares}
-        loaded = all(state.state != "LOADING" or _has_failed(state) for state in models)
-        if len(workers) < self.topology.workers or not loaded or not _http_ready(self.topology.http):
+        loaded = is_partial or not any(is_loading(state) for state in models)
+        if len(workers) < self.topology.workers or not loaded or not (is_partial or _http_ready(self.topology.http)):
             return None
         return description, models
 
@@ -158,9 +162,10 @@ class LocalSystem:
             self._failed = exit  # last: `wait_ready` ends the command, whose last line is the reason
 
 
-def _has_failed(state: ModelState) -> bool:
-    """Return True for a pipeline whose driver cannot be started: the others serve without it."""
-    return state.spec.runtime == PIPELINE_RUNTIME and bool(state.reason)
+def is_loading(state: ModelState) -> bool:
+    """Return whether a model may still be served soon. The others serve without a pipeline whose driver has failed."""
+    has_failed = state.spec.runtime == PIPELINE_RUNTIME and bool(state.reason)
+    return state.state == "LOADING" and not has_failed
 
 
 def _private_folder() -> Path:

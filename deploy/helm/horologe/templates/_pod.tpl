@@ -52,7 +52,7 @@ capabilities: { drop: [ALL] }
 {{- end }}
 {{- end }}
 
-{{/* Probes of a service by its metrics endpoint. A worker measures new models before it answers the first request. */}}
+{{/* Probes of a service by its metrics endpoint. A frontend is ready when the models are settled. */}}
 {{- define "horologe.probes" -}}
 startupProbe:
   httpGet: { path: {{ .live }}, port: {{ .port }} }

@@ -45,14 +45,20 @@ class Signature:
 
 
 def choose_signature(states: Sequence[ModelState], model: str, version: str) -> Signature:
-    """Return the signature of `version`; if it is empty, of the highest ready version. Raises `UnknownModel`."""
+    """Return the signature of `version`; if it is empty, of the highest ready version.
+
+    Raises `UnknownModel`, or `Refused` if the model is loading and its signature is not known yet.
+    """
     fitting = [state for state in states if state.spec.name == model and version in ("", state.spec.version)]
     if not fitting:
         versions = ", ".join(state.spec.version for state in states if state.spec.name == model)
         if not versions:
             raise UnknownModel(f"model: got {model!r}, which is not served")
         raise UnknownModel(f"model {model!r}: version: got {version!r}, wanted one of {versions}")
-    return Signature(max(fitting, key=_rank).spec)
+    chosen = max(fitting, key=_rank)
+    if chosen.state == "LOADING" and not chosen.spec.has_signature:
+        raise Refused(f"model {chosen.spec.key!r} is loading: {chosen.reason}")
+    return Signature(chosen.spec)
 
 
 def _rank(state: ModelState) -> tuple[bool, int, str]:

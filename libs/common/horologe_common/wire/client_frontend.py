@@ -92,10 +92,11 @@ class ModelState(Message, frozen=True):
     spec: ModelSpec
     """Name, version, runtime, inputs, outputs, batch sizes, deadline (`slo_ns`) and further fields."""
     state: str = "READY"
-    """READY: requests are served. LOADING: no worker serves it now, and requests wait until their deadlines.
-    UNAVAILABLE: unloaded, or not servable."""
+    """READY: requests are served. LOADING: workers load it, or its workers are away. Requests wait until their
+    deadlines; until the signature is known they are REFUSED. UNAVAILABLE: unloaded, or not servable."""
     reason: str = ""
-    """Why it is not READY, or why some workers do not serve it. Empty: no remark."""
+    """Why it is not READY, and what is done to it while it is LOADING, or why some workers do not serve it. Empty: no
+    remark."""
 
 
 class Models(Message, frozen=True, tag=5):

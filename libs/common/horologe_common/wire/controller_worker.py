@@ -139,6 +139,9 @@ class ModelReport(Message, frozen=True):
     reason: str = ""
     note: str = ""
     """A remark about a model that is served. Shown with the state READY."""
+    loading: str = ""
+    """What the worker does before it can serve the model, such as "measuring". Empty: nothing more. Until it has read
+    the model, the `spec` has only the name and the version."""
 
 
 class Register(Message, frozen=True, tag=56):

@@ -65,7 +65,8 @@ class Actions:
         """Adopt LOADs that a previous controller started: the worker sends their Results to this one."""
         for report in message.shares:
             share = worker.shares[report.share]
-            pending_models = {action.model for action in share.load.pending.values()}
+            pending = (*share.load.pending.values(), *share.beside.pending.values())
+            pending_models = {action.model for action in pending}
             for model, action_id in report.loading:
                 if model in share.loading and model not in pending_models:
                     expected_ns = share.predict(now_ns, model, LOAD_SIZE) if share.find_estimate(model) else 0
@@ -150,7 +151,7 @@ class Actions:
         """Return a LOAD, and reserve the model's pages."""
         share.reserve_pages(model, self._cluster.specs[model].pages, loading=True)
         expected_ns = share.predict(now_ns, model, LOAD_SIZE)
-        action = self._create(now_ns, "load", share, model, LOAD_SIZE, [], share.load.free_at(now_ns), expected_ns)
+        action = self._create(now_ns, "load", share, model, LOAD_SIZE, [], share.loads_free_at(now_ns), expected_ns)
         worker = self._cluster.workers[share.worker]
         earliest_ns = now_ns + worker.offset_ns()
         latest_ns = earliest_ns + (action.end_ns - now_ns) + self._grace_ns
@@ -184,6 +185,8 @@ class Actions:
         action = Action(
             action_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns, slack_ns
         )
+        spec = self._cluster.specs.get(model)
+        action.is_beside = kind == "load" and spec is not None and spec.loads_beside
         self._pending[action.id] = action
         _lane(action).append_action(action)
         return action
@@ -195,6 +198,8 @@ def _first_id(address: str) -> int:
 
 
 def _lane(action: Action) -> Lane:
+    if action.is_beside:
+        return action.share.beside
     return action.share.exec if action.kind == "infer" else action.share.load
 
 

@@ -134,8 +134,11 @@ class Controller:
         self._now_ns = now_ns
         if (retry_ns := self._load_backoff.due_ns) is not None and now_ns >= retry_ns:
             self._load_backoff.end_expired(now_ns, self.cluster)
-        if self.catalogue.discovery.missing:
-            self._discover_workers(now_ns)
+        if self._requests.awaited.submits:
+            self._requests.awaited.refuse_expired(now_ns)
+        if self.catalogue.discovery.update(now_ns):
+            self.out.extend(self.catalogue.announce())
+            self._requests.admit_awaited()
         if self._handovers.until_ns:
             self.out.extend(self._handovers.release_finished(now_ns))
         self._adopt_model_changes(now_ns)
@@ -154,14 +157,6 @@ class Controller:
         while (plan := self._plan(now_ns)).replan:
             pass
         self._wake_ns = plan.wake_ns
-
-    def _discover_workers(self, now_ns: int) -> None:
-        """Hold the requests for models that are not known yet until all workers have registered."""
-        if self._requests.awaited.submits:
-            self._requests.awaited.refuse_expired(now_ns)
-        if self.catalogue.discovery.update(now_ns):
-            self.out.extend(self.catalogue.announce())
-            self._requests.admit_awaited()
 
     def _adopt_model_changes(self, now_ns: int) -> None:
         """Unload what shares cannot run, and requeue the requests of revised models."""
@@ -192,7 +187,7 @@ class Controller:
         wakes = [self._wake_ns, self._load_backoff.due_ns, self._events.due_ns]
         if self.cluster.workers:
             wakes.append(self._ping_ns)
-        if self.catalogue.discovery.missing:
+        if self.catalogue.discovery.missing or self._requests.awaited.submits:
             wakes.append(self._requests.awaited.next_ns())
         if self._handovers.until_ns:
             wakes.extend(self._handovers.until_ns.values())

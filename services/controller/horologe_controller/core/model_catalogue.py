@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.core.message_order import RecentCalls
-from horologe_common.core.protocol import Out
+from horologe_common.core.protocol import Out, instance
 from horologe_common.status import Status
 from horologe_common.wire import Models, ModelState, Scan
 from horologe_controller.core.cluster.estimates import missing_batch_sizes
@@ -26,13 +26,14 @@ SUBSCRIBER_ROLES = ("frontend", "selector", "profiler", "tuner")
 
 
 class WorkerReport(NamedTuple):
-    """A model at one worker. Without a profile, the worker cannot serve it, for the reason."""
+    """A model at one worker. Without a profile, the worker cannot serve it, for the reason, or is `loading` it."""
 
     worker: str
     spec: ModelSpec
     profile: Profile | None
     reason: str
     note: str
+    loading: str = ""
 
 
 class ModelCatalogue:
@@ -116,7 +117,7 @@ class ModelCatalogue:
         It reads them again when it connects, because a Scan may have been lost with its last connection.
         """
         specs = self._cluster.specs
-        reported = [(specs.get(key), report[0]) for key, report in worker.models.items()]
+        reported = [(specs.get(key), report[0]) for key, report in worker.models.items() if key not in worker.loading]
         return {spec.name: True for spec, other in reported if spec and spec.content_hash != other.content_hash}
 
     def confirm_scans(self, worker: str, message: Register) -> list[Out]:
@@ -134,12 +135,17 @@ class ModelCatalogue:
         self._cluster.capable_shares.withdraw_model(share, key)
         worker = self._cluster.workers[share.worker]
         if key in worker.models and not any(key in other.estimates for other in worker.shares.values()):
-            worker.models[key] = (worker.models[key][0], None, reason, "")
+            worker.mark_load_failed(key, reason)
         return self.refresh_and_announce()
 
     def explain_missing(self, key: str) -> str:
-        """Return why a model that no worker has registered may exist nevertheless; empty if it does not."""
-        if self.discovery.missing and key not in self._states:
+        """Return why a request for a model that is not admitted should wait; empty if it should not.
+
+        The model is loading, or a worker that has not registered may have it.
+        """
+        if (state := self._states.get(key)) is not None:
+            return f"model {key!r} is loading: {state.reason}" if state.state == "LOADING" else ""
+        if self.discovery.missing:
             return f"model {key!r} is not known yet: {self.discovery.missing}"
         return ""
 
@@ -147,6 +153,8 @@ class ModelCatalogue:
         """Return the status and reason for a request whose model no worker can run."""
         if (state := self._states.get(key)) is None:
             return Status.UNKNOWN_MODEL, f"model {key!r}: not served any more"
+        if state.state == "LOADING":
+            return Status.REFUSED, f"model {key!r} is loading: {state.reason}"
         return Status.FAILED, f"model could not be loaded: {state.reason}"
 
     def refresh_and_announce(self) -> list[Out]:
@@ -168,7 +176,8 @@ class ModelCatalogue:
         reports: dict[str, list[WorkerReport]] = {}
         for worker in self._cluster.workers.values():
             for key, report in worker.models.items():
-                reports.setdefault(key, []).append(WorkerReport(worker.address, *report))
+                reported = WorkerReport(worker.address, *report, worker.loading.get(key, ""))
+                reports.setdefault(key, []).append(reported)
         self._stale = {}
         states = {key: self._combine_reports(key, parts, scanned_names) for key, parts in reports.items()}
         for key, state in states.items():
@@ -179,7 +188,11 @@ class ModelCatalogue:
                 state_now = "UNAVAILABLE" if key in self._withdrawn else "LOADING"
                 states[key] = ModelState(state.spec, state_now, "no worker serves it now")
         self._states = dict(sorted(states.items()))
-        specs = {key: state.spec for key, state in self._states.items() if state.state != "UNAVAILABLE"}
+        specs = {
+            key: state.spec
+            for key, state in self._states.items()
+            if state.state != "UNAVAILABLE" and state.spec.has_signature
+        }
         self._cluster.admit_models(specs, self._loads.scanning_names())
 
     def _combine_reports(
@@ -188,9 +201,9 @@ class ModelCatalogue:
         """Return the state of a model, with the content that all workers are to run."""
         servable = [report for report in reports if report.profile is not None]
         if not servable:
-            return ModelState(reports[0].spec, "UNAVAILABLE", reports[0].reason)
+            return self._describe_unserved(key, reports)
         spec, state_reason = self._choose_content(key, servable, scanned_names), ""
-        for worker, other, profile, reason, note in servable:
+        for worker, other, profile, reason, note, _ in servable:
             if other.content_hash != spec.content_hash:
                 state_reason = f"not at {worker}: its content is {other.content_hash}, wanted {spec.content_hash}"
             elif not other.has_same_rows(spec):
@@ -202,6 +215,15 @@ class ModelCatalogue:
             else:
                 state_reason = state_reason or note
         return ModelState(spec, "READY", state_reason)
+
+    def _describe_unserved(self, key: str, reports: Sequence[WorkerReport]) -> ModelState:
+        """Return the state of a model that no worker can serve now. While it is loading, its last signature holds."""
+        loading = next((report for report in reports if report.loading), None)
+        if loading is None:
+            return ModelState(reports[0].spec, "UNAVAILABLE", reports[0].reason)
+        before = self._states.get(key)
+        spec = before.spec if before is not None and before.spec.has_signature else loading.spec
+        return ModelState(spec, "LOADING", f"{instance(loading.worker)}: {loading.loading}")
 
     def _choose_content(
         self, key: str, servable: Sequence[WorkerReport], scanned_names: Mapping[str, bool]
@@ -243,7 +265,8 @@ class ModelCatalogue:
         self._loads.finish(load)
         if not states:
             return [Out(load.sender, self._unknown_model(load.message))]
-        status, reason = (Status.FAILED, faults[0]) if faults else (Status.OK, "")
+        away = any(state.state == "LOADING" for state in states)  # its workers have disconnected: load it again
+        status, reason = (Status.REFUSED if away else Status.FAILED, faults[0]) if faults else (Status.OK, "")
         states = tuple(_with_unchanged(state, load.before) for state in states)
         return [Out(load.sender, Models(load.message.id, states, int(status), reason))]
 

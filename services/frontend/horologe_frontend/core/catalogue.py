@@ -8,6 +8,7 @@ from horologe_common.clock import ms
 from horologe_common.core.message_order import NOT_ANNOUNCED
 from horologe_common.core.protocol import instance
 from horologe_common.models import check_request, natural_sort_key
+from horologe_common.pipelines import PIPELINE_RUNTIME
 from horologe_common.status import HorologeError, Refused, UnknownModel
 from horologe_common.string_tensors import check_strings
 from horologe_common.wire import ModelState
@@ -69,6 +70,17 @@ class ModelCatalogue:
         for name, state in pipelines.items():
             self._by_name.setdefault(name, [state])
 
+    @property
+    def is_settled(self) -> bool:
+        """Return whether all models are known, and none is loading that may still be served.
+
+        A pipeline whose driver has failed does not count.
+        """
+        return not self.incomplete and not any(
+            state.state == "LOADING" and not (state.reason and state.spec.runtime == PIPELINE_RUNTIME)
+            for state in self.model_states()
+        )
+
     def model_states(self, name: str = "") -> tuple[ModelState, ...]:
         """Return all versions of a model, oldest first. Without a name, return those of all models."""
         if name:
@@ -87,7 +99,8 @@ class ModelCatalogue:
         """Return a version that is READY, else one that is LOADING. Without a version, return the newest.
 
         A request for a model whose workers restart thus waits for them until its deadline. Raise `UnknownModel`, or
-        `Refused` while a worker that has not registered may have the model.
+        `Refused` while the model is loading and its signature is not known, or a worker that has not registered may
+        have the model.
         """
         if spec := self._resolved.get((name, version)):
             return spec
@@ -95,6 +108,7 @@ class ModelCatalogue:
         for wanted in ("READY", "LOADING"):
             for state in states:
                 if state.state == wanted:
+                    check_read(state)
                     self._resolved[name, version] = state.spec
                     return state.spec
         if not states:
@@ -107,13 +121,19 @@ class ModelCatalogue:
         if incomplete:
             raise Refused(f"not all models are known yet: {incomplete}", RETRY_NS)
 
+    def check_loading(self, declared: Sequence[str]) -> None:
+        """Raise `Refused` if one of the models `name` or `name/version` is loading and its signature is not known."""
+        for state in (state for name in declared for state in self.model_states(name.partition("/")[0])):
+            check_read(state)
+
     def find_in_any_state(self, declared: str) -> ModelSpec | None:
         """Return the model `name` or `name/version` of an application, also if it is not served. None: not found."""
         name, _, version = declared.partition("/")
         try:
             return self.find_model(name, version)
         except HorologeError:
-            specs = [state.spec for state in self.model_states(name) if name and version in ("", state.spec.version)]
+            states = [state for state in self.model_states(name) if name and version in ("", state.spec.version)]
+            specs = [state.spec for state in states if state.spec.has_signature or state.state != "LOADING"]
             return specs[-1] if specs else None
 
     def check_inputs(
@@ -129,6 +149,12 @@ class ModelCatalogue:
             last = self._last_checks[spec.key] = checked, check_request(spec, inputs, outputs)
         check_strings(spec, inputs, buffers)
         return last[1]
+
+
+def check_read(state: ModelState) -> None:
+    """Raise `Refused` if no worker has read the signature of a model that is loading."""
+    if state.state == "LOADING" and not state.spec.has_signature:
+        raise Refused(f"model {state.spec.key!r} is loading: {state.reason}", RETRY_NS)
 
 
 def _as_loading(state: ModelState, reason: str) -> ModelState:

@@ -28,6 +28,7 @@ from horologe_frontend.core.links.peer_links import PEER_ROLES, PeerLinks
 from horologe_frontend.core.links.selector_routing import SelectorRouter
 from horologe_frontend.core.links.settling import Settling
 from horologe_frontend.core.overload import PendingLimit
+from horologe_frontend.core.readiness import Readiness
 from horologe_frontend.core.request_tracer import RequestTracer
 from horologe_frontend.core.requests import (
     FAILURES,
@@ -81,7 +82,8 @@ class Frontend:
         self._settling = Settling(requests)
         self._peers = PeerLinks(requests, retained, staging, selectors, self._calls, self._sampler, self._settling)
         self.tracer: RequestTracer | None = None
-        self._timers: tuple[Any, ...] = (requests, retained.timers, *self._calls.timers)
+        self._readiness = Readiness(catalogue, settings.ready_wait_ns)
+        self._timers: tuple[Any, ...] = (requests, retained.timers, self._readiness, *self._calls.timers)
         self._from_clients: dict[type, MessageHandler] = {
             Predict: self._on_predict, Cancel: self._on_cancel, Drain: self._on_drain,
             PeerConnected: self._on_peer_connected, PeerDisconnected: self._on_peer_disconnected,
@@ -120,6 +122,8 @@ class Frontend:
 
     def tick(self, now_ns: int) -> None:
         """End what has expired, and answer the Settles whose requests have ended."""
+        if not self._readiness.is_settled:
+            self._readiness.update(now_ns)
         if (wakeup_ns := self.wakeup_ns()) is not None and now_ns >= wakeup_ns:
             self._end_expired(now_ns)
         if self._settling.waiting:
@@ -144,9 +148,12 @@ class Frontend:
         return earliest_ns
 
     def is_ready(self) -> bool:
-        """Return whether requests can be served: selector and controller are connected, and it is not draining."""
+        """Return whether requests can be served.
+
+        Selector and controller are connected, the models have been settled since the start, and it is not draining.
+        """
         connected = bool(self._selectors and self._calls.controller)
-        return connected and self.catalogue.is_announced and self._limit.drain is None
+        return connected and self._readiness.is_settled and self._limit.drain is None
 
     def pending(self) -> int:
         return len(self._requests)

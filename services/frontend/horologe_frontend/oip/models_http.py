@@ -10,6 +10,7 @@ import msgspec
 from horologe_common.clock import monotonic_ns
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import ModelState
+from horologe_frontend.core.catalogue import check_read
 from horologe_frontend.http.http_responses import HttpError, HttpResponse, json_response
 from horologe_frontend.oip.known_parameters import LOAD, check_parameters
 from horologe_frontend.oip.model_metadata import (
@@ -103,12 +104,15 @@ class ModelsHandler:
         """Describe a model or an application."""
         states = self._gateway.model_states(route.model) or [ModelState(self._find_spec(route))]
         state = choose_version(states, route.model, route.version)
+        if route.name in ("metadata", "config"):
+            check_read(state)
         match route.name:
             case "metadata":
                 return json_response(model_metadata(state.spec, states))
             case "model_ready":
                 ready = state.state == "READY" and self._is_ready()
-                return json_response({"name": route.model, "ready": ready}, 200 if ready else 503)
+                document = {"name": route.model, "ready": ready, "state": state.state, "reason": state.reason}
+                return json_response(document, 200 if ready else 503)
             case "config":
                 return json_response(model_config(state.spec))
             case _:

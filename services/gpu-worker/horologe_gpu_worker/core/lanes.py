@@ -35,8 +35,7 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     action_id: int
     share: int
     lane: str
-    """`load`, `unload` (both on the load lane), `input`, `exec`, `output`, `scan` or `replace` (both on the scan lane).
-    """
+    """`load`, `unload` (both on the load lane), `input`, `exec`, `output`, `scan` or `replace`."""
     model: str
     """Key `name/version`; for `scan` the model of the Scan message."""
     batch_size: int = 0
@@ -92,6 +91,13 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
     """With outputs: content of the model that ran."""
     failure: tuple[str, str] | None = None
     """After an operation that FAILED: key of the model, and cause as in `FAILURE_CAUSES`."""
+
+
+class VersionScanned(msgspec.Struct, frozen=True, gc=False):
+    """Message to the worker core: the state of a version while its model is scanned, or the result for the version."""
+
+    scan_id: int
+    report: ModelReport
 
 
 def not_run(operation: Operation, status: Status, now_ns: int, reason: str = "") -> Finished:

@@ -137,6 +137,7 @@ class Residency:
                 earliest_ns=load.earliest_ns,
                 latest_ns=load.latest_ns,
                 expected_ns=load.expected_ns,
+                spec=spec,
             )
             self.out.append(Out(self.lanes, operation))
 

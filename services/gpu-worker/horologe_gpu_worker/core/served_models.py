@@ -2,7 +2,8 @@
 
 A scan reads a model while its loaded copies serve. If the content has changed, every share that holds the model opens
 the new content beside the old one and then closes the old one. The scan is answered when no share can run the old
-content any more, and all actions that a lane held then have ended.
+content any more, and all actions that a lane held then have ended. A model that is not served yet is reported as its
+versions change: a version that can be served does not wait for the others.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from horologe_common.clock import ms, us
 from horologe_common.core.protocol import Out
 from horologe_common.models import Profile
 from horologe_common.status import Status
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelReport
     from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle
-    from horologe_gpu_worker.core.lanes import Finished
+    from horologe_gpu_worker.core.lanes import Finished, VersionScanned
     from horologe_gpu_worker.core.residency import Residency
 
 Requester = tuple[str, int]
@@ -32,6 +34,10 @@ REQUESTERS_MAX = 1024
 """Limit of Scans of a model that wait for its next scan. Further ones are dropped."""
 FIRST_ID = 1 << 63
 """Ids of scans and replacements start here. Ids of actions have 63 bits, 32 of them the controller's incarnation."""
+ANNOUNCE_NS, ANNOUNCE_MODEL_NS = ms(50), us(250)
+"""Minimum interval between announcements of changes that no controller has requested, and what each model adds. A
+Register of 4,000 models keeps its receivers busy for a tenth of a second.
+"""
 
 
 class _Replacement(NamedTuple):
@@ -41,10 +47,26 @@ class _Replacement(NamedTuple):
     model: str
 
 
-class ServedModels:
-    """Reports of all models, by key. One scan runs at a time; Scans that arrive meanwhile wait for the next.
+class _Scan:
+    """A running scan of a model."""
 
-    A Scan never joins a scan that runs already, because that may have read the files before they changed.
+    def __init__(self, name: str, requesters: list[Requester]) -> None:
+        self.name = name
+        self.requesters = requesters
+        """Empty for the scan with which the worker starts."""
+        self.scanned: dict[str, ModelReport | None] | None = None
+        """Result by key, once it has arrived; None for a model that is not in the repository any more."""
+        self.replacements: dict[_Replacement, int] = {}
+        """Replacements that have not ended, with the id of their operation; 0: not begun."""
+        self.old_actions: dict[int, bool] | None = None
+        """Actions in lanes when the last replacement ended, which may have run on the old content."""
+
+
+class ServedModels:
+    """Reports of all models, by key. One scan of each model runs at a time; further Scans wait for its next scan.
+
+    A Scan never joins a scan that runs already, because that may have read the files before they changed. Models of
+    which the given report says that they have not been read are scanned at the first tick.
     """
 
     def __init__(
@@ -52,8 +74,6 @@ class ServedModels:
     ) -> None:
         self.reports = {report.spec.key: report for report in reports}
         self.out: list[Out] = []
-        self.is_busy = False
-        """True if a scan runs or waits, so that `tick` must be called in each turn."""
         self.profiles_changed = False
         """True if a report has a profile that no controller has yet."""
         self._first_runs = FirstRuns()
@@ -61,20 +81,31 @@ class ServedModels:
         self._infers = infers
         self._lanes = lanes
         self._last_id = FIRST_ID
-        self._waiting: dict[str, list[Requester]] = {}
+        self._waiting: dict[str, list[Requester]] = {
+            report.spec.name: [] for report in reports if report.loading and not report.profile
+        }
         """Name of a model -> requesters of its next scan."""
-        self._running: tuple[str, list[Requester]] | None = None
-        """Name of the model that is scanned, and the requesters. None: no scan runs."""
-        self._scanned: dict[str, ModelReport | None] | None = None
-        """Result of the running scan by key; None for a model that is not in the repository any more."""
-        self._replacements: dict[_Replacement, int] = {}
-        """Replacements that have not ended, with the id of their operation; 0: not begun."""
-        self._old_actions: dict[int, bool] | None = None
-        """Actions in lanes when the last replacement ended, which may have run on the old content."""
+        self._running: dict[str, _Scan] = {}
+        """Running scans by the name of the model."""
+        self._scan_ids: dict[int, str] = {}
+        """Id of a scan operation -> the name of the model."""
+        self._changed = False
+        """Reports have changed that no controller requested. They are announced at `_announce_ns` or later."""
+        self._announce_ns = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a scan runs or waits, or reports must be announced: `tick` must be called in each turn."""
+        return bool(self._running or self._waiting or self._changed)
+
+    def wakeup_ns(self) -> int | None:
+        """Return when changed reports must be announced; None if there are none."""
+        return self._announce_ns if self._changed else None
 
     def find_for_load(self, key: str) -> ModelReport | None:
         """Return the report of the content that a LOAD would open now."""
-        scanned = self._scanned or {}
+        scan = self._running.get(key.partition("/")[0])
+        scanned = (scan.scanned if scan else None) or {}
         return scanned[key] if key in scanned else self.reports.get(key)
 
     def observe_exec(self, spec: ModelSpec, batch_size: int, took_ns: int) -> None:
@@ -88,24 +119,36 @@ class ServedModels:
             self.profiles_changed = True
 
     def request_scan(self, sender: str, name: str, scan_id: int) -> None:
-        """Scan a model for a controller, after the running scan."""
-        self.is_busy = True
+        """Scan a model for a controller, after the running scan of this model."""
         requesters = self._waiting.setdefault(name, [])
         if len(requesters) < REQUESTERS_MAX:
             requesters.append((sender, scan_id))
 
-    def finish_scan(self, finished: Finished) -> None:
-        """Store the result of the running scan, and mark the copies to replace."""
-        if self._running is None or self._scanned is not None:
+    def update_version(self, message: VersionScanned) -> None:
+        """Store the state of a version while its model is scanned, unless an earlier content is served meanwhile."""
+        report = message.report
+        known = self.reports.get(report.spec.key)
+        if message.scan_id not in self._scan_ids or (known is not None and known.profile is not None):
             return
-        name = self._running[0]
+        if report.loading and known is not None:
+            report = msgspec.structs.replace(report, spec=known.spec)
+        self._changed |= report != known
+        self.reports[report.spec.key] = report
+
+    def finish_scan(self, finished: Finished) -> None:
+        """Store the result of a scan, and mark the copies to replace."""
+        name = self._scan_ids.pop(finished.action_id, None)
+        if name is None:
+            return
+        scan = self._running[name]
         keys = [key for key in self.reports if not name or key.partition("/")[0] == name]
-        scanned: dict[str, ModelReport | None]
         if finished.status == Status.OK:
-            scanned = dict.fromkeys(keys) | {report.spec.key: report for report in finished.models}
+            scanned: dict[str, ModelReport | None] = dict.fromkeys(keys)
+            scanned |= {report.spec.key: report for report in finished.models}
         else:
-            scanned = {key: msgspec.structs.replace(self.reports[key], reason=finished.reason) for key in keys}
-        self._scanned = scanned
+            failed = {"reason": finished.reason, "loading": ""}
+            scanned = {key: msgspec.structs.replace(self.reports[key], **failed) for key in keys}
+        scan.scanned = scanned
         for key, report in scanned.items():
             old = self.reports.get(key)
             if report is None or old is None or old.profile is None:
@@ -114,51 +157,60 @@ class ServedModels:
             if report.profile is None and holders:
                 scanned[key] = msgspec.structs.replace(old, reason=report.reason)
             elif report.profile is not None and report.spec.content_hash != old.spec.content_hash:
-                self._replacements |= dict.fromkeys([_Replacement(share.share, key) for share in holders], 0)
+                scan.replacements |= dict.fromkeys([_Replacement(share.share, key) for share in holders], 0)
 
     def finish_replacement(self, finished: Finished) -> None:
         """End the replacement. If the new content could not be opened, unload the model from the share."""
-        for replacement, operation_id in list(self._replacements.items()):
-            if operation_id == finished.action_id:
-                del self._replacements[replacement]
-                share, report = self._shares[replacement.share], self.find_for_load(replacement.model)
-                pages = report.spec.pages if report and finished.status == Status.OK else 0
-                share.resize_model(replacement.model, pages, operation_id)
+        for scan in self._running.values():
+            for replacement, operation_id in list(scan.replacements.items()):
+                if operation_id == finished.action_id:
+                    del scan.replacements[replacement]
+                    share, report = self._shares[replacement.share], self.find_for_load(replacement.model)
+                    pages = report.spec.pages if report and finished.status == Status.OK else 0
+                    share.resize_model(replacement.model, pages, operation_id)
 
-    def tick(self) -> list[Requester] | None:
-        """Start scans and replacements. Return the requesters of a scan that has been completed, None if none has.
+    def tick(self, now_ns: int) -> list[Requester] | None:
+        """Start scans and replacements. Return the requesters of scans that have been completed.
 
-        Then `reports` are those of the scan, and every controller must get them.
+        Every controller must then get the reports. None: it must not. Changes that no controller has requested are
+        announced together, because a Register contains all models.
         """
-        if self._running is None:
-            self._start_scan()
+        completed: list[Requester] = []
+        for scan in list(self._running.values()):
+            if scan.scanned is not None and self._is_complete(scan):
+                self._complete_scan(scan)
+                completed += scan.requesters
+        for name in [name for name in self._waiting if name not in self._running]:
+            self._running[name] = _Scan(name, self._waiting.pop(name))
+            self._scan_ids[self._post("scan", 0, name)] = name
+        if not completed and not (self._changed and now_ns >= self._announce_ns):
             return None
-        if self._scanned is None:
-            return None
-        for replacement, operation_id in list(self._replacements.items()):
-            if not operation_id:
-                self._start_replacement(replacement)
-        if self._replacements:
-            return None
-        if self._old_actions is None:
-            changed = [key for key, report in self._scanned.items() if report is not self.reports.get(key)]
-            self._old_actions = {key: True for model in changed for key in self._infers.ids_in_lanes(model)}
-        self._old_actions = {key: True for key in self._old_actions if key in self._infers}
-        return None if self._old_actions else self._complete_scan()
+        self._changed = False
+        self._announce_ns = now_ns + ANNOUNCE_NS + len(self.reports) * ANNOUNCE_MODEL_NS
+        return completed
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
-        assert self._scanned is not None or not self._replacements
-        assert self._running is not None or self._scanned is None
-        assert self.is_busy or not (self._waiting or self._running)
+        for name, scan in self._running.items():
+            assert name == scan.name
+            assert scan.scanned is not None or not scan.replacements
+        assert all(name in self._running for name in self._scan_ids.values())
 
-    def _start_scan(self) -> None:
-        if self._waiting:
-            name = next(iter(self._waiting))
-            self._running = name, self._waiting.pop(name)
-            self._post("scan", 0, name)
+    def _is_complete(self, scan: _Scan) -> bool:
+        """Start the replacements, and return whether no share can run the old content any more."""
+        for replacement, operation_id in list(scan.replacements.items()):
+            if not operation_id:
+                self._start_replacement(scan, replacement)
+        if scan.replacements:
+            return False
+        if scan.old_actions is None:
+            scanned = scan.scanned or {}
+            changed = [key for key, report in scanned.items() if report is not self.reports.get(key)]
+            scan.old_actions = {key: True for model in changed for key in self._infers.ids_in_lanes(model)}
+        scan.old_actions = {key: True for key in scan.old_actions if key in self._infers}
+        return not scan.old_actions
 
-    def _start_replacement(self, replacement: _Replacement) -> None:
+    def _start_replacement(self, scan: _Scan, replacement: _Replacement) -> None:
         """Open the new content beside the old copy, unless that was unloaded or the new content needs more pages.
 
         The controller plans a LOAD that needs more pages. A copy that is being loaded is replaced after its LOAD.
@@ -168,23 +220,20 @@ class ServedModels:
             return
         held = share.pages.held.get(replacement.model, 0)
         if report is None or report.spec.pages > held:
-            del self._replacements[replacement]
+            del scan.replacements[replacement]
             share.resize_model(replacement.model, 0, self._next_id())
         else:
-            self._replacements[replacement] = self._post("replace", replacement.share, replacement.model)
+            scan.replacements[replacement] = self._post("replace", replacement.share, replacement.model)
 
-    def _complete_scan(self) -> list[Requester]:
-        for key, report in (self._scanned or {}).items():
+    def _complete_scan(self, scan: _Scan) -> None:
+        for key, report in (scan.scanned or {}).items():
             old = self.reports.pop(key, None)
             if report is not None:
-                self.reports[key] = old if old and _is_measured_twin(old, report) else report
-            if old and old is not self.reports.get(key):
+                self.reports[key] = report = old if old and _is_measured_twin(old, report) else report
+            self._changed |= report != old
+            if old and old is not report:
                 self._first_runs.discard(old.spec)
-        requesters = self._running[1] if self._running else []
-        self._running = self._scanned = self._old_actions = None
-        self._start_scan()
-        self.is_busy = self._running is not None
-        return requesters
+        del self._running[scan.name]
 
     def _post(self, lane: str, share: int, model: str) -> int:
         operation_id = self._next_id()

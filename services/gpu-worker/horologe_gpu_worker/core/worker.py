@@ -28,7 +28,7 @@ from horologe_common.wire import (
     Unload,
 )
 from horologe_gpu_worker.core.infer_lifecycle import InferLifecycle, refusal_reason
-from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, Operation
+from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, Operation, VersionScanned
 from horologe_gpu_worker.core.residency import Residency
 from horologe_gpu_worker.core.served_models import ServedModels, scans_of
 
@@ -78,7 +78,7 @@ class Worker:
         self._handlers: dict[type, Handler] = {
             Infer: self._on_infer, Ship: self._on_ship, Finished: self._on_finished, Load: self._on_load,
             Unload: self._on_unload, Cancel: self._on_cancel, Ping: self._on_ping, Scan: self._on_scan,
-            Drain: self._on_drain, PeerConnected: self._on_peer_connected,
+            VersionScanned: self._on_version_scanned, Drain: self._on_drain, PeerConnected: self._on_peer_connected,
             PeerDisconnected: self._on_peer_disconnected,
         }  # fmt: skip
 
@@ -111,7 +111,7 @@ class Worker:
             self.infers.tick(now_ns)
         finally:
             self._forward_outputs(now_ns, self.infers.out)
-        completed = self.models.tick() if self.models.is_busy else None
+        completed = self.models.tick(now_ns) if self.models.is_busy else None
         self.out.extend(self.models.out)
         self.models.out.clear()
         for share in self.shares:
@@ -124,7 +124,8 @@ class Worker:
                 self._register(controller, scans_of(controller, completed or ()))
 
     def wakeup_ns(self) -> int | None:
-        return self.infers.wakeup_ns()
+        wakes = (self.infers.wakeup_ns(), self.models.wakeup_ns())
+        return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
@@ -250,6 +251,10 @@ class Worker:
             self.shares[unload.share].unload_model(now_ns, sender, unload)
         else:
             self._refuse_action(now_ns, sender, unload.action_id, Status.OK, "")
+
+    def _on_version_scanned(self, now_ns: int, sender: str, message: VersionScanned, buffers: Sequence[Buffer]) -> None:
+        if sender == self.lanes:
+            self.models.update_version(message)
 
     def _on_finished(self, now_ns: int, sender: str, finished: Finished, buffers: Sequence[Buffer]) -> None:
         if finished.lane == "scan":

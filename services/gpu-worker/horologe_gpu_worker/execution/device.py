@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.models import ModelSpec
-    from horologe_common.wire import ModelReport
     from horologe_gpu_worker.runtime import OpenModel
 
 log = logger("device")
@@ -28,10 +27,6 @@ log = logger("device")
 
 class ModelSource(Protocol):
     """The methods of the model store that a device uses (modelstore.py)."""
-
-    def scan(self) -> list[ModelReport]: ...
-
-    def scan_model(self, name: str) -> list[ModelReport]: ...
 
     def open(self, spec: ModelSpec) -> OpenModel: ...
 
@@ -108,7 +103,6 @@ class Device:
             "input": self._input,
             "exec": self._exec,
             "output": self._output,
-            "scan": self._scan,
             "replace": self._replace,
         }
 
@@ -243,12 +237,6 @@ class Device:
         tensors = output_tensors(operation, loaded.spec, outputs, self._space)
         return _finished(operation, begin_ns, outputs=tensors, content_hash=loaded.spec.content_hash)
 
-    def _scan(self, operation: Operation) -> Finished:
-        begin_ns = monotonic_ns()
-        name = operation.model.partition("/")[0]
-        reports = self._store.scan_model(name) if name else self._store.scan()
-        return _finished(operation, begin_ns, models=reports)
-
 
 def _not_loaded(operation: Operation) -> Finished:
     """Return Finished with status REFUSED: the controller may run the action elsewhere, or after the model's LOAD."""
@@ -264,7 +252,6 @@ def _finished(
     outputs: Sequence[Any] = (),
     reason: str = "",
     staged: Any = None,
-    models: Sequence[ModelReport] = (),
     device_ns: int = 0,
     content_hash: str = "",
 ) -> Finished:
@@ -272,5 +259,5 @@ def _finished(
     end_ns = end_ns or monotonic_ns()
     return Finished(
         operation.action_id, operation.lane, status, begin_ns, end_ns, device_ns or end_ns - begin_ns, outputs,
-        reason, staged, models, content_hash,
+        reason, staged, content_hash=content_hash,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.status import Status
-from horologe_gpu_worker.core.lanes import Abort, Finished, Lane, Operation, not_run
+from horologe_gpu_worker.core.lanes import Abort, Finished, Lane, Operation, VersionScanned, not_run
 from horologe_gpu_worker.core.worker import lanes_address
 from horologe_gpu_worker.execution.device import Device, ModelSource
 from horologe_gpu_worker.execution.device_health import end_if_lost
@@ -33,18 +33,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_gpu_worker.inspection.repository_scans import Scans
     from horologe_gpu_worker.settings import WorkerSettings
 
     Post = Callable[[str, str, Any], None]
     """The reactor's `post(sender, to, message)` or `post_threadsafe`."""
 
-LANE_OF = {"unload": "load", "replace": "scan"}
+LANE_OF = {"unload": "load"}
 """Operation -> its lane, if the names differ. UNLOAD runs on LOAD's lane, so its memory is free before the next LOAD.
 A replacement may take as long as starting a Python model, so it must not block LOADs.
 """
 REALTIME_LANES = ("input", "exec", "output")
-"""Lanes that wait at real-time priority. LOAD takes milliseconds and a scan seconds, so exact starts do not matter
-there.
+"""Lanes that wait at real-time priority. LOAD takes milliseconds and a replacement seconds, so exact starts do not
+matter there.
 """
 IN_PROCESS_RUNTIMES = ("onnx", "pytorch")
 """Runtimes whose EXEC on the CPU computes in this process and does not wait."""
@@ -156,11 +157,14 @@ class LaneThread:
 class Executors:
     """All lanes of a worker process; `deliver` is what the reactor attaches at the worker's `lanes` address."""
 
-    def __init__(self, worker: str, settings: WorkerSettings, store: ModelSource) -> None:
+    def __init__(self, worker: str, settings: WorkerSettings, store: ModelSource, scans: Scans) -> None:
         self.worker = worker
         self.address = lanes_address(worker)
         self.settings = settings
         self.store = store
+        self._scans = scans
+        self._own_lanes: dict[str, bool] = {}
+        """Models whose LOADs and UNLOADs run on a lane of the model: they start processes."""
         cuda = device_config(settings).cuda
         self._inline_exec_ns = settings.inline_exec_ns if cuda is None else 0
         check_device = (lambda: None) if cuda is None else partial(end_if_lost, cuda)
@@ -182,15 +186,27 @@ class Executors:
         for share in range(self.settings.shares):
             self._thread(share, "load")
             self._thread(share, "exec")
+        self._scans.start(self._post_to_worker)
 
     def deliver(self, message: Operation | Abort, buffers: Sequence[Buffer] = ()) -> None:
         """Put an operation into its lane, or run it inline."""
-        thread = self._thread(message.share, LANE_OF.get(message.lane, message.lane))
+        if isinstance(message, Operation) and message.lane == "scan":
+            self._scans.begin_scan(message)
+            return
+        thread = self._thread(message.share, self._lane_of(message))
         device = self._devices[message.share]
         if self._post and isinstance(message, Operation) and thread.is_idle() and self._runs_inline(message, device):
             self._post(self.address, self.worker, device.run(message))
         else:
             thread.enqueue(message)
+
+    def _lane_of(self, message: Operation | Abort) -> str:
+        lane = LANE_OF.get(message.lane, message.lane)
+        if lane not in ("load", "replace") or not isinstance(message, Operation):
+            return lane
+        if message.spec is not None and message.spec.loads_beside:
+            self._own_lanes[message.model] = True
+        return f"{lane} {message.model}" if message.model in self._own_lanes else lane
 
     def _runs_inline(self, operation: Operation, device: Device) -> bool:
         """Return True if the operation should run on the event loop's thread: a hand-over to an idle lane takes longer.
@@ -211,6 +227,7 @@ class Executors:
 
     def stop(self, wait_s: float = 1.0) -> None:
         """Stop the threads after their running operations, and close the models."""
+        self._scans.stop()
         stopped = [thread.stop(wait_s) for thread in self._threads.values()]
         self._cpus.release()
         if all(stopped):
@@ -237,9 +254,9 @@ class Executors:
             thread.start()
         return thread
 
-    def _post_to_worker(self, finished: Finished) -> None:
-        if finished.lane == "scan":
+    def _post_to_worker(self, message: Finished | VersionScanned) -> None:
+        if isinstance(message, VersionScanned):
             self._inline.clear()
         if self._post_threadsafe is not None:
             with suppress(RuntimeError):  # the event loop has closed
-                self._post_threadsafe(self.address, self.worker, finished)
+                self._post_threadsafe(self.address, self.worker, message)

@@ -21,7 +21,7 @@ from horologe_common.status import Refused
 from horologe_gpu_worker.repository.manifest import MANIFEST, InvalidModel, manifest_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from horologe_common.models import ModelSpec
@@ -85,15 +85,23 @@ class Content(NamedTuple):
             )
 
 
+class HashedFile(NamedTuple):
+    """A file that was hashed, for another process: its name and path as the file system encodes them."""
+
+    name: bytes
+    path: bytes
+    state: FileState | None
+    digest: bytes
+
+
 class ContentHashes:
     """Reads contents. The hash of a file is kept until its identity, size or times change.
 
-    A content of more than `limit_bytes` is not read. `check_stop` is called before each MiB, and may raise.
+    A content of more than `limit_bytes` is not read.
     """
 
-    def __init__(self, limit_bytes: int = 256 << 30, check_stop: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, limit_bytes: int = 256 << 30) -> None:
         self._limit_bytes = limit_bytes
-        self._check_stop = check_stop
         self._digests: dict[Path, dict[ContentFile, bytes]] = {}
         """Folder -> the hashes of its files when it was read last."""
 
@@ -118,6 +126,19 @@ class ContentHashes:
         self._digests[folder] = digests
         return Content(folder, whole.hexdigest(), files)
 
+    def files_of(self, folder: Path) -> tuple[HashedFile, ...]:
+        """Return the files of a version whose hashes are kept."""
+        return tuple(
+            HashedFile(os.fsencode(file.name), os.fsencode(file.path), file.state, digest)
+            for file, digest in self._digests.get(folder, {}).items()
+        )
+
+    def adopt_files(self, folder: Path, files: Iterable[HashedFile]) -> None:
+        """Keep hashes that another process has computed. They hold until identity, size or times change, as all do."""
+        self._digests[folder] = {
+            ContentFile(os.fsdecode(file.name), os.fsdecode(file.path), file.state): file.digest for file in files
+        }
+
     def _hash_file(self, file: ContentFile) -> bytes:
         digest, buffer = hashlib.blake2b(digest_size=16), memoryview(bytearray(CHUNK_BYTES))
         if file.state is None:
@@ -125,7 +146,6 @@ class ContentHashes:
         with open(os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as opened:
             rest = file.state.size
             while rest and (count := opened.readinto(buffer[: min(rest, CHUNK_BYTES)])):
-                self._check_stop()
                 digest.update(buffer[:count])
                 rest -= count
             if rest or _state(os.fstat(opened.fileno())) != file.state:

@@ -36,7 +36,8 @@ DATATYPES = (*DTYPES, "BYTES")
 RANGES = (("threads", 1, 1024), ("profile_length", 1, MAX_DIM), ("max_length", 0, MAX_DIM))
 QUANTITIES = (
     ("slo", DURATIONS, DURATION_MAX_NS), ("cache_ttl", DURATIONS, MAX_QUANTITY),
-    ("timeout", DURATIONS, DURATION_MAX_NS), ("memory_limit", SIZES, MEMORY_MAX_BYTES),
+    ("timeout", DURATIONS, DURATION_MAX_NS), ("load_timeout", DURATIONS, DURATION_MAX_NS),
+    ("memory_limit", SIZES, MEMORY_MAX_BYTES),
 )  # fmt: skip
 MAX_SEED = 1 << 32
 NO_LENGTHS: Mapping[str, tuple[int, ...]] = {}
@@ -116,6 +117,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: int = 1
     timeout: str = "0"
     """python: a call that takes longer is treated as hung; 0: derived from the warm-up runs."""
+    load_timeout: str = "0"
+    """Time until the model must have been read, loaded and measured; 0: `worker.load_timeout_ns`."""
     memory_limit: str = "0"
     """python: maximum data segment of the model's process; 0: no limit."""
     inputs: tuple[TensorEntry, ...] = ()

@@ -10,8 +10,9 @@ import functools
 import os
 import platform
 import re
-from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+import time
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from typing import IO, TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -28,6 +29,7 @@ from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import device_name,
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from horologe_common.models import ModelSpec
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 RUNS_MIN, RUNS_MAX, ENOUGH_NS = 5, 30, ms(100)
 """Runs per batch size: until `ENOUGH_NS` have passed, within these bounds."""
+LONG_NS = s(10)
+"""Runs per batch size end after this time, even after fewer than `RUNS_MIN`: other models wait for their turn."""
 SEED_QUANTILE = 0.5
 """Median. On a busy machine the 0.9 quantile of so few runs was up to five times the median. An estimate that is too
 low causes a few late responses until it is updated. One that is too high refuses requests, and only trial runs
@@ -45,6 +49,13 @@ DISAGREE, DISAGREE_NS, DISAGREE_QUANTILE = 1.1, s(1), 0.1
 runs continue for `DISAGREE_NS`, and the 0.1 quantile is used. With four busy threads on two cores, the median of a
 model that takes 17 ms was 1.5 times that (2.3 at worst); the 0.1 quantile was 1.05 times (1.3 at worst).
 """
+
+TURN_WAIT_NS = s(5)
+"""Wait at most this long while one other model is measured. It may hang, and an estimate that is measured beside it is
+corrected by the times of real requests."""
+CONTENT_WAIT_NS = s(120)
+"""Wait at most this long while another process loads and measures the same content."""
+POLL_S = 0.01
 
 ON_DEVICE = ("onnx", "pytorch")
 """Runtimes that use the worker's CUDA device, if it has one."""
@@ -161,16 +172,47 @@ class ProfileCache:
                 "profile not written: it will be measured again at the next start", path=str(path), error=str(error)
             )
 
+    def measurement_turn(self) -> AbstractContextManager[None]:
+        """Wait for the machine-wide turn, and hold it: two models that are measured would disturb each other."""
+        return _locked(self._cache / "profiles" / ".lock", TURN_WAIT_NS)
+
     @contextmanager
-    def measurement_lock(self) -> Iterator[None]:
-        """Hold the machine-wide lock: two workers that measure would disturb each other. The second finds a profile."""
-        folder = self._cache / "profiles"
-        with ExitStack() as stack:
-            with suppress(OSError):  # a folder that is not writable is not shared
-                folder.mkdir(parents=True, exist_ok=True)
-                lock = stack.enter_context(open(folder / ".lock", "w", encoding="utf-8"))
-                fcntl.flock(lock, fcntl.LOCK_EX)
+    def content_turn(self, spec: ModelSpec) -> Iterator[None]:
+        """Wait until no other process loads and measures this content. The next one finds its profile."""
+        path = self.path(spec).with_suffix(".lock")
+        with _locked(path, CONTENT_WAIT_NS):
             yield
+            with suppress(OSError):
+                path.unlink()
+
+
+@contextmanager
+def _locked(path: Path, wait_ns: int) -> Iterator[None]:
+    """Hold a lock between processes. Go on without it if one holder keeps it for `wait_ns`.
+
+    The kernel frees the lock of a process that has been killed. The file contains the time of the last acquisition.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):  # a folder that is not writable is not shared
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(open(path, "a+b", buffering=0))
+            holder, end_ns = b"", monotonic_ns() + wait_ns
+            while not (acquired := _try_lock(lock)) and monotonic_ns() < end_ns:
+                time.sleep(POLL_S)
+                if (present := os.pread(lock.fileno(), 32, 0)) != holder:
+                    holder, end_ns = present, monotonic_ns() + wait_ns
+            if acquired:
+                lock.truncate(0)
+                lock.write(str(monotonic_ns()).encode())
+        yield
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class _StoredProfile(msgspec.Struct):
@@ -203,33 +245,47 @@ def load_or_measure_profile(
     if profile is not None:
         check_unchanged()
         return profile
-    with cache.measurement_lock():
+    with cache.content_turn(spec):
         if (cached := cache.read_profile(spec)) is not None:  # another process has measured meanwhile
             check_unchanged()
             return cached
-        report(f"measuring {spec.key}: batch sizes {list(spec.batch_sizes)}")
-        profile = measure_profile(runtime, spec, folder)
+        report(f"loading {spec.key}")
+        profile = measure_profile(runtime, spec, folder, turn=lambda: _report_turn(spec, cache, report))
         check_unchanged()
         cache.write_profile(spec, profile, row_fault)
     return profile
 
 
+@contextmanager
+def _report_turn(spec: ModelSpec, cache: ProfileCache, report: Callable[[str], None]) -> Iterator[None]:
+    report(f"waiting to measure {spec.key}")
+    with cache.measurement_turn():
+        report(f"measuring {spec.key}: batch sizes {list(spec.batch_sizes)}")
+        yield
+
+
 def measure_profile(
-    runtime: Runtime, spec: ModelSpec, folder: Path, clock: Callable[[], int] = monotonic_ns
+    runtime: Runtime,
+    spec: ModelSpec,
+    folder: Path,
+    clock: Callable[[], int] = monotonic_ns,
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Profile:
     """Load the model, time each batch size on made-up inputs and compare rows. `load_ns` includes the warm-up, as every
     LOAD does.
 
-    Raises the errors of opening the model, `WarmUpFailed` if a run fails, and `RowsFailed`.
+    The batches run during a `turn`. The model is loaded before it, which may take minutes. Raises the errors of opening
+    the model, `WarmUpFailed` if a run fails, and `RowsFailed`.
     """
     begin_ns = clock()
     model = runtime.open(spec, folder)
     load_ns = clock() - begin_ns
     try:
-        profile = Profile({size: _exec_ns(model, spec, folder, size, clock) for size in spec.batch_sizes}, load_ns)
-        run = model.run_quietly if isinstance(model, RunsQuietly) else model.run
-        # An index out of range may end the process's use of a CUDA device.
-        check_rows(run, spec, folder, kinds=(FLOATS,) if isinstance(model, StagedModel) else (ALL_KINDS, FLOATS))
+        with turn():
+            profile = Profile({size: _exec_ns(model, spec, folder, size, clock) for size in spec.batch_sizes}, load_ns)
+            run = model.run_quietly if isinstance(model, RunsQuietly) else model.run
+            # An index out of range may end the process's use of a CUDA device.
+            check_rows(run, spec, folder, kinds=(FLOATS,) if isinstance(model, StagedModel) else (ALL_KINDS, FLOATS))
     except RowsFailed:
         raise
     except ModelFailed as error:
@@ -256,8 +312,8 @@ def _exec_ns(model: OpenModel, spec: ModelSpec, folder: Path, batch_size: int, c
 
 
 def _time_runs(run: Callable[[], Any], clock: Callable[[], int], times: list[int], enough_ns: int) -> None:
-    """Run the model and append the times, at least `RUNS_MIN` and at most `RUNS_MAX` in all."""
-    while len(times) < RUNS_MIN or (sum(times) < enough_ns and len(times) < RUNS_MAX):
+    """Run the model and append the times, at least `RUNS_MIN` (one if they take `LONG_NS`) and at most `RUNS_MAX`."""
+    while (len(times) < RUNS_MIN and sum(times) < LONG_NS) or (sum(times) < enough_ns and len(times) < RUNS_MAX):
         begin_ns = clock()
         run()
         times.append(clock() - begin_ns)

@@ -272,12 +272,16 @@ class Profiler:
                 self.stats.set("horologe_profiler_fit_error", spec.name, spec.version, to=fitted.median_error)
 
     def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
-        """Update the served models, and drop the queued rows of other models. Runs in flight still end."""
+        """Update the served models, and drop the queued rows of other models. Runs in flight still end.
+
+        The content of a model that no worker has read yet is not known: what was measured stays valid until it is.
+        """
         check_sender(controller, "controller")
         if not self._announcements.accept(controller, message.number):
             return
-        earlier = self._specs if message.incomplete else {}
-        announced = {state.spec.key: state.spec for state in message.models if state.state != "UNAVAILABLE"}
+        available = {state.spec.key: state.spec for state in message.models if state.state != "UNAVAILABLE"}
+        announced = {key: spec for key, spec in available.items() if spec.has_signature}
+        earlier = {key: spec for key, spec in self._specs.items() if message.incomplete or key in available}
         self._specs = earlier | announced
         self._run_counts.announce(self._specs.values())
         for key, spec in self._specs.items():
@@ -286,7 +290,7 @@ class Profiler:
                 self._comparisons.discard_model(key)
         for task in self._queue.drop_other_models(self._specs):
             self.staging.release(task.id)
-        self._comparisons.keep_models(self._specs)
+        self._comparisons.keep_models(available | self._specs)
 
     def _on_peer_connected(self, now_ns: int, sender: str, peer: PeerConnected, buffers: Sequence[Buffer]) -> None:
         """Publish all measurements to a controller that connects, and ship what has waited for a worker."""

@@ -31,6 +31,8 @@ class AnnouncedModels:
         self.pipelines: dict[str, ModelSpec] = {}
         self._newest: dict[str, ModelSpec] = {}
         self._ready: dict[str, ModelSpec] = {}
+        self._loading: dict[str, str] = {}
+        """Name and key of models that are loading -> what is done to them."""
 
     def on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer] = ()) -> None:
         """Replace all models by those of an announcement.
@@ -43,6 +45,12 @@ class AnnouncedModels:
         earlier, ready = (self.versions, self._ready) if message.incomplete else ({}, {})
         announced = {state.spec.key: state.spec for state in message.models}
         newly_ready = {state.spec.key: state.spec for state in message.models if state.state == "READY"}
+        self._loading = {
+            model: state.reason
+            for state in message.models
+            if state.state == "LOADING"
+            for model in (state.spec.name, state.spec.key)
+        }
         self.versions = earlier | announced
         self._ready = {key: spec for key, spec in ready.items() if key not in announced} | newly_ready
         in_order = sorted(self._ready.values(), key=lambda spec: natural_sort_key(spec.version))
@@ -50,6 +58,8 @@ class AnnouncedModels:
 
     def explain_missing(self, model: str) -> tuple[Status, str]:
         """Return the status and reason of a query for a model that is not ready."""
+        if (reason := self._loading.get(model)) is not None:
+            return Status.REFUSED, f"model {model!r} is loading: {reason}"
         if self.incomplete:
             return Status.REFUSED, f"model {model!r} is not known yet: {self.incomplete}"
         return Status.UNKNOWN_MODEL, f"model {model!r} is not served"
@@ -59,10 +69,13 @@ class AnnouncedModels:
         return self._ready.get(model) or self._newest.get(model) or self.pipelines.get(model)
 
     def find_callable(self, model: str) -> ModelSpec | None:
-        """Return the model as `find_ready` does, else its newest version in any state: its requests wait."""
+        """Return the model as `find_ready` does, else its newest version in any state: its requests wait.
+
+        Return None if no version has been read yet.
+        """
         if spec := self.find_ready(model):
             return spec
-        specs = [spec for spec in self.versions.values() if model in (spec.key, spec.name)]
+        specs = [spec for spec in self.versions.values() if model in (spec.key, spec.name) and spec.has_signature]
         return max(specs, key=lambda spec: natural_sort_key(spec.version), default=None)
 
     def check_output(self, application: Application) -> None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 SIGNATURE = ("inputs", "outputs", "weights_bytes")
 """Fields of a model that the summary leaves out."""
 READY_TIMEOUT_S = 600.0
-"""Workers measure every new model before they serve it, which takes minutes for large models."""
+"""Workers measure every new model before they serve it, which takes minutes for large models. Models that are still
+loading then are shown as such."""
 
 
 ModelsFolder = Annotated[str, typer.Option(help="Folder of the model repository.", metavar="DIR")]
@@ -102,7 +103,7 @@ def _run(options: SystemOptions, drain_s: float, json: bool) -> None:
 
 
 def _serve(system: LocalSystem, stop: StopSignal, drain_s: float, json: bool, log: LogLines) -> None:
-    ready = system.wait_ready(READY_TIMEOUT_S, stop)
+    ready = system.wait_ready(READY_TIMEOUT_S, stop, accept_loading=True)
     if ready:
         (print_json if json else _print_summary)(_summary(system, *ready))
         stop.wait()

@@ -43,6 +43,10 @@ class WorkerMirror:
         self.shares: dict[int, Share] = {}
         self.models: dict[str, WorkerModel] = {}
         """Model key -> (spec, profile, reason, note). Without a profile the worker cannot serve it, for the reason."""
+        self.loading: dict[str, str] = {}
+        """Models that the worker cannot serve yet -> what it does to them."""
+        self._load_failures: dict[str, tuple[str, str]] = {}
+        """Models that no share could load -> (content, reason)."""
 
     @property
     def reachable(self) -> bool:
@@ -54,8 +58,23 @@ class WorkerMirror:
         return 0 if self.same_host else self.clock.offset_ns
 
     def update_models(self, message: Register) -> None:
-        """Replace the models by those that the worker reports."""
+        """Replace the models by those that the worker reports.
+
+        A model that could not be loaded stays unavailable until its content changes or an operator loads it.
+        """
         self.models = servable_models(message)
+        self.loading = {report.spec.key: report.loading for report in message.models if report.loading}
+        if message.scans is None or message.scans:
+            self._load_failures.clear()
+        for key, (content_hash, reason) in self._load_failures.items():
+            if key in self.models and self.models[key][0].content_hash == content_hash:
+                self.models[key] = (self.models[key][0], None, reason, "")
+
+    def mark_load_failed(self, key: str, reason: str) -> None:
+        """Record that no share of the worker can load a model."""
+        spec = self.models[key][0]
+        self.models[key] = (spec, None, reason, "")
+        self._load_failures[key] = (spec.content_hash, reason)
 
 
 class Cluster:

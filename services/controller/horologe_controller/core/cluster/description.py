@@ -30,7 +30,7 @@ def _describe_shares(now_ns: int, cluster: Cluster, model: str) -> tuple[ShareSt
             share.pages_total,
             share.pages_free,
             (*share.resident, *share.held),
-            len(share.exec.pending) + len(share.load.pending),
+            len(share.exec.pending) + len(share.load.pending) + len(share.beside.pending),
             share.exec.free_at(now_ns) - now_ns,
             *share.typical_durations(now_ns, model),
             share.hardware,

@@ -30,6 +30,8 @@ MARGIN_PART = 8
 that would be in time: 0.004 of all requests in 120 workloads."""
 OVERRUN_LIMIT_NS = us(500)
 """Most that a batch leaves for EXECs ahead of it to end later than predicted."""
+BESIDE_NS = s(1)
+"""Time for which a LOAD that runs beside others delays the next one, so that processes do not all start at once."""
 
 MEMORY_NS = ms(200)
 """Time constant of a share's utilisation: work this long ago counts 1/e. Not tuned."""
@@ -66,6 +68,8 @@ class Action(msgspec.Struct):
     promised_ns: int
     slack_ns: int = 0
     """Time after `end_ns` that the action may take without being late, because the prediction is a guess."""
+    is_beside: bool = False
+    """A LOAD that runs beside others."""
 
     def open_requests(self) -> list[Request]:
         """Return the requests that still wait for this action."""
@@ -185,6 +189,12 @@ class Lane:
             else:
                 at_ns = max(now_ns - self._latency.return_ns, action.start_ns + action.expected_ns)
         return max(at_ns, now_ns)
+
+    @property
+    def delays_until_ns(self) -> int:
+        """Return until when the pending actions delay others that run beside them; 0 without any."""
+        ends_ns = (action.sent_ns + min(action.expected_ns, BESIDE_NS) for action in self.pending.values())
+        return max(ends_ns, default=0)
 
     def finish_action(self, action: Action, at_ns: int) -> None:
         """Remove an action that ended at `at_ns`. If it was the first, the next one is taken to have begun then."""

@@ -117,6 +117,8 @@ class Share:
         self.residency = residency
         self.exec = Lane(latency)
         self.load = Lane()
+        self.beside = Lane()
+        """LOADs that run beside others. They may take minutes, so that they make no other action wait or overdue."""
         self.resident: dict[str, float] = {}
         """Model key -> pages, least recently used first."""
         self.loading: dict[str, float] = {}
@@ -194,6 +196,7 @@ class Share:
         self.reset_load_backoff()
         self.exec.clear()
         self.load.clear()
+        self.beside.clear()
         for model in (*self.resident, *self.loading):
             if model not in self.standby:
                 self.residency.remove_model(self, model)
@@ -222,6 +225,10 @@ class Share:
         """Return whether an action of any lane should have ended more than `grace_ns` ago."""
         late_ns = now_ns - grace_ns
         return late_ns > self.exec.due_ns or late_ns > self.load.due_ns
+
+    def loads_free_at(self, now_ns: int) -> int:
+        """Return when another LOAD can be planned."""
+        return max(self.load.free_at(now_ns), self.beside.delays_until_ns)
 
     def slowness(self, now_ns: int) -> float:
         """Return recent EXEC durations as a multiple of their profiles, at least 1."""

@@ -1,4 +1,4 @@
-"""Submits for models that no worker has registered yet, while further workers may register."""
+"""Submits for models that are loading, or that no worker has registered yet, while further workers may register."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AwaitedModels:
         self._post = post
 
     def hold_or_reject(self, arrived: Arrived, until_ns: int) -> None:
-        """Hold a Submit until its model is known, at most until `until_ns`. Reject it if no worker has the model.
+        """Hold a Submit until its model can be served, at most until `until_ns`. Reject it if no worker has the model.
 
         Ignore one that is held already.
         """
@@ -49,7 +49,7 @@ class AwaitedModels:
             self._timers.arm(key, until_ns)
 
     def refuse_expired(self, now_ns: int) -> None:
-        """Refuse the Submits whose model was not known by their deadline."""
+        """Refuse the Submits whose model could not be served by their deadline."""
         for key in self._timers.pop_expired(now_ns):
             sender, submit, _ = self.submits.pop(key)
             self._reject(sender, submit, Status.REFUSED, self._catalogue.explain_missing(submit.model))
@@ -58,14 +58,15 @@ class AwaitedModels:
         self._post(Out(sender, Outcome(submit.id, int(status), reason)))
 
     def next_ns(self) -> int | None:
-        """Return when `refuse_expired` is due, or discovery ends without another worker."""
+        """Return when `refuse_expired` is due, or discovery ends without another worker; None: never."""
         end_ns, timer_ns = self._catalogue.discovery.end_ns(), self._timers.next_ns()
         return timer_ns if end_ns is None or (timer_ns is not None and timer_ns < end_ns) else end_ns
 
     def pop_admissible(self, models: Container[str]) -> list[Arrived]:
-        """Remove and return the Submits for these models; all once every worker has registered."""
-        complete = not self._catalogue.discovery.missing
-        return [self._pop(key) for key, held in list(self.submits.items()) if complete or held[1].model in models]
+        """Remove and return the Submits for these models, and for those for which nothing can be awaited any more."""
+        waits = self._catalogue.explain_missing
+        held = [(key, submit.model) for key, (_, submit, _) in self.submits.items()]
+        return [self._pop(key) for key, model in held if model in models or not waits(model)]
 
     def pop_cancelled(self, sender: str, submit_ids: Sequence[int]) -> list[Arrived]:
         """Remove and return the Submits of a sender with these ids."""

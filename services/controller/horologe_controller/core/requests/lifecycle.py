@@ -172,7 +172,7 @@ class RequestLifecycle:
         return submit.budget_ns - reserved_ns
 
     def admit_awaited(self) -> None:
-        """Admit the Submits whose model is known by now, and all once every worker has registered."""
+        """Admit the Submits whose model can be served by now, or cannot be awaited any more."""
         self.submitted += self.awaited.pop_admissible(self._cluster.specs)
 
     def requeue_revised(self, now_ns: int, models: Mapping[str, bool]) -> None:

@@ -43,6 +43,7 @@ from horologe_gpu_worker.runtimes.python.channel import (
     Start,
     pack,
 )
+from horologe_gpu_worker.runtimes.python.measured_models import KeptModels, MeasuredModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,12 +51,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_gpu_worker.runtime import DeviceConfig
+    from horologe_gpu_worker.runtime import DeviceConfig, OpenModel
 
 MODEL = "model.py"
 CHILD = "horologe_gpu_worker.runtimes.python.child"
-START_NS = s(120)
-"""Timeout of loading. Importing a large framework from a cold disk takes a minute."""
 HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
 """Without `timeout`, a call is hung after 10 times the slowest warm-up run, within these bounds. Without a warm-up, a
 call is hung after `HANG_MAX_NS`."""
@@ -74,7 +73,7 @@ class ModelProcess:
         self._folder = folder
         self._manifest = manifest
         self._device = device
-        self._limit_ns = START_NS
+        self._load_timeout_ns = self._limit_ns = duration_ns(manifest.load_timeout) or device.load_timeout_ns
         self._warming = False
         """True once the model is loaded and runs on made-up inputs."""
 
@@ -86,7 +85,7 @@ class ModelProcess:
         """
         environment = child_environment(os.environ, self._manifest.threads, self._device.environment)
         self._process, self._sock, self._lifeline = start_isolated(CHILD, environment, self._device.user)
-        self._overdue_ns = monotonic_ns() + delay_ns + START_NS
+        self._overdue_ns = monotonic_ns() + delay_ns + self._load_timeout_ns
         self._channel = Channel(self._sock)
         memory_limit = size_bytes(self._manifest.memory_limit)
         start = Start(str(self._folder.absolute()), self._spec, delay_ns, memory_limit, check_content, warm)
@@ -110,7 +109,8 @@ class ModelProcess:
         poll.register(self._sock, select.POLLIN)
         if not self._channel.has_received() and not poll.poll(wait_ns / 1e6):
             if monotonic_ns() > self._overdue_ns:
-                raise ProcessFailed(f"was not loaded within {START_NS / 1e9:g} s", "hang")
+                reason = f"was not loaded within {self._load_timeout_ns / 1e9:g} s (`load_timeout` in model.toml)"
+                raise ProcessFailed(reason, "hang")
             return False
         message, _ = self._receive()
         if isinstance(message, Loaded):
@@ -163,6 +163,12 @@ class ModelProcess:
             return describe_exit(self._process.wait(END_S))
         return "closed its socket"
 
+    def kill(self) -> None:
+        """Kill the process and its children, without waiting for their end."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     def stop(self, grace_s: float) -> None:
         """Stop the process and those that it has started: kill it if it has not exited after `grace_s` seconds.
 
@@ -201,19 +207,29 @@ class PythonModel:
 
     def start(self) -> None:
         """Start the process and wait until the model is loaded and warm. Raises `ModelFailed` or `WarmUpFailed`."""
+        self.begin()
+        self.wait_loaded()
+
+    def begin(self) -> None:
+        """Start the process. Does not wait for the model. Raises `ModelFailed` if no process can be started."""
         process = self._spawn()
         try:
             start_patiently(f"model {self._spec.key}", lambda: process.start(0, warm=self._warm))
         except OSError as error:
             raise ModelFailed(f"model {self._spec.key}: process could not be started: {error}") from error
+        self._process = process
+
+    def wait_loaded(self) -> None:
+        """Wait until the model is loaded and warm. Raises `ModelFailed`, `RowsFailed` or `WarmUpFailed`."""
+        process = self._process
+        assert process is not None
         try:
             while not self._ready:
                 self._ready = process.is_loaded(ms(100))
         except ModelFailed as error:
-            process.stop(0)
+            self.close(0)
             kind = next((kind for kind in (WarmUpFailed, RowsFailed) if isinstance(error, kind)), ModelFailed)
             raise kind(f"model {self._spec.key}: {error.reason}") from error
-        self._process = process
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch; see `OpenModel.run`. Raises `ModelFailed` while the process is being restarted."""
@@ -284,6 +300,11 @@ class PythonModel:
             self._process.stop(grace_s)
             self._process = None
 
+    def kill(self) -> None:
+        """Kill the process. May be called from any thread while another one waits for the process."""
+        if (process := self._process) is not None:
+            process.kill()
+
 
 class PythonRuntime:
     """Models written in Python: `model.py` with `class Model: def predict_batch(self, inputs) -> outputs`."""
@@ -292,6 +313,7 @@ class PythonRuntime:
 
     def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
         self._device = device
+        self.kept = KeptModels()
 
     def inspect(self, folder: Path) -> ModelSpec:
         """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
@@ -302,7 +324,26 @@ class PythonRuntime:
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> PythonModel:
         """Start the model's process. With `warm` it runs every batch size once; see `Runtime.open`."""
-        manifest = read_manifest(folder)
-        model = PythonModel(spec, lambda: ModelProcess(spec, folder, manifest, self._device), warm=warm)
+        model = self._create(spec, folder, warm)
         model.start()
         return model
+
+    def is_open(self, spec: ModelSpec) -> bool:
+        """Return True if `open` returns at once: the process that was measured waits for its first LOAD."""
+        return spec in self.kept
+
+    def open_kept(self, spec: ModelSpec) -> OpenModel | None:
+        """Return the model that was measured; None if its process is not kept."""
+        return self.kept.take(spec)
+
+    def measured_model(self) -> MeasuredModel:
+        """Return what opens and runs a model to measure it."""
+        return MeasuredModel(self, self._create)
+
+    def close(self) -> None:
+        """End the processes that wait for their first LOAD."""
+        self.kept.close()
+
+    def _create(self, spec: ModelSpec, folder: Path, warm: bool) -> PythonModel:
+        manifest = read_manifest(folder)
+        return PythonModel(spec, lambda: ModelProcess(spec, folder, manifest, self._device), warm=warm)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import NEVER_NS, ms
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
+from horologe_controller.core.cluster.lane import BESIDE_NS
 from horologe_controller.core.scheduling.loading.eviction import Eviction
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Placement:
             if not plan.load and not demand.needs_load() and self.preloadable and self._settings.preload:
                 self._preload(cluster, plan)
             if plan.load:
-                self._reserve_lane(now_ns, *plan.load[0])
+                self._reserve_lane(now_ns, cluster.specs, *plan.load[0])
                 plan.replan = bool(self._free)
                 lane_free_ns = self._wakes.smallest_priority()
         return lane_free_ns if lane_free_ns is not None and len(demand) else None
@@ -183,9 +184,12 @@ class Placement:
             if cluster.workers[holder.worker].reachable and not holder.hangs(now_ns, grace_ns)
         }
 
-    def _reserve_lane(self, now_ns: int, share: Share, model: str) -> None:
+    def _reserve_lane(self, now_ns: int, specs: Mapping[str, ModelSpec], share: Share, model: str) -> None:
         """Record whether the share's LOAD lane has work for the look-ahead with a LOAD of the model."""
-        end_ns = share.load.free_at(now_ns) + share.predict(now_ns, model, LOAD_SIZE)
+        load_ns = share.predict(now_ns, model, LOAD_SIZE)
+        if specs[model].loads_beside:
+            load_ns = min(load_ns, BESIDE_NS)
+        end_ns = share.loads_free_at(now_ns) + load_ns
         if (at_ns := end_ns - self._settings.lookahead_ns) >= now_ns:
             del self._free[share]
             self._set_free_later(share, at_ns, len(share.load.pending) + 1)
@@ -201,11 +205,11 @@ class Placement:
             self._wakes.remove(share)
             if not cluster.workers[share.worker].reachable or share.hangs(now_ns, self._settings.action_grace_ns):
                 continue  # until something happens on it
-            at_ns = share.load.free_at(now_ns) - self._settings.lookahead_ns
-            if at_ns < now_ns or not share.load.pending:
+            at_ns = share.loads_free_at(now_ns) - self._settings.lookahead_ns
+            if at_ns < now_ns or not (share.load.pending or share.beside.pending):
                 self._free[share] = True
             else:
-                self._set_free_later(share, at_ns, len(share.load.pending))
+                self._set_free_later(share, at_ns, len(share.load.pending) or 1)
         self._changed.clear()
         return self._wakes.smallest_priority()
 
@@ -233,7 +237,7 @@ class Placement:
         """Load a model without demand into free pages of a share that loads nothing else."""
         specs = cluster.specs
         for share, untried in list(self.preloadable.items()):
-            if share.load.pending or not cluster.workers[share.worker].reachable:
+            if share.load.pending or share.beside.pending or not cluster.workers[share.worker].reachable:
                 continue
             if untried is None:
                 untried = self.preloadable[share] = deque(specs)

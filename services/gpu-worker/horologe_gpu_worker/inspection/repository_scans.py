@@ -1,0 +1,224 @@
+"""Scans of models: every version is inspected in a process and then adopted by the worker's model store.
+
+The worker core learns the state of each version as it changes, and the result of the whole scan at its end.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from horologe_common.clock import monotonic_ns, s
+from horologe_common.service.log import logger
+from horologe_common.status import HorologeError, ModelFailed, Status, describe_exception, encodable
+from horologe_common.wire import ModelReport
+from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned
+from horologe_gpu_worker.inspection.inspection_messages import READING, InspectionSetup
+from horologe_gpu_worker.inspection.inspection_pool import InspectionPool, InspectionRequest
+from horologe_gpu_worker.inspection.inspector import overdue_reason
+from horologe_gpu_worker.repository.manifest import InvalidModel
+from horologe_gpu_worker.repository.modelstore import waiting_report
+from horologe_gpu_worker.repository.profiling import ON_DEVICE
+from horologe_gpu_worker.repository.version_inspector import VersionReport
+from horologe_gpu_worker.settings import device_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from horologe_gpu_worker.inspection.inspection_messages import Inspected
+    from horologe_gpu_worker.inspection.inspector import Timeout
+    from horologe_gpu_worker.repository.modelstore import ModelStore
+    from horologe_gpu_worker.settings import WorkerSettings
+
+    Post = Callable[[Finished | VersionScanned], None]
+    """Send a message to the worker core. May be called on any thread."""
+
+ISOLATED = ("python",)
+"""Runtimes whose models run in processes of their own."""
+ADOPT_MIN_NS, STOP_S = s(1), 2.0
+"""Shortest time for an adoption, and seconds in which a stopped one ends."""
+
+log = logger("scan")
+
+
+class Scans(Protocol):
+    """Runs the operations `scan` of a worker."""
+
+    def start(self, post: Post) -> None:
+        """Accept operations from now on."""
+
+    def begin_scan(self, operation: Operation) -> None:
+        """Scan a model. Does not block. The core gets VersionScanned messages, and Finished at the end."""
+
+    def stop(self) -> None:
+        """Stop the running scans."""
+
+
+class _ModelScan:
+    """A running scan of all versions of a model."""
+
+    def __init__(self, operation: Operation, folders: list[Path]) -> None:
+        self.operation = operation
+        self.name = operation.model.partition("/")[0]
+        self.begin_ns = monotonic_ns()
+        self.open = {folder.name: True for folder in folders}
+        self.reports: dict[str, ModelReport] = {}
+
+
+class RepositoryScans:
+    """All running scans. Models are inspected by `pool` and adopted by `store`.
+
+    What a runtime does in this process is done for one model at a time. It cannot be stopped, only abandoned, so a
+    process has shown before that the model can be read, and on the CPU that it runs.
+    """
+
+    def __init__(self, store: ModelStore, pool: InspectionPool, load_timeout_ns: int) -> None:
+        self._store = store
+        self._pool = pool
+        self._load_timeout_ns = load_timeout_ns
+        self._operations: SimpleQueue[Operation | None] = SimpleQueue()
+        self._lister = Thread(target=self._list_models, name="scan", daemon=True)
+        self._lock = Lock()
+        """Protects `open` and `reports` of all scans."""
+        self._adopting: dict[str, Lock] = {}
+        """Runtime -> lock of the model that it adopts."""
+
+    def start(self, post: Post) -> None:
+        self._post = post
+        self._pool.start()
+        self._lister.start()
+
+    def begin_scan(self, operation: Operation) -> None:
+        self._operations.put(operation)
+
+    def stop(self) -> None:
+        self._operations.put(None)
+        self._pool.stop()
+        self._store.close()
+
+    def _list_models(self) -> None:
+        while (operation := self._operations.get()) is not None:
+            name, begin_ns = operation.model.partition("/")[0], monotonic_ns()
+            try:
+                self._begin(operation, self._store.version_folders(name))
+            except InvalidModel as error:
+                log.warning("model unavailable", model=name, reason=error.reason)
+                report = ModelReport(waiting_report(name, "").spec, None, encodable(error.reason))
+                self._store.finish_model(name, [report])
+                self._post(_finished(operation, begin_ns, models=(report,)))
+            except Exception as error:
+                log.exception("scan failed", model=name)
+                reason = encodable(describe_exception(error))
+                self._post(_finished(operation, begin_ns, status=Status.FAILED, reason=reason))
+
+    def _begin(self, operation: Operation, folders: list[Path]) -> None:
+        """Queue the inspections of all versions."""
+        scan = _ModelScan(operation, folders)
+        if not folders:
+            self._finish(scan)
+        for folder in folders:
+            self._pool.submit(self._request(scan, folder))
+
+    def _request(self, scan: _ModelScan, folder: Path) -> InspectionRequest:
+        waiting = waiting_report(scan.name, folder.name)
+
+        def show(text: str) -> None:
+            if text != READING:
+                log.info(text)
+            report = msgspec.structs.replace(waiting, loading=encodable(text))
+            self._post(VersionScanned(scan.operation.action_id, report))
+
+        return InspectionRequest(
+            folder,
+            self._store.content_hash(folder),
+            show,
+            lambda inspected, timeout: self._adopt(folder, inspected, timeout, show),
+            lambda: self._store.stop_measuring(folder),
+            lambda result: self._finish_version(scan, folder, result),
+        )
+
+    def _finish_version(self, scan: _ModelScan, folder: Path, result: VersionReport | HorologeError) -> None:
+        """Store and report the version, and finish the scan with its last one."""
+        if isinstance(result, HorologeError):
+            spec = waiting_report(scan.name, folder.name).spec
+            result = VersionReport(ModelReport(spec, None, encodable(result.reason)))
+        report = self._store.store_version(folder, result)
+        with self._lock:
+            del scan.open[folder.name]
+            scan.reports[folder.name] = report
+            last = not scan.open
+        self._post(VersionScanned(scan.operation.action_id, report))
+        if last:
+            self._finish(scan)
+
+    def _finish(self, scan: _ModelScan) -> None:
+        reports = [scan.reports[version] for version in sorted(scan.reports)]
+        self._store.finish_model(scan.name, reports)
+        self._post(_finished(scan.operation, scan.begin_ns, models=tuple(reports)))
+
+    def _adopt(
+        self, folder: Path, inspected: Inspected, timeout: Timeout, on_progress: Callable[[str], None]
+    ) -> VersionReport:
+        """Adopt the version. Raises `ModelFailed` if that takes longer than the timeout."""
+        runtime, adopted, doing = inspected.result.report.spec.runtime, list[VersionReport](), ["preparing it"]
+
+        def show(text: str) -> None:
+            doing.append(text)
+            on_progress(text)
+
+        def adopt() -> None:
+            adopted.append(self._store.adopt_version(folder, inspected.result, inspected.files, show))
+
+        with self._turn_of(runtime):
+            thread = Thread(target=adopt, name="adopt", daemon=True)
+            thread.start()
+            thread.join(max(ADOPT_MIN_NS, timeout.end_ns - monotonic_ns()) / 1e9)
+            if not thread.is_alive() and adopted:
+                return adopted[0]
+            self._store.stop_measuring(folder)
+            thread.join(STOP_S)
+        raise ModelFailed(overdue_reason(folder, timeout.timeout_ns, doing[-1]))
+
+    def _turn_of(self, runtime: str) -> AbstractContextManager[Any]:
+        """Return the lock for one model of this runtime at a time; none if its models have their own processes."""
+        if runtime in ISOLATED:
+            return nullcontext()
+        with self._lock:
+            return self._adopting.setdefault(runtime, Lock())
+
+
+def create_scans(settings: WorkerSettings, store: ModelStore) -> RepositoryScans:
+    """Return the scans of a worker.
+
+    Its processes inspect and measure on the CPU. Models of a CUDA device are only read there, because a second process
+    would need memory of the device for all their weights and graphs. So are models that have their own processes, which
+    the worker can stop and keep.
+    """
+    device = device_config(settings)
+    unmeasured: tuple[str, ...] = ISOLATED
+    if device.cuda is not None:
+        device, unmeasured = device._replace(device="cpu", share_percent=100.0), (*ISOLATED, *ON_DEVICE)
+    device = device._replace(host_bytes=0, emulated_device="")
+    setup = InspectionSetup(os.fsencode(settings.repository), os.fsencode(settings.cache), device, unmeasured)
+    return RepositoryScans(store, InspectionPool(setup, settings.inspections), settings.load_timeout_ns)
+
+
+def _finished(
+    operation: Operation,
+    begin_ns: int,
+    *,
+    status: Status = Status.OK,
+    reason: str = "",
+    models: tuple[ModelReport, ...] = (),
+) -> Finished:
+    now_ns = monotonic_ns()
+    return Finished(
+        operation.action_id, operation.lane, status, begin_ns, now_ns, now_ns - begin_ns, reason=reason, models=models
+    )

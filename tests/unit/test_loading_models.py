@@ -1,0 +1,283 @@
+"""Models that are LOADING at the controller, the selector, the frontend and the SDK: requests wait or are REFUSED."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from builders import a_predict, a_report, a_spec, a_state, sent, some_bytes
+from cluster_builders import FRONTEND, WORKER, a_controller, register, state, submit, tick
+from fake_frontend import ECHO
+from frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, digest
+from horologe_common.applications import Application
+from horologe_common.clock import ms, s
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.models import ModelSpec
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Admit,
+    Answer,
+    Infer,
+    Load,
+    ModelReport,
+    Models,
+    ModelState,
+    Outcome,
+    Register,
+    Result,
+    Scan,
+    Share,
+)
+from horologe_controller.core.controller import Controller
+from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.settings import FrontendSettings
+from horologe_selector.core.selector import Selector
+from horologe_selector.settings import SelectorSettings
+from profiler_builders import a_profiler, run_sample
+from talk import Talk
+
+
+def unread(name: str = "sum", version: str = "1") -> ModelSpec:
+    return ModelSpec(name, version, "", (), ())
+
+
+def loading(name: str = "sum", text: str = "measuring") -> ModelReport:
+    return ModelReport(unread(name), None, loading=text)
+
+
+def states(controller: Controller) -> dict[str, tuple[str, str]]:
+    """Return (state, reason) of each model as last announced."""
+    announced = sent(controller, Models, FRONTEND)[-1].models
+    return {model.spec.name: (model.state, model.reason) for model in announced}
+
+
+def outcomes(controller: Controller) -> list[tuple[int, Status]]:
+    return [(outcome.id, Status(outcome.status)) for outcome in sent(controller, Outcome)]
+
+
+def test_the_progress_of_a_model_is_announced() -> None:
+    controller = a_controller()
+    register(controller, loading(), a_report(a_spec("other")))
+    assert states(controller) == {"sum": ("LOADING", "worker/0: measuring"), "other": ("READY", "")}
+    register(controller, ModelReport(a_spec(), None, "no licence"), a_report(a_spec("other")))
+    assert state(controller) == ("UNAVAILABLE", "no licence")
+
+
+def test_a_request_waits_for_a_model_that_is_loading() -> None:
+    controller = a_controller()
+    register(controller, loading())
+    submit(controller, 1)
+    assert outcomes(controller) == []
+    register(controller, a_report(), now_ns=ms(100))
+    assert outcomes(controller) == []
+    [load] = sent(controller, Load)
+    controller.handle(ms(101), WORKER, Result(load.action_id, Status.OK, ms(100), ms(101)), ())
+    tick(controller, ms(101))
+    assert [infer.model for infer in sent(controller, Infer)] == ["sum/1"]
+
+
+def test_a_request_is_refused_if_its_model_is_still_loading_at_its_deadline() -> None:
+    controller = a_controller()
+    register(controller, loading())
+    submit(controller, 1, budget_ns=ms(200))
+    wakeup_ns = controller.wakeup_ns()
+    assert wakeup_ns is not None
+    assert wakeup_ns <= ms(200)
+    tick(controller, ms(201))
+    [outcome] = sent(controller, Outcome)
+    assert Status(outcome.status) == Status.REFUSED
+    assert "'sum/1' is loading: worker/0: measuring" in outcome.reason
+
+
+def test_a_request_does_not_wait_any_longer_for_a_model_that_has_failed() -> None:
+    controller = a_controller()
+    register(controller, loading())
+    submit(controller, 1)
+    register(controller, ModelReport(a_spec(), None, "no licence"), now_ns=ms(1))
+    assert [status for _, status in outcomes(controller)] == [Status.UNKNOWN_MODEL]
+
+
+def test_a_restarted_worker_makes_its_models_loading_with_their_signature() -> None:
+    controller = a_controller()
+    register(controller, a_report())
+    controller.handle(1, WORKER, PeerDisconnected(WORKER), ())
+    tick(controller, 1)
+    assert state(controller) == ("LOADING", "no worker serves it now")
+    again = "worker/0#2"
+    register(controller, loading(text="reading its files"), worker=again, now_ns=2)
+    assert state(controller) == ("LOADING", "worker/0: reading its files")
+    assert controller.cluster.specs["sum/1"] == a_spec()
+    assert not sent(controller, Scan), "it reads the files now"
+    submit(controller, 5, now_ns=3)
+    assert outcomes(controller) == []
+    register(controller, a_report(), worker=again, now_ns=ms(5))
+    assert state(controller) == ("READY", "")
+    assert [load.model for load in sent(controller, Load)] == ["sum/1"]
+    assert outcomes(controller) == []
+
+
+def test_a_model_that_one_worker_serves_is_ready_while_another_loads_it() -> None:
+    controller = a_controller()
+    register(controller, a_report())
+    register(controller, loading(), worker="worker/1#1")
+    assert state(controller) == ("READY", "")
+
+
+def test_a_failed_load_is_not_repeated_because_another_model_becomes_ready() -> None:
+    controller = a_controller()
+    register(controller, a_report(), loading("other"))
+    submit(controller, 1)
+    [load] = sent(controller, Load)
+    controller.handle(ms(1), WORKER, Result(load.action_id, Status.FAILED, 0, 1, reason="no device"), ())
+    tick(controller, ms(1))
+    assert state(controller) == ("UNAVAILABLE", "no device")
+    controller.handle(
+        ms(2), WORKER, Register((Share(0, "cpu", 10),), (a_report(), a_report(a_spec("other"))), scans=()), ()
+    )
+    tick(controller, ms(2))
+    assert states(controller) == {"sum": ("UNAVAILABLE", "no device"), "other": ("READY", "")}
+    controller.handle(ms(3), FRONTEND, Admit(9, "sum", "", True), ())
+    tick(controller, ms(3))
+    [scan] = sent(controller, Scan)
+    scanned = Register((Share(0, "cpu", 10),), (a_report(), a_report(a_spec("other"))), scans=(scan.id,))
+    controller.handle(ms(4), WORKER, scanned, ())
+    tick(controller, ms(4))
+    assert state(controller) == ("READY", "")
+
+
+def test_an_unloaded_model_stays_so_while_its_worker_restarts() -> None:
+    controller = a_controller()
+    register(controller, a_report())
+    controller.handle(1, FRONTEND, Admit(9, "sum", "", False), ())
+    controller.handle(2, WORKER, PeerDisconnected(WORKER), ())
+    register(controller, loading(), worker="worker/0#2", now_ns=3)
+    assert state(controller) == ("UNAVAILABLE", "unloaded")
+
+
+def announce(frontend: Frontend, *states: ModelState, now_ns: int = 0, incomplete: str = "") -> None:
+    frontend.handle(now_ns, CONTROLLER, Models(0, states, incomplete=incomplete), ())
+    frontend.tick(now_ns)
+
+
+def predict(frontend: Frontend, model: str = "sum", **fields: Any) -> Answer | None:
+    """Send a request. Return the frontend's own answer; None if it forwards the request."""
+    frontend.handle(s(1), CLIENT, a_predict(7, model, **fields), [some_bytes(1)])
+    frontend.tick(s(1))
+    answers = sent(frontend, Answer, CLIENT)
+    return answers[0] if answers else None
+
+
+def test_a_frontend_refuses_requests_until_the_signature_is_known() -> None:
+    frontend = connected_frontend()
+    announce(frontend, ModelState(unread(), "LOADING", "worker/0: measuring"), a_state(a_spec("one")))
+    answer = predict(frontend)
+    assert answer is not None
+    assert (Status(answer.status), answer.retry_after_ns > 0) == (Status.REFUSED, True)
+    assert "'sum/1' is loading: worker/0: measuring" in answer.reason
+    announce(frontend, ModelState(a_spec(), "LOADING", "worker/0: measuring"))
+    assert predict(frontend) is None
+
+
+def test_an_earlier_version_answers_while_a_new_one_is_loading() -> None:
+    frontend = connected_frontend()
+    announce(frontend, a_state(), ModelState(unread(version="2"), "LOADING", "measuring"))
+    assert predict(frontend) is None
+    assert frontend.catalogue.find_model("sum").version == "1"
+
+
+def test_an_application_whose_models_are_loading_is_refused() -> None:
+    frontend = connected_frontend(Application("app", ("sum",), slo_ms=40))
+    announce(frontend, ModelState(unread(), "LOADING", "measuring"))
+    answer = predict(frontend, "", application="app")
+    assert answer is not None
+    assert Status(answer.status) == Status.REFUSED
+
+
+def a_starting_frontend(**settings: Any) -> Frontend:
+    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest)
+    for address in (SELECTOR, CONTROLLER):
+        frontend.handle(0, address, PeerConnected(address), ())
+    frontend.tick(0)
+    return frontend
+
+
+def test_a_frontend_is_ready_once_its_models_are_settled() -> None:
+    frontend = a_starting_frontend()
+    assert not frontend.is_ready()
+    announce(frontend, incomplete="no worker has registered")
+    assert not frontend.is_ready()
+    announce(frontend, a_state(), ModelState(unread("slow"), "LOADING", "measuring"))
+    assert not frontend.is_ready()
+    announce(frontend, a_state(), ModelState(unread("slow"), "UNAVAILABLE", "got no result within 120 s"))
+    assert frontend.is_ready()
+    announce(frontend, a_state(state="LOADING"), ModelState(unread("new"), "LOADING", "measuring"))
+    assert frontend.is_ready(), "a load or a restart does not take the others away"
+
+
+def test_a_frontend_does_not_wait_for_ever_for_workers_or_models() -> None:
+    frontend = a_starting_frontend(ready_wait_ns=s(7))
+    announce(frontend, a_state(), now_ns=s(1), incomplete="1 of 2 workers have registered")
+    wakeup_ns = frontend.wakeup_ns()
+    assert wakeup_ns is not None
+    assert wakeup_ns <= s(8)
+    frontend.tick(s(8) - 1)
+    assert not frontend.is_ready()
+    frontend.tick(s(8))
+    assert frontend.is_ready()
+
+
+def test_a_frontend_that_does_not_wait_is_ready_when_models_are_announced() -> None:
+    frontend = a_starting_frontend(ready_wait_ns=0)
+    assert not frontend.is_ready()
+    announce(frontend, ModelState(unread(), "LOADING", "measuring"), incomplete="1 of 2 workers have registered")
+    assert frontend.is_ready()
+
+
+def test_a_pipeline_whose_driver_has_failed_does_not_delay_readiness() -> None:
+    frontend = a_starting_frontend()
+    pipeline = ModelSpec("p", "1", "pipeline", a_spec().inputs, a_spec().outputs)
+    frontend.handle(0, SELECTOR, Models(0, (ModelState(pipeline, "LOADING"),)), ())
+    announce(frontend, a_state())
+    assert not frontend.is_ready()
+    frontend.handle(0, SELECTOR, Models(0, (ModelState(pipeline, "LOADING", "its driver is restarted"),)), ())
+    frontend.tick(0)
+    assert frontend.is_ready()
+
+
+def test_a_selector_refuses_what_is_loading() -> None:
+    selector = Selector(SELECTOR, SelectorSettings(store="memory"), random.Random(1))
+    models = selector.models
+    selector.handle(
+        0, CONTROLLER, Models(0, (ModelState(unread("a"), "LOADING", "measuring"), a_state(a_spec("b")))), ()
+    )
+    assert models.find_callable("a") is None
+    for name in ("a", "a/1"):
+        status, reason = models.explain_missing(name)
+        assert (status, "measuring" in reason) == (Status.REFUSED, True)
+    assert models.explain_missing("c")[0] == Status.UNKNOWN_MODEL
+    selector.handle(0, CONTROLLER, Models(0, (ModelState(a_spec("a"), "LOADING", "reading"),)), ())
+    assert models.find_callable("a") == a_spec("a")
+
+
+def test_the_sdk_asks_again_for_the_signature_of_a_model_that_is_loading() -> None:
+    talk = Talk().welcomed()
+    sink = talk.predict()
+    ((question, _),) = talk.sent()
+    unread_echo = ModelSpec(ECHO.name, ECHO.version, "", (), ())
+    talk.get(Models(question.id, (ModelState(unread_echo, "LOADING", "worker/0: measuring"),)))
+    assert not sink.done()
+    assert not talk.sent()
+
+
+def test_a_profiler_keeps_what_it_measured_of_a_model_that_is_loading() -> None:
+    profiler = a_profiler()
+    run_sample(profiler, 0, ms(3))
+    measured = list(profiler.measurements.model_keys())
+    assert measured == ["sum/1"]
+    profiler.handle(0, CONTROLLER, Models(0, (ModelState(unread(), "LOADING", "measuring"),)), ())
+    profiler.tick(0)
+    assert list(profiler.measurements.model_keys()) == measured
+    profiler.handle(0, CONTROLLER, Models(0, (a_state(a_spec(batch_sizes=(1,))),)), ())
+    profiler.tick(0)
+    assert list(profiler.measurements.model_keys()) == measured
+    profiler.check()
