@@ -6,11 +6,11 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horologe_common.status import HorologeError, Refused
+from horologe_common.status import Refused
 from horologe_gpu_worker.repository import content as content_module
 from horologe_gpu_worker.repository.content import ContentHashes, list_files
 from horologe_gpu_worker.repository.manifest import InvalidModel
@@ -219,27 +219,27 @@ def test_what_cannot_be_read_is_named_and_ends(
         ContentHashes().read(folder)
 
 
-def test_a_long_read_can_be_stopped(folder: Path) -> None:
-    reads: list[int] = []
+def on_open(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:
+    """Call a function after each file of a content was opened, before it is read."""
+    open_file = os.open
 
-    def stop() -> None:
-        reads.append(1)
-        if len(reads) == 3:
-            raise HorologeError("stopped")
+    def open_and_call(*arguments: Any) -> int:
+        descriptor = open_file(*arguments)
+        call()
+        return descriptor
 
-    with (folder / "weights.bin").open("wb") as file:
-        file.truncate(100 << 30)
-    with pytest.raises(HorologeError, match="stopped"):
-        ContentHashes(check_stop=stop).read(folder)
-    assert len(reads) == 3
+    monkeypatch.setattr(content_module.os, "open", open_and_call)
 
 
 @pytest.mark.parametrize("size", [3, 10 << 20])
-def test_a_file_that_changes_while_it_is_read_is_named(folder: Path, size: int) -> None:
+def test_a_file_that_changes_while_it_is_read_is_named(
+    folder: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = folder / "weights.bin"
     path.write_bytes(bytes(4 << 20))
+    on_open(monkeypatch, lambda: os.truncate(path, size))
     with pytest.raises(Refused, match=r"weights\.bin: changed while it was read"):
-        ContentHashes(check_stop=lambda: os.truncate(path, size)).read(folder)
+        ContentHashes().read(folder)
 
 
 def test_a_file_that_was_rewritten_with_the_same_bytes_was_touched(folder: Path) -> None:
@@ -252,7 +252,8 @@ def test_a_file_that_was_rewritten_with_the_same_bytes_was_touched(folder: Path)
 
 def test_files_are_read_again_only_if_they_have_changed_or_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
-    contents = ContentHashes(check_stop=lambda: reads.append(1))
+    contents = ContentHashes()
+    on_open(monkeypatch, lambda: reads.append(1))
     now_ns = time.time_ns() + content_module.SETTLED_NS
     monkeypatch.setattr(time, "time_ns", lambda: now_ns + 1)
     first = contents.read(folder)

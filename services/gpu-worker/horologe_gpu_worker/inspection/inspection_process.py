@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_common.service.isolation import kill_with_parent
+from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_gpu_worker.inspection.inspection_messages import (
     READING,
     Inspect,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 def main(arguments: list[str]) -> int:
     sock, lifeline = int(arguments[0]), int(arguments[1])
     kill_with_parent(lifeline)
-    os.dup2(2, 1)  # libraries print to standard output
     connection: Connection = Connection(sock)
 
     def send(message: FromProcess) -> None:
@@ -71,4 +71,5 @@ def serve(receive: Callable[[], InspectionSetup | Inspect], send: Callable[[From
 
 
 if __name__ == "__main__":
+    install_lossy_streams()
     sys.exit(main(sys.argv[1:]))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
-import sys
-import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, NamedTuple
 
-from horologe_common.clock import monotonic_ns, s
+from horologe_common.clock import monotonic_ns
 from horologe_common.service.isolation import describe_exit
+from horologe_common.service.process_start import start_isolated, start_patiently
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.inspection.inspection_messages import (
     READING,
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 PROCESS = "horologe_gpu_worker.inspection.inspection_process"
 EXIT_S = 0.5
 """Seconds in which a process that has closed its socket ends."""
-RETRY_S, RETRY_MAX_S, RETRY_LIMIT_NS = 0.05, 1.0, s(10)
-"""First and longest pause between attempts to start a process, and the time after which the last error is raised."""
 
 
 class InspectionEnded(ModelFailed):
@@ -71,38 +67,10 @@ class Inspector:
         self.idle_since_ns = 0
 
     def start(self) -> None:
-        """Start the process. Repeat while the system has too few processes, descriptors or memory. Raises OSError."""
-        end_ns, pause_s = monotonic_ns() + RETRY_LIMIT_NS, RETRY_S
-        while True:
-            try:
-                self._spawn()
-                break
-            except OSError:
-                if monotonic_ns() > end_ns:
-                    raise
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_MAX_S)
-
-    def _spawn(self) -> None:
-        ours, theirs = socket.socketpair()
-        try:
-            lifeline, self._lifeline = os.pipe()
-            try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", PROCESS, str(theirs.fileno()), str(lifeline)],
-                    pass_fds=(theirs.fileno(), lifeline),
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,  # a process group, so that processes that a library starts end with it
-                )
-            except BaseException:
-                os.close(self._lifeline)
-                raise
-            finally:
-                os.close(lifeline)
-            self._connection = Connection(ours.detach())
-        finally:
-            ours.close()
-            theirs.close()
+        """Start the process. Try again while the system has too few processes or descriptors. Raises OSError."""
+        started = start_patiently("inspection", lambda: start_isolated(PROCESS, os.environ, ""))
+        self._process, self._lifeline = started.process, started.lifeline
+        self._connection = Connection(started.sock.detach())
 
     def inspect(self, folder: Path, content_hash: str, on_progress: Callable[[str], None]) -> tuple[Inspected, Timeout]:
         """Inspect a version. Return the result, and the timeout of all that is done to the version.
