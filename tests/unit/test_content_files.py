@@ -228,7 +228,7 @@ def on_open(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None
         call()
         return descriptor
 
-    monkeypatch.setattr(content_module.os, "open", open_and_call)
+    monkeypatch.setattr(os, "open", open_and_call)
 
 
 @pytest.mark.parametrize("size", [3, 10 << 20])
