@@ -130,7 +130,7 @@ def test_a_process_that_is_killed_while_it_inspects_is_named(tmp_path: Path, run
     """As the kernel does if memory runs out."""
     huge = a_python_model(tmp_path / "models", name="huge")
     with (huge / "weights.bin").open("wb") as file:
-        file.truncate(1 << 40)
+        file.truncate(200 << 30)
     scans = run()
     scans.begin("huge")
     until(lambda: scans.progress.get("huge/1") == ["reading its files"])

@@ -24,12 +24,14 @@ from horologe_common.wire import (
     Withdraw,
 )
 
-FRONTEND, CONTROLLER, DRIVER, HOLDERS = ("frontend/",), ("controller/",), ("driver/",), ("frontend/", "selector/")
+FRONTEND, CONTROLLER, WORKER, DRIVER = ("frontend/",), ("controller/",), ("worker/",), ("driver/",)
+HOLDERS = ("frontend/", "selector/")
 SENDERS: dict[type, tuple[str, ...]] = {
     **dict.fromkeys((Query, Drain, Feedback, Declare, Withdraw, Rollback, ApplicationInfo, PipelineInfo), FRONTEND),
     **dict.fromkeys((Models, Settle, Dispatch), CONTROLLER),
     **dict.fromkeys((ModelCall, RunDone, DriverReady), DRIVER),
     **dict.fromkeys((Cancel, Ship), HOLDERS),
-    Outcome: (*CONTROLLER, "selector/"), Outputs: ("worker/", "selector/"), Pong: (*FRONTEND, *DRIVER),
+    Outcome: (*CONTROLLER, "selector/"), Outputs: (*WORKER, "selector/"),
+    Pong: (*FRONTEND, *CONTROLLER, *WORKER, *DRIVER),
 }  # fmt: skip
 """Prefixes of addresses by message. A selector sends itself the outcomes of its pipelines."""

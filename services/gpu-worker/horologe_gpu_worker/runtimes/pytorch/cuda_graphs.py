@@ -88,6 +88,10 @@ class GraphCapturer:
         self._stream = torch.cuda.Stream(self.device)
         self._pool = torch.cuda.graph_pool_handle()
         self._areas: list[Any] = []
+        # PyTorch destroys a pool with its last graph and rejects the handle from then on; every model may be retired
+        # and another one captured afterwards. This graph never runs.
+        byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
+        self._kept = self._record(byte.zero_)
 
     def capture(
         self, run: Callable[..., Sequence[Any]], weights: Sequence[Any], layout: BatchLayout,
@@ -135,16 +139,20 @@ class GraphCapturer:
                 for _ in range(warm_runs):
                     run_and_store()
                 self._stream.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            # torch.cuda.graph() would wait for the whole device. thread_local, because LOAD and EXEC continue in
-            # other threads.
-            with torch.cuda.stream(self._stream):
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    run_and_store()
-                finally:
-                    graph.capture_end()
+            graph = self._record(run_and_store)
         return CapturedGraph(graph, area[: layout.middle], area[layout.middle : layout.size])
+
+    def _record(self, run: Callable[[], object]) -> Any:
+        graph = torch.cuda.CUDAGraph()
+        # torch.cuda.graph() would wait for the whole device. thread_local, because LOAD and EXEC continue in other
+        # threads.
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                run()
+            finally:
+                graph.capture_end()
+        return graph
 
     def _area(self, size: int) -> Any:
         """Return the smallest buffer that holds a batch. Buffers in use by graphs cannot grow, so a larger one is
