@@ -25,7 +25,7 @@ from horologe_common.wire import (
     Share,
     encode,
 )
-from horologe_controller.core.cluster.report_checks import check_register, check_result
+from horologe_controller.core.cluster.report_checks import check_register, failed_result
 from horologe_controller.core.controller import Controller
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import ControllerSettings
@@ -92,7 +92,7 @@ def test_a_result_with_times_out_of_range_is_failed_and_changes_no_estimate(time
     controller.handle(0, WORKER, Result(infer.action_id, int(Status.OK), *times), ())
     controller.tick(0)
     controller.check()
-    failed = check_result(WORKER, Result(1, int(Status.OK), *times))
+    failed = failed_result(WORKER, Result(1, int(Status.OK), *times))
     assert failed.status == Status.FAILED
     assert failed.reason.startswith("worker/0#1: got a duration of ")
     assert controller.cluster.cached_exec_ns(s(1), MODEL, 1) == predicted_ns

@@ -111,8 +111,6 @@ def check_strings(spec: ModelSpec, inputs: Sequence[Tensor], buffers: Sequence[B
 
     Raises `TooLarge` over `MAX_STRINGS`. The shapes must have been checked.
     """
-    if not spec.has_string_inputs:
-        return
     for tensor, buffer in zip(inputs, buffers, strict=True):
         if tensor.datatype == "BYTES":
             check_string_tensor(f"input {tensor.name!r}", tensor.shape, buffer, spec.text)

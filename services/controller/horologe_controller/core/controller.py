@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.core.faults import for_each
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
+from horologe_common.model_limits import DURATION_MAX_NS
 from horologe_common.status import Status
 from horologe_common.wire import (
     Admit,
@@ -40,7 +41,7 @@ from horologe_controller.core.cluster.description import describe_cluster
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
 from horologe_controller.core.cluster.dynamic_pace import observe_batch
 from horologe_controller.core.cluster.handover import Handovers
-from horologe_controller.core.cluster.report_checks import check_result
+from horologe_controller.core.cluster.report_checks import failed_result
 from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.cluster.worker_links import WorkerLinks
 from horologe_controller.core.cluster_metrics import publish_cluster, publish_requests
@@ -105,7 +106,7 @@ class Controller:
             case Submit():
                 self._requests.submitted.append((sender, message, now_ns))
             case Result():
-                self._on_result(now_ns, sender, check_result(sender, message))
+                self._on_result(now_ns, sender, message)
             case Cancel():
                 self._requests.cancel_requests(sender, message.ids)
             case Register():
@@ -136,7 +137,7 @@ class Controller:
             self._load_backoff.end_expired(now_ns, self.cluster)
         if self._requests.awaited.submits:
             self._requests.awaited.refuse_expired(now_ns)
-        if self.catalogue.discovery.update(now_ns):
+        if self.catalogue.discovery.missing and self.catalogue.discovery.update(now_ns):
             self.out.extend(self.catalogue.announce())
             self._requests.admit_awaited()
         if self._handovers.until_ns:
@@ -218,6 +219,9 @@ class Controller:
 
     def _on_result(self, now_ns: int, sender: str, result: Result) -> None:
         """Update the mirror and the estimates. Finish the requests of the action, or plan failed rows again."""
+        took_ns = result.end_ns - result.begin_ns
+        if not (0 <= took_ns <= DURATION_MAX_NS and 0 <= result.device_ns <= DURATION_MAX_NS):
+            result = failed_result(sender, result)
         if (finished := self._actions.finish_action(now_ns, sender, result)) is None:
             return
         action, end_ns = finished

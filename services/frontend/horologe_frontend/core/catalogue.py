@@ -147,7 +147,8 @@ class ModelCatalogue:
         last = self._last_checks.get(spec.key)
         if last is None or last[0] != checked:
             last = self._last_checks[spec.key] = checked, check_request(spec, inputs, outputs)
-        check_strings(spec, inputs, buffers)
+        if spec.has_string_inputs:
+            check_strings(spec, inputs, buffers)
         return last[1]
 
 

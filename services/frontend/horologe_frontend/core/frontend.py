@@ -83,7 +83,7 @@ class Frontend:
         self._peers = PeerLinks(requests, retained, staging, selectors, self._calls, self._sampler, self._settling)
         self.tracer: RequestTracer | None = None
         self._readiness = Readiness(catalogue, settings.ready_wait_ns)
-        self._timers: tuple[Any, ...] = (requests, retained.timers, self._readiness, *self._calls.timers)
+        self._timers: tuple[Any, ...] = (requests, retained.timers, *self._calls.timers)
         self._from_clients: dict[type, MessageHandler] = {
             Predict: self._on_predict, Cancel: self._on_cancel, Drain: self._on_drain,
             PeerConnected: self._on_peer_connected, PeerDisconnected: self._on_peer_disconnected,
@@ -142,6 +142,8 @@ class Frontend:
     def wakeup_ns(self) -> int | None:
         """Return the time of the earliest timer, or None without timers."""
         earliest_ns = self._default_lead.timer_ns
+        if (ready_ns := self._readiness.timer_ns) is not None and (earliest_ns is None or ready_ns < earliest_ns):
+            earliest_ns = ready_ns
         for timers in self._timers:
             if (at_ns := timers.next_ns()) is not None and (earliest_ns is None or at_ns < earliest_ns):
                 earliest_ns = at_ns

@@ -19,16 +19,14 @@ class Readiness:
         self.is_settled = False
         self._catalogue = catalogue
         self._wait_ns = wait_ns
-        self._end_ns: int | None = None
+        self.timer_ns: int | None = None
+        """Time at which the wait ends at the latest; None if nothing is waited for."""
 
     def update(self, now_ns: int) -> None:
         """Update `is_settled` by the models that were announced last."""
         if self.is_settled or not self._catalogue.is_announced:
             return
-        if self._end_ns is None:
-            self._end_ns = now_ns + self._wait_ns
-        self.is_settled = self._catalogue.is_settled or now_ns >= self._end_ns
-
-    def next_ns(self) -> int | None:
-        """Return when the wait ends at the latest; None if nothing is waited for."""
-        return None if self.is_settled else self._end_ns
+        if self.timer_ns is None:
+            self.timer_ns = now_ns + self._wait_ns
+        if self._catalogue.is_settled or now_ns >= self.timer_ns:
+            self.is_settled, self.timer_ns = True, None

@@ -131,14 +131,15 @@ class HttpConnection(RequestParsing):
         return queued
 
     def _write(self, queued: QueuedRequest, response: HttpResponse) -> None:
-        size = response.size
+        size = response.size if response.parts else len(response.body)
         if size >= JOIN_BYTES and queued.body_wanted and not self.account.has_room(size):
             response = error_response(no_room(self.account, size))
+            size = len(response.body)
         closing = self._server.closing or not queued.keep_alive or (self._input_ended and not self._queue)
         head = encode_head(response, b"close" if closing else queued.connection, self._server.refused_status)
         if not queued.body_wanted:
             self._transport.write(head)
-        elif response.size < JOIN_BYTES:
+        elif size < JOIN_BYTES:
             self._transport.write(b"".join((head, response.body, *response.parts)))
         else:
             self._transport.writelines((head, response.body, *response.parts))
@@ -227,7 +228,8 @@ class HttpConnection(RequestParsing):
 def encode_head(response: HttpResponse, connection: bytes, refused_status: int = REFUSED) -> bytes:
     """Return status line and headers. `connection` is the Connection header; empty: the default of the version."""
     status = refused_status if response.status == REFUSED else response.status
-    head = b"%s%d\r\n" % (_head_begin(status, response.content_type, int(time.time())), response.size)
+    size = response.size if response.parts else len(response.body)
+    head = b"%s%d\r\n" % (_head_begin(status, response.content_type, int(time.time())), size)
     if response.headers:
         head += b"".join([b"%s: %s\r\n" % header for header in response.headers])
     if connection:

@@ -135,7 +135,8 @@ class ResponseFormat(msgspec.Struct):
 
 def write_answer(predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]) -> HttpResponse:
     """Return the response. Raise the matching `HorologeError` if the status is not OK."""
-    template, buffers = run_at_once(_answer_template(predict, form, answer, buffers))
+    if (template := _known_template(predict, form, answer)) is None:
+        template, buffers = run_at_once(_answer_template(predict, form, answer, buffers))
     return template.fill(buffers)
 
 
@@ -143,19 +144,27 @@ def write_in_steps(
     predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]
 ) -> Steps[HttpResponse]:
     """Return the same response as `write_answer`, made in steps."""
-    template, buffers = yield from _answer_template(predict, form, answer, buffers)
+    if (template := _known_template(predict, form, answer)) is None:
+        template, buffers = yield from _answer_template(predict, form, answer, buffers)
     return (yield from template.fill_in_steps(buffers))
+
+
+def _known_template(predict: Predict, form: ResponseFormat, answer: Answer) -> ResponseTemplate | None:
+    """Return the template of the last response if it is that of the answer. Raise an error for another status."""
+    if answer.status != Status.OK:
+        raise error_for(answer.status, answer.reason, answer.retry_after_ns)
+    return form.last[1] if form.last is not None and form.last[0] == _template_key(predict, answer) else None
+
+
+def _template_key(predict: Predict, answer: Answer) -> tuple[Any, ...]:
+    name, version = answer.model or predict.model or predict.application, answer.version or predict.version
+    return answer.outputs, name, version, answer.content_hashes
 
 
 def _answer_template(
     predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]
 ) -> Steps[tuple[ResponseTemplate, Sequence[Buffer]]]:
-    if answer.status != Status.OK:
-        raise error_for(answer.status, answer.reason, answer.retry_after_ns)
-    name, version = answer.model or predict.model or predict.application, answer.version or predict.version
-    key = (answer.outputs, name, version, answer.content_hashes)
-    if form.last is not None and form.last[0] == key:
-        return form.last[1], buffers
+    key = _, name, version, _ = _template_key(predict, answer)
     parameters = {}
     if not predict.model:
         parameters = {"prediction_id": answer.prediction.hex(), "models": ",".join(answer.models)}

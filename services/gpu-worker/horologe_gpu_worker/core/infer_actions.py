@@ -13,7 +13,7 @@ from horologe_common.string_tensors import check_strings
 from horologe_common.wire import Outputs, RowStatus, Tensor
 from horologe_common.wire.frames import concat_rows, split_rows
 from horologe_gpu_worker.core.lanes import Operation
-from horologe_gpu_worker.core.output_sizes import fit_messages
+from horologe_gpu_worker.core.output_sizes import divide_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +88,8 @@ class InferAction:
             headers, rows = items[number].inputs, infer_rows[index].rows
             row_buffers = buffers[ends[number] : ends[number + 1]]
             try:
-                check_strings(self.spec, headers, row_buffers)  # strings that cannot be decoded would fail the batch
+                if self.spec.has_string_inputs:  # strings that cannot be decoded would fail the batch
+                    check_strings(self.spec, headers, row_buffers)
                 if checked == (headers, rows):
                     inputs[index] = list(zip(headers, row_buffers, strict=True))
                 else:
@@ -238,7 +239,9 @@ def batch_outputs(
     outs = []
     for submitter, (rows, spans) in _split_rows(action, status, reason).items():
         selected = _select_rows(outputs, spans, action.rows, batched) if spans else []
-        for items, tensors in fit_messages(rows, selected, frame_limits.get(submitter, UNLIMITED), batched):
+        limit = frame_limits.get(submitter, UNLIMITED)
+        fits = sum(len(buffer) for _, buffer in selected) <= limit
+        for items, tensors in ((rows, selected),) if fits else divide_outputs(rows, selected, limit, batched):
             message = Outputs(
                 action.infer.action_id,
                 tuple(items),

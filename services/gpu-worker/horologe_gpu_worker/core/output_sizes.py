@@ -29,15 +29,13 @@ class Segment:
         self.size += size
 
 
-def fit_messages(
+def divide_outputs(
     items: Sequence[RowStatus], outputs: Sequence[tuple[Tensor, Buffer]], limit: int, batched: bool
 ) -> list[tuple[Sequence[RowStatus], Sequence[tuple[Tensor, Buffer]]]]:
-    """Return items and tensors of each message to a submitter. The tensors of a message have at most `limit` bytes.
+    """Divide outputs of more than `limit` bytes: return items and tensors of each message to a submitter.
 
     A request whose outputs alone exceed the limit gets TOO_LARGE, and no outputs. The others are answered as usual.
     """
-    if sum(len(buffer) for _, buffer in outputs) <= limit:
-        return [(items, outputs)]
     counts = [item.rows for item in items if item.status == Status.OK]
     if batched:
         parts = [split_rows(tensor, buffer, counts) for tensor, buffer in outputs]

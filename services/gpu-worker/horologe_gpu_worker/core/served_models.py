@@ -81,30 +81,21 @@ class ServedModels:
         self._infers = infers
         self._lanes = lanes
         self._last_id = FIRST_ID
-        self._waiting: dict[str, list[Requester]] = {
+        self.waiting: dict[str, list[Requester]] = {
             report.spec.name: [] for report in reports if report.loading and not report.profile
         }
         """Name of a model -> requesters of its next scan."""
-        self._running: dict[str, _Scan] = {}
+        self.running: dict[str, _Scan] = {}
         """Running scans by the name of the model."""
         self._scan_ids: dict[int, str] = {}
         """Id of a scan operation -> the name of the model."""
-        self._changed = False
-        """Reports have changed that no controller requested. They are announced at `_announce_ns` or later."""
-        self._announce_ns = 0
-
-    @property
-    def is_busy(self) -> bool:
-        """Return whether a scan runs or waits, or reports must be announced: `tick` must be called in each turn."""
-        return bool(self._running or self._waiting or self._changed)
-
-    def wakeup_ns(self) -> int | None:
-        """Return when changed reports must be announced; None if there are none."""
-        return self._announce_ns if self._changed else None
+        self.changed = False
+        """Reports have changed that no controller requested. They are announced at `announce_ns` or later."""
+        self.announce_ns = 0
 
     def find_for_load(self, key: str) -> ModelReport | None:
         """Return the report of the content that a LOAD would open now."""
-        scan = self._running.get(key.partition("/")[0])
+        scan = self.running.get(key.partition("/")[0])
         scanned = (scan.scanned if scan else None) or {}
         return scanned[key] if key in scanned else self.reports.get(key)
 
@@ -120,7 +111,7 @@ class ServedModels:
 
     def request_scan(self, sender: str, name: str, scan_id: int) -> None:
         """Scan a model for a controller, after the running scan of this model."""
-        requesters = self._waiting.setdefault(name, [])
+        requesters = self.waiting.setdefault(name, [])
         if len(requesters) < REQUESTERS_MAX:
             requesters.append((sender, scan_id))
 
@@ -132,7 +123,7 @@ class ServedModels:
             return
         if report.loading and known is not None:
             report = msgspec.structs.replace(report, spec=known.spec)
-        self._changed |= report != known
+        self.changed |= report != known
         self.reports[report.spec.key] = report
 
     def finish_scan(self, finished: Finished) -> None:
@@ -140,7 +131,7 @@ class ServedModels:
         name = self._scan_ids.pop(finished.action_id, None)
         if name is None:
             return
-        scan = self._running[name]
+        scan = self.running[name]
         keys = [key for key in self.reports if not name or key.partition("/")[0] == name]
         if finished.status == Status.OK:
             scanned: dict[str, ModelReport | None] = dict.fromkeys(keys)
@@ -161,7 +152,7 @@ class ServedModels:
 
     def finish_replacement(self, finished: Finished) -> None:
         """End the replacement. If the new content could not be opened, unload the model from the share."""
-        for scan in self._running.values():
+        for scan in self.running.values():
             for replacement, operation_id in list(scan.replacements.items()):
                 if operation_id == finished.action_id:
                     del scan.replacements[replacement]
@@ -176,25 +167,25 @@ class ServedModels:
         announced together, because a Register contains all models.
         """
         completed: list[Requester] = []
-        for scan in list(self._running.values()):
+        for scan in list(self.running.values()):
             if scan.scanned is not None and self._is_complete(scan):
                 self._complete_scan(scan)
                 completed += scan.requesters
-        for name in [name for name in self._waiting if name not in self._running]:
-            self._running[name] = _Scan(name, self._waiting.pop(name))
+        for name in [name for name in self.waiting if name not in self.running]:
+            self.running[name] = _Scan(name, self.waiting.pop(name))
             self._scan_ids[self._post("scan", 0, name)] = name
-        if not completed and not (self._changed and now_ns >= self._announce_ns):
+        if not completed and not (self.changed and now_ns >= self.announce_ns):
             return None
-        self._changed = False
-        self._announce_ns = now_ns + ANNOUNCE_NS + len(self.reports) * ANNOUNCE_MODEL_NS
+        self.changed = False
+        self.announce_ns = now_ns + ANNOUNCE_NS + len(self.reports) * ANNOUNCE_MODEL_NS
         return completed
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
-        for name, scan in self._running.items():
+        for name, scan in self.running.items():
             assert name == scan.name
             assert scan.scanned is not None or not scan.replacements
-        assert all(name in self._running for name in self._scan_ids.values())
+        assert all(name in self.running for name in self._scan_ids.values())
 
     def _is_complete(self, scan: _Scan) -> bool:
         """Start the replacements, and return whether no share can run the old content any more."""
@@ -230,10 +221,10 @@ class ServedModels:
             old = self.reports.pop(key, None)
             if report is not None:
                 self.reports[key] = report = old if old and _is_measured_twin(old, report) else report
-            self._changed |= report != old
+            self.changed |= report != old
             if old and old is not report:
                 self._first_runs.discard(old.spec)
-        del self._running[scan.name]
+        del self.running[scan.name]
 
     def _post(self, lane: str, share: int, model: str) -> int:
         operation_id = self._next_id()

@@ -111,7 +111,8 @@ class Worker:
             self.infers.tick(now_ns)
         finally:
             self._forward_outputs(now_ns, self.infers.out)
-        completed = self.models.tick(now_ns) if self.models.is_busy else None
+        models = self.models
+        completed = models.tick(now_ns) if models.running or models.waiting or models.changed else None
         self.out.extend(self.models.out)
         self.models.out.clear()
         for share in self.shares:
@@ -124,7 +125,7 @@ class Worker:
                 self._register(controller, scans_of(controller, completed or ()))
 
     def wakeup_ns(self) -> int | None:
-        wakes = (self.infers.wakeup_ns(), self.models.wakeup_ns())
+        wakes = (self.infers.wakeup_ns(), self.models.announce_ns if self.models.changed else None)
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def check(self) -> None:
@@ -270,7 +271,9 @@ class Worker:
         elif finished.lane != "unload":
             action = self.infers.find_action(finished.action_id)
             if action is not None and finished.lane == "exec" and finished.status == Status.OK:
-                self.models.observe_exec(action.spec, action.batch_size, finished.end_ns - finished.begin_ns)
+                report = self.models.reports.get(action.spec.key)
+                if report and report.profile and not report.profile.measured:
+                    self.models.observe_exec(action.spec, action.batch_size, finished.end_ns - finished.begin_ns)
             self.infers.advance_action(now_ns, finished)
 
     def _is_stale(self, sender: str, action: Load | Unload) -> bool:

@@ -100,7 +100,8 @@ class PipelineCalls:
         """Return the signature, the query and its deadline, and stage its inputs. Raises `HorologeError`."""
         spec = self._find_model(run, message.model)
         rows, shape_key, length = check_request(spec, message.inputs)
-        check_strings(spec, message.inputs, buffers)
+        if spec.has_string_inputs:
+            check_strings(spec, message.inputs, buffers)
         remaining_ns = run.pipeline.structure.remaining_ns(now_ns, stage) if self._drop else 0
         deadline_ns = run.deadline_ns - remaining_ns - self._return_latency.inner_ns
         if deadline_ns <= now_ns and not run.submit.best_effort:
