@@ -23,6 +23,7 @@ from horologe_common.wire import (
     Tensor,
     Welcome,
 )
+from horologe_common.wire.message import MAX_FRAME_BYTES
 from proxy import Proxy
 from reactors import client, no_signals, packet, reply, start
 
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 def test_both_ends_of_a_link_learn_of_each_other_and_of_its_end(start: Any, tmp_path: Path, scheme: str) -> None:
     left = start("controller", bind=(f"{scheme}://{tmp_path}/c",))
     right = start("worker", connect=(f"{scheme}://{tmp_path}/c",))
-    assert left.core.wait_for(PeerConnected)[0] == PeerConnected(right.core.address, "host")
-    assert right.core.wait_for(PeerConnected)[0] == PeerConnected(left.core.address, "host")
+    assert left.core.wait_for(PeerConnected)[0] == PeerConnected(right.core.address, "host", MAX_FRAME_BYTES)
+    assert right.core.wait_for(PeerConnected)[0] == PeerConnected(left.core.address, "host", MAX_FRAME_BYTES)
     left.say(right.core.address, Ping(5))
     assert left.core.wait_for(Pong)[0].sent_ns == 5
     right.stop()

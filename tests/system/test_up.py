@@ -161,7 +161,9 @@ def test_a_service_that_cannot_start_is_named(tmp_path: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert result.returncode == 1
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("horologe: edge ended with exit code 1")
+    assert last.startswith(
+        "horologe: edge ended with exit code 2 before it was ready: horologe-edge: frontend.clients: "
+    )
 
 
 def test_writes_only_to_the_folders_of_its_settings(tmp_path: Path) -> None:

@@ -59,7 +59,11 @@ def serve(channel: Channel) -> None:
             content = ContentHashes().read(folder)
             content.check_spec(start.spec)
         model = load_model(folder)
-        channel.send(Loaded())
+    except Exception as error:
+        channel.send(_failed(error, fatal=True))
+        return
+    channel.send(Loaded())
+    try:
         slowest_ns = warm_up(model, start) if start.warm else 0
         if start.check_content:
             content.check_unchanged()

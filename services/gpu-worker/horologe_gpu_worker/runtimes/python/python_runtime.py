@@ -246,11 +246,11 @@ class PythonModel:
         try:
             message, outputs = process.run_batch(batch_size, inputs, quiet)
         except ModelFailed as error:
-            cause = self._restart(error)
+            cause = self._restart(error, quiet)
             raise ProcessFailed(f"model {self._spec.key}: {error.reason}", cause) from error
         if isinstance(message, Failed):
             if message.fatal:
-                cause = self._restart(ModelFailed(message.reason))
+                cause = self._restart(ModelFailed(message.reason), quiet)
                 raise ProcessFailed(f"model {self._spec.key}: {message.reason}", cause)
             raise ModelFailed(f"model {self._spec.key}: {message.reason}")
         check_outputs(self._spec, batch_size, outputs)
@@ -269,13 +269,14 @@ class PythonModel:
                 self._restart(error)
         return self._process if self._ready else None
 
-    def _restart(self, error: ModelFailed) -> str:
-        """Start a new process after a growing delay. Return the cause, which is also logged.
+    def _restart(self, error: ModelFailed, quiet: bool = False) -> str:
+        """Start a new process after a growing delay. Return the cause, which is also logged unless `quiet`.
 
         After a failed warm-up the next process has none: the model may run on real inputs.
         """
         cause = error.cause if isinstance(error, ProcessFailed) else "crash"
-        log.error("model process restarts", model=self._spec.key, cause=cause, reason=error.reason)
+        if not quiet:
+            log.error("model process restarts", model=self._spec.key, cause=cause, reason=error.reason)
         self.close(0)
         self._ready, self._last_failure = False, error.reason
         self._warm = self._warm and not isinstance(error, WarmUpFailed)
