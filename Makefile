@@ -33,7 +33,7 @@ demo: $(STAMPS)/demo ## serve the models in models/ and measure them, about 80 s
 up: $(STAMPS)/demo ## serve the models in models/ until ^C
 	@$(BIN)/horologe up --models models $(ARGS)
 
-test: $(STAMPS)/dev ## run all tests that need neither a GPU nor root, about ten minutes on two cores
+test: $(STAMPS)/dev ## run all tests that need neither a GPU nor root, about fifteen minutes on two cores
 	@$(if $(strip $(ARGS)),$(BIN)/pytest -q $(ARGS),\
 	  $(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not alone and not compose" \
 	    --durations 20 tests/system tests/sim tests/fuzz tests/policies tests/unit && \
