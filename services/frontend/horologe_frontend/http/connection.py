@@ -136,7 +136,7 @@ class HttpConnection(RequestParsing):
             response = error_response(no_room(self.account, size))
             size = len(response.body)
         closing = self._server.closing or not queued.keep_alive or (self._input_ended and not self._queue)
-        head = encode_head(response, b"close" if closing else queued.connection, self._server.refused_status)
+        head = encode_head(response, size, b"close" if closing else queued.connection, self._server.refused_status)
         if not queued.body_wanted:
             self._transport.write(head)
         elif size < JOIN_BYTES:
@@ -225,10 +225,12 @@ class HttpConnection(RequestParsing):
         self._transport.abort()
 
 
-def encode_head(response: HttpResponse, connection: bytes, refused_status: int = REFUSED) -> bytes:
-    """Return status line and headers. `connection` is the Connection header; empty: the default of the version."""
+def encode_head(response: HttpResponse, size: int, connection: bytes, refused_status: int = REFUSED) -> bytes:
+    """Return status line and headers for a body of `size` bytes.
+
+    `connection` is the Connection header; empty: the default of the version.
+    """
     status = refused_status if response.status == REFUSED else response.status
-    size = response.size if response.parts else len(response.body)
     head = b"%s%d\r\n" % (_head_begin(status, response.content_type, int(time.time())), size)
     if response.headers:
         head += b"".join([b"%s: %s\r\n" % header for header in response.headers])

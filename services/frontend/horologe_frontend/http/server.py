@@ -85,7 +85,7 @@ class HttpServer:
         """Send the refusal if the socket takes it at once."""
         response = failure(REFUSED, "too many connections", ((b"retry-after", b"1"),))
         with suppress(OSError):
-            sock.send(encode_head(response, b"close", self.refused_status) + response.body)
+            sock.send(encode_head(response, len(response.body), b"close", self.refused_status) + response.body)
 
     def _abandon(self, connection: HttpConnection) -> None:
         self.limits.clients.remove_connection(connection.account)
