@@ -115,6 +115,27 @@ def test_exchanges_of_replicas_find_what_single_actions_do_not() -> None:
     assert evaluator.price(better) < 0.95 * evaluator.price(greedy)
 
 
+def test_a_replica_more_in_one_stage_may_save_several_in_another() -> None:
+    """The time that a faster `first` leaves lets `last` do with fewer replicas. No removal alone is feasible."""
+    times = {"first": ("cpu", {1: 10}), "side": ("k80", {1: 2, 4: 5}), "last": ("cpu", {1: 18})}
+    profiles = collect_profiles(
+        StageProfile(model, kind, {size: ms(time_ms) for size, time_ms in by_batch.items()})
+        for model, (kind, by_batch) in times.items()
+    )
+    stages = (
+        PipelineStage("first", "first", (), 1.0, 1.0),
+        PipelineStage("side", "side", ("first",), 0.5, 1.0),
+        PipelineStage("last", "last", ("first",), 1.0, 1.0),
+    )
+    evaluator = an_evaluator(
+        PipelineStructure("p", ms(31), stages), ms(31), rate=258, cv=4.0, seconds=4, seed=1, profiles=profiles
+    )
+    plan = make_plan(evaluator)
+    exact = find_cheapest(evaluator, plan.cost_per_hour, 2000)
+    assert exact.complete
+    assert plan.cost_per_hour <= 1.05 * exact.cost
+
+
 def test_batches_leave_room_for_higher_rates() -> None:
     """At 100 queries per second, batches of one have the shortest latency. They carry at most 250."""
     profiles = {"m": {"cpu": StageProfile("m", "cpu", {1: ms(4), 8: ms(16)})}}

@@ -1,7 +1,7 @@
-"""Exchanges: a dear replica less in one stage, cheap changes in others. Algorithm 2 cannot make them one by one.
+"""Exchanges: replicas less in one stage, changes in others that cost less. Algorithm 2 cannot make them one by one.
 
 Algorithm 2 takes every saving that is feasible. If it removes a cheap replica first, there may be no time left for the
-removal of a dear one. Its batches only grow, and a large batch delays all stages behind it.
+removal of a dear one, or of several others. Its batches only grow, and a large batch delays all stages behind it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,22 @@ def choose_batches(evaluator: Evaluator, configuration: Configuration) -> Config
 
 
 def exchange_replicas(evaluator: Evaluator, configuration: Configuration) -> Configuration | None:
-    """Return a cheaper feasible configuration with a replica less in one stage and changes in others, if any."""
+    """Return a cheaper feasible configuration with fewer replicas of one stage and changes in others, if any."""
+    limit = evaluator.price(configuration)
     for fewer in sorted(removals(configuration), key=evaluator.price):
-        if (repaired := _repair(evaluator, fewer, evaluator.price(configuration))) is not None:
+        if (repaired := _repair(evaluator, fewer, limit)) is not None:
             return repaired
-    return None
+    return min(_several_for_one(evaluator, configuration, limit), key=evaluator.price, default=None)
+
+
+def _several_for_one(evaluator: Evaluator, configuration: Configuration, limit: float) -> Iterator[Configuration]:
+    """Yield feasible configurations below the limit with a replica more in one stage and several less in another."""
+    for more in _additions(configuration):
+        for place, stage in enumerate(configuration):
+            price = evaluator.hardware[stage.hardware].price_per_hour
+            most = stage.replicas - 1 - int((evaluator.price(more) - limit + CENT) / price)
+            if most >= 1 and (replicas := evaluator.least_replicas(more, place, most)):
+                yield replace_stage(more, place, replicas=replicas)
 
 
 def _repair(evaluator: Evaluator, configuration: Configuration, cost_limit: float) -> Configuration | None:
