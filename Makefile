@@ -12,6 +12,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export HOROLOGE_WORKER_CACHE ?= $(CACHE)/horologe
 export HOROLOGE_PROFILER_STATE ?= $(CACHE)/horologe
 export ORT_DISABLE_TELEMETRY := 1
+# A process that finds its modules compiled starts in two thirds of the time, and tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Test processes. System tests wait for about half of their time, so two processes use one core.
 TEST_PROCESSES ?= 4
@@ -33,6 +35,7 @@ demo: $(STAMPS)/demo ## serve the models in models/ and measure them, about 80 s
 up: $(STAMPS)/demo ## serve the models in models/ until ^C
 	@$(BIN)/horologe up --models models $(ARGS)
 
+test: export OPENBLAS_NUM_THREADS := 1
 test: $(STAMPS)/dev ## run all tests that need neither a GPU nor root, about fifteen minutes on two cores
 	@$(if $(strip $(ARGS)),$(BIN)/pytest -q $(ARGS),\
 	  $(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not alone and not compose" \

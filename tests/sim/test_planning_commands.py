@@ -163,7 +163,7 @@ def test_files_that_are_no_pipelines_plans_or_profiles_are_errors(tmp_path: Path
 
 
 def test_a_pooled_plan_needs_fewer_devices_than_the_dedicated_one() -> None:
-    options = ("--rate", "50", "--duration", "20s", "--search", "any-order", "--pooled")
+    options = ("--rate", "50", "--duration", "5s", "--search", "any-order", "--pooled")
     document = json.loads(run("plan", "social-media", *options, "--json").stdout)
     assert document["pooled"]["cost_per_hour"] < document["plan"]["cost_per_hour"]
     assert document["pooled"]["attainment"] >= 0.99
@@ -174,7 +174,7 @@ def test_a_pooled_plan_needs_fewer_devices_than_the_dedicated_one() -> None:
 
 def test_it_is_said_if_the_devices_of_the_plan_do_not_suffice_as_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pooled_plan, "plan_pooled", lambda *_: None)
-    options = ("--rate", "50", "--duration", "20s", "--search", "any-order", "--pooled")
+    options = ("--rate", "50", "--duration", "5s", "--search", "any-order", "--pooled")
     assert "pooled: the devices of the plan do not suffice" in run("plan", "cascade", *options).stdout
 
 

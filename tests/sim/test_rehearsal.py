@@ -100,7 +100,7 @@ def test_a_workload_that_changes_repeats_and_keeps_its_models() -> None:
 
 def test_a_tuner_that_rehearses_costs_hardly_anything() -> None:
     """The traffic changes while the tuner rehearses, and auto serves about as much as the default at least."""
-    workload = build_changing(3, 600)
+    workload = build_changing(2, 300)
     settings = TunerSettings(rehearsal_interval_ns=workload.duration_ns // 4, rehearsal_share=1.0)
     tuner = RehearsedTuner(settings)
     auto = play(workload, AUTO, {}, tuner=tuner)

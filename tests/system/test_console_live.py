@@ -112,6 +112,8 @@ def check_export(page: Any, folder: Path) -> None:
     download.value.save_as(file)
     events = json.loads(file.read_text())["traceEvents"]
     actions = [event for event in events if event["ph"] == "X" and event["tid"] == 1]
-    assert {(event["args"]["model"], event["args"]["status"]) for event in actions} == {("pretend/1", "OK")}
-    assert sum(event["args"]["requests"] for event in actions) >= RATE * SECONDS
+    assert {event["args"]["model"] for event in actions} == {"pretend/1"}
+    assert {event["args"]["status"] for event in actions} <= {"OK", "CANCELLED"}, "the window may pass on a busy machine"
+    answered = sum(event["args"]["requests"] for event in actions if event["args"]["status"] == "OK")
+    assert answered >= RATE * SECONDS
     assert any(event.get("cat") == "refusal" for event in events)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 X = np.zeros((1, 4), np.float32)
 SLO_MS = 5_000
 ENVELOPE = TrafficEnvelope((ms(100), s(1), s(60)), (10_000, 20_000, 600_000))
-ROUNDS = int(os.environ.get("SCALE_DOWN_ROUNDS", "4"))
+ROUNDS = int(os.environ.get("SCALE_DOWN_ROUNDS", "2"))
 """Five scale-downs each. `SCALE_DOWN_ROUNDS=20 pytest tests/system/test_tuner_processes.py` scales down 100 times."""
 STAGE = StageTarget("pretend", "pretend", "v100", 2, 1, 20_000.0)
 PLAN = TuningPlan("single", ms(SLO_MS), 10_000.0, ENVELOPE, (STAGE,))

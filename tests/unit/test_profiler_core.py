@@ -170,8 +170,9 @@ def test_samples_of_a_withdrawn_model_go_with_it() -> None:
 
 
 def test_models_that_are_withdrawn_and_admitted_again_leave_no_backlog() -> None:
-    profiler, other = a_profiler(staging_bytes=1 << 16), a_spec("other", batch_sizes=(1, 2, 4))
-    for number in range(400):
+    profiler = a_profiler(staging_bytes=1 << 16, keys_max=64)
+    other = a_spec("other", batch_sizes=(1, 2, 4))
+    for number in range(100):
         now_ns = number * ms(100)
         announce(profiler, other, a_spec(batch_sizes=(1, 2, 4), content_hash=str(number)))
         for name in ("sum/1", "other/1"):

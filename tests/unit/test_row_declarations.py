@@ -127,6 +127,7 @@ def test_a_wrong_correction_of_an_output_is_found_when_it_is_measured(tmp_path: 
 
 
 def test_a_program_may_be_narrowed_and_not_widened(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
     from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
 
     narrow = a_pytorch_model(tmp_path, "narrow", "batch_sizes = [1]\n" + entry("inputs", "x", "[1, 4]"))
