@@ -20,11 +20,11 @@ TEST_PROCESSES ?= 4
 
 DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 
-.PHONY: help setup demo up test check bench docs site clean
+.PHONY: help setup demo up test test-experiments check bench docs site clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 setup: $(STAMPS)/dev ## install everything for development
 	@echo "ready: $(BIN)/horologe --help"
@@ -36,11 +36,15 @@ up: $(STAMPS)/demo ## serve the models in models/ until ^C
 	@$(BIN)/horologe up --models models $(ARGS)
 
 test: export OPENBLAS_NUM_THREADS := 1
-test: $(STAMPS)/dev ## run all tests that need neither a GPU nor root, about fifteen minutes on two cores
+test: $(STAMPS)/dev ## test the server: all that needs neither a GPU nor root, about ten minutes on two cores
 	@$(if $(strip $(ARGS)),$(BIN)/pytest -q $(ARGS),\
 	  $(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not alone and not compose" \
 	    --durations 20 tests/system tests/sim tests/fuzz tests/policies tests/unit && \
-	  $(BIN)/pytest -q -m "alone or compose" --durations 10 tests/system tests/compose)
+	  $(BIN)/pytest -q -m "alone or compose" --durations 10 tests/system tests/sim tests/compose)
+
+test-experiments: export OPENBLAS_NUM_THREADS := 1
+test-experiments: $(STAMPS)/dev ## test the experiments of the papers, about two minutes on two cores
+	@$(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile --durations 10 tests/experiments $(ARGS)
 
 check: $(STAMPS)/dev ## check style, types, import contracts, generated pages
 	$(BIN)/ruff check .

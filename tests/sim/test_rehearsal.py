@@ -77,6 +77,7 @@ def test_without_time_only_the_first_candidates_are_played() -> None:
     assert list(scores.in_time) == ["horologe"]
 
 
+@pytest.mark.alone  # the process gets only time that nobody else wants
 def test_the_process_answers_as_the_function_does() -> None:
     call = a_call(build_workload(FIXED["slo-100ms"], 300), DEFAULT, Candidate("edf", "edf"))
     expected = last_scores(call)

@@ -113,7 +113,7 @@ def check_export(page: Any, folder: Path) -> None:
     events = json.loads(file.read_text())["traceEvents"]
     actions = [event for event in events if event["ph"] == "X" and event["tid"] == 1]
     assert {event["args"]["model"] for event in actions} == {"pretend/1"}
-    assert {event["args"]["status"] for event in actions} <= {"OK", "CANCELLED"}, "the window may pass on a busy machine"
+    assert {event["args"]["status"] for event in actions} <= {"OK", "CANCELLED"}, "windows may pass on a busy machine"
     answered = sum(event["args"]["requests"] for event in actions if event["args"]["status"] == "OK")
     assert answered >= RATE * SECONDS
     assert any(event.get("cat") == "refusal" for event in events)
