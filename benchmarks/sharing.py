@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 SERVICES = ("controller", "frontend", "gpu-worker", "profiler", "selector", "tuner")
 SOURCES = [
-    *(ROOT / folder for folder in ("libs/common", "libs/client", "libs/load", "apps/cli", "apps/sim")),
+    *(ROOT / folder for folder in ("libs/common", "libs/client", "libs/planning", "libs/load", "apps/cli", "apps/sim")),
     *(ROOT / "services" / service for service in SERVICES),
 ]
 DAEMON = "nvidia-cuda-mps-control"

@@ -8,12 +8,12 @@ import numpy as np
 
 from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStructure
-from horologe_tuner.core.catalogue import catalogue_profiles
-from horologe_tuner.core.example_pipelines import CASCADE
-from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
-from horologe_tuner.core.pipeline_workload import Workload
-from horologe_tuner.core.planning.evaluation import Evaluator
-from horologe_tuner.core.planning.objective import Objective
+from horologe_planning.catalogue import catalogue_profiles
+from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.example_pipelines import CASCADE
+from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
+from horologe_planning.search.evaluation import Evaluator
+from horologe_planning.search.objective import Objective
 
 PRICES = parse_prices(DEFAULT_PRICES)
 

@@ -1,4 +1,4 @@
-"""The rules of the estimator in plain Python, to compare with: the docstring of `horologe_tuner.core.estimator`."""
+"""The rules of the estimator in plain Python, to compare with `horologe_planning.estimator.estimator`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.pipelines import PipelineStructure
-    from horologe_tuner.core.plans import StageConfiguration
-    from horologe_tuner.core.profiles import Profiles
+    from horologe_planning.plans import StageConfiguration
+    from horologe_planning.profiles import Profiles
 
 MASK = (1 << 64) - 1
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import ms, s
 from horologe_common.latency_buckets import latency_bucket
 from horologe_common.wire import DeviceState, Events, ModelEvents
-from horologe_tuner.core.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
 from horologe_tuner.core.sharing.running_sharing import RunningSharing
 from horologe_tuner.core.sharing.shadow_rules import ShadowRules
 from horologe_tuner.core.sharing.targets import collect_targets

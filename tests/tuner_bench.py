@@ -17,8 +17,8 @@ from horologe_common.wire import (
     Tune,
     Tuning,
 )
-from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
-from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan
+from horologe_planning.envelope import TrafficEnvelope
+from horologe_planning.tuning_plan import StageTarget, TuningPlan
 from horologe_tuner.core.tuner import Tuner, TunerState
 from horologe_tuner.core.tuner_status import JournalEntry
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import strategies as st
 
 from horologe_common.interference.v100 import V100_CATALOGUES
-from horologe_tuner.core.provisioning.baselines import violations
-from horologe_tuner.core.provisioning.share_tables import GpuType
-from horologe_tuner.core.provisioning.workloads import SharingPlan, Workload
+from horologe_planning.provisioning.baselines import violations
+from horologe_planning.provisioning.share_tables import GpuType
+from horologe_planning.provisioning.workloads import SharingPlan, Workload
 
 PAPER, V100 = (GpuType(*V100_CATALOGUES[name]) for name in ("igniter", "pcie-contention"))
 SLOW = GpuType(  # half the speed of a V100 at a third of its price

@@ -11,8 +11,8 @@ from horologe_experiments.igniter.igniter_run import INTERFERENCE
 from horologe_experiments.igniter.table3 import STRATEGIES, V100
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime
-from horologe_tuner.core.provisioning.plan_prediction import with_batch_times
-from horologe_tuner.core.provisioning.workloads import parse_sharing_plan
+from horologe_planning.provisioning.plan_prediction import with_batch_times
+from horologe_planning.provisioning.workloads import parse_sharing_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

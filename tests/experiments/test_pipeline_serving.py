@@ -20,9 +20,9 @@ from horologe_experiments.inferline.cases import PipelineCase
 from horologe_experiments.inferline.scaling_policy import FixedReplicas
 from horologe_experiments.inferline.serving import ACTIVATION_NS, ServedRun, serve
 from horologe_load.arrivals import gamma
-from horologe_tuner.core.hardware import HardwareType
-from horologe_tuner.core.plans import StageConfiguration
-from horologe_tuner.core.profiles import StageProfile, collect_profiles
+from horologe_planning.hardware import HardwareType
+from horologe_planning.plans import StageConfiguration
+from horologe_planning.profiles import StageProfile, collect_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ from horologe_common.interference.prediction import (
 from horologe_common.interference.v100 import PAPER, V100_CATALOGUES
 from horologe_experiments.igniter.held_out_errors import gpu_lets_errors, model_errors
 from horologe_experiments.igniter.igniter_data import MODELS, gpu_profile, model_profile, read_rows, solo_points
-from horologe_tuner.core.interference.fitting import active_deviation, fit_gpu, fit_model
+from horologe_planning.interference.fitting import active_deviation, fit_gpu, fit_model
 from interference_data import needs_measurements
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ import pytest
 from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_load.arrivals import gamma
+from horologe_planning.estimator.pipeline_workload import draw_calls
+from horologe_planning.hardware import HardwareType
+from horologe_planning.plans import PipelinePlan, PlannedStage, StageConfiguration
+from horologe_planning.profiles import StageProfile, collect_profiles
 from horologe_sim.fast.pipeline_world import PipelineWorld
 from horologe_sim.scenario.pooled_plan import PooledPlan, PoolSimulation, plan_pooled, rest_of_path
 from horologe_sim.scenario.pooled_tuning import pooled_tuning_plan
-from horologe_tuner.core.hardware import HardwareType
-from horologe_tuner.core.pipeline_workload import draw_calls
-from horologe_tuner.core.plans import PipelinePlan, PlannedStage, StageConfiguration
-from horologe_tuner.core.profiles import StageProfile, collect_profiles
 
 SIZES = (1, 2, 4)
 DIAMOND = PipelineStructure(

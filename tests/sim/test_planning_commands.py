@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from horologe_cli.main import app
+from horologe_planning.example_pipelines import CASCADE
+from horologe_planning.provisioning.workloads import parse_sharing_plan
+from horologe_planning.tuning_plan import TuningPlan
 from horologe_sim.scenario import pooled_plan
-from horologe_tuner.core.example_pipelines import CASCADE
-from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
-from horologe_tuner.core.provisioning.workloads import parse_sharing_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

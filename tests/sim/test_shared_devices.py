@@ -10,6 +10,8 @@ import pytest
 from horologe_common.clock import ms, s
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_gpu_worker.repository.manifest import EmulatedSharing
+from horologe_planning.provisioning.share_tables import GpuType
+from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.fast_world import FastWorld
@@ -18,8 +20,6 @@ from horologe_sim.fast.traffic import Loop
 from horologe_sim.scenario.scenario import ModelEntry, ShareEntry
 from horologe_sim.scenario.shared_models import EmulatedHardware, share_workers
 from horologe_sim.scenario.workload import LoadPhase
-from horologe_tuner.core.provisioning.share_tables import GpuType
-from horologe_tuner.core.provisioning.workloads import Placement, PlannedGpu, SharingPlan
 from sim_builders import a_scenario, kill, played
 
 if TYPE_CHECKING:

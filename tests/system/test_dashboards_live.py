@@ -22,9 +22,9 @@ import prometheus_server
 from horologe import Application, AsyncClient, Client
 from horologe_common.clock import ms, s
 from horologe_common.status import HorologeError
-from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
-from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan
-from horologe_tuner.core.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from horologe_planning.envelope import TrafficEnvelope
+from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from horologe_planning.tuning_plan import StageTarget, TuningPlan
 from model_folders import an_emulated_model
 from pipeline_folders import CHAIN, write_pipelines
 from prometheus_server import MISSING, Prometheus

@@ -20,7 +20,7 @@ from horologe_common.interference.colocation import CoLocatedModel, SharedDevice
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_common.status import HorologeError
-from horologe_tuner.core.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
 from model_folders import a_folder
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horologe_tuner.core.provisioning.workloads import parse_sharing_plan
+from horologe_planning.provisioning.workloads import parse_sharing_plan
 from running_up import Up
 
 if TYPE_CHECKING:

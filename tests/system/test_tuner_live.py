@@ -23,8 +23,8 @@ from horologe_common.clock import ms, s
 from horologe_common.status import HorologeError
 from horologe_experiments.live.local_services import apply_plan
 from horologe_load.arrivals import gamma
-from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope, envelope_of, window_lengths
-from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan
+from horologe_planning.envelope import TrafficEnvelope, envelope_of, window_lengths
+from horologe_planning.tuning_plan import StageTarget, TuningPlan
 from model_folders import a_folder
 from pipeline_folders import CHAIN, write_pipelines
 

@@ -16,8 +16,8 @@ from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
 from horologe_common.clock import ms, s
 from horologe_common.status import HorologeError
-from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
-from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan
+from horologe_planning.envelope import TrafficEnvelope
+from horologe_planning.tuning_plan import StageTarget, TuningPlan
 from horologe_tuner.scalers.process import ProcessScaler
 from horologe_tuner.settings import TunerSettings
 from model_folders import an_emulated_model

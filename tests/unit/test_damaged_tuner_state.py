@@ -11,7 +11,7 @@ import pytest
 from damaged_files import EXTREMES, FILE_DAMAGE, damaged_values
 from horologe_common.clock import ms, s
 from horologe_common.service.state_file import StateFile
-from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
+from horologe_planning.envelope import TrafficEnvelope
 from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan
 from horologe_tuner.core.tuner import TunerState
 from tuner_bench import PLAN, Bench

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStage, PipelineStructure
-from horologe_tuner.core.estimator import Simulation
-from horologe_tuner.core.estimator_kernel import input_rank
-from horologe_tuner.core.hardware import parse_prices
-from horologe_tuner.core.pipeline_workload import Workload, draw_calls
-from horologe_tuner.core.plans import StageConfiguration
-from horologe_tuner.core.profiles import RANKS, Profiles, StageProfile, collect_profiles
+from horologe_planning.estimator.estimator import Simulation
+from horologe_planning.estimator.estimator_kernel import input_rank
+from horologe_planning.estimator.pipeline_workload import Workload, draw_calls
+from horologe_planning.hardware import parse_prices
+from horologe_planning.plans import StageConfiguration
+from horologe_planning.profiles import RANKS, Profiles, StageProfile, collect_profiles
 from reference_estimator import Change, Reference
 from reference_estimator import input_rank as reference_rank
 

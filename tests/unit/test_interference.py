@@ -20,8 +20,8 @@ from horologe_common.interference.prediction import (
 )
 from horologe_common.interference.v100 import CALIBRATED, PAPER, V100_CATALOGUES
 from horologe_experiments.igniter.igniter_data import MODELS
-from horologe_tuner.core.interference.fitting import active_time, fit_gpu, fit_model
-from horologe_tuner.core.interference.measurements import (
+from horologe_planning.interference.fitting import active_time, fit_gpu, fit_model
+from horologe_planning.interference.measurements import (
     CacheContentionRun,
     CopiesRun,
     GpuProfile,
@@ -30,7 +30,7 @@ from horologe_tuner.core.interference.measurements import (
     ProfileError,
     SoloRun,
 )
-from horologe_tuner.core.interference.pair_fitting import (
+from horologe_planning.interference.pair_fitting import (
     fit_pairs,
     pair_arrays,
 )

@@ -11,21 +11,22 @@ from hypothesis import strategies as st
 from horologe_common.clock import ms
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_common.pipelines import PipelineStructure
-from horologe_tuner.core.catalogue import catalogue_profiles
-from horologe_tuner.core.example_pipelines import CASCADE, VIDEO_MONITORING
-from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
-from horologe_tuner.core.joint_planning.additions import additions
-from horologe_tuner.core.joint_planning.candidates import least_candidates
-from horologe_tuner.core.joint_planning.derived_coefficients import (
+from horologe_planning.catalogue import catalogue_profiles
+from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.example_pipelines import CASCADE, VIDEO_MONITORING
+from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
+from horologe_planning.joint_planning.additions import additions
+from horologe_planning.joint_planning.candidates import least_candidates
+from horologe_planning.joint_planning.derived_coefficients import (
     SIMILAR,
     catalogue_coefficients,
     derive_coefficients,
 )
-from horologe_tuner.core.joint_planning.joint_plan import joint_plan, sharing_plan
-from horologe_tuner.core.joint_planning.joint_planner import plan_layout
-from horologe_tuner.core.joint_planning.layout_evaluation import LayoutEvaluator
-from horologe_tuner.core.joint_planning.layout_moves import batch_changes, placements, transfers
-from horologe_tuner.core.joint_planning.layouts import (
+from horologe_planning.joint_planning.joint_plan import joint_plan, sharing_plan
+from horologe_planning.joint_planning.joint_planner import plan_layout
+from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
+from horologe_planning.joint_planning.layout_moves import batch_changes, placements, transfers
+from horologe_planning.joint_planning.layouts import (
     LEAST_PERCENT,
     STEP_PERCENT,
     WHOLE,
@@ -38,13 +39,12 @@ from horologe_tuner.core.joint_planning.layouts import (
     layout_price,
     make_layout,
 )
-from horologe_tuner.core.joint_planning.placements import first_layouts
-from horologe_tuner.core.joint_planning.share_demand import least_share
-from horologe_tuner.core.joint_planning.share_times import ShareTimes
-from horologe_tuner.core.pipeline_workload import Workload
-from horologe_tuner.core.planning.evaluation import Evaluator
-from horologe_tuner.core.planning.objective import Objective
-from horologe_tuner.core.planning.planner import make_plan
+from horologe_planning.joint_planning.placements import first_layouts
+from horologe_planning.joint_planning.share_demand import least_share
+from horologe_planning.joint_planning.share_times import ShareTimes
+from horologe_planning.search.evaluation import Evaluator
+from horologe_planning.search.objective import Objective
+from horologe_planning.search.planner import make_plan
 from horologe_tuner.core.sharing.targets import parse_targets
 
 PRICES = parse_prices(DEFAULT_PRICES)

@@ -11,15 +11,15 @@ from horologe_cli.measuring.measurement_session import MeasurementSession, Sessi
 from horologe_common.interference.measured_runs import Measurements, ShareLoad
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_gpu_worker.measurement.device_sensor import DeviceLost
-from horologe_tuner.core.interference.measured_fit import model_profile
-from horologe_tuner.core.interference.measurement_plan import (
+from horologe_planning.interference.measured_fit import model_profile
+from horologe_planning.interference.measurement_plan import (
     RunSizes,
     copies_runs,
     model_runs,
     pair_runs,
     profiled_batches,
 )
-from horologe_tuner.core.interference.measurements import ProfileError
+from horologe_planning.interference.measurements import ProfileError
 from simulated_bench import SimulatedBench
 
 if TYPE_CHECKING:

@@ -13,26 +13,26 @@ from hypothesis import strategies as st
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution
 from horologe_common.pipelines import PipelineStage, PipelineStructure
-from horologe_tuner.core.example_pipelines import (
+from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.example_pipelines import (
     CASCADE,
     EXAMPLE_PIPELINES,
     IMAGE_PROCESSING,
     SOCIAL_MEDIA,
     VIDEO_MONITORING,
 )
-from horologe_tuner.core.hardware import parse_prices
-from horologe_tuner.core.pipeline_workload import Workload
-from horologe_tuner.core.planning.bounds import frictionless, isolated_bounds
-from horologe_tuner.core.planning.evaluation import Evaluator
-from horologe_tuner.core.planning.exact_search import find_cheapest
-from horologe_tuner.core.planning.exchange import improve
-from horologe_tuner.core.planning.growth import faster_problem
-from horologe_tuner.core.planning.initialization import Infeasible, fastest_hardware, initialize
-from horologe_tuner.core.planning.minimization import cheaper_action, minimize_cost
-from horologe_tuner.core.planning.objective import BLOCKS, Objective, student_quantile
-from horologe_tuner.core.planning.planner import make_plan, tuning_plan
-from horologe_tuner.core.plans import PipelinePlan
-from horologe_tuner.core.profiles import Profiles, StageProfile, collect_profiles
+from horologe_planning.hardware import parse_prices
+from horologe_planning.plans import PipelinePlan
+from horologe_planning.profiles import Profiles, StageProfile, collect_profiles
+from horologe_planning.search.bounds import frictionless, isolated_bounds
+from horologe_planning.search.evaluation import Evaluator
+from horologe_planning.search.exact_search import find_cheapest
+from horologe_planning.search.exchange import improve
+from horologe_planning.search.growth import faster_problem
+from horologe_planning.search.initialization import Infeasible, fastest_hardware, initialize
+from horologe_planning.search.minimization import cheaper_action, minimize_cost
+from horologe_planning.search.objective import BLOCKS, Objective, student_quantile
+from horologe_planning.search.planner import make_plan, tuning_plan
 from planner_builders import PRICES, an_evaluator, gamma_arrivals
 
 

@@ -10,31 +10,31 @@ from hypothesis import strategies as st
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_common.interference.v100 import V100_CATALOGUES
-from horologe_tuner.core.provisioning.baselines import (
+from horologe_planning.provisioning.baselines import (
     plan_ffd,
     plan_ffd_with_allocation,
     plan_gpu_lets,
     plan_gslice,
     violations,
 )
-from horologe_tuner.core.provisioning.exact_sharing import (
+from horologe_planning.provisioning.exact_sharing import (
     cheapest_partition,
     feasible_sets,
     share_bound,
 )
-from horologe_tuner.core.provisioning.explanation import explain_plan
-from horologe_tuner.core.provisioning.placement import RULES
-from horologe_tuner.core.provisioning.plan_prediction import with_batch_times, with_predictions
-from horologe_tuner.core.provisioning.provisioner import (
+from horologe_planning.provisioning.explanation import explain_plan
+from horologe_planning.provisioning.placement import RULES
+from horologe_planning.provisioning.plan_prediction import with_batch_times, with_predictions
+from horologe_planning.provisioning.provisioner import (
     PAPER_OPTIONS,
     ProvisioningOptions,
     empty_fleets,
     place_all,
     provision,
 )
-from horologe_tuner.core.provisioning.share_bounds import least_bound, paper_bound
-from horologe_tuner.core.provisioning.share_tables import GpuType
-from horologe_tuner.core.provisioning.workloads import ProvisioningError, SharingPlan, Workload, parse_sharing_plan
+from horologe_planning.provisioning.share_bounds import least_bound, paper_bound
+from horologe_planning.provisioning.share_tables import GpuType
+from horologe_planning.provisioning.workloads import ProvisioningError, SharingPlan, Workload, parse_sharing_plan
 from workload_lists import (
     LARGEST,
     PAPER,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horologe_tuner.core.provisioning.incremental import RunningProvision, update_plan
-from horologe_tuner.core.provisioning.provisioner import provision
-from horologe_tuner.core.provisioning.workloads import ProvisioningError, Workload, parse_sharing_plan
+from horologe_planning.provisioning.incremental import RunningProvision, update_plan
+from horologe_planning.provisioning.provisioner import provision
+from horologe_planning.provisioning.workloads import ProvisioningError, Workload, parse_sharing_plan
 from workload_lists import (
     LARGEST,
     SLOW,

@@ -9,17 +9,17 @@ import pytest
 from horologe_common.clock import ms, s
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_load.arrivals import gamma
-from horologe_tuner.core.hardware import HardwareType
-from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
+from horologe_planning.envelope import TrafficEnvelope
+from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.hardware import HardwareType
+from horologe_planning.plans import StageConfiguration
+from horologe_planning.profiles import StageProfile, collect_profiles
+from horologe_planning.search.evaluation import Evaluator
+from horologe_planning.search.levels import provisioning_levels
+from horologe_planning.search.objective import Objective
+from horologe_planning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
 from horologe_tuner.core.pipeline_tuning.provisioning_levels import HOLD_NS, RecentPeak, carried_factor, level_replicas
 from horologe_tuner.core.pipeline_tuning.scaling_rules import ScalingRules, ScalingState, decide, find_demand
-from horologe_tuner.core.pipeline_tuning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
-from horologe_tuner.core.pipeline_workload import Workload
-from horologe_tuner.core.planning.evaluation import Evaluator
-from horologe_tuner.core.planning.levels import provisioning_levels
-from horologe_tuner.core.planning.objective import Objective
-from horologe_tuner.core.plans import StageConfiguration
-from horologe_tuner.core.profiles import StageProfile, collect_profiles
 
 LEVELS = tuple(
     ProvisioningLevel(factor, replicas)

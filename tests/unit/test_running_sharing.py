@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
 from horologe_common.latency_buckets import bucket_bound_ns, latency_bucket
-from horologe_tuner.core.provisioning.workloads import SharingPlan
+from horologe_planning.provisioning.workloads import SharingPlan
 from horologe_tuner.core.sharing.running_sharing import RunningSharing
 from horologe_tuner.core.sharing.targets import DeviceShare, collect_targets, parse_targets, percent_by_device
 from running_sharing_bench import Bench, a_plan

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
-from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
+from horologe_planning.envelope import TrafficEnvelope
+from horologe_planning.tuning_plan import StageTarget, TuningPlan, parse_plan
 from horologe_tuner.core.pipeline_tuning.scaling_rules import (
     ScalingRules,
     ScalingState,
@@ -19,7 +20,6 @@ from horologe_tuner.core.pipeline_tuning.scaling_rules import (
     scale_down,
     scale_up,
 )
-from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan, parse_plan
 
 WINDOWS = (ms(100), s(1), s(60))
 ENVELOPE = TrafficEnvelope(WINDOWS, (30, 180, 6600))  # 300/s in 100 ms, 180/s in 1 s, 110/s in 60 s

@@ -14,7 +14,7 @@ from horologe_common.latency_buckets import latency_bucket
 from horologe_common.status import Status
 from horologe_common.wanted_shares import WantedShare, check_shares
 from horologe_common.wire import DeviceState, Events, ModelEvents, Plan, PlannedModel, Tune, Tuning
-from horologe_tuner.core.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
 from horologe_tuner.core.tuner import Tuner, TunerState
 from horologe_tuner.core.tuner_status import JournalEntry
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from horologe_common.clock import ms
-from horologe_tuner.core.catalogue import catalogue_profiles
-from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
-from horologe_tuner.core.profiles import (
+from horologe_planning.catalogue import catalogue_profiles
+from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
+from horologe_planning.profiles import (
     StageProfile,
     collect_profiles,
     decode_profiles,

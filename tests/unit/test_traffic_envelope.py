@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
-from horologe_tuner.core.pipeline_tuning.envelope import (
+from horologe_planning.envelope import (
     BIN_NS,
     LEAST_BINS,
     SlidingEnvelope,

@@ -12,8 +12,8 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.recording.snapshot import restore, snapshot
 from horologe_common.wire import DeviceState, Events, ModelEvents, Plan, Tune, Tuning
-from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
-from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan
+from horologe_planning.envelope import TrafficEnvelope
+from horologe_planning.tuning_plan import StageTarget, TuningPlan
 from horologe_tuner.core.tuner import Tuner, TunerState
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.settings import TunerSettings

@@ -7,7 +7,7 @@ import msgspec
 from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire import PlannedModel
-from horologe_tuner.core.pipeline_tuning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
+from horologe_planning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
 from tuner_bench import FRONT, PLAN, Bench
 
 

@@ -14,9 +14,9 @@ from horologe_common.clock import s
 from horologe_common.core.protocol import Out
 from horologe_common.wanted_shares import WantedShare
 from horologe_common.wire import Events, Infer, Plan, PlannedModel, Tune
+from horologe_planning.provisioning.baselines import GSLICE_ADJUSTMENTS, GSLICE_SHARE, adjust_batches, adjust_shares
+from horologe_planning.provisioning.workloads import parse_sharing_plan
 from horologe_sim.fast.sharing_world import TUNER
-from horologe_tuner.core.provisioning.baselines import GSLICE_ADJUSTMENTS, GSLICE_SHARE, adjust_batches, adjust_shares
-from horologe_tuner.core.provisioning.workloads import parse_sharing_plan
 from horologe_tuner.core.sharing.targets import DeviceShare
 from horologe_tuner.core.worker_scaling import ScaleTo
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import DeviceState, Result
+    from horologe_planning.provisioning.share_tables import GpuType
+    from horologe_planning.provisioning.workloads import Placement
     from horologe_sim.fast.fast_worker import FastDevice
-    from horologe_tuner.core.provisioning.share_tables import GpuType
-    from horologe_tuner.core.provisioning.workloads import Placement
 
 MEASURE_NS = s(2)
 """Time after an adjustment from which the next one is computed. With the start of a process, 12 s or more."""

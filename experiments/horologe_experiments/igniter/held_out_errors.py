@@ -8,7 +8,7 @@ import numpy as np
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_experiments.igniter.igniter_data import pairs, utilisation
-from horologe_tuner.core.interference.pair_fitting import (
+from horologe_planning.interference.pair_fitting import (
     PairArrays,
     fit_linear_slowdown,
     fit_pairs,

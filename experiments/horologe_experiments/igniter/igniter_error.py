@@ -17,7 +17,7 @@ from horologe_common.interference.v100 import CALIBRATED
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.held_out_errors import gpu_lets_errors, model_errors, pair_names
 from horologe_experiments.igniter.igniter_data import MODELS, gpu_profile, model_profile, pairs, solo_points
-from horologe_tuner.core.interference.fitting import fit_gpu, fit_model
+from horologe_planning.interference.fitting import fit_gpu, fit_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,8 +13,8 @@ from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.random_workloads import random_workloads
 from horologe_experiments.igniter.t4 import assumed_t4
 from horologe_experiments.igniter.table3 import TABLE_3, V100
-from horologe_tuner.core.provisioning.exact_sharing import cheapest_partition, feasible_sets
-from horologe_tuner.core.provisioning.provisioner import (
+from horologe_planning.provisioning.exact_sharing import cheapest_partition, feasible_sets
+from horologe_planning.provisioning.provisioner import (
     DEFAULT_OPTIONS,
     ProvisioningOptions,
     empty_fleets,
@@ -22,7 +22,7 @@ from horologe_tuner.core.provisioning.provisioner import (
     place_all,
     provision,
 )
-from horologe_tuner.core.provisioning.share_tables import ShareTables
+from horologe_planning.provisioning.share_tables import ShareTables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from horologe_experiments.harness.experiment import Progress
-    from horologe_tuner.core.provisioning.share_tables import GpuType
-    from horologe_tuner.core.provisioning.workloads import Workload
+    from horologe_planning.provisioning.share_tables import GpuType
+    from horologe_planning.provisioning.workloads import Workload
 
 TYPES = {"v100": [V100], "v100 and t4": [V100, assumed_t4()]}
 EXACT = 1.05

@@ -11,13 +11,13 @@ from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.stage_workloads import provision_stages
 from horologe_experiments.inferline.cases import PipelineCase, PipelineScene, pipeline_case
 from horologe_load.arrivals import gamma
+from horologe_planning.joint_planning.derived_coefficients import catalogue_coefficients
+from horologe_planning.joint_planning.joint_planner import plan_layout
+from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
+from horologe_planning.joint_planning.layouts import dedicated_layout, describe_layout
+from horologe_planning.joint_planning.share_times import ShareTimes
+from horologe_planning.search.planner import make_plan
 from horologe_sim.scenario.pooled_plan import PoolSimulation
-from horologe_tuner.core.joint_planning.derived_coefficients import catalogue_coefficients
-from horologe_tuner.core.joint_planning.joint_planner import plan_layout
-from horologe_tuner.core.joint_planning.layout_evaluation import LayoutEvaluator
-from horologe_tuner.core.joint_planning.layouts import dedicated_layout, describe_layout
-from horologe_tuner.core.joint_planning.share_times import ShareTimes
-from horologe_tuner.core.planning.planner import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_experiments.harness.experiment import Progress
-    from horologe_tuner.core.joint_planning.layouts import Layout
-    from horologe_tuner.core.plans import Configuration
+    from horologe_planning.joint_planning.layouts import Layout
+    from horologe_planning.plans import Configuration
 
 GPU = "v100"
 INTERFERENCE = "pcie-contention"

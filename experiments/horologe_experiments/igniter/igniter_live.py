@@ -21,7 +21,7 @@ from horologe_experiments.live.local_services import READY_S, local_services
 from horologe_load.load_loops import open_loop
 from horologe_load.samples import Outcome, Samples, no_garbage_collection
 from horologe_load.targets import ModelInput, SdkTarget
-from horologe_tuner.core.provisioning.plan_prediction import with_batch_times
+from horologe_planning.provisioning.plan_prediction import with_batch_times
 from horologe_tuner.core.sharing.targets import collect_targets
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from horologe import Client
     from horologe_experiments.harness.experiment import Progress
-    from horologe_tuner.core.provisioning.workloads import Placement, SharingPlan, Workload
+    from horologe_planning.provisioning.workloads import Placement, SharingPlan, Workload
 
 POLL_S = 0.2
 MANIFEST = """runtime = "emulated"

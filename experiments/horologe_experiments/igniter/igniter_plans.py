@@ -11,10 +11,10 @@ from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.plan_figure import draw_shares
 from horologe_experiments.igniter.t4 import assumed_t4
 from horologe_experiments.igniter.table3 import PAPER_V100, STRATEGIES, TABLE_3, V100
-from horologe_tuner.core.provisioning.baselines import plan_ffd_with_allocation, violations
-from horologe_tuner.core.provisioning.explanation import explain_plan
-from horologe_tuner.core.provisioning.plan_prediction import with_predictions
-from horologe_tuner.core.provisioning.provisioner import ProvisioningOptions, provision
+from horologe_planning.provisioning.baselines import plan_ffd_with_allocation, violations
+from horologe_planning.provisioning.explanation import explain_plan
+from horologe_planning.provisioning.plan_prediction import with_predictions
+from horologe_planning.provisioning.provisioner import ProvisioningOptions, provision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from horologe_experiments.harness.experiment import Progress
-    from horologe_tuner.core.provisioning.share_tables import GpuType
-    from horologe_tuner.core.provisioning.workloads import SharingPlan
+    from horologe_planning.provisioning.share_tables import GpuType
+    from horologe_planning.provisioning.workloads import SharingPlan
 
 TRUTH = INTERFERENCE_MODELS["pcie-contention"]
 PAPER_W2 = {"ffd+": "GPU1", "ffd++": "GPU5, 15%", "gpu-lets+": "GPU2, 40%", "igniter": "GPU6, 7.5%"}

@@ -12,12 +12,12 @@ from horologe_common.service.settings import SettingsError
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
 from horologe_experiments.igniter.table3 import STRATEGIES, TABLE_3, V100
+from horologe_planning.provisioning.plan_prediction import with_batch_times
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
 from horologe_sim.fast.sharing_world import TUNER, SharingWorld
 from horologe_sim.fast.traffic import Chunk
 from horologe_sim.scenario.shared_models import EmulatedHardware, share_workers
-from horologe_tuner.core.provisioning.plan_prediction import with_batch_times
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_experiments.harness.experiment import Progress
+    from horologe_planning.provisioning.workloads import SharingPlan, Workload
     from horologe_sim.fast.ledger import GroupCounts
-    from horologe_tuner.core.provisioning.workloads import SharingPlan, Workload
 
 IN_TIME = 0.99
 """A workload whose P99 is within the SLO answers this part of its requests in time. Refused ones count as late."""

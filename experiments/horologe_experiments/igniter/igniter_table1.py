@@ -10,10 +10,10 @@ from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.plan_figure import draw_shares
 from horologe_experiments.igniter.table3 import PAPER_V100, V100
-from horologe_tuner.core.provisioning.baselines import plan_gpu_lets, plan_gslice, violations
-from horologe_tuner.core.provisioning.plan_prediction import with_predictions
-from horologe_tuner.core.provisioning.provisioner import PAPER_OPTIONS, provision
-from horologe_tuner.core.provisioning.workloads import Workload
+from horologe_planning.provisioning.baselines import plan_gpu_lets, plan_gslice, violations
+from horologe_planning.provisioning.plan_prediction import with_predictions
+from horologe_planning.provisioning.provisioner import PAPER_OPTIONS, provision
+from horologe_planning.provisioning.workloads import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from horologe_experiments.harness.experiment import Progress
-    from horologe_tuner.core.provisioning.workloads import SharingPlan
+    from horologe_planning.provisioning.workloads import SharingPlan
 
 PAPER = {
     "gslice+": ("A(37.5%, 18) R(30%, 8) V(40%, 6)", "A R"),

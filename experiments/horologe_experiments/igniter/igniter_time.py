@@ -13,8 +13,8 @@ import numpy as np
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.random_workloads import random_workloads
 from horologe_experiments.igniter.table3 import V100
-from horologe_tuner.core.provisioning.incremental import RunningProvision
-from horologe_tuner.core.provisioning.provisioner import provision
+from horologe_planning.provisioning.incremental import RunningProvision
+from horologe_planning.provisioning.provisioner import provision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

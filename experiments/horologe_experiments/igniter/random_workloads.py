@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_tuner.core.provisioning.workloads import Workload
+from horologe_planning.provisioning.workloads import Workload
 
 if TYPE_CHECKING:
     import numpy as np

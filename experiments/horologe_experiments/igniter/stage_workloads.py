@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from horologe_tuner.core.joint_planning.layouts import (
+from horologe_planning.joint_planning.layouts import (
     WHOLE,
     Layout,
     PlannedDevice,
@@ -22,16 +22,16 @@ from horologe_tuner.core.joint_planning.layouts import (
     fill_device,
     make_layout,
 )
-from horologe_tuner.core.provisioning.provisioner import provision
-from horologe_tuner.core.provisioning.share_tables import GpuType
-from horologe_tuner.core.provisioning.workloads import PlannedGpu, ProvisioningError, Workload
+from horologe_planning.provisioning.provisioner import provision
+from horologe_planning.provisioning.share_tables import GpuType
+from horologe_planning.provisioning.workloads import PlannedGpu, ProvisioningError, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from horologe_common.interference.v100 import GpuCatalogue
     from horologe_common.pipelines import PipelineStructure
-    from horologe_tuner.core.joint_planning.layout_evaluation import LayoutEvaluator
+    from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
 
 WEIGHTS = (1.0, 1.75, 3.0, 5.0)
 """Parts of the SLO that a stage may get, relative to the others."""

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_common.interference.v100 import CALIBRATED, PAPER
-from horologe_tuner.core.provisioning.baselines import plan_ffd, plan_gpu_lets, plan_gslice
-from horologe_tuner.core.provisioning.provisioner import PAPER_OPTIONS, ProvisioningOptions, provision
-from horologe_tuner.core.provisioning.share_tables import GpuType
-from horologe_tuner.core.provisioning.workloads import Workload
+from horologe_planning.provisioning.baselines import plan_ffd, plan_gpu_lets, plan_gslice
+from horologe_planning.provisioning.provisioner import PAPER_OPTIONS, ProvisioningOptions, provision
+from horologe_planning.provisioning.share_tables import GpuType
+from horologe_planning.provisioning.workloads import Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_tuner.core.provisioning.workloads import SharingPlan
+    from horologe_planning.provisioning.workloads import SharingPlan
 
 _APPLICATIONS = {
     "alexnet": ((10, 1200), (15, 400), (20, 800)),

@@ -15,16 +15,16 @@ from horologe_experiments.inferline.baselines.kubernetes import CpuUtilisation, 
 from horologe_experiments.inferline.scaling_policy import FixedReplicas
 from horologe_experiments.inferline.tuner_policy import InferLineTuner
 from horologe_load.arrivals import gamma
-from horologe_tuner.core.catalogue import catalogue_profiles
-from horologe_tuner.core.estimator import Simulation
-from horologe_tuner.core.example_pipelines import EXAMPLE_PIPELINES
-from horologe_tuner.core.hardware import DEFAULT_PRICES, parse_prices
-from horologe_tuner.core.pipeline_workload import Workload
-from horologe_tuner.core.planning.evaluation import Evaluator
-from horologe_tuner.core.planning.levels import provisioning_levels
-from horologe_tuner.core.planning.objective import Objective
-from horologe_tuner.core.planning.planner import make_plan, tuning_plan
-from horologe_tuner.core.plans import StageConfiguration, price_of
+from horologe_planning.catalogue import catalogue_profiles
+from horologe_planning.estimator.estimator import Simulation
+from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.example_pipelines import EXAMPLE_PIPELINES
+from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
+from horologe_planning.plans import StageConfiguration, price_of
+from horologe_planning.search.evaluation import Evaluator
+from horologe_planning.search.levels import provisioning_levels
+from horologe_planning.search.objective import Objective
+from horologe_planning.search.planner import make_plan, tuning_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from horologe_common.pipelines import PipelineStructure
     from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.inferline.scaling_policy import ScalingPolicy
-    from horologe_tuner.core.hardware import HardwareType
-    from horologe_tuner.core.plans import Configuration, PipelinePlan
-    from horologe_tuner.core.profiles import Profiles
+    from horologe_planning.hardware import HardwareType
+    from horologe_planning.plans import Configuration, PipelinePlan
+    from horologe_planning.profiles import Profiles
 
 BURSTY = 4.0
 """CV of the bars for bursty arrivals."""

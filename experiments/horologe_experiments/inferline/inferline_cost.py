@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.inferline.cases import PipelineCase
-    from horologe_tuner.core.plans import Configuration
+    from horologe_planning.plans import Configuration
 
 SYSTEMS = ("inferline", "cg_mean", "cg_peak")
 

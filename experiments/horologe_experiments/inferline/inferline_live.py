@@ -25,10 +25,10 @@ from horologe_load.arrivals import gamma
 from horologe_load.load_loops import open_loop
 from horologe_load.samples import Outcome, Samples, no_garbage_collection
 from horologe_load.targets import ModelInput, SdkTarget
-from horologe_tuner.core.estimator import Simulation
-from horologe_tuner.core.pipeline_tuning.envelope import TrafficEnvelope
-from horologe_tuner.core.pipeline_workload import Workload
-from horologe_tuner.core.planning.planner import tuning_plan
+from horologe_planning.envelope import TrafficEnvelope
+from horologe_planning.estimator.estimator import Simulation
+from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.search.planner import tuning_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from horologe_cli.local.local_system import LocalSystem
     from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.inferline.cases import PipelineCase
-    from horologe_tuner.core.plans import PipelinePlan
+    from horologe_planning.plans import PipelinePlan
 
 FOLDER = "emulated-pipelines"
 HARDWARE = ("v100", "cpu")

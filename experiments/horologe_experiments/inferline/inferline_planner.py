@@ -9,9 +9,9 @@ import msgspec
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.inferline.cases import pipeline_case
 from horologe_load.arrivals import gamma
-from horologe_tuner.core.planning.exact_search import find_cheapest
-from horologe_tuner.core.planning.initialization import Infeasible
-from horologe_tuner.core.planning.planner import make_plan
+from horologe_planning.search.exact_search import find_cheapest
+from horologe_planning.search.initialization import Infeasible
+from horologe_planning.search.planner import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,9 +17,9 @@ from horologe_experiments.inferline.cases import (
     rows_by_point,
 )
 from horologe_load.arrivals import gamma
+from horologe_planning.estimator.pipeline_workload import draw_calls
+from horologe_planning.search.growth import busiest_stretch
 from horologe_sim.scenario.pooled_plan import PoolSimulation, plan_pooled
-from horologe_tuner.core.pipeline_workload import draw_calls
-from horologe_tuner.core.planning.growth import busiest_stretch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

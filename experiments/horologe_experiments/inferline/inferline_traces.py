@@ -13,10 +13,10 @@ from horologe_experiments.inferline.cases import coarse_grained, pipeline_case, 
 from horologe_experiments.inferline.serving import serve
 from horologe_experiments.traces.request_rates import busiest, read_azure_hour, read_nasa_day, rescale
 from horologe_load.arrivals import RateStep, gamma_steps
-from horologe_tuner.core.pipeline_workload import Workload
-from horologe_tuner.core.planning.evaluation import Evaluator
-from horologe_tuner.core.planning.objective import Objective
-from horologe_tuner.core.planning.planner import make_plan
+from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.search.evaluation import Evaluator
+from horologe_planning.search.objective import Objective
+from horologe_planning.search.planner import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

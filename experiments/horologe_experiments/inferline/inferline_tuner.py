@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.inferline.scaling_policy import ScalingPolicy
     from horologe_experiments.inferline.serving import ServedRun
-    from horologe_tuner.core.plans import Configuration
+    from horologe_planning.plans import Configuration
 
 WINDOW_NS = s(20)
 STRETCH_NS = s(300)

@@ -12,8 +12,8 @@ import numpy as np
 
 from horologe_common.clock import s
 from horologe_experiments.inferline.scaling_policy import Observation, StageLoad
-from horologe_tuner.core.estimator import Simulation
-from horologe_tuner.core.stage_states import observe_stages, queries_in_flight
+from horologe_planning.estimator.estimator import Simulation
+from horologe_planning.estimator.stage_states import observe_stages, queries_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from horologe_experiments.inferline.cases import PipelineCase
     from horologe_experiments.inferline.scaling_policy import ScalingPolicy
-    from horologe_tuner.core.plans import StageConfiguration
+    from horologe_planning.plans import StageConfiguration
 
 ACTIVATION_NS = s(5)
 """Activation time of a replica (InferLine section 5)."""

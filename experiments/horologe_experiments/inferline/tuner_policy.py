@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms
-from horologe_tuner.core.pipeline_tuning.envelope import SlidingEnvelope
+from horologe_planning.envelope import SlidingEnvelope
 from horologe_tuner.core.pipeline_tuning.provisioning_levels import RecentPeak
 from horologe_tuner.core.pipeline_tuning.scaling_rules import (
     DOWN_SPAN_NS,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_experiments.inferline.scaling_policy import Observation
-    from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
+    from horologe_planning.tuning_plan import TuningPlan
 
 
 RULES = ScalingRules()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe import Client
+    from horologe_planning.tuning_plan import TuningPlan
     from horologe_sim.scenario.scenario import ModelEntry
-    from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
 
 READY_S = 60.0
 POLL_S = 0.1

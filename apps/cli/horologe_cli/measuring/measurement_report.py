@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from horologe_common.interference.coefficients_file import CoefficientsFile
+from horologe_planning.interference.coefficients_file import CoefficientsFile
 from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
-    from horologe_tuner.core.interference.measured_fit import FittedMeasurements
+    from horologe_planning.interference.measured_fit import FittedMeasurements
 
 GPU_FIELDS = (
     "max_power_w", "max_frequency_mhz", "idle_power_w", "pcie_bytes_per_ms", "frequency_slope", "scheduling_slope_ms",

@@ -12,17 +12,17 @@ import msgspec
 from horologe_common.pipelines import PipelineStructure
 from horologe_common.service.settings import DURATIONS, SettingsError, load_settings, parse_quantity
 from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_file, read_json
+from horologe_planning.catalogue import catalogue_profiles
+from horologe_planning.example_pipelines import EXAMPLE_PIPELINES
+from horologe_planning.hardware import parse_prices
+from horologe_planning.hardware_settings import HardwareSettings
+from horologe_planning.joint_planning.joint_plan import JointPlan
+from horologe_planning.plans import PipelinePlan, StageConfiguration
+from horologe_planning.profiles import decode_profiles
+from horologe_planning.provisioning.workloads import SharingPlan
+from horologe_planning.search.planner import Search
+from horologe_planning.tuning_plan import TuningPlan
 from horologe_sim.scenario.pooled_plan import PooledPlan
-from horologe_tuner.core.catalogue import catalogue_profiles
-from horologe_tuner.core.example_pipelines import EXAMPLE_PIPELINES
-from horologe_tuner.core.hardware import parse_prices
-from horologe_tuner.core.joint_planning.joint_plan import JointPlan
-from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
-from horologe_tuner.core.planning.planner import Search
-from horologe_tuner.core.plans import PipelinePlan, StageConfiguration
-from horologe_tuner.core.profiles import decode_profiles
-from horologe_tuner.core.provisioning.workloads import SharingPlan
-from horologe_tuner.hardware_settings import HardwareSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_cli.commands.planning.planning_options import ProblemOptions
-    from horologe_tuner.core.hardware import HardwareType
-    from horologe_tuner.core.plans import Configuration
-    from horologe_tuner.core.profiles import Profiles
+    from horologe_planning.hardware import HardwareType
+    from horologe_planning.plans import Configuration
+    from horologe_planning.profiles import Profiles
 
 
 class PlanDocument(msgspec.Struct, frozen=True):

@@ -17,11 +17,11 @@ from horologe_cli.planning.planning_inputs import (
 )
 from horologe_common.service.settings import SettingsError
 from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_file
+from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.profiles import collect_profiles, decode_profiles, encode_profiles, measured_profile
+from horologe_planning.search.evaluation import Evaluator
+from horologe_planning.search.objective import Objective
 from horologe_tuner.core.pipeline_tuning.recent_arrivals import ArrivalCounts
-from horologe_tuner.core.pipeline_workload import Workload
-from horologe_tuner.core.planning.evaluation import Evaluator
-from horologe_tuner.core.planning.objective import Objective
-from horologe_tuner.core.profiles import collect_profiles, decode_profiles, encode_profiles, measured_profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from horologe import Client
     from horologe_cli.commands.planning.planning_options import ProblemOptions, ServerOptions
     from horologe_common.pipelines import PipelineStructure
-    from horologe_tuner.core.hardware import HardwareType
-    from horologe_tuner.core.profiles import Profiles
+    from horologe_planning.hardware import HardwareType
+    from horologe_planning.profiles import Profiles
 
 MIN_RECENT = 100
 """Queries of a sample. With fewer, the bounds for unseen traffic mean nothing."""

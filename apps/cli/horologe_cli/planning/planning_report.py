@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horologe_common.service.settings import SettingsError
+from horologe_planning.plans import price_of
 from horologe_sim.report.tables import Table
-from horologe_tuner.core.plans import price_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from horologe_cli.planning.planning_inputs import PlanDocument
-    from horologe_tuner.core.hardware import HardwareType
-    from horologe_tuner.core.planning.evaluation import Evaluator, Forecast
-    from horologe_tuner.core.plans import Alternative, Configuration, StageConfiguration
+    from horologe_planning.hardware import HardwareType
+    from horologe_planning.plans import Alternative, Configuration, StageConfiguration
+    from horologe_planning.search.evaluation import Evaluator, Forecast
 
 PARTS = (0.5, 0.9, 0.99, 0.999)
 

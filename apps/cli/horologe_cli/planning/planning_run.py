@@ -14,19 +14,19 @@ from horologe_cli.planning.planning_report import draw_plan, plan_text
 from horologe_cli.planning.planning_shares import find_shares, shares_text
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
 from horologe_common.status import HorologeError
-from horologe_tuner.core.planning.exact_search import find_cheapest
-from horologe_tuner.core.planning.initialization import Infeasible
-from horologe_tuner.core.planning.levels import provisioning_levels
-from horologe_tuner.core.planning.objective import Objective
-from horologe_tuner.core.planning.planner import make_plan, tuning_plan
-from horologe_tuner.core.planning.variants import cheapest_accurate, most_accurate, with_models
+from horologe_planning.search.exact_search import find_cheapest
+from horologe_planning.search.initialization import Infeasible
+from horologe_planning.search.levels import provisioning_levels
+from horologe_planning.search.objective import Objective
+from horologe_planning.search.planner import make_plan, tuning_plan
+from horologe_planning.search.variants import cheapest_accurate, most_accurate, with_models
 
 if TYPE_CHECKING:
     from horologe_cli.commands.planning.planning_options import PlanOptions, ProblemOptions, ServerOptions
     from horologe_cli.planning.planning_problem import PlanningProblem
     from horologe_common.pipelines import PipelineStructure
-    from horologe_tuner.core.planning.evaluation import Evaluator
-    from horologe_tuner.core.plans import PipelinePlan
+    from horologe_planning.plans import PipelinePlan
+    from horologe_planning.search.evaluation import Evaluator
 
 
 class PlanResult(NamedTuple):

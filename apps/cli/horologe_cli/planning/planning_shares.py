@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_cli.output import stderr_console
-from horologe_common.interference.coefficients_file import CoefficientsError, read_coefficients
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.service.settings import SettingsError
+from horologe_planning.interference.coefficients_file import CoefficientsError, read_coefficients
+from horologe_planning.joint_planning.derived_coefficients import catalogue_coefficients
+from horologe_planning.joint_planning.joint_plan import joint_plan, sharing_plan
+from horologe_planning.joint_planning.joint_planner import plan_layout
+from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
+from horologe_planning.joint_planning.layouts import WHOLE, dedicated_layout
+from horologe_planning.joint_planning.share_times import ShareTimes
+from horologe_planning.search.minimization import CENT
 from horologe_sim.report.tables import Table
-from horologe_tuner.core.joint_planning.derived_coefficients import catalogue_coefficients
-from horologe_tuner.core.joint_planning.joint_plan import joint_plan, sharing_plan
-from horologe_tuner.core.joint_planning.joint_planner import plan_layout
-from horologe_tuner.core.joint_planning.layout_evaluation import LayoutEvaluator
-from horologe_tuner.core.joint_planning.layouts import WHOLE, dedicated_layout
-from horologe_tuner.core.joint_planning.share_times import ShareTimes
-from horologe_tuner.core.planning.minimization import CENT
 
 if TYPE_CHECKING:
     from horologe_cli.commands.planning.planning_options import PlanOptions
     from horologe_cli.planning.planning_inputs import PlanDocument
-    from horologe_tuner.core.planning.evaluation import Evaluator
-    from horologe_tuner.core.profiles import Profiles
-    from horologe_tuner.core.provisioning.workloads import PlannedGpu
+    from horologe_planning.profiles import Profiles
+    from horologe_planning.provisioning.workloads import PlannedGpu
+    from horologe_planning.search.evaluation import Evaluator
 
 
 def find_shares(document: PlanDocument, evaluator: Evaluator, options: PlanOptions, silent: bool) -> PlanDocument:

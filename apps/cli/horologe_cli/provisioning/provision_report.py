@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.service.settings import SettingsError
+from horologe_planning.provisioning.explanation import PlanExplanation
+from horologe_planning.provisioning.workloads import SharingPlan
 from horologe_sim.report.tables import Table
-from horologe_tuner.core.provisioning.explanation import PlanExplanation
-from horologe_tuner.core.provisioning.workloads import SharingPlan
 
 if TYPE_CHECKING:
     from pathlib import Path

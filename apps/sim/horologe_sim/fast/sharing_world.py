@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wanted_shares import WantedShare
+    from horologe_planning.provisioning.workloads import Placement, SharingPlan
     from horologe_sim.engine.virtual_worker import SimModel
     from horologe_sim.fast.fast_worker import FastClusterSettings
     from horologe_sim.fast.fast_world import Watch
     from horologe_sim.fast.ledger import Ledger
     from horologe_sim.fast.traffic import Chunk
     from horologe_sim.scenario.shared_models import EmulatedHardware
-    from horologe_tuner.core.provisioning.workloads import Placement, SharingPlan
 
 TUNER, FRONTEND = "tuner/0#00000001", "frontend/0#00000001"
 SCALER_NS = ms(10)

@@ -18,12 +18,12 @@ from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
 from horologe_controller.settings import ControllerSettings
+from horologe_planning.search.growth import busiest_stretch
+from horologe_planning.search.objective import Objective
 from horologe_sim.engine.noise import NOISES, Noise
 from horologe_sim.engine.virtual_worker import SimModel
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.pipeline_world import PipelineWorld
-from horologe_tuner.core.planning.growth import busiest_stretch
-from horologe_tuner.core.planning.objective import Objective
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.pipelines import PipelineStructure
-    from horologe_tuner.core.hardware import HardwareType
-    from horologe_tuner.core.planning.evaluation import Evaluator
-    from horologe_tuner.core.plans import StageConfiguration
-    from horologe_tuner.core.profiles import Profiles, StageProfile
+    from horologe_planning.hardware import HardwareType
+    from horologe_planning.plans import StageConfiguration
+    from horologe_planning.profiles import Profiles, StageProfile
+    from horologe_planning.search.evaluation import Evaluator
 
 QUERIES = 6000
 """Queries of the sample that pools are simulated on. A simulation takes a few seconds."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from horologe_tuner.core.pipeline_tuning.envelope import envelope_of, window_lengths
-from horologe_tuner.core.pipeline_tuning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
+from horologe_planning.envelope import envelope_of, window_lengths
+from horologe_planning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from horologe_planning.plans import PipelinePlan
     from horologe_sim.scenario.pooled_plan import PooledPlan, PoolSimulation
-    from horologe_tuner.core.plans import PipelinePlan
 
 FACTORS = (0.25, 0.35, 0.5, 0.7, 1.0)
 """Multiples of the sample's rate. Beyond the last one the tuner scales a pool in proportion: a larger pool needs fewer

@@ -14,8 +14,8 @@ from horologe_sim.engine.virtual_worker import SimModel
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_tuner.core.provisioning.share_tables import GpuType
-    from horologe_tuner.core.provisioning.workloads import Placement, SharingPlan
+    from horologe_planning.provisioning.share_tables import GpuType
+    from horologe_planning.provisioning.workloads import Placement, SharingPlan
 
 LOAD_NS = ms(10)
 

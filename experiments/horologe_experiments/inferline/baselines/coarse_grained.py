@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
-from horologe_tuner.core.plans import StageConfiguration, price_of
+from horologe_planning.plans import StageConfiguration, price_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.pipelines import PipelineStructure
-    from horologe_tuner.core.hardware import HardwareType
-    from horologe_tuner.core.plans import Configuration
-    from horologe_tuner.core.profiles import Profiles
+    from horologe_planning.hardware import HardwareType
+    from horologe_planning.plans import Configuration
+    from horologe_planning.profiles import Profiles
 
 CPU = "cpu"
 

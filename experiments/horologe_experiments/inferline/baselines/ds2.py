@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from horologe_tuner.core.plans import StageConfiguration
+from horologe_planning.plans import StageConfiguration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from horologe_experiments.inferline.scaling_policy import Observation
-    from horologe_tuner.core.plans import Configuration
-    from horologe_tuner.core.profiles import Profiles
+    from horologe_planning.plans import Configuration
+    from horologe_planning.profiles import Profiles
 
 
 class Ds2:

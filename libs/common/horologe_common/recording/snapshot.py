@@ -38,6 +38,7 @@ PURE_PACKAGES = (
     "horologe_gpu_worker.core.",
     "horologe_profiler.core.",
     "horologe_tuner.core.",
+    "horologe_planning.",
 )
 """Packages that cores consist of."""
 PURE_MODULES = frozenset(

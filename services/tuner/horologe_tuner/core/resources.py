@@ -10,7 +10,7 @@ from horologe_common.wire import PlannedModel
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
-    from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
+    from horologe_planning.tuning_plan import TuningPlan
 
     Running = Iterable[tuple[TuningPlan, Mapping[str, int]]]
     """Plans with the replicas of their stages."""

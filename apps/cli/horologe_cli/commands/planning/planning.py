@@ -41,7 +41,7 @@ def estimate(
         from horologe_cli.planning.planning_inputs import option_errors, read_configuration
         from horologe_cli.planning.planning_problem import read_problem
         from horologe_cli.planning.planning_report import draw_plan, estimate_document, estimate_text
-        from horologe_tuner.core.planning.objective import Objective
+        from horologe_planning.search.objective import Objective
 
         problem = read_problem(pipeline, traffic, server)
         configuration = read_configuration(problem.structure, plan, stage or ())
@@ -78,7 +78,7 @@ def _command_errors(endpoint: str) -> Iterator[None]:
     from horologe_common.status import HorologeError
 
     try:
-        from horologe_tuner.core.planning.initialization import Infeasible
+        from horologe_planning.search.initialization import Infeasible
 
         try:
             yield

@@ -37,7 +37,7 @@ def provision(
     """
     from horologe_cli.provisioning.provision_report import provision_text
     from horologe_common.service.settings import SettingsError
-    from horologe_tuner.core.provisioning.workloads import ProvisioningError, UnattainableSlo
+    from horologe_planning.provisioning.workloads import ProvisioningError, UnattainableSlo
 
     try:
         document = _plan(file, margin, previous, plot)
@@ -60,10 +60,10 @@ def _plan(file: Path, margin: float | None, previous: Path | None, plot: Path | 
 
     from horologe_cli.provisioning.provision_file import read_plan_file, read_problem_file
     from horologe_cli.provisioning.provision_report import ProvisionDocument, draw_shares
-    from horologe_tuner.core.provisioning.explanation import explain_plan
-    from horologe_tuner.core.provisioning.incremental import update_plan
-    from horologe_tuner.core.provisioning.plan_prediction import with_batch_times
-    from horologe_tuner.core.provisioning.provisioner import provision as find_plan
+    from horologe_planning.provisioning.explanation import explain_plan
+    from horologe_planning.provisioning.incremental import update_plan
+    from horologe_planning.provisioning.plan_prediction import with_batch_times
+    from horologe_planning.provisioning.provisioner import provision as find_plan
 
     workloads, kinds, options = read_problem_file(file, margin)
     plan = find_plan(workloads, kinds, options)

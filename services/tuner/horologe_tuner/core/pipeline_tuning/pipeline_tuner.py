@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.status import Status
+from horologe_planning.tuning_plan import NAME_LIMIT, parse_plan
 from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan, RunningPlan
 from horologe_tuner.core.pipeline_tuning.scaling_rules import ScalingRules
-from horologe_tuner.core.pipeline_tuning.tuning_plan import NAME_LIMIT, parse_plan
 from horologe_tuner.core.resources import check_plan, planned_models, workers_needed
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from horologe_common.core.instruments import Stats
     from horologe_common.wire import Events, PlannedModel
+    from horologe_planning.tuning_plan import TuningPlan
     from horologe_tuner.core.pipeline_tuning.recent_arrivals import ArrivalCounts
     from horologe_tuner.core.pipeline_tuning.running_plan import PipelineStatus
     from horologe_tuner.core.pipeline_tuning.scaling_rules import Decision
-    from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
     from horologe_tuner.core.tuner_status import JournalEvent, Note
     from horologe_tuner.settings import TunerSettings
 

@@ -12,12 +12,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
-from horologe_tuner.core.pipeline_tuning.tuning_plan import MAX_REPLICAS
+from horologe_planning.tuning_plan import MAX_REPLICAS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_tuner.core.pipeline_tuning.tuning_plan import TuningPlan
+    from horologe_planning.tuning_plan import TuningPlan
 
 HOLD_NS = s(60)
 """Scaling down follows the highest factor of this span, the longest window of the envelope."""

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_tuner.core.pipeline_tuning.envelope import SlidingEnvelope
+from horologe_planning.envelope import SlidingEnvelope
+from horologe_planning.tuning_plan import MAX_REPLICAS, TuningPlan
 from horologe_tuner.core.pipeline_tuning.provisioning_levels import RecentPeak
 from horologe_tuner.core.pipeline_tuning.recent_arrivals import ArrivalCounts, RecentArrivals
 from horologe_tuner.core.pipeline_tuning.scaling_rules import (
@@ -18,7 +19,6 @@ from horologe_tuner.core.pipeline_tuning.scaling_rules import (
     decide,
     find_demand,
 )
-from horologe_tuner.core.pipeline_tuning.tuning_plan import MAX_REPLICAS, TuningPlan
 
 if TYPE_CHECKING:
     from horologe_common.wire import Events

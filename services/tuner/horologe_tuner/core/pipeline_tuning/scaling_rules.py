@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from horologe_common.clock import s
+from horologe_planning.tuning_plan import MAX_REPLICAS
 from horologe_tuner.core.pipeline_tuning.provisioning_levels import HYSTERESIS, carried_factor, level_replicas
-from horologe_tuner.core.pipeline_tuning.tuning_plan import MAX_REPLICAS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_tuner.core.pipeline_tuning.tuning_plan import StageTarget, TuningPlan
+    from horologe_planning.tuning_plan import StageTarget, TuningPlan
 
 DOWN_WINDOW_NS, DOWN_SPAN_NS = s(5), s(30)
 """Scaling down follows the highest rate of any 5 s in the last 30 s."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.clock import ms
-from horologe_tuner.core.provisioning.workloads import (
+from horologe_planning.provisioning.workloads import (
     BATCH_LIMIT,
     MAX_MS,
     MAX_RATE,
@@ -18,7 +18,7 @@ from horologe_tuner.core.provisioning.workloads import (
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from horologe_tuner.core.provisioning.workloads import SharingPlan
+    from horologe_planning.provisioning.workloads import SharingPlan
 
 WHOLE = 100.0
 """Percent of a device."""

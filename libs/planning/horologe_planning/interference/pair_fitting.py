@@ -1,0 +1,157 @@
+"""Fit a GPU type's contention coefficients from measured pairs of different models, and gpu-lets' linear model.
+
+Copies of one model do not determine how different models disturb each other. On the V100's pairs, the scheduling delay
+per kernel is 9 times the delay that copies of VGG-19 show (iGniter's data; `v100.py` holds both).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+from scipy.optimize import least_squares
+
+from horologe_common.interference.prediction import Array, predict_shares, run_alone, stack_coefficients
+from horologe_planning.interference.fitting import GpuFit
+from horologe_planning.interference.measurements import ProfileError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from scipy.optimize import OptimizeResult
+
+    from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
+    from horologe_common.interference.prediction import InterferenceModel
+    from horologe_planning.interference.measurements import PairRun
+
+_STEP = {"scheduling_offset_ms": 0.001, "cache_scale": 1.0, "frequency_slope": 1.0}
+"""Typical size of each fitted coefficient."""
+_MISSING = {
+    "scheduling_offset_ms": "a pair with a short active time",
+    "cache_scale": "a pair with a high L2 utilisation",
+    "frequency_slope": "a pair with a power demand above the cap",
+}
+
+
+class PairArrays(NamedTuple):
+    """Pairs as arrays with an axis of pairs and an axis of two slots."""
+
+    coefficients: Array
+    batch: Array
+    share: Array
+    latency_ms: Array
+
+
+def pair_arrays(pairs: Sequence[PairRun], models: Mapping[str, ModelCoefficients]) -> PairArrays:
+    """Return the pairs as arrays. Raises ProfileError for an unknown model or an absurd run."""
+    for pair in pairs:
+        for model in pair.models:
+            if model not in models:
+                raise ProfileError(
+                    f"pair {pair.models}: got model {model!r}, wanted one of {', '.join(sorted(models))}"
+                )
+        figures = (*pair.batch, *pair.share_percent, *pair.latency_ms)
+        if not all(np.isfinite(figures)) or min(figures) <= 0 or sum(pair.share_percent) > 100:
+            raise ProfileError(f"pair {pair.models}: got {figures}, wanted positive numbers and shares of at most 100%")
+    names = sorted(models)
+    index = np.array([[names.index(model) for model in pair.models] for pair in pairs], dtype=np.intp)
+    coefficients = stack_coefficients([models[name] for name in names])[:, index]
+    batch, share, latency = (
+        np.array([getattr(pair, field) for pair in pairs], dtype=np.float64)
+        for field in ("batch", "share_percent", "latency_ms")
+    )  # fmt: skip
+    return PairArrays(coefficients, batch, share, latency)
+
+
+def fit_pairs(
+    model: InterferenceModel,
+    gpu: GpuCoefficients,
+    arrays: PairArrays,
+    solo_ms: Array | None = None,
+    fixed: Collection[str] = (),
+    keep_undetermined: bool = False,
+) -> GpuFit:
+    """Return `gpu` with beta_sch, cache_scale and alpha_f that minimise the relative error of the pairs.
+
+    `solo_ms`: measured latency of each slot alone, of the shape of the pairs. If given, predictions are scaled to it;
+    see `scale_to_measured`. alpha_sch stays: pairs cannot separate it from beta_sch (Eq. 6 with two workloads). So do
+    the coefficients named in `fixed`.
+
+    Raises ProfileError that names a coefficient that the pairs do not determine, and the pair that is missing. With
+    `keep_undetermined`, the coefficient keeps the value in `gpu` instead.
+    """
+    free = [name for name in _STEP if name not in fixed]
+    if not free:
+        return GpuFit(gpu, {})
+
+    def residuals(values: Array) -> Array:
+        changed = msgspec.structs.replace(gpu, **dict(zip(free, values.tolist(), strict=True)))
+        predicted = predict_pairs(model, changed, arrays, solo_ms)
+        return np.asarray((predicted / arrays.latency_ms - 1).ravel())
+
+    limits = _limits(gpu)
+    low, high = np.array([limits[name] for name in free]).T
+    steps, start = np.array([_STEP[name] for name in free]), np.array([getattr(gpu, name) for name in free])
+    result = least_squares(residuals, np.clip(start, low, high), x_scale=steps, bounds=(low, high))
+    strength = np.linalg.norm(result.jac, axis=0) * steps
+    for name, effect in zip(free, strength, strict=True):
+        if effect < 1e-6:
+            if keep_undetermined:
+                return fit_pairs(model, gpu, arrays, solo_ms, {*fixed, name}, keep_undetermined=True)
+            raise ProfileError(f"{gpu.name}: {name}: not determined, missing {_MISSING[name]}")
+    fitted = dict(zip(free, result.x.tolist(), strict=True))
+    deviations = dict(zip(free, _standard_deviations(result).tolist(), strict=True))
+    return GpuFit(msgspec.structs.replace(gpu, **fitted), deviations)
+
+
+def _standard_deviations(result: OptimizeResult) -> Array:
+    """Return the standard deviation of each fitted value, from the covariance of a linear least-squares fit."""
+    left = max(result.fun.size - result.x.size, 1)
+    covariance = np.linalg.pinv(result.jac.T @ result.jac) * 2 * result.cost / left
+    return np.asarray(np.sqrt(np.diag(covariance)))
+
+
+def _limits(gpu: GpuCoefficients) -> dict[str, tuple[float, float]]:
+    """Return the least and largest value of each fitted coefficient. No delay of two workloads is negative (Eq. 6)."""
+    offset = (-2 * gpu.scheduling_slope_ms, np.inf)
+    return {"scheduling_offset_ms": offset, "cache_scale": (0.0, np.inf), "frequency_slope": (-np.inf, 0.0)}
+
+
+def predict_pairs(
+    model: InterferenceModel, gpu: GpuCoefficients, arrays: PairArrays, solo_ms: Array | None = None
+) -> Array:
+    """Return the predicted latency in ms of each slot of each pair."""
+    latency = predict_shares(model, gpu, arrays.coefficients, arrays.batch, arrays.share).latency_ms
+    if solo_ms is None:
+        return latency
+    return scale_to_measured(latency, gpu, arrays, solo_ms)
+
+
+def scale_to_measured(latency_ms: Array, gpu: GpuCoefficients, arrays: PairArrays, solo_ms: Array) -> Array:
+    """Return the predicted latency times measured over predicted latency alone.
+
+    This keeps the predicted interference and replaces the error of Eq. 11 by that of the measurement.
+    """
+    alone = run_alone(gpu, arrays.coefficients, arrays.batch, arrays.share)
+    predicted = alone.load_ms + alone.scheduling_ms + alone.active_ms + alone.feedback_ms
+    return np.asarray(latency_ms * solo_ms / predicted)
+
+
+def fit_linear_slowdown(use: Array, slowdown: Array) -> Array:
+    """Return the five coefficients of gpu-lets' linear model (iGniter section 5.1 and its reference 18).
+
+    `use`: own and neighbour's L2 utilisation, own and neighbour's DRAM utilisation, in percent, one row per run.
+    `slowdown`: latency over latency alone, minus 1.
+    """
+    design = np.column_stack([use, np.ones(len(use))])
+    if len(use) < 5 or np.linalg.matrix_rank(design) < 5:
+        raise ProfileError(
+            f"linear slowdown: {len(use)} runs do not determine it, wanted at least 5 with different utilisation"
+        )
+    return np.asarray(np.linalg.lstsq(design, slowdown, rcond=None)[0])
+
+
+def linear_slowdown(coefficients: Array, use: Array) -> Array:
+    """Return latency over latency alone, minus 1, for rows of utilisation as in `fit_linear_slowdown`."""
+    return np.asarray(use @ coefficients[:4] + coefficients[4])

@@ -1,0 +1,147 @@
+"""GPUs of one type with the workloads on them, as arrays: candidates for a workload, placing and removing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from horologe_planning.provisioning.share_tables import NO_WORKLOAD
+from horologe_planning.provisioning.workloads import Placement, PlannedGpu
+
+if TYPE_CHECKING:
+    from horologe_common.interference.prediction import Index
+    from horologe_planning.provisioning.share_tables import ShareTables
+
+
+class Candidates(NamedTuple):
+    """GPUs on which a workload fits, with the slots that each would have."""
+
+    gpus: Index
+    members: Index
+    units: Index
+    added: Index
+    """Steps of r_unit that the workload would add: its own share and r_inter of all on the GPU."""
+
+
+class Fleet:
+    """GPUs of one type. Invariant: every GPU meets the SLOs of its workloads; an empty GPU costs nothing."""
+
+    def __init__(self, tables: ShareTables, slots: int = 8) -> None:
+        """`slots`: initial width of the arrays, it grows as needed."""
+        self.tables = tables
+        self.members = np.full((0, slots), NO_WORKLOAD, np.intp)
+        self.units = np.zeros((0, slots), np.intp)
+        self.used = np.zeros(0, np.intp)
+        """Sum of the shares of each GPU."""
+
+    @property
+    def price(self) -> float:
+        """Dollars per hour of one GPU."""
+        return self.tables.kind.gpu.price_per_hour
+
+    @property
+    def cost(self) -> float:
+        """Dollars per hour of the GPUs that are not empty."""
+        return float(np.count_nonzero(self.used)) * self.price
+
+    def candidates(self, row: int, *, without: int = NO_WORKLOAD, empty: bool = False) -> Candidates:
+        """Return the GPUs on which Algorithm 2 finds shares for the workload of `row` beside those there.
+
+        `without`: GPU to leave out. `empty`: whether to include GPUs without a workload.
+        """
+        least = self.tables.least[row]
+        open_gpus = self.used + least <= self.tables.kind.whole
+        if not empty:
+            open_gpus &= self.used > 0
+        if without != NO_WORKLOAD:
+            open_gpus[without] = False
+        gpus = np.flatnonzero(open_gpus)
+        if not len(gpus):
+            return Candidates(gpus, self.members[:0], self.units[:0], gpus)
+        members, units = self._with(gpus, row)
+        allocation = self.tables.allocate(members, units)
+        fits = np.flatnonzero(allocation.fits)
+        added = allocation.units[fits].sum(axis=1) - self.used[gpus[fits]]
+        return Candidates(gpus[fits], members[fits], allocation.units[fits], added)
+
+    def apply(self, candidates: Candidates, place: int) -> int:
+        """Put the workload on the GPU at `place` of the candidates. Return the GPU."""
+        gpu = int(candidates.gpus[place])
+        self.set_gpu(gpu, candidates.members[place], candidates.units[place])
+        return gpu
+
+    def open_gpu(self, row: int) -> int:
+        """Put the workload on an empty GPU, a new one if there is none, and return the GPU."""
+        empty = np.flatnonzero(self.used == 0)
+        if not len(empty):
+            self.members = np.vstack([self.members, np.full((1, self.members.shape[1]), NO_WORKLOAD, np.intp)])
+            self.units = np.vstack([self.units, np.zeros((1, self.units.shape[1]), np.intp)])
+            self.used = np.append(self.used, 0)
+        gpu = int(empty[0]) if len(empty) else len(self.used) - 1
+        members, units = np.array([[row]]), np.array([[self.tables.least[row]]])
+        allocation = self.tables.allocate(members, units)
+        if not allocation.fits[0]:
+            raise ValueError(f"{self.tables.workloads[row].name}: does not fit on an empty GPU")
+        self.set_gpu(gpu, members[0], allocation.units[0])
+        return gpu
+
+    def set_gpu(self, gpu: int, members: Index, units: Index) -> None:
+        """Replace the workloads and shares of a GPU."""
+        self._widen(len(members))
+        self.members[gpu], self.units[gpu] = NO_WORKLOAD, 0
+        self.members[gpu, : len(members)], self.units[gpu, : len(units)] = members, units
+        self.used[gpu] = units.sum()
+
+    def rows_of(self, gpu: int) -> list[int]:
+        """Return the workloads on a GPU."""
+        return [int(row) for row in self.members[gpu] if row != NO_WORKLOAD]
+
+    def remove(self, row: int, gpu: int) -> None:
+        """Take a workload off a GPU. The others get the least shares that meet their SLOs without it."""
+        kept = np.array([other for other in self.rows_of(gpu) if other != row], np.intp)
+        if not len(kept):
+            self.set_gpu(gpu, kept, kept)
+            return
+        allocation = self.tables.allocate(kept[None], self.tables.least[kept][None])
+        if allocation.fits[0]:
+            self.set_gpu(gpu, kept, allocation.units[0])
+        else:
+            self.set_gpu(gpu, kept, self.units[gpu][np.isin(self.members[gpu], kept)])
+
+    def planned_gpus(self) -> list[PlannedGpu]:
+        """Return the GPUs that are not empty, with the prediction for each share."""
+        predicted = self.tables.predict(self.members, self.units)
+        gpu = self.tables.kind.gpu
+        planned = []
+        for place in np.flatnonzero(self.used):
+            placements = []
+            for slot in np.flatnonzero(self.members[place] != NO_WORKLOAD):
+                row = self.members[place, slot]
+                workload = self.tables.workloads[row]
+                latency_ms = float(predicted.latency_ms[place, slot])
+                placements.append(Placement(
+                    workload.name, workload.model, workload.rate, workload.slo_ms, int(self.tables.batch[row]),
+                    float(self.units[place, slot] * gpu.share_unit_percent), latency_ms,
+                    float(predicted.throughput[place, slot]),
+                    latency_ms * self.tables.kind.models[workload.model].relative_error,
+                ))  # fmt: skip
+            planned.append(PlannedGpu(gpu.name, tuple(placements)))
+        return planned
+
+    def _with(self, gpus: Index, row: int) -> tuple[Index, Index]:
+        """Return the slots of the GPUs with the workload added at its least share."""
+        counts = np.count_nonzero(self.members[gpus] != NO_WORKLOAD, axis=1)
+        width = int(counts.max()) + 1
+        self._widen(width)
+        members, units = self.members[gpus, :width].copy(), self.units[gpus, :width].copy()
+        lines = np.arange(len(gpus))
+        members[lines, counts], units[lines, counts] = row, self.tables.least[row]
+        return members, units
+
+    def _widen(self, slots: int) -> None:
+        """Give every GPU at least that many slots."""
+        missing = slots - self.members.shape[1]
+        if missing > 0:
+            self.members = np.pad(self.members, ((0, 0), (0, missing)), constant_values=NO_WORKLOAD)
+            self.units = np.pad(self.units, ((0, 0), (0, missing)))

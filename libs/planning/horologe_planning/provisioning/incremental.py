@@ -1,0 +1,227 @@
+"""Change the workloads of a running plan with few moves: arrivals, departures, changes of rates."""
+
+from __future__ import annotations
+
+from itertools import count, islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from horologe_common.interference.prediction import INTERFERENCE_MODELS
+from horologe_planning.provisioning.occupancy import Occupancy
+from horologe_planning.provisioning.placement import Location, split_workloads
+from horologe_planning.provisioning.provisioner import (
+    DEFAULT_OPTIONS,
+    ProvisioningOptions,
+    empty_fleets,
+    place_all,
+    plan_of,
+)
+from horologe_planning.provisioning.share_tables import check_workloads
+from horologe_planning.provisioning.workloads import ProvisioningError, SharingPlan, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_planning.provisioning.share_tables import GpuType
+
+
+RATE_DIFFERENCE = 1e-6
+"""Relative difference of rates that counts as a change. Rates of parts add up to the rate only to rounding."""
+
+
+class PlanChange(NamedTuple):
+    """Result of a change: other workloads that moved to another GPU, and the cost per hour before and after."""
+
+    moved: tuple[str, ...]
+    cost_before: float
+    cost_after: float
+
+
+class RunningProvision:
+    """Workloads on GPUs, changed one at a time. Invariant: `check()`."""
+
+    def __init__(
+        self, workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions = DEFAULT_OPTIONS
+    ) -> None:
+        """Place the workloads by Algorithm 1, on all GPU types. Raises ProvisioningError as `provision` does."""
+        options.validate()
+        check_workloads(workloads, kinds)
+        self._kinds, self._options = kinds, options
+        self.fleets = place_all(empty_fleets(workloads, kinds, options), "least-interference")
+        self.occupancy = Occupancy(self.fleets)
+        self._rows: dict[str, list[int]] = {}
+        self._free_rows: list[int] = []
+        self._devices: dict[Location, str] = {}
+        """Ids of the GPUs of an earlier plan."""
+        for row, workload in enumerate(self.fleets[0].tables.workloads):
+            self._rows.setdefault(workload.name, []).append(row)
+
+    @classmethod
+    def resume(
+        cls,
+        plan: SharingPlan,
+        workloads: Sequence[Workload],
+        kinds: Sequence[GpuType],
+        options: ProvisioningOptions = DEFAULT_OPTIONS,
+    ) -> RunningProvision:
+        """Return the provision with the GPUs of a plan, for those of its workloads that are in `workloads`.
+
+        A share keeps its part of the workload's rate, and gets the model, the SLO and the batch sizes of `workloads`. A
+        workload that no longer fits on its GPUs is left out.
+        """
+        check_workloads(workloads, kinds)
+        running, wanted = cls((), kinds, options), {workload.name: workload for workload in workloads}
+        places = {kind.gpu.name: place for place, kind in enumerate(kinds)}
+        kept = [[share for share in gpu.placements if share.workload in wanted] for gpu in plan.gpus]
+        parts = [
+            msgspec.structs.replace(wanted[share.workload], rate=share.rate) for shares in kept for share in shares
+        ]
+        for fleet in running.fleets:
+            fleet.tables.append(parts)
+        for row, part in enumerate(parts):
+            running._rows.setdefault(part.name, []).append(row)
+        rows = iter(range(len(parts)))
+        for gpu, device, shares in zip(plan.gpus, plan.devices(), kept, strict=True):
+            own = list(islice(rows, len(shares)))
+            if gpu.gpu_type in places and (location := running.occupancy.fill_gpu(places[gpu.gpu_type], own)):
+                running._devices[location] = device
+        placed = running.occupancy.locations
+        for name in [name for name, rows in running._rows.items() if not placed.keys() >= set(rows)]:
+            for row in running._rows.pop(name):
+                if row in placed:
+                    running.occupancy.take_off(row)
+                running._free_rows.append(row)
+        return running
+
+    def rate(self, name: str) -> float:
+        """Return the requests per second of a workload, 0 for a name that is not placed."""
+        return sum(self.fleets[0].tables.workloads[row].rate for row in self._rows.get(name, ()))
+
+    def plan(self) -> SharingPlan:
+        """Return the present plan. GPUs of an earlier plan keep their ids, others get the next free number."""
+        plan = plan_of(self.fleets)
+        taken, gpus = set(self._devices.values()), []
+        for location, gpu in zip(self.occupancy.used_gpus(), plan.gpus, strict=True):
+            if location not in self._devices:
+                names = (f"{gpu.gpu_type}-{number}" for number in count(1))
+                self._devices[location] = next(name for name in names if name not in taken)
+                taken.add(self._devices[location])
+            gpus.append(msgspec.structs.replace(gpu, device=self._devices[location]))
+        return msgspec.structs.replace(plan, gpus=tuple(gpus))
+
+    def add(self, workload: Workload) -> PlanChange:
+        """Place a workload that arrives. Raises ProvisioningError and changes nothing if it is invalid."""
+        if workload.name in self._rows:
+            raise ProvisioningError(f"workload {workload.name!r}: got the name twice, wanted each once")
+        parts = self._parts(workload)
+        before, moved = self.occupancy.cost, list[str]()
+        for part in parts:
+            row = self._new_row(part)
+            self._rows.setdefault(part.name, []).append(row)
+            moved += self.occupancy.place(row)
+        return PlanChange(tuple(moved), before, self.occupancy.cost)
+
+    def remove(self, name: str) -> PlanChange:
+        """Take a workload off that leaves, and empty its GPU where few workloads are left on it."""
+        before, moved = self.occupancy.cost, list[str]()
+        for row in self._rows_of(name):
+            location = self.occupancy.take_off(row)
+            self._free_rows.append(row)
+            moved += self.occupancy.evacuate(location)
+        del self._rows[name]
+        return PlanChange(tuple(moved), before, self.occupancy.cost)
+
+    def change_rate(self, name: str, rate: float) -> PlanChange:
+        """Give a workload another rate in requests per second, on its GPU if it still fits there."""
+        rows = self._rows_of(name)
+        old = self.fleets[0].tables.workloads[rows[0]]
+        parts = self._parts(msgspec.structs.replace(old, rate=rate))
+        if len(rows) > 1 or len(parts) > 1:
+            removed, added = self.remove(name), self.add(msgspec.structs.replace(old, rate=rate))
+            return PlanChange(removed.moved + added.moved, removed.cost_before, added.cost_after)
+        before, (row,) = self.occupancy.cost, rows
+        location = self.occupancy.locations[row]
+        for fleet in self.fleets:
+            fleet.tables.replace(row, parts[0])
+        if self.occupancy.reallocate(location):
+            return PlanChange(tuple(self.occupancy.evacuate(location)), before, self.occupancy.cost)
+        self.occupancy.take_off(row)
+        moved = self.occupancy.place(row)
+        return PlanChange(tuple(moved), before, self.occupancy.cost)
+
+    def check(self) -> None:
+        """Assert that each workload is placed with all its parts, and meets its SLO within 100% of each GPU."""
+        self.occupancy.check()
+        assert sorted(self.occupancy.locations) == sorted(row for rows in self._rows.values() for row in rows)
+
+    def _parts(self, workload: Workload) -> list[Workload]:
+        """Return the checked workload, split where it exceeds a GPU."""
+        check_workloads([workload], self._kinds)
+        model = INTERFERENCE_MODELS[self._options.model]
+        return split_workloads([workload], self._kinds, model, self._options.margin)
+
+    def _rows_of(self, name: str) -> list[int]:
+        if name not in self._rows:
+            raise ProvisioningError(f"workload {name!r}: got an unknown name, wanted one of the plan")
+        return self._rows[name]
+
+    def _new_row(self, part: Workload) -> int:
+        """Return a row of the tables for the workload."""
+        if self._free_rows:
+            row = self._free_rows.pop()
+            for fleet in self.fleets:
+                fleet.tables.replace(row, part)
+            return row
+        for fleet in self.fleets:
+            fleet.tables.append([part])
+        return len(self.fleets[0].tables.workloads) - 1
+
+
+def update_plan(
+    plan: SharingPlan,
+    workloads: Sequence[Workload],
+    kinds: Sequence[GpuType],
+    options: ProvisioningOptions = DEFAULT_OPTIONS,
+) -> tuple[SharingPlan, PlanChange]:
+    """Return the plan for `workloads` that keeps shares on their GPUs where they fit, and the workloads that moved.
+
+    It keeps the margin of the plan, or has the one that is wanted if that is cheaper. Raises ProvisioningError as
+    `provision` does.
+    """
+    margins = sorted({options.margin, max(options.margin, plan.margin)}, reverse=True)
+    found = []
+    for margin in margins:
+        try:
+            found.append(_updated(plan, workloads, kinds, msgspec.structs.replace(options, margin=margin)))
+        except ProvisioningError:
+            if margin == options.margin:
+                raise
+    changed = min(found, key=lambda plan: round(plan.cost_per_hour, 6))
+    before, after = _devices(plan), _devices(changed)
+    moved = tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name]))
+    return changed, PlanChange(moved, plan.cost_per_hour, changed.cost_per_hour)
+
+
+def _updated(
+    plan: SharingPlan, workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
+) -> SharingPlan:
+    """Return the changed plan with the margin of the options."""
+    running = RunningProvision.resume(plan, workloads, kinds, options)
+    for workload in workloads:
+        rate = running.rate(workload.name)
+        if not rate:
+            running.add(workload)
+        elif abs(rate - workload.rate) > RATE_DIFFERENCE * workload.rate:
+            running.change_rate(workload.name, workload.rate)
+    running.occupancy.consolidate()
+    return msgspec.structs.replace(running.plan(), margin=options.margin)
+
+
+def _devices(plan: SharingPlan) -> dict[str, set[str]]:
+    """Return the ids of each workload's GPUs."""
+    devices: dict[str, set[str]] = {}
+    for device, gpu in zip(plan.devices(), plan.gpus, strict=True):
+        for placement in gpu.placements:
+            devices.setdefault(placement.workload, set()).add(device)
+    return devices

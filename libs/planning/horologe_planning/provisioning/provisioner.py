@@ -1,0 +1,191 @@
+"""The cheapest plan of shares for a set of workloads, over GPU types and mixtures of them."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL, INTERFERENCE_MODELS
+from horologe_planning.provisioning.cheaper_plan import without_spare_gpus
+from horologe_planning.provisioning.exact_sharing import (
+    cheapest_partition,
+    feasible_sets,
+    share_bound,
+)
+from horologe_planning.provisioning.fleet import Fleet
+from horologe_planning.provisioning.placement import RULES, decreasing_order, place_workload, split_workloads
+from horologe_planning.provisioning.share_tables import GpuType, ShareTables, check_workloads
+from horologe_planning.provisioning.workloads import ProvisioningError, SharingPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from horologe_planning.provisioning.workloads import Workload
+
+
+class ProvisioningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of provisioning. The defaults give the cheapest plan found."""
+
+    model: str = DEFAULT_INTERFERENCE_MODEL
+    """Name of an interference model."""
+    margin: float = 1.0
+    """Safety margin: predicted latency times 1 + `margin` * relative error of the model must meet the SLO."""
+    free_margin: float = 3.0
+    """Largest margin that a plan gets if it costs no more than with `margin`."""
+    paper_batches: bool = False
+    """Use b_appr of Eq. 17 instead of the batch size with the least share."""
+    exact_workloads: int = 40
+    """Most workloads, counting parts, that are provisioned exactly, unless too many sets of them fit on one GPU."""
+    search_workloads: int = 200
+    """Most workloads for which all rules of `RULES` are tried; above it, only Algorithm 1."""
+
+    def validate(self) -> None:
+        """Raise ProvisioningError that names the invalid option, its value and the range wanted."""
+        if self.model not in INTERFERENCE_MODELS:
+            wanted = ", ".join(INTERFERENCE_MODELS)
+            raise ProvisioningError(f"model: got {self.model!r}, wanted one of {wanted}")
+        for field in ("margin", "free_margin"):
+            if not 0 <= (value := getattr(self, field)) <= 10:
+                raise ProvisioningError(f"{field}: got {value:g}, wanted 0 to 10 standard deviations")
+
+
+DEFAULT_OPTIONS = ProvisioningOptions()
+MIXED_TYPES = 4
+"""GPU types of which all sets are tried: 15 plans."""
+MARGIN_STEPS = 3
+"""Plans tried for a larger margin: the largest first, then by bisection."""
+PAPER_OPTIONS = ProvisioningOptions("igniter", 0.0, 0.0, True, 0, 0)
+"""iGniter's Algorithm 1 and nothing else."""
+
+
+def provision(
+    workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions = DEFAULT_OPTIONS
+) -> SharingPlan:
+    """Return the cheapest plan found: of one GPU type, or of several types mixed.
+
+    Few workloads are placed exactly, many by Algorithm 1, those between by the best of several rules.
+
+    Raises ProvisioningError for invalid workloads or options and for an SLO that no GPU type can meet.
+    """
+    options.validate()
+    check_workloads(workloads, kinds)
+    if not workloads:
+        return SharingPlan((), 0.0)
+    plan = _cheapest_plan(workloads, kinds, options)
+    plan = _with_free_margin(plan, workloads, kinds, options)
+    parts = sum(len(gpu.placements) for gpu in plan.gpus)
+    return without_spare_gpus(plan, kinds, options) if len(workloads) < parts <= options.search_workloads else plan
+
+
+def _cheapest_plan(
+    workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
+) -> SharingPlan:
+    """Return the cheapest plan found over the sets of GPU types."""
+    plans = [_provision_on(fleets, options) for fleets in fleet_choices(workloads, kinds, options)]
+    best = min(plans, key=lambda plan: plan.cost_per_hour)
+    return msgspec.structs.replace(best, cost_bound=min(plan.cost_bound for plan in plans), margin=options.margin)
+
+
+def _with_free_margin(
+    plan: SharingPlan, workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
+) -> SharingPlan:
+    """Return the plan with the largest margin that costs no more: it uses shares that are left over.
+
+    Of many workloads, no other plan is tried, for the sake of the time.
+    """
+    enough, too_much = options.margin, options.free_margin
+    if len(workloads) > options.search_workloads or too_much <= enough:
+        return plan
+    best, tried = plan, too_much
+    for _ in range(MARGIN_STEPS):
+        wider = msgspec.structs.replace(options, margin=tried)
+        try:
+            found = _cheapest_plan(workloads, kinds, wider)
+        except ProvisioningError:
+            found = None
+        if found is not None and found.cost_per_hour <= plan.cost_per_hour * (1 + 1e-9):
+            best, enough = msgspec.structs.replace(found, cost_bound=plan.cost_bound), tried
+        else:
+            too_much = tried
+        tried = (enough + too_much) / 2
+        if enough == too_much:
+            break
+    return best
+
+
+def fleet_choices(
+    workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
+) -> list[list[Fleet]]:
+    """Return the empty fleets to plan with: each GPU type alone, all together, and for few workloads all sets between.
+
+    A greedy plan with more types may cost more than one with fewer. Where several types mix, a workload may be split
+    although one of them could serve it whole. Raises UnattainableSlo if no choice serves every workload.
+    """
+    if len(workloads) <= options.search_workloads and len(kinds) <= MIXED_TYPES:
+        sets = [list(mix) for count in range(1, len(kinds) + 1) for mix in combinations(kinds, count)]
+    else:
+        sets = [[kind] for kind in kinds] + ([list(kinds)] if len(kinds) > 1 else [])
+    choices, refusals = [], []
+    for mix in sets:
+        for split_cheapest in (False, True)[: len(mix)]:
+            try:
+                choices.append(empty_fleets(workloads, mix, options, split_cheapest=split_cheapest))
+            except ProvisioningError as error:
+                refusals.append(error)
+    if not choices:
+        raise refusals[-1]
+    return choices
+
+
+def empty_fleets(
+    workloads: Sequence[Workload],
+    kinds: Sequence[GpuType],
+    options: ProvisioningOptions,
+    *,
+    split_cheapest: bool = False,
+) -> list[Fleet]:
+    """Return a fleet without GPUs for each type, with tables of the workloads, split as `split_workloads` does."""
+    model = INTERFERENCE_MODELS[options.model]
+    parts = split_workloads(workloads, kinds, model, options.margin, split_cheapest=split_cheapest)
+    fleets = []
+    for kind in kinds:
+        tables = ShareTables(kind, model, options.margin, options.paper_batches)
+        tables.append(parts)
+        fleets.append(Fleet(tables))
+    return fleets
+
+
+def place_all(fleets: Sequence[Fleet], rule: str) -> list[Fleet]:
+    """Return new fleets with all workloads placed in descending order of their least share (Algorithm 1)."""
+    placed = [Fleet(fleet.tables) for fleet in fleets]
+    for row in decreasing_order(fleets):
+        place_workload(placed, row, RULES[rule])
+    return placed
+
+
+def plan_of(fleets: Sequence[Fleet], cost_bound: float = 0.0) -> SharingPlan:
+    """Return the plan of placed workloads."""
+    gpus = tuple(gpu for fleet in fleets for gpu in fleet.planned_gpus())
+    return SharingPlan(gpus, sum(fleet.cost for fleet in fleets), cost_bound)
+
+
+def _provision_on(fleets: Sequence[Fleet], options: ProvisioningOptions) -> SharingPlan:
+    """Return the cheapest plan found on these fleets: the best of the rules, or the exact one of few workloads."""
+    count = len(fleets[0].tables.workloads)
+    rules = list(RULES) if count <= options.search_workloads else ["least-interference"]
+    placed = min((place_all(fleets, rule) for rule in rules), key=lambda placed: sum(fleet.cost for fleet in placed))
+    plan = plan_of(placed, share_bound(fleets))
+    if count > options.exact_workloads or not (sets := feasible_sets(fleets)):
+        return plan
+    chosen, bound = cheapest_partition(fleets, sets)
+    cost_bound = max(bound, plan.cost_bound)
+    if sum(fleets[shared.fleet].price for shared in chosen) >= plan.cost_per_hour * (1 - 1e-9) or not chosen:
+        return msgspec.structs.replace(plan, cost_bound=min(cost_bound, plan.cost_per_hour))
+    for shared in chosen:
+        fleet = fleets[shared.fleet]
+        gpu = fleet.open_gpu(shared.members[0])
+        fleet.set_gpu(gpu, np.array(shared.members, np.intp), np.array(shared.units, np.intp))
+    return plan_of(fleets, cost_bound)

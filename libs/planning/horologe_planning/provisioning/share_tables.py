@@ -1,0 +1,238 @@
+"""Tables of every workload at every share of a GPU type, and Algorithm 2 on them for many GPUs at once."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from horologe_common.interference.prediction import (
+    MS_PER_S,
+    Alone,
+    Array,
+    Index,
+    Prediction,
+    predict_shares,
+    run_alone,
+    stack_coefficients,
+)
+from horologe_planning.provisioning.share_bounds import ShareBound, least_bound, paper_bound
+from horologe_planning.provisioning.workloads import ProvisioningError, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
+    from horologe_common.interference.prediction import InterferenceModel
+
+NO_WORKLOAD = -1
+
+
+class GpuType(NamedTuple):
+    """A GPU type with the models that were profiled on it."""
+
+    gpu: GpuCoefficients
+    models: Mapping[str, ModelCoefficients]
+
+    @property
+    def whole(self) -> int:
+        """r_max in steps of r_unit."""
+        return int(100 / self.gpu.share_unit_percent + 1e-9)
+
+    def with_times(self, factor: float) -> GpuType:
+        """Return the type with all times multiplied. Power and L2 utilisation of a workload stay the same.
+
+        Raises ValueError if the factor is not positive and finite.
+        """
+        if not (isfinite(factor) and factor > 0):
+            raise ValueError(f"{self.gpu.name}: time_factor: got {factor:g}, wanted a finite number above 0")
+        delays = ("scheduling_slope_ms", "scheduling_offset_ms")
+        gpu = msgspec.structs.replace(
+            self.gpu, pcie_bytes_per_ms=self.gpu.pcie_bytes_per_ms / factor,
+            **{name: factor * getattr(self.gpu, name) for name in delays},
+        )  # fmt: skip
+        times = ("k1", "k2", "k3", "k5", "k6", "scheduling_delay_ms", "alpha_power", "alpha_cacheutil")
+        models = {
+            name: msgspec.structs.replace(model, **{field: factor * getattr(model, field) for field in times})
+            for name, model in self.models.items()
+        }
+        return GpuType(gpu, models)
+
+
+class Allocation(NamedTuple):
+    """Result of Algorithm 2 for each GPU: shares in steps of r_unit, and whether they meet every SLO within 100%."""
+
+    units: Index
+    fits: Index
+
+
+class ShareTables:
+    """Solo figures, batch size and limits of workloads on one GPU type. A row per workload, a column per share.
+
+    A workload without a profile on this GPU type, or too large for one GPU, has a least share above 100%.
+    """
+
+    def __init__(
+        self, kind: GpuType, model: InterferenceModel, margin: float = 0.0, paper_batches: bool = False
+    ) -> None:
+        """`margin`: standard deviations of the prediction error to cover. `paper_batches`: batch sizes by Eq. 17."""
+        self.kind, self._model, self._margin, self._paper_batches = kind, model, margin, paper_batches
+        self.workloads: list[Workload] = []
+        self.batch = np.zeros(0)
+        self.least = np.zeros(0, np.intp)
+        """r_lower in steps of r_unit."""
+        self._alone = np.zeros((len(Alone._fields), 0, kind.whole + 1))
+        self._limits = np.zeros((2, 0))
+        self._owner = np.zeros(0, np.intp)
+        """Number of the workload's name: equal for the parts of a workload."""
+        self._has_parts = False
+
+    def append(self, workloads: Sequence[Workload]) -> None:
+        """Add rows for workloads."""
+        if not workloads:
+            return
+        first = len(self.workloads)
+        self.workloads += workloads
+        self.batch = np.append(self.batch, np.zeros(len(workloads)))
+        self.least = np.append(self.least, np.zeros(len(workloads), np.intp))
+        self._number_owners()
+        self._alone = np.pad(self._alone, ((0, 0), (0, len(workloads)), (0, 0)))
+        self._limits = np.pad(self._limits, ((0, 0), (0, len(workloads))))
+        self._compute(np.arange(first, len(self.workloads)))
+
+    def replace(self, row: int, workload: Workload) -> None:
+        """Give a row to another workload, or to the same workload with another rate."""
+        self.workloads[row] = workload
+        self._number_owners()
+        self._compute(np.array([row]))
+
+    def _number_owners(self) -> None:
+        """Number the names of the workloads."""
+        numbers: dict[str, int] = {}
+        owner = [numbers.setdefault(workload.name, len(numbers)) for workload in self.workloads]
+        self._owner, self._has_parts = np.array(owner, np.intp), len(numbers) < len(owner)
+
+    def _compute(self, rows: Index) -> None:
+        """Fill the tables of these rows."""
+        workloads = [self.workloads[row] for row in rows]
+        self._tabulate(rows, [self._bound(workload) for workload in workloads])
+        for row in rows[self.least[rows] > self.kind.whole]:
+            # Below the power cap, another batch size may need the least share. Eq. 18 leaves the cap out.
+            workload = self.workloads[row]
+            rate, batch = largest_rate(self.kind, self._model, workload, self._margin)
+            if workload.rate <= rate:
+                self._tabulate(np.array([row]), [ShareBound(batch, 1)])
+
+    def _tabulate(self, rows: Index, bounds: Sequence[ShareBound]) -> None:
+        """Fill the tables of these rows for the batch sizes of the bounds. Raise shares that are too small alone."""
+        gpu, models = self.kind
+        workloads = [self.workloads[row] for row in rows]
+        fallback = next(iter(models.values()))
+        coefficients = [models.get(workload.model, fallback) for workload in workloads]
+        batch = np.array([bound.batch for bound in bounds], float)
+        share = np.arange(self.kind.whole + 1.0) * gpu.share_unit_percent
+        alone = run_alone(gpu, stack_coefficients(coefficients)[:, :, None], batch[:, None], share[None, :])
+        rate, slo = (np.array([getattr(workload, field) for workload in workloads]) for field in ("rate", "slo_ms"))
+        margins = np.array([1 + self._margin * model.relative_error for model in coefficients])
+        self._alone[:, rows] = np.stack(alone)
+        self._limits[:, rows] = np.stack([slo / 2, MS_PER_S * batch / rate]) / margins
+        self.batch[rows] = batch
+        self.least[rows] = [bound.units for bound in bounds]
+        allocation = self.allocate(rows[:, None], self.least[rows][:, None])
+        self.least[rows] = np.where(allocation.fits, allocation.units[:, 0], self.kind.whole + 1)
+
+    def predict(self, members: Index, units: Index) -> Prediction:
+        """Return the prediction for GPUs with the given rows and shares; NO_WORKLOAD marks an empty slot."""
+        places = np.maximum(members, 0) * (self.kind.whole + 1) + units
+        alone = Alone(*self._alone.reshape(len(Alone._fields), -1)[:, places])
+        return self._model.predict(self.kind.gpu, alone)
+
+    def allocate(self, members: Index, units: Index) -> Allocation:
+        """Raise shares by one step until no workload misses its SLO or a GPU is full (Algorithm 2).
+
+        `members` and `units` have an axis of GPUs and an axis of slots. Two parts of one workload never fit on one GPU:
+        they would be one part.
+        """
+        units, fits = units.copy(), np.zeros(len(units), dtype=np.intp)
+        pending = np.flatnonzero((units.sum(axis=1) <= self.kind.whole) & ~self._repeats(members))
+        while len(pending):
+            late = self._late(members[pending], units[pending])
+            fits[pending[~late.any(axis=1)]] = 1
+            pending, late = pending[late.any(axis=1)], late[late.any(axis=1)]
+            units[pending] += late
+            pending = pending[units[pending].sum(axis=1) <= self.kind.whole]
+        return Allocation(units, fits)
+
+    def _repeats(self, members: Index) -> NDArray[np.bool_]:
+        """Return for each GPU whether two of its rows are parts of one workload."""
+        if not self._has_parts or members.shape[1] < 2:
+            return np.zeros(len(members), bool)
+        owners = np.where(members == NO_WORKLOAD, -1 - np.arange(members.shape[1]), self._owner[members])
+        owners.sort(axis=1)
+        return np.asarray((owners[:, 1:] == owners[:, :-1]).any(axis=1))
+
+    def limits(self, members: Index) -> Array:
+        """Return the limits, less the margin, of t_inf (Eq. 14) and of t_gpu + t_feedback (Eq. 13) in ms."""
+        return np.asarray(self._limits[:, np.maximum(members, 0)])
+
+    def _late(self, members: Index, units: Index) -> Index:
+        """Return 1 for each workload that misses Eq. 13 or Eq. 14, else 0."""
+        predicted = self.predict(members, units)
+        latency_limit, cycle_limit = self.limits(members)
+        missed = (predicted.latency_ms > latency_limit) | (predicted.gpu_ms + predicted.feedback_ms > cycle_limit)
+        return np.asarray(missed & (members != NO_WORKLOAD), dtype=np.intp)
+
+    def _bound(self, workload: Workload) -> ShareBound:
+        """Return the batch size and the least share of a workload alone, with the margin.
+
+        A workload that b_appr does not fit on a whole GPU gets the batch size with the least share.
+        """
+        gpu, models = self.kind
+        if workload.model not in models:
+            return ShareBound(1, self.kind.whole + 1)
+        model = models[workload.model]
+        if self._paper_batches:
+            bound = paper_bound(gpu, model, workload)
+            if bound.units <= self.kind.whole:
+                return bound
+        return least_bound(gpu, model, workload, self._margin * model.relative_error)
+
+
+def largest_rate(kind: GpuType, model: InterferenceModel, workload: Workload, margin: float) -> tuple[float, int]:
+    """Return the most requests per second that a whole GPU serves within the SLO, and the batch size for it.
+
+    The rate is 0 if not even batch 1 meets the SLO, or if the model has no profile on this GPU type.
+    """
+    if workload.model not in kind.models:
+        return 0.0, 1
+    coefficients = kind.models[workload.model]
+    factor = 1 + margin * coefficients.relative_error
+    batch = np.array(workload.batches, float)
+    share = np.full_like(batch, kind.whole * kind.gpu.share_unit_percent)
+    stacked = stack_coefficients([coefficients])[:, :, None]
+    predicted = predict_shares(model, kind.gpu, stacked, batch[:, None], share[:, None])
+    in_time = predicted.latency_ms[:, 0] <= workload.slo_ms / 2 / factor
+    rates = predicted.throughput[:, 0] / factor * in_time * (1 - 1e-9)  # a part at this rate fits despite rounding
+    best = int(np.argmax(rates))
+    return float(rates[best]), workload.batches[best]
+
+
+def check_workloads(workloads: Sequence[Workload], kinds: Sequence[GpuType]) -> None:
+    """Raise ProvisioningError for an invalid workload, a name given twice, an unknown model, or no GPU type."""
+    if not kinds:
+        raise ProvisioningError("gpu types: got none, wanted at least one")
+    names: set[str] = set()
+    for workload in workloads:
+        workload.validate()
+        if workload.name in names:
+            raise ProvisioningError(f"workload {workload.name!r}: got the name twice, wanted each once")
+        names.add(workload.name)
+        if not any(workload.model in kind.models for kind in kinds):
+            profiled = ", ".join(sorted({model for kind in kinds for model in kind.models}))
+            raise ProvisioningError(
+                f"workload {workload.name!r}: model: got {workload.model!r}, wanted one of {profiled}"
+            )

@@ -1,0 +1,143 @@
+"""The planner: algorithms 1 and 2 of InferLine, from the fastest hardware and from other promising starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from horologe_planning.envelope import envelope_of, window_lengths
+from horologe_planning.plans import Alternative, PipelinePlan, PlannedStage
+from horologe_planning.search.bounds import assignments, isolated_bounds
+from horologe_planning.search.exchange import exchange_replicas, improve
+from horologe_planning.search.growth import batches_for_growth
+from horologe_planning.search.initialization import Infeasible, fastest_hardware, initialize, service_path
+from horologe_planning.search.minimization import CENT, Moves, cheaper_action, minimize_cost, removals
+from horologe_planning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from horologe_planning.plans import Configuration
+    from horologe_planning.search.evaluation import Evaluator
+
+RESTARTS = 12
+"""Starts from other hardware."""
+Search = Literal["paper", "any-order", "restarts"]
+"""paper: algorithms 1 and 2 alone, which downgrade to the next cheaper hardware type. any-order: a stage may move to
+any hardware type. restarts: the same with exchanges of replicas, also from the combinations of hardware with the lowest
+bounds of cost."""
+
+
+def make_plan(evaluator: Evaluator, search: Search = "restarts") -> PipelinePlan:
+    """Return the cheapest plan that the search finds. Raises Infeasible if no configuration meets the objective."""
+    moves: Moves = "next" if search == "paper" else "any"
+    first = minimize_cost(evaluator, initialize(evaluator, fastest_hardware(evaluator)), moves)
+    found, bound = [first], 0.0
+    if search == "restarts":
+        found.append(improve(evaluator, first))
+        bound = _restart(evaluator, found)
+    best = min(reversed(found), key=evaluator.price)  # of equal ones the one from which no action leads on
+    if search == "restarts":
+        best = _with_room(evaluator, best)
+    return describe_plan(evaluator, best, found, bound)
+
+
+def _with_room(evaluator: Evaluator, configuration: Configuration) -> Configuration:
+    """Return the configuration with batches for growth. If they make a cheaper one possible, continue from that one."""
+    while True:
+        configuration = batches_for_growth(evaluator, configuration)
+        cheaper = cheaper_action(evaluator, configuration) or exchange_replicas(evaluator, configuration)
+        if cheaper is None:
+            return configuration
+        configuration = improve(evaluator, cheaper)
+
+
+def _restart(evaluator: Evaluator, found: list[Configuration]) -> float:
+    """Append the results of each start that may be cheaper than all found: on its hardware, and after moves from it.
+
+    At least one start is on other hardware than the best, so that there is a runner-up. Return the lower bound of the
+    cost.
+    """
+    least = 0.0
+    for number, (bound, kinds) in enumerate(assignments(isolated_bounds(evaluator))):
+        least = least or bound
+        compared = len({tuple(stage.hardware for stage in other) for other in found}) > 1
+        if number >= RESTARTS or (compared and bound >= min(map(evaluator.price, found)) - CENT):
+            break
+        try:
+            found.append(minimize_cost(evaluator, initialize(evaluator, kinds), "none"))
+            found.append(improve(evaluator, minimize_cost(evaluator, found[-1])))
+        except Infeasible:
+            continue
+    return least
+
+
+def describe_plan(
+    evaluator: Evaluator, best: Configuration, found: list[Configuration], bound: float = 0.0
+) -> PipelinePlan:
+    """Return the plan of a configuration with its forecast. `found`: all results of the search, for the runner-up."""
+    forecast, work = evaluator.forecast(best), evaluator.workload
+    stages = []
+    for stage, load in zip(best, forecast.loads, strict=True):
+        throughput = evaluator.profile_of(stage).throughput(stage.batch)
+        factor = evaluator.structure.scale_factor(stage.stage)
+        ratio = work.rate * factor / (stage.replicas * throughput)
+        names = (stage.stage, stage.model, stage.hardware, stage.batch, stage.replicas)
+        stages.append(PlannedStage(*names, throughput, factor, ratio, load.utilisation))
+    return PipelinePlan(
+        pipeline=evaluator.structure.name,
+        slo_ns=evaluator.objective.slo_ns,
+        stages=tuple(stages),
+        cost_per_hour=evaluator.price(best),
+        p99_ns=forecast.p99_ns,
+        attainment=forecast.attainment,
+        attainment_bound=1 - forecast.missed_bound,
+        rate=work.rate,
+        service_ns=service_path(evaluator, best)[0],
+        cost_bound=bound,
+        runner_up=_runner_up(evaluator, best, found),
+        rejected=_rejected(evaluator, best),
+        evaluations=evaluator.runs,
+    )
+
+
+def _runner_up(evaluator: Evaluator, best: Configuration, found: list[Configuration]) -> Alternative | None:
+    """Return the cheapest configuration found on other hardware."""
+    kinds = [stage.hardware for stage in best]
+    others = [other for other in found if [stage.hardware for stage in other] != kinds]
+    if not others:
+        return None
+    other = min(others, key=evaluator.price)
+    more = evaluator.price(other) - evaluator.price(best)
+    reason = f"it costs {more:.3f} dollars per hour more ({more / evaluator.price(best):.1%})"
+    return Alternative(other, evaluator.price(other), reason)
+
+
+def _rejected(evaluator: Evaluator, best: Configuration) -> Alternative | None:
+    """Return the configuration with one replica less that would save most, and its forecast."""
+    fewer = min(removals(best), key=evaluator.price, default=None)
+    if fewer is None:
+        return None
+    forecast, objective = evaluator.forecast(fewer), evaluator.objective
+    saved = evaluator.price(best) - evaluator.price(fewer)
+    reason = (
+        f"it costs {saved:.3f} dollars per hour less, but has a P99 of {forecast.p99_ns / 1e6:.1f} ms: "
+        f"{1 - forecast.attainment:.2%} of the queries miss the SLO, on unseen traffic up to "
+        f"{min(1.0, forecast.missed_bound):.2%}; {1 - objective.attainment:.2%} may"
+    )
+    return Alternative(fewer, evaluator.price(fewer), reason)
+
+
+def tuning_plan(
+    plan: PipelinePlan, arrivals_ns: NDArray[np.int64], levels: tuple[ProvisioningLevel, ...] = ()
+) -> TuningPlan:
+    """Return what the tuner needs of a plan: the envelope of the sample trace and the figures of each stage.
+
+    `levels`: see `provisioning_levels`. Without them, the tuner follows the paper's provisioning ratios.
+    """
+    targets = tuple(
+        StageTarget(s.stage, s.model, s.hardware, s.batch, s.replicas, s.throughput, s.scale_factor)
+        for s in plan.stages
+    )
+    envelope = envelope_of(arrivals_ns, window_lengths(plan.service_ns))
+    return TuningPlan(plan.pipeline, plan.slo_ns, plan.rate, envelope, targets, levels=levels)
