@@ -106,8 +106,7 @@ class HttpSender:
 
     async def _post(self, path: str, body: bytes) -> Any:
         async with self._limit:
-            connection = self._idle.pop() if self._idle else await self._connect()
-            reader, writer = connection
+            reader, writer = connection = await self._open_connection()
             try:
                 head = f"POST {path} HTTP/1.1\r\nHost: benchmark\r\nContent-Length: {len(body)}\r\n\r\n"
                 writer.write(head.encode() + body)
@@ -124,7 +123,13 @@ class HttpSender:
             raise HorologeError(f"{code} {content}")
         return content
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _open_connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return an idle connection that the server has not closed meanwhile, or a new one."""
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+            writer.close()
         return await asyncio.open_connection(*self._server, local_addr=(self._host, 0))
 
     def close(self) -> None:

@@ -50,13 +50,15 @@ def exchange_replicas(evaluator: Evaluator, configuration: Configuration) -> Con
 
 
 def _several_for_one(evaluator: Evaluator, configuration: Configuration, limit: float) -> Iterator[Configuration]:
-    """Yield feasible configurations below the limit with a replica more in one stage and several less in another."""
+    """Yield feasible configurations with a replica more in one stage, and as many less in another as pay for it."""
     for more in _additions(configuration):
         for place, stage in enumerate(configuration):
             price = evaluator.hardware[stage.hardware].price_per_hour
-            most = stage.replicas - 1 - int((evaluator.price(more) - limit + CENT) / price)
-            if most >= 1 and (replicas := evaluator.least_replicas(more, place, most)):
-                yield replace_stage(more, place, replicas=replicas)
+            less = 1 + int((evaluator.price(more) - limit + CENT) / price)
+            if less < stage.replicas:
+                exchanged = replace_stage(more, place, replicas=stage.replicas - less)
+                if evaluator.is_feasible(exchanged):
+                    yield exchanged
 
 
 def _repair(evaluator: Evaluator, configuration: Configuration, cost_limit: float) -> Configuration | None:
