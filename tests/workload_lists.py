@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 
 from horologe_common.interference.v100 import V100_CATALOGUES
-from horologe_planning.provisioning.baselines import violations
+from horologe_experiments.igniter.provisioning_baselines import violations
 from horologe_planning.provisioning.share_tables import GpuType
 from horologe_planning.provisioning.workloads import SharingPlan, Workload
 

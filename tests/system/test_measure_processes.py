@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from horologe_common.interference.coefficients_file import read_coefficients
 from horologe_common.interference.measured_runs import read_measurements
 from horologe_common.interference.v100 import CALIBRATED
-from horologe_planning.interference.coefficients_file import read_coefficients
 from model_folders import SIGNATURE, a_folder, an_onnx_model
 
 pytestmark = pytest.mark.alone

@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from horologe_common.interference.coefficients_file import (
+    CoefficientsError,
+    CoefficientsFile,
+    Origin,
+    read_coefficients,
+    write_coefficients,
+)
 from horologe_common.interference.measured_runs import (
     MeasuredDevice,
     Measurements,
@@ -14,13 +21,6 @@ from horologe_common.interference.measured_runs import (
     write_measurements,
 )
 from horologe_common.interference.v100 import CALIBRATED
-from horologe_planning.interference.coefficients_file import (
-    CoefficientsError,
-    CoefficientsFile,
-    Origin,
-    read_coefficients,
-    write_coefficients,
-)
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,11 +14,11 @@ from horologe_cli.measuring import measurement_run
 from horologe_cli.measuring.measurement_report import measure_document, measure_text
 from horologe_cli.measuring.measurement_run import run_measurement
 from horologe_cli.measuring.measurement_setup import find_models
+from horologe_common.interference.coefficients_file import CoefficientsError
 from horologe_common.interference.measured_runs import MeasuredDevice, Measurements, write_measurements
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.measurement.device_sensor import DeviceLost, SensorFailed
 from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS
-from horologe_planning.interference.coefficients_file import CoefficientsError
 from horologe_planning.interference.measured_fit import FitOptions, fit_measurements
 from horologe_planning.interference.measurements import ProfileError
 from model_folders import an_emulated_model

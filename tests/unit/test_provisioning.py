@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_common.interference.v100 import V100_CATALOGUES
-from horologe_planning.provisioning.baselines import (
+from horologe_experiments.igniter.provisioning_baselines import (
     plan_ffd,
     plan_ffd_with_allocation,
     plan_gpu_lets,

@@ -14,9 +14,14 @@ from horologe_common.clock import s
 from horologe_common.core.protocol import Out
 from horologe_common.wanted_shares import WantedShare
 from horologe_common.wire import Events, Infer, Plan, PlannedModel, Tune
-from horologe_planning.provisioning.baselines import GSLICE_ADJUSTMENTS, GSLICE_SHARE, adjust_batches, adjust_shares
+from horologe_experiments.igniter.provisioning_baselines import (
+    GSLICE_ADJUSTMENTS,
+    GSLICE_SHARE,
+    adjust_batches,
+    adjust_shares,
+)
+from horologe_experiments.igniter.sharing_world import TUNER
 from horologe_planning.provisioning.workloads import parse_sharing_plan
-from horologe_sim.fast.sharing_world import TUNER
 from horologe_tuner.core.sharing.targets import DeviceShare
 from horologe_tuner.core.worker_scaling import ScaleTo
 

@@ -9,9 +9,9 @@ import msgspec
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.plan_figure import draw_shares
+from horologe_experiments.igniter.provisioning_baselines import plan_ffd_with_allocation, violations
 from horologe_experiments.igniter.t4 import assumed_t4
 from horologe_experiments.igniter.table3 import PAPER_V100, STRATEGIES, TABLE_3, V100
-from horologe_planning.provisioning.baselines import plan_ffd_with_allocation, violations
 from horologe_planning.provisioning.explanation import explain_plan
 from horologe_planning.provisioning.plan_prediction import with_predictions
 from horologe_planning.provisioning.provisioner import ProvisioningOptions, provision

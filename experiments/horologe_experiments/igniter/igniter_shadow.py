@@ -12,12 +12,12 @@ from horologe_common.clock import ms, s
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.gslice_tuner import GsliceTuner
 from horologe_experiments.igniter.igniter_run import IN_TIME, INTERFERENCE, requests
+from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_experiments.igniter.table3 import PAPER_V100, TABLE_3, V100
 from horologe_planning.provisioning.provisioner import PAPER_OPTIONS, ProvisioningOptions, provision
 from horologe_planning.provisioning.workloads import BATCH_LIMIT, SharingPlan
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.sharing_world import TUNER, SharingWorld
 from horologe_sim.scenario.shared_models import EmulatedHardware
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from horologe_experiments.harness.experiment import Progress
+    from horologe_experiments.igniter.sharing_world import TunerCore
     from horologe_planning.provisioning.share_tables import GpuType
     from horologe_planning.provisioning.workloads import PlannedGpu
-    from horologe_sim.fast.sharing_world import TunerCore
 
 INTERVAL_NS = ms(100)
 SECOND = 10

@@ -9,8 +9,8 @@ import msgspec
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.plan_figure import draw_shares
+from horologe_experiments.igniter.provisioning_baselines import plan_gpu_lets, plan_gslice, violations
 from horologe_experiments.igniter.table3 import PAPER_V100, V100
-from horologe_planning.provisioning.baselines import plan_gpu_lets, plan_gslice, violations
 from horologe_planning.provisioning.plan_prediction import with_predictions
 from horologe_planning.provisioning.provisioner import PAPER_OPTIONS, provision
 from horologe_planning.provisioning.workloads import Workload

@@ -12,8 +12,8 @@ import numpy as np
 
 from horologe_common.clock import s
 from horologe_experiments.inferline.scaling_policy import Observation, StageLoad
+from horologe_experiments.inferline.stage_states import observe_stages, queries_in_flight
 from horologe_planning.estimator.estimator import Simulation
-from horologe_planning.estimator.stage_states import observe_stages, queries_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,10 +17,10 @@ from horologe_cli.measuring.measurement_setup import (
     parse_assumptions,
     parse_numbers,
 )
+from horologe_common.interference.coefficients_file import write_coefficients
 from horologe_common.interference.measured_runs import Measurements, read_measurements, write_measurements
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.measurement.device_bench import DeviceBench
-from horologe_planning.interference.coefficients_file import write_coefficients
 from horologe_planning.interference.measured_fit import FitOptions, fit_measurements
 from horologe_planning.interference.measurement_plan import RunSizes
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horologe_cli.commands.measuring.measure_options import MeasureOptions
-    from horologe_planning.interference.coefficients_file import Origin
+    from horologe_common.interference.coefficients_file import Origin
 
 
 def run_measurement(options: MeasureOptions, report: Callable[[int, int, str], None]) -> MeasureDocument:

@@ -14,8 +14,8 @@ from horologe_planning.interference.measurement_plan import RunSizes, copies_run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from horologe_common.interference.coefficients_file import Origin
     from horologe_common.interference.measured_runs import MeasuredDevice, MeasuredModel, MeasuredRun, ShareLoad
-    from horologe_planning.interference.coefficients_file import Origin
     from horologe_planning.interference.measurement_plan import Run
 
 ATTEMPTS = 2

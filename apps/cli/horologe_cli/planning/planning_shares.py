@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_cli.output import stderr_console
+from horologe_common.interference.coefficients_file import CoefficientsError, read_coefficients
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.service.settings import SettingsError
-from horologe_planning.interference.coefficients_file import CoefficientsError, read_coefficients
 from horologe_planning.joint_planning.derived_coefficients import catalogue_coefficients
 from horologe_planning.joint_planning.joint_plan import joint_plan, sharing_plan
 from horologe_planning.joint_planning.joint_planner import plan_layout

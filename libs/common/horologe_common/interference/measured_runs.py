@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.interference.coefficients_file import CoefficientsError, Origin
 from horologe_common.service.user_files import read_json
-from horologe_planning.interference.coefficients_file import CoefficientsError, Origin
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,8 +29,8 @@ def measure(options: MeasureOptions, json: output.Json = False) -> None:
     """
     from horologe_cli.measuring.measurement_report import measure_text
     from horologe_cli.measuring.measurement_run import run_measurement
+    from horologe_common.interference.coefficients_file import CoefficientsError
     from horologe_common.status import HorologeError
-    from horologe_planning.interference.coefficients_file import CoefficientsError
     from horologe_planning.interference.measurements import ProfileError
 
     try:

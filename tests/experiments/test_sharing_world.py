@@ -11,13 +11,13 @@ import pytest
 from horologe_common.clock import ms, s
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.interference.v100 import CALIBRATED
+from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_planning.provisioning.provisioner import ProvisioningOptions, provision
 from horologe_planning.provisioning.share_tables import GpuType
 from horologe_planning.provisioning.workloads import SharingPlan, Workload
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.fast.fast_worker import FastClusterSettings
 from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.sharing_world import TUNER, SharingWorld
 from horologe_sim.fast.traffic import Chunk
 from horologe_sim.scenario.shared_models import EmulatedHardware
 from horologe_tuner.core.tuner import Tuner
