@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 START_DELAY_NS = us(200)
 """A batch must make its deadlines even if it begins this much late: message latency to an idle device, a turn of the
-worker, and late timers. Symphony's implementation reserves 100 us for late timers. Not tuned."""
+worker, and late timers, for which Symphony's implementation reserves 100 us."""
 
 
 class Deferred(SchedulingPolicy):

@@ -34,24 +34,23 @@ if TYPE_CHECKING:
 
 IDLE, BUSY = 0.6, 1.2
 """Utilisation of a share (1: busy all the time; more: planned ahead). Below `IDLE`, never wait for a larger batch.
-Between `IDLE` and `BUSY`, scale the wait linearly up to the latest start that meets the deadline. Not tuned: at 0.9 of
-the load that full batches would serve, lower values serve up to 0.005 (`IDLE` 0) and 0.017 (`BUSY` 0.9) more, higher
-ones up to 0.016 less (docs/experiments/orloj.md). At low load a wait only adds latency."""
+Between `IDLE` and `BUSY`, scale the wait linearly up to the latest start that meets the deadline. Lower values serve a
+little more near saturation (docs/experiments/orloj.md); at low load a wait only adds latency."""
 LIKELY = 1.0
-"""Part of the expected arrival time of the missing requests that must fit into the wait, else there is no wait. In open
-loops 0.4 serves up to 0.006 more and 0 up to 0.016 more, measured as `IDLE`. In closed loops clients that wait for
-answers send nothing: in seed 24 of the tournament, 0.4 serves 0.742 of the capacity and 1 serves 0.815."""
+"""Part of the expected arrival time of the missing requests that must fit into the wait, else there is no wait. Lower
+values serve a little more of open loops, and much less of closed ones, whose clients send nothing while they wait for
+answers (docs/experiments/schedulers.md)."""
 SILENCE = 3
 """Stop waiting for a larger batch after this many times the expected arrival time of the missing requests without any.
-Measured as `IDLE`: 1 serves up to 0.005 less, 10 is the same within 0.001."""
+Less gives up on batches that would fill (docs/experiments/orloj.md)."""
 MESSAGE_TRIPS = 3
-"""Decision lead, in return latencies: a message to the worker, one back, and a turn of the controller. Not tuned."""
+"""Decision lead, in return latencies: a message to the worker, one back, and a turn of the controller."""
 SAVING = 0.01
-"""Least part of a share's time that larger batches of a model must save, else its batches do not wait. Not tuned: a
-model of 10 us that is asked 100 times a second saves 0.0005, and each of its requests would wait for milliseconds."""
+"""Least part of a share's time that larger batches of a model must save, else its batches do not wait. A model of 10 us
+that is asked 100 times a second saves 0.0005, and each of its requests would wait for milliseconds."""
 COLLISION = 4.0
 """Margin before the last start, in mean batch durations, divided by the number of shares with the model: these shares
-may run other work at that moment. Measured as `IDLE`: 0 serves up to 0.008 more, 8 up to 0.022 less."""
+may run other work at that moment. More shortens waits (docs/experiments/orloj.md)."""
 
 
 class Horologe(SchedulingPolicy):
@@ -115,7 +114,7 @@ class Horologe(SchedulingPolicy):
         its time, and may have to leave the first ones behind, for which only a smaller one is fast enough. Sizes whose
         rows save no time are left out, unless requests have several rows. A batch for which larger, cheaper sizes have
         come too late goes after all others, if the queue can fill these sizes in time again: else all its batches are
-        small, and the model would starve behind others (seed 4 of the tournament: 0.527 instead of 0.682).
+        small, and the model would starve behind others.
 
         A worker starts the batch while the median leaves its last request in time. If the first one decided, a message
         that comes late would cost all of them their turn, and leave the share idle.
@@ -210,7 +209,7 @@ class Horologe(SchedulingPolicy):
 
         The wait grows with the utilisation of the share: where there is time to spare, small batches cost nothing.
         There is none unless a request has been lost lately (`_has_lost`): time saved would serve nobody. Clients that
-        wait for answers would send less, and leave the share idle (seed 259 of the tournament: 0.852 instead of 0.598).
+        wait for answers would send less, and leave the share idle (docs/experiments/schedulers.md).
         """
         queue, load = strategy.queue, self._load
         if not self._has_lost(now_ns, queue):

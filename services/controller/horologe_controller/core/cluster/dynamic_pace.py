@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
 
 PACE_BATCHES = 16
-"""Batches of the average of `DynamicPace`. 8 and 32: 0.001 and 0.004 less over 23 seeds of the tournament. The median
-of ten, as of static models, says more about the inputs than about the device."""
+"""Batches of the average of `DynamicPace`. Fewer follow single inputs, more follow a change of the device late
+(docs/experiments/schedulers.md). The median of ten, as of static models, says more about the inputs than about the
+device."""
 PACE_AGE_NS, PACE_AGE_BATCHES = s(1), 8
 """The average is dropped after 1 s without a batch, or eight times the duration of the last one: a share that counts as
-too slow for every request runs no batch that would show its recovery. With 10 s, a device that is 2.7 times slower for
-half of the time serves 0.23 of all requests instead of 0.42 (seed 280 of the tournament)."""
+too slow for every request runs no batch that would show its recovery (docs/experiments/schedulers.md)."""
 MOST_JUMP = 2.0
 """Most that a batch counts for, as a multiple of the pace before it or of the batch before it, whichever is more. So a
 single stall of the machine counts little, and a slow device counts from its second batch on."""
 DEVICE_SPREAD = 0.1
-"""Standard deviation of equal batches on one device, as a part of their mean. Not tuned."""
+"""Standard deviation of equal batches on one device, as a part of their mean."""
 
 
 class DynamicPace:

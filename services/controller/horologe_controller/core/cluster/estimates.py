@@ -30,14 +30,13 @@ SLOWER, FASTER = 1050, 950
 """Thousandths of the profile. A share or model within these bounds is taken to match its profile: the rest is noise."""
 TRIAL_EXECS = 8
 """Pause between trials against measurements, in durations of a slow EXEC: slow EXECs then take at most a ninth of a
-share's time. Measured with one EXEC in five taking 17 times as long: a pause of 2, 4 and 8 serves 46%, 38% and 21% of
-the model's requests, and 85%, 88% and 92% of those of a model beside it."""
+share's time. A shorter pause serves more of this model's requests and fewer of those of a model beside it
+(docs/experiments/schedulers.md)."""
 TRIAL_NS = s(1)
 """Pause before the second trial of a model against a profile. It doubles with each failed trial, up to
 `TRIAL_DOUBLINGS` times. A share has at most one trial in this time, whatever the models: an idle share is busy when the
-next request comes. Without this limit 8% of the requests were trials in seed 96 of the tournament (132 models, SLO
-below the times of some), and 0.802 of all were in time instead of 0.818. If this pause doubles too: 0.826, but a model
-with a wrong profile beside 100 with right ones and short SLOs may get no trial for an hour."""
+next request comes. If this pause doubled too, a model with a wrong profile beside 100 with right ones and short SLOs
+might get no trial for an hour (docs/experiments/schedulers.md)."""
 TRIAL_DOUBLINGS = 6
 PROFILE_PART = 4
 """A trial may assume a quarter of the profile: profiles measured on a machine in use were up to five times too long."""

@@ -34,11 +34,11 @@ BESIDE_NS = s(1)
 """Time for which a LOAD that runs beside others delays the next one, so that processes do not all start at once."""
 
 MEMORY_NS = ms(200)
-"""Time constant of a share's utilisation: work this long ago counts 1/e. Not tuned."""
+"""Time constant of a share's utilisation: work this long ago counts 1/e."""
 MEMORY_BATCHES = 8
-"""Smallest time constant, in mean batches: with long batches, 200 ms would hold too few of them. Not tuned."""
+"""Smallest time constant, in mean batches: with long batches, 200 ms would hold too few of them."""
 SMOOTHING_GAPS, SMOOTHING_BATCHES = 16, 64
-"""Samples over which the means of inter-arrival times and of batch durations are smoothed. Not tuned."""
+"""Samples over which the means of inter-arrival times and of batch durations are smoothed."""
 BURST_PARTS = 8
 """A request that comes sooner than an eighth of the mean inter-arrival time belongs to a burst: a ninth of those of a
 Poisson process does. With a twentieth, `fig5` at 25 ms serves up to 0.010 less."""

@@ -31,10 +31,10 @@ SOLO_WINDOW_NS = ms(100)
 UNLIMITED_WINDOW_NS = s(3600)
 """Window of a batch whose policy does not predict deadlines."""
 SERVED_MEMORY = 1 - 1 / 256
-"""Decay of the part that is served with each request. Not tuned."""
+"""Decay of the part that is served with each request."""
 MOST_LOST, NONE_LOST = 8.0, 1.05
 """Most that 1 over the square of the part that is served may be: if 0.65 of all requests are lost, or more. Below
-`NONE_LOST` (0.024 lost) it counts as 1. Not tuned."""
+`NONE_LOST` (0.024 lost) it counts as 1."""
 NO_RANKINGS: dict[Share, RankingPair] = {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 FAIR_MEMORY = 1 - 1 / 256
-"""Decay of `ServedParts` with each request of the model. Not tuned."""
+"""Decay of `ServedParts` with each request of the model."""
 
 
 class ServedParts:

@@ -37,10 +37,8 @@ class ScalingRules(msgspec.Struct, frozen=True):
     """Time after any change before the next scaling down: three times the activation time of a replica."""
     headroom: float = 1.25
     """Plans with levels: multiple of the present traffic that the replicas carry. A replica works seconds after it was
-    ordered, and nearly all misses after a rise of the rate are in these seconds. On the step from 150 to 250 queries
-    per second of docs/experiments/inferline.md, with the seeds 2 and 3, 1.0% and 0.2% of all queries miss with 1.15,
-    and 0.03% and 0.1% with 1.25, for 2% and 7% more dollars. On the 13th of July,
-    1.15 costs 1.46 times as much as the oracle, and 1.25 costs 1.52 times."""
+    ordered, and nearly all misses after a rise of the rate are in these seconds. More headroom has fewer misses and
+    costs more (docs/experiments/inferline.md)."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if the headroom is below 1."""

@@ -42,7 +42,7 @@ ADVANCE_NS = ms(8)
 RELIEF_NS = s(3600)
 """Time by which a LOAD goes later that is only for shares that lose requests: after all others."""
 WAIT_STEP = 0.1
-"""Part of the way that a wait for a LOAD moves the mean of such waits. Not tuned."""
+"""Part of the way that a wait for a LOAD moves the mean of such waits."""
 NO_DEMAND: dict[Share, int] = {}
 
 

@@ -19,18 +19,17 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 
 MEMORY_NS = s(1)
-"""Time after which a loss or a batch counts 1/e. Not tuned: a LOAD takes about 10 ms, and shows its effect within an
-SLO."""
+"""Time after which a loss or a batch counts 1/e. A LOAD takes about 10 ms, and shows its effect within an SLO."""
 CALM_PART = 0.25
-"""Losses of a share that relieves others, as a part of theirs. Not tuned."""
+"""Losses of a share that relieves others, as a part of theirs."""
 SPARE_PART = 0.75
 """Part of their time that shares may be busy after they have taken over the work for a model: `CAPACITY_PART` of
-`demand.py`. With all of it, tournament seeds 212 and 214 lose 0.007 and 0.015, and 48 gains 0.03 (5,000 requests)."""
+`demand.py`. More moves models onto shares that then lose requests themselves (docs/experiments/schedulers.md)."""
 IDLE_NS = s(1)
 """Time without a request after which a model may be evicted for one whose shares lose requests."""
 SETTLED_NS = s(3)
 """Time after a LOAD of a model in which none of its copies in use is spare. Without, models take shares from each other
-in turn: seed 274 loses 0.013. With 10 s, ten seeds have the same scores."""
+in turn (docs/experiments/schedulers.md)."""
 ALL_MODELS = ""
 MOST_SUMS, FORGOTTEN_NS = 256, 20 * MEMORY_NS
 """Sums that are kept without a look at their age, and the age from which they are dropped: e^-20 is left of them."""
