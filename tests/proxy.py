@@ -53,7 +53,8 @@ class Proxy:
     def inject(self, data: bytes, *, to_target: bool = False) -> None:
         """Send bytes of no sender into every connection, to the end that connected or `to_target`."""
         for pair in self._pairs:
-            pair[to_target].sendall(data)
+            with contextlib.suppress(OSError):  # one of its ends has closed it
+                pair[to_target].sendall(data)
 
     def mute(self, *, to_target: bool = False) -> None:
         """Discard what the present connections carry in one direction from now on, without closing them."""

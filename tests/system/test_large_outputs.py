@@ -79,7 +79,10 @@ class Running:
         self.lines: list[str] = []
         options = SystemOptions(
             str(models), 1, True, "127.0.0.1:0", (self.endpoint,), "off",
-            sets=(f"worker.cache={folder}/cache", "selector.store=memory", f"links.max_frame_bytes={LIMIT}B"),
+            sets=(
+                f"worker.cache={folder}/cache", "selector.store=memory",
+                f"links.max_frame_bytes={LIMIT}B", "selector.pipeline_step_ns=2s",
+            ),
         )  # fmt: skip
         self.local = LocalSystem(options, lambda name, line: self.lines.append(f"{name}: {line}"))
 
