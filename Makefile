@@ -35,6 +35,7 @@ demo: $(STAMPS)/demo ## serve the models in models/ and measure them, about 80 s
 up: $(STAMPS)/demo ## serve the models in models/ until ^C
 	@$(BIN)/horologe up --models models $(ARGS)
 
+# Several processes share the cores: threads of a numerical library would only wait for each other.
 test: export OPENBLAS_NUM_THREADS := 1
 test: $(STAMPS)/dev ## test the server: all that needs neither a GPU nor root, about ten minutes on two cores
 	@$(if $(strip $(ARGS)),$(BIN)/pytest -q $(ARGS),\

@@ -24,7 +24,7 @@ CALM_PART = 0.25
 """Losses of a share that relieves others, as a part of theirs."""
 SPARE_PART = 0.75
 """Part of their time that shares may be busy after they have taken over the work for a model: `CAPACITY_PART` of
-`demand.py`. More moves models onto shares that then lose requests themselves (docs/experiments/schedulers.md)."""
+`demand.py`. With more, some workloads gain and more lose (docs/experiments/schedulers.md)."""
 IDLE_NS = s(1)
 """Time without a request after which a model may be evicted for one whose shares lose requests."""
 SETTLED_NS = s(3)
