@@ -17,6 +17,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Test processes. System tests wait for about half of their time, so two processes use one core.
 TEST_PROCESSES ?= 4
+# System tests take longest and start first, so that no process is left with one of them at the end.
+TESTS := tests/system tests/sim $(filter-out tests/system tests/sim tests/compose tests/gpu tests/experiments \
+  tests/__pycache__, $(patsubst %/,%,$(wildcard tests/*/)))
 
 DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 
@@ -40,7 +43,7 @@ test: export OPENBLAS_NUM_THREADS := 1
 test: $(STAMPS)/dev ## test the server: all that needs neither a GPU nor root, about ten minutes on two cores
 	@$(if $(strip $(ARGS)),$(BIN)/pytest -q $(ARGS),\
 	  $(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m "not alone and not compose" \
-	    --durations 20 tests/system tests/sim tests/fuzz tests/policies tests/unit && \
+	    --durations 20 $(TESTS) && \
 	  $(BIN)/pytest -q -m "alone or compose" --durations 10 tests/system tests/sim tests/compose)
 
 test-experiments: export OPENBLAS_NUM_THREADS := 1

@@ -1,0 +1,93 @@
+"""Alerts in a rolling restart of real processes: none fires.
+
+`RECORD_ROLLING_RESTART=1 pytest tests/system/processes/test_rolling_alerts.py` writes tests/rolling_restart.json, which
+tests/repository/test_alerts.py plays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
+
+import prometheus_server
+from bench.service_processes import ServiceProcesses, clients_of, one_of_each
+from horologe import AsyncClient
+from horologe_cli.local.ports import free_port
+from model_folders import an_emulated_model
+from offered_load import START_S, Tally, offer, wait_for_service
+from prometheus_server import MISSING, RULES, Prometheus
+
+from dashboard_queries import ask  # isort: skip  # its folder is on the path of prometheus_server
+from promtool_series import record_series  # isort: skip
+
+RECORDING = Path(__file__).resolve().parents[2] / "rolling_restart.json"
+INTERVAL_S = 5
+"""The scrape interval of deploy/prometheus/prometheus.yml."""
+STEADY_S, PAUSE_S = 15.0, float(INTERVAL_S)
+DOWN_S = 8.0
+"""A container takes longer to start than a process. Each process misses a scrape."""
+RATE, SLO_MS = 20.0, 20_000.0
+
+
+async def restart_all(processes: ServiceProcesses, endpoint: str) -> Tally:
+    """Restart every service, one after the other, under load. Return how the requests ended."""
+    tally = Tally()
+    async with AsyncClient(endpoint) as client:
+        await wait_for_service(client, START_S)
+        begin_s = time.monotonic()
+
+        def work() -> None:
+            time.sleep(STEADY_S)
+            for name in processes.services:
+                processes.stop(name)
+                time.sleep(DOWN_S)
+                processes.start(name)
+                processes.wait_ready(name)
+                time.sleep(PAUSE_S)
+            time.sleep(STEADY_S)
+
+        working = asyncio.create_task(asyncio.to_thread(work))
+        while not working.done():
+            await offer(client, tally, RATE, 1, slo_ms=SLO_MS)
+        await working
+    assert time.monotonic() - begin_s > 2 * STEADY_S
+    return tally
+
+
+@pytest.mark.skipif(not os.environ.get("RECORD_ROLLING_RESTART"), reason="RECORD_ROLLING_RESTART is not set")
+@pytest.mark.skipif(prometheus_server.BINARY is None, reason=MISSING)
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_no_alert_fires_while_every_service_restarts(tmp_path: Path) -> None:
+    an_emulated_model(tmp_path / "models")
+    with ServiceProcesses(tmp_path, one_of_each(tmp_path, free_port("127.0.0.1"))) as processes:
+        processes.wait_ready()
+        addresses = {name: f"127.0.0.1:{service.port}" for name, service in processes.services.items()}
+        targets = {name: f"http://{address}/metrics" for name, address in addresses.items()}
+        server = Prometheus(tmp_path / "prometheus", targets, interval_s=INTERVAL_S)
+        try:
+            start_s = time.time()
+            tally = asyncio.run(restart_all(processes, clients_of(tmp_path)))
+            scrapes = int((time.time() - start_s) / INTERVAL_S)
+            firing = ask(server.url, "query", query='ALERTS{alertstate="firing"}[10m]')["result"]
+            metrics = {"up", *re.findall(r"\b(?:nv|horologe)_\w+", RULES.read_text())}
+            instances = {address: name for name, address in addresses.items()}
+            series = record_series(server.url, metrics, start_s, scrapes, INTERVAL_S, instances)
+        finally:
+            server.stop()
+    assert [alert["metric"]["alertname"] for alert in firing] == []
+    assert tally.counts().keys() == {"OK"}
+    ups = {name: values for name, values in series.items() if name.startswith("up{")}
+    assert len(ups) == len(processes.services)
+    assert all(any(word.startswith("0") for word in values.split()) for values in ups.values())
+    if os.environ.get("RECORD_ROLLING_RESTART"):
+        RECORDING.write_text(json.dumps({"interval_s": INTERVAL_S, "series": series}, indent=0) + "\n")

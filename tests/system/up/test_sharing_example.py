@@ -1,0 +1,63 @@
+"""The example of docs/sharing.md on real processes: planned, applied, and served by the workers of its shares."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from horologe_planning.provisioning.workloads import parse_sharing_plan
+from running_up import Up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "sharing"
+PATIENCE_S = 100.0
+
+
+def wait_for(what: str, check: Callable[[], Any]) -> Any:
+    """Return the first result of `check` that is true. A command that fails counts as false."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        try:
+            if result := check():
+                return result
+        except (AssertionError, subprocess.TimeoutExpired):
+            pass
+        time.sleep(0.5)
+    pytest.fail(f"{what} within {PATIENCE_S:g} s")
+
+
+def is_connected(up: Up, worker: str) -> bool:
+    """Return whether the controller has a worker whose address starts with this text."""
+    return worker in json.dumps(up.ask("status"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_example_is_served_by_its_shares(tmp_path: Path) -> None:
+    folders = {name: str(tmp_path / name) for name in ("HOROLOGE_WORKER_CACHE", "HOROLOGE_PROFILER_STATE")}
+    up = Up(tmp_path, "--models", str(EXAMPLE / "models"), "--no-profiler", **folders)
+    try:
+        workloads = str(EXAMPLE / "workloads.toml")
+        document = wait_for("a tuner", lambda: up.ask("provision", workloads, "--apply"))
+        plan = parse_sharing_plan(json.dumps(document["sharing_plan"]))
+        planned = [
+            (share.workload, f"worker/{share.workload}.{device}.{round(share.share_percent * 10)}#")
+            for device, gpu in zip(plan.devices(), plan.gpus, strict=True)
+            for share in gpu.placements
+        ]
+        for model, worker in planned:
+            wait_for(f"worker {worker}", partial(is_connected, up, worker))
+            wait_for(f"an answer of {model}", partial(up.ask, "predict", model, "--input", "[[1.0]]"))
+        status = up.ask("tuner", "status")
+        assert {row["workload"] for row in status["workloads"]} == {model for model, _ in planned}
+    finally:
+        up.stop(signal.SIGTERM)
