@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.rehearsal import REHEARSAL_MODULE, RehearsalScores
-from horologe_common.service.child_process import child_environment, describe_exit, start_patiently
+from horologe_common.service.processes import child_environment, describe_exit, start_patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable

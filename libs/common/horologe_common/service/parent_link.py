@@ -99,7 +99,7 @@ def pack_lengths(frames: Sequence[Buffer]) -> bytes:
 
 
 def connect_to_parent(sock: str, lifeline: str) -> PacketSocket:
-    """Return the socket of this process. The arguments are those that `start_child` has passed: descriptors.
+    """Return the socket of this process. The arguments are those that `start_isolated` has passed: descriptors.
 
     From now on the kernel kills this process when the service ends, and before the service if memory runs out.
     """

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.clock import monotonic_ns
-from horologe_common.service.child_process import ChildProcess, start_child, start_patiently
 from horologe_common.service.parent_link import PacketSocket
+from horologe_common.service.processes import IsolatedProcess, start_isolated, start_patiently
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.inspection.inspection_messages import (
     READING,
@@ -55,14 +55,14 @@ class Inspector:
 
     def __init__(self, setup: InspectionSetup) -> None:
         self._setup = setup
-        self._child: ChildProcess | None = None
+        self._child: IsolatedProcess | None = None
         self.inspections = 0
         """Number of inspections that have begun."""
         self.idle_since_ns = 0
 
     def start(self) -> None:
         """Start the process. Try again while the system has too few processes or descriptors. Raises OSError."""
-        self._child = start_patiently("inspection", lambda: start_child(PROCESS, os.environ))
+        self._child = start_patiently("inspection", lambda: start_isolated(PROCESS, os.environ))
         self._packets = PacketSocket(self._child.sock)
 
     def inspect(self, folder: Path, content_hash: str, on_progress: Callable[[str], None]) -> tuple[Inspected, Timeout]:

@@ -10,8 +10,8 @@ from typing import TypeVar
 import msgspec
 
 from horologe_common.clock import s
-from horologe_common.service.child_process import start_child, start_patiently
 from horologe_common.service.parent_link import PacketSocket
+from horologe_common.service.processes import start_isolated, start_patiently
 from horologe_common.status import HorologeError
 from horologe_gpu_worker.measurement.share_messages import Command, Failed, Reply, ShareJob
 
@@ -41,7 +41,7 @@ class ShareConnection:
             self._log = opened.enter_context(tempfile.TemporaryFile())
             try:
                 self._child = start_patiently(
-                    self._name, lambda: start_child(MODULE, os.environ, output=self._log.fileno())
+                    self._name, lambda: start_isolated(MODULE, os.environ, output=self._log.fileno())
                 )
             except OSError as error:
                 raise ShareFailed(f"{self._name}: could not be started: {error}") from error

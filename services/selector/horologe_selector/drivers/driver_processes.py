@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.service.child_process import STEADY_S, Backoff, ChildProcess, child_environment, start_child
 from horologe_common.service.log import logger
+from horologe_common.service.processes import STEADY_S, Backoff, IsolatedProcess, child_environment, start_isolated
 from horologe_common.status import HorologeError
 from horologe_common.transport.streams import Stream, Streams
 from horologe_common.wire import MAX_FRAME_BYTES, PEER_HEADER_LIMIT, DriverReady, Envelope, StartDriver
@@ -47,7 +47,7 @@ class DriverProcess:
         """The driver function has been loaded, or could not be loaded."""
         self.start_error = "it could not be started"
         self._progress: mmap.mmap | None = None
-        self._child: ChildProcess | None = None
+        self._child: IsolatedProcess | None = None
 
     async def start(self, streams: Streams, user: str, environment: tuple[str, ...]) -> None:
         """Start the process and connect to it. Raises OSError if it cannot be started."""
@@ -56,7 +56,7 @@ class DriverProcess:
             os.ftruncate(progress, mmap.PAGESIZE)
             self._progress = mmap.mmap(progress, PROGRESS.size)
             variables = child_environment(os.environ, 1, environment)
-            self._child = start_child(CHILD, variables, user, (progress,))
+            self._child = start_isolated(CHILD, variables, user, (progress,))
         finally:
             os.close(progress)
         stream = self.stream = Stream(streams, driver_address(self.pipeline))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.models import ModelSpec
-from horologe_common.service.child_process import Backoff, child_environment, start_child, start_patiently
 from horologe_common.service.log import logger
 from horologe_common.service.parent_link import PacketSocket
+from horologe_common.service.processes import Backoff, child_environment, start_isolated, start_patiently
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.content import content_bytes
 from horologe_gpu_worker.repository.manifest import (
@@ -80,7 +80,7 @@ class ModelProcess:
         process can be started.
         """
         environment = child_environment(os.environ, self._manifest.threads, self._device.environment)
-        self._child = start_child(CHILD, environment, self._device.user)
+        self._child = start_isolated(CHILD, environment, self._device.user)
         self._overdue_ns = monotonic_ns() + delay_ns + self._load_timeout_ns
         self._packets = PacketSocket(self._child.sock)
         memory_limit = size_bytes(self._manifest.memory_limit)

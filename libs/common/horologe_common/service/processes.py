@@ -118,7 +118,7 @@ def describe_exit(code: int) -> str:
     return next((item.name for item in signal.Signals if item == -code), f"signal {-code}")  # real-time: no name
 
 
-class ChildProcess(NamedTuple):
+class IsolatedProcess(NamedTuple):
     """A process that runs the code of a model or a pipeline, and its end of a socket: see parent_link.py.
 
     It has a process group of its own, so that its children are killed with it. The kernel kills the group when
@@ -169,9 +169,9 @@ class ChildProcess(NamedTuple):
         return True
 
 
-def start_child(
+def start_isolated(
     module: str, environment: Mapping[str, str], user: str = "", also: tuple[int, ...] = (), output: int = 2
-) -> ChildProcess:
+) -> IsolatedProcess:
     """Start `python -m module SOCKET LIFELINE [ALSO...]` as `user`. The arguments are inherited descriptors.
 
     Its output goes to the descriptor `output`; 2 is the log of this process. A pipe could fill and block it. Raises
@@ -191,4 +191,4 @@ def start_child(
             stdout=output, stderr=output, start_new_session=True,
         )  # fmt: skip
         ours.pop_all()
-        return ChildProcess(process, sock, lifeline)
+        return IsolatedProcess(process, sock, lifeline)
