@@ -9,8 +9,8 @@ import zlib
 import pytest
 
 from fake_http_connections import Door, until
+from horologe_common.core.accounts import Total
 from horologe_common.status import InvalidInput, Refused, TooLarge
-from horologe_common.transport.clients.accounts import Total
 from horologe_frontend.http.client_accounts import ClientAccount, HeldBytes
 from horologe_frontend.http.compression import STEP_BYTES, Inflation, compress_body, decompress_body
 

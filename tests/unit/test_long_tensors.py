@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_http_connections import Door, until
+from horologe_common.core.accounts import Total
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import HorologeError, InvalidInput, Refused, TooLarge
 from horologe_common.string_tensors import MAX_STRINGS
-from horologe_common.transport.clients.accounts import Total
 from horologe_common.wire import Answer, Predict
 from horologe_common.wire.frames import encode_array
 from horologe_frontend.http.client_accounts import ClientAccount, HeldBytes

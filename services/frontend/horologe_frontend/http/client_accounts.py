@@ -6,9 +6,9 @@ import ipaddress
 from typing import TYPE_CHECKING, Self
 
 from horologe_common.clock import s
+from horologe_common.core.accounts import Account, Total, fair_part
 from horologe_common.service.descriptors import at_most
 from horologe_common.status import HorologeError, Refused, TooLarge
-from horologe_common.transport.clients.accounts import Account, Total
 from horologe_common.transport.clients.fair_turns import PAUSE_S, FairTurns
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class ClientAccount(Account):
 
 def no_room(account: ClientAccount, size: int) -> HorologeError:
     """Return the error of a request for which an account has no room. TOO_LARGE: it would have none alone."""
-    limit = int(account.total.part(account.total.max_held_bytes))
+    limit = int(fair_part(account.total.max_held_bytes, account.total.share))
     if size > limit:
         setting = "http.held_limit_bytes, of which a client may have http.client_share"
         return TooLarge(f"request and response: got {size} bytes, wanted at most {limit} ({setting})")

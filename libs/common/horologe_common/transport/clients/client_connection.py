@@ -7,7 +7,7 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from horologe_common.transport.clients.accounts import Account
+from horologe_common.core.accounts import Account
 from horologe_common.transport.clients.zmtp import (
     GREETING,
     PING,

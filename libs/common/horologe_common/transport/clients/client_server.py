@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms
+from horologe_common.core.accounts import Total
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import describe_error
 from horologe_common.transport.clients.acceptor import Acceptor
-from horologe_common.transport.clients.accounts import Total
 from horologe_common.transport.clients.client_connection import ClientConnection
 from horologe_common.transport.clients.fair_turns import FairTurns
 

@@ -1,14 +1,22 @@
-"""Accounts: what each client uses of what a server has for all of them, whatever it connects to."""
+"""Accounts: what each client uses of what a process has for all of them, whatever it connects to. Pure."""
 
 from __future__ import annotations
 
-UNLIMITED = 1 << 62
+from horologe_common.core.protocol import UNLIMITED
+
+
+def fair_part(left: int, share: float = 0.5) -> float:
+    """Return how much a client may have if the others leave `left`: a share of it, and at least one unit.
+
+    Clients that come later get something too, because the others never have all.
+    """
+    return max(share * left, left > 0)
 
 
 class Total:
     """Connections, requests in flight and bytes in memory: what all clients use together, and their limits.
 
-    A client gets at most the part `share` of what the other clients leave. So those that come later get something too.
+    A client gets at most `share` of what the other clients leave.
     """
 
     __slots__ = ("connections", "held_bytes", "max_connections", "max_held_bytes", "max_requests", "requests", "share")
@@ -25,10 +33,6 @@ class Total:
         self.max_requests = max_requests
         self.max_held_bytes = max_held_bytes
         self.share = share
-
-    def part(self, left: int) -> float:
-        """Return how many units one client may have if the others leave `left`: at least one of them."""
-        return max(self.share * left, left > 0)
 
     def check(self) -> None:
         assert self.requests >= 0
@@ -48,7 +52,7 @@ class Account:
     def try_connect(self) -> bool:
         """Count a connection and return True, or return False if it exceeds the client's part."""
         total = self.total
-        if self.connections >= total.part(total.max_connections - total.connections + self.connections):
+        if self.connections >= fair_part(total.max_connections - total.connections + self.connections, total.share):
             return False
         self.connections += 1
         total.connections += 1
@@ -62,14 +66,14 @@ class Account:
     def may_request(self) -> bool:
         """Return whether the client may have one more request in flight."""
         total = self.total
-        return self.requests < total.part(total.max_requests - total.requests + self.requests)
+        return self.requests < fair_part(total.max_requests - total.requests + self.requests, total.share)
 
     def try_begin(self, size: int) -> bool:
         """Count a request that holds `size` bytes and return True, or return False if it exceeds the client's part."""
-        total, requests, held_bytes = self.total, self.requests, self.held_bytes
-        if requests >= total.part(total.max_requests - total.requests + requests) or held_bytes + size > total.part(
-            total.max_held_bytes - total.held_bytes + held_bytes
-        ):
+        total, requests, held_bytes, share = self.total, self.requests, self.held_bytes, self.total.share
+        if requests >= fair_part(total.max_requests - total.requests + requests, share):
+            return False
+        if held_bytes + size > fair_part(total.max_held_bytes - total.held_bytes + held_bytes, share):
             return False
         self.requests = requests + 1
         self.held_bytes = held_bytes + size
@@ -88,12 +92,12 @@ class Account:
     def held_limit(self) -> int:
         """Return how many bytes the client may hold altogether."""
         total = self.total
-        return int(total.part(total.max_held_bytes - total.held_bytes + self.held_bytes))
+        return int(fair_part(total.max_held_bytes - total.held_bytes + self.held_bytes, total.share))
 
     def has_room(self, size: int) -> bool:
         """Return whether the client may hold `size` more bytes."""
         total, held_bytes = self.total, self.held_bytes
-        return held_bytes + size <= total.part(total.max_held_bytes - total.held_bytes + held_bytes)
+        return held_bytes + size <= fair_part(total.max_held_bytes - total.held_bytes + held_bytes, total.share)
 
     def try_reserve(self, size: int) -> bool:
         """Count `size` more bytes and return True, or return False if they exceed the client's part."""
