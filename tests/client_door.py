@@ -48,12 +48,28 @@ class FakeTransport:
         self.is_read = True
 
 
+class FakeLoop:
+    """Stores what is to be called soon and later."""
+
+    def __init__(self) -> None:
+        self.soon: list[Any] = []
+        self.later: list[Any] = []
+
+    def call_soon(self, function: Any) -> None:
+        self.soon.append(function)
+
+    def call_later(self, seconds: float, function: Any) -> None:
+        assert seconds > 0
+        self.later.append(function)
+
+
 class Door:
     """A server without sockets."""
 
     def __init__(self, limits: ClientLimits = LIMITS) -> None:
         self.peers = Peers("", lambda *_: None, lambda *_: None, lambda *_: None, lambda *_: None)
         self.server = ClientServer(limits, self.peers)
+        self.server.reads.loop = FakeLoop()  # type: ignore[assignment]
         self._number = 0
 
     def connect(self) -> tuple[ClientConnection, FakeTransport]:
@@ -66,7 +82,7 @@ class Door:
     def turn(self) -> list[str]:
         """Run a turn, after what has arrived is parsed. Return the sender of each message."""
         for _ in range(10):
-            self.server.reads.resume()
+            self.server.reads.begin_iteration()
         inbox: list[Any] = []
         self.server.receive(inbox, self._unpack)
         return [sender for _, sender, _, _ in inbox]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import Predict
-    from horologe_frontend.http.request_limits import HttpHandler, HttpRequest
+    from horologe_frontend.http.http_requests import HttpHandler, HttpRequest
 
 
 def a_model(name: str, *tensors: TensorSpec, version: str = "1", batched: bool = True) -> ModelSpec:

@@ -8,8 +8,8 @@ import struct
 from typing import Any
 
 from fake_gateway import FakeGateway, respond
+from horologe_frontend.http.http_requests import HttpRequest
 from horologe_frontend.http.http_responses import HttpResponse
-from horologe_frontend.http.request_limits import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
 

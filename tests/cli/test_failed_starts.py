@@ -17,8 +17,8 @@ import pytest
 
 from horologe_cli.local.supervisor import ChildSpec, Supervisor
 from horologe_cli.local.worker_pool import WorkerPool
-from horologe_common.service import process_start
-from horologe_common.service.process_start import MAX_DELAY_S, Backoff, start_isolated, start_patiently
+from horologe_common.service import processes
+from horologe_common.service.processes import MAX_DELAY_S, Backoff, start_isolated, start_patiently
 from horologe_common.status import ModelFailed
 from horologe_common.wire import DriverReady
 from horologe_gpu_worker.measurement import cache_counters
@@ -65,7 +65,7 @@ class Shortage:
 
 @pytest.fixture
 def shortage(monkeypatch: pytest.MonkeyPatch) -> Shortage:
-    monkeypatch.setattr(process_start, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(processes, "FIRST_DELAY_S", 0.01)
     return Shortage(monkeypatch)
 
 
@@ -110,7 +110,7 @@ def test_failed_starts_of_an_isolated_process_leave_no_descriptor_open(shortage:
     shortage.begin(3, error)
     for _ in range(3):
         with pytest.raises(OSError, match=os.strerror(error)):
-            start_isolated("module", {}, "")
+            start_isolated("module", {})
     assert descriptors() == before
 
 

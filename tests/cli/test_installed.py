@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fake_nvml import FakeGpu, FakeNvml
+from fake_nvml import FakeGpu, FakeNvml, hide_nvml
 from horologe_cli.commands import machine
 from horologe_cli.doctor import checks, package_checks
 from horologe_cli.doctor.finding import Finding
 from horologe_cli.doctor.gpu_checks import check_gpus
 from horologe_cli.doctor.package_checks import PARTS, check_packages, check_runtimes, check_stores
-from horologe_gpu_worker.nvml import Nvml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,7 +125,8 @@ def test_redis_is_reported_with_its_version(only: Path) -> None:
 def test_gpus_are_reported_with_persistence_mode_and_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = [FakeGpu(), FakeGpu(persistence=0), FakeGpu(lost=True)]
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    findings = list(check_gpus(lambda: Nvml(FakeNvml(gpus))))
+    FakeNvml(gpus).install(monkeypatch)
+    findings = list(check_gpus())
     assert findings.pop(0) == Finding("NVIDIA driver", "ok", "580.159")
     assert [finding.level for finding in findings] == ["ok", "warn", "warn", "ok"]
     assert findings[0].found == "NVIDIA H100 80GB HBM3, persistence mode on"
@@ -134,12 +134,16 @@ def test_gpus_are_reported_with_persistence_mode_and_mps(tmp_path: Path, monkeyp
     assert "GPU is lost" in findings[2].found
     assert findings[3].hint.endswith("nvidia-cuda-mps-control -d")
     (tmp_path / "control").touch()
-    assert list(check_gpus(lambda: Nvml(FakeNvml(gpus))))[4].found == f"control daemon in {tmp_path}"
+    assert list(check_gpus())[4].found == f"control daemon in {tmp_path}"
 
 
-def test_a_machine_without_nvml_has_no_gpus() -> None:
-    def load() -> Nvml:
-        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
+def test_a_machine_without_nvml_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide_nvml(monkeypatch)
+    (finding,) = check_gpus()
+    assert (finding.level, finding.found) == ("ok", "none: NVML Shared Library Not Found")
 
-    (finding,) = check_gpus(load)
-    assert (finding.level, finding.found) == ("ok", "none: libnvidia-ml.so.1: cannot open shared object file")
+
+def test_gpus_are_not_checked_without_the_package_of_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    (finding,) = check_gpus()
+    assert (finding.level, finding.found) == ("ok", "not checked: the package nvidia-ml-py is not installed")

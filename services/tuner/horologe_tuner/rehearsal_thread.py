@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.rehearsal import REHEARSAL_MODULE, RehearsalScores
-from horologe_common.service.isolation import child_environment, describe_exit
-from horologe_common.service.process_start import start_patiently
+from horologe_common.service.processes import child_environment, describe_exit, start_patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -79,7 +79,7 @@ def test_messages_that_arrive_share_a_bounded_memory() -> None:
     assert len(handled) + len(dropped) == 5
     assert {answer.status for answer in dropped} == {Status.REFUSED}
     assert held <= LIMITS.receive_bytes
-    assert door.server._held == 0
+    assert door.server.received.held_bytes == 0
 
 
 def test_a_message_that_waits_counts_as_one_that_arrives() -> None:
@@ -117,7 +117,7 @@ def test_a_protocol_error_ends_the_connection() -> None:
     client, transport = door.connect()
     client.data_received(bytes((MORE, 0)) * 5000)
     for _ in range(10):
-        door.server.reads.resume()
+        door.server.reads.begin_iteration()
     assert transport.is_aborted
 
 

@@ -90,13 +90,13 @@ def test_empty_messages_are_parsed_in_turns() -> None:
     client.data_received(bytes(2 * 10 * PACKETS_WAITING))
     assert len(client.packets) == FRAMES_PER_FEED
     assert not transport.is_read
-    door.server.reads.resume()
+    door.server.reads.begin_iteration()
     assert len(client.packets) == 2 * FRAMES_PER_FEED
     for _ in range(100):
-        door.server.reads.resume()
+        door.server.reads.begin_iteration()
     assert PACKETS_WAITING <= len(client.packets) < PACKETS_WAITING + FRAMES_PER_FEED
     for _ in range(1000):
         door.server.receive([], lambda *_: None)
-        door.server.reads.resume()
+        door.server.reads.begin_iteration()
     assert not client.packets
     assert transport.is_read

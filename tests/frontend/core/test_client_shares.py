@@ -53,7 +53,7 @@ def test_one_client_leaves_room_for_open_requests_of_others() -> None:
     frontend = a_frontend(max_pending=8)
     for number in range(20):
         send_predict(frontend, a_predict(number))
-    assert len(sent(frontend, Query)) == 5
+    assert len(sent(frontend, Query)) == 4
     assert set(statuses(frontend, CLIENT)) == {Status.REFUSED}
     send_predict(frontend, a_predict(1), OTHER)
     assert len(sent(frontend, Query)) == 1
@@ -171,7 +171,7 @@ def test_http_clients_leave_room_for_one_another() -> None:
     frontend = a_frontend(max_pending=8)
     for number in range(20):
         send_predict(frontend, a_predict(number, client="10.0.0.1"), "http/0#1")
-    assert len(sent(frontend, Query)) == 5
+    assert len(sent(frontend, Query)) == 4
     send_predict(frontend, a_predict(99, client="10.0.0.2"), "http/0#1")
     assert clients_of_queries(frontend) == ["10.0.0.2"]
     frontend.check()

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horologe_common.clock import ms
-from horologe_frontend.http import fair_turns
-from horologe_frontend.http.accounts import ClientAccounts, client_name
-from horologe_frontend.http.fair_turns import FairTurns
+from horologe_common.transport.clients import fair_turns
+from horologe_common.transport.clients.fair_turns import PAUSE_S, FairTurns
+from horologe_frontend.http.client_accounts import ClientAccounts, client_name
+from horologe_frontend.http.connection import READ_NS
 from horologe_frontend.http.request_reader import LINGER_BYTES
 from horologe_frontend.http.settings import HttpSettings
 
@@ -85,7 +86,7 @@ def test_incomplete_headers_are_held_bytes() -> None:
     asyncio.run(scenario())
 
 
-def test_one_client_holds_half_of_the_bytes_and_requests() -> None:
+def test_one_client_gets_half_of_what_the_others_leave() -> None:
     async def scenario() -> None:
         clients = ClientAccounts(HttpSettings(held_limit_bytes=1000, max_connections=4))
         first, second = clients.add_connection("10.0.0.1"), clients.add_connection("10.0.0.2")
@@ -93,11 +94,13 @@ def test_one_client_holds_half_of_the_bytes_and_requests() -> None:
         assert second is not None
         assert first.try_reserve(500)
         assert not first.try_reserve(1)
-        assert second.try_reserve(500)
+        assert second.try_reserve(250)
+        assert not second.try_reserve(1)
         assert clients.add_connection("10.0.0.1") is first
         assert clients.add_connection("10.0.0.1") is None
-        assert clients.add_connection("10.0.0.2") is second
-        assert clients.add_connection("10.0.0.3") is None
+        assert clients.add_connection("10.0.0.2") is None
+        assert clients.add_connection("10.0.0.3") is not None
+        assert clients.add_connection("10.0.0.4") is None
 
     asyncio.run(scenario())
 
@@ -125,15 +128,14 @@ def test_responses_that_are_not_read_are_held_bytes(unsent: int, aborted: bool) 
     asyncio.run(scenario())
 
 
-def test_clients_take_turns_and_calls_of_one_client_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_turns, "TURN_NS", 0)
+def test_clients_take_turns_and_calls_of_one_client_keep_their_order() -> None:
     calls: list[str] = []
 
     def call(name: str) -> Callable[[], None]:
         return lambda: calls.append(name)
 
     async def scenario() -> None:
-        turns = FairTurns()
+        turns = FairTurns(turn_ns=0)
         for number in range(3):
             turns.call("a", call(f"a{number}"))
         turns.call("b", call("b0"))
@@ -174,8 +176,7 @@ def test_a_client_rests_after_a_long_call_while_there_are_others(monkeypatch: py
     calls: list[str] = []
 
     async def scenario(*, contended: bool) -> None:
-        turns, done = FairTurns(), asyncio.Event()
-        turns.is_contended = lambda: contended
+        turns, done = FairTurns(lambda: PAUSE_S if contended else 0.0), asyncio.Event()
         turns.call("a", lambda: calls.append("a0"))
         turns.call("a", lambda: calls.append("a1"))
         turns.call("a", done.set)
@@ -190,11 +191,10 @@ def test_a_client_rests_after_a_long_call_while_there_are_others(monkeypatch: py
     asyncio.run(scenario(contended=False))
 
 
-def test_reads_beyond_the_turn_wait_and_are_held_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_turns, "TURN_NS", 0)
-
+def test_reads_beyond_the_turn_wait_and_are_held_bytes() -> None:
     async def scenario() -> None:
         door = Door(held_limit_bytes=1000)
+        door.account.turns.turn_ns = 0
         door.connection.data_received(REQUEST)
         assert (door.written, door.total.held_bytes) == (b"", len(REQUEST))
         for _ in range(8):
@@ -207,12 +207,11 @@ def test_reads_beyond_the_turn_wait_and_are_held_bytes(monkeypatch: pytest.Monke
     asyncio.run(scenario())
 
 
-def test_what_follows_the_last_request_is_read_in_the_turns_of_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_turns, "READ_NS", fair_turns.TURN_NS)
-
+def test_what_follows_the_last_request_is_read_in_the_turns_of_its_client() -> None:
     async def scenario() -> None:
         doors = [Door() for _ in range(3)]
-        turns = doors[0].total.turns
+        turns = doors[0].account.turns
+        turns.turn_ns = READ_NS
         for door in doors:
             door.connection._turns = turns
             await door.send(b"malformed\r\n\r\n")

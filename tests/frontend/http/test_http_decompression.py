@@ -9,14 +9,14 @@ import zlib
 import pytest
 
 from fake_http_connections import Door, until
+from horologe_common.core.accounts import Total
 from horologe_common.status import InvalidInput, Refused, TooLarge
-from horologe_frontend.http import fair_turns
-from horologe_frontend.http.accounts import Account, HeldBytes
+from horologe_frontend.http.client_accounts import ClientAccount, HeldBytes
 from horologe_frontend.http.compression import STEP_BYTES, Inflation, compress_body, decompress_body
 
 
 def inflate(body: bytes, limit: int = 1 << 20, held: HeldBytes | None = None, encoding: bytes = b"gzip") -> bytes:
-    held = held or HeldBytes(Account())
+    held = held or HeldBytes(ClientAccount())
     return asyncio.run(decompress_body(body, encoding, limit, held))
 
 
@@ -26,7 +26,7 @@ def test_bodies_are_decompressed_in_steps(size: int) -> None:
     assert inflate(gzip.compress(content)) == content
     assert inflate(gzip.compress(content[:1000]) + gzip.compress(content)) == content[:1000] + content
     assert inflate(zlib.compress(content), encoding=b"deflate") == content
-    packed = asyncio.run(compress_body((content[:1000], content[1000:]), b"gzip", HeldBytes(Account())))
+    packed = asyncio.run(compress_body((content[:1000], content[1000:]), b"gzip", HeldBytes(ClientAccount())))
     assert gzip.decompress(packed) == content
 
 
@@ -48,7 +48,7 @@ def test_a_step_is_bounded() -> None:
 
 
 def test_decompressed_bodies_are_held_bytes() -> None:
-    account = Account(max_held_bytes=10_000_000)
+    account = ClientAccount(Total(max_held_bytes=10_000_000, share=1.0))
     bomb = gzip.compress(bytes(9_000_000))
     with HeldBytes(account) as held:
         assert len(inflate(bomb, 1 << 30, held)) == 9_000_000
@@ -56,12 +56,11 @@ def test_decompressed_bodies_are_held_bytes() -> None:
         with HeldBytes(account) as second, pytest.raises(Refused):
             inflate(bomb, 1 << 30, second)
         with pytest.raises(TooLarge):
-            inflate(bomb, 100_000, HeldBytes(Account()))
+            inflate(bomb, 100_000, HeldBytes(ClientAccount()))
     assert account.held_bytes == 0
 
 
 def test_no_step_runs_after_the_client_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_turns, "TURN_NS", 0)
     body = gzip.compress(bytes(40_000_000))
     head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: h\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
     steps = []
@@ -75,6 +74,7 @@ def test_no_step_runs_after_the_client_has_left(monkeypatch: pytest.MonkeyPatch)
 
     async def scenario() -> None:
         door = Door()
+        door.account.turns.turn_ns = 0
         await door.send(head % len(body) + body)
         await until(lambda: len(steps) >= 3)
         assert door.total.held_bytes > STEP_BYTES

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_http_connections import Door, until
+from horologe_common.core.accounts import Total
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import HorologeError, InvalidInput, Refused, TooLarge
 from horologe_common.string_tensors import MAX_STRINGS
 from horologe_common.wire import Answer, Predict
 from horologe_common.wire.frames import encode_array
-from horologe_frontend.http.accounts import Account, HeldBytes
+from horologe_frontend.http.client_accounts import ClientAccount, HeldBytes
 from horologe_frontend.http.steps import Steps, run_at_once, run_in_turns
 from horologe_frontend.oip import inference_response
 from horologe_frontend.oip.binary_encoding import classify
@@ -198,8 +199,8 @@ def test_long_numbers_must_be_in_the_range_of_their_datatype(datatype: str, valu
 
 
 def test_the_memory_of_steps_is_counted_and_released() -> None:
-    total = Account(max_held_bytes=1000)
-    client = Account(max_held_bytes=500, parent=total)
+    total = Total(max_held_bytes=1000)
+    client = ClientAccount(total)
 
     def holds(*sizes: int) -> Steps[str]:
         yield from sizes
@@ -275,7 +276,8 @@ def test_a_response_without_memory_is_an_error_and_not_a_reset(parameters: bytes
         async def fill_memory(*arguments: Any) -> Any:
             """Leave less memory than the response needs when the request has been parsed."""
             answer = await predict(*arguments)
-            door.total.max_held_bytes = door.account.max_held_bytes = others + (100_000 if others else 150_000)
+            door.total.share = 1.0
+            door.total.max_held_bytes = others + (100_000 if others else 150_000)
             door.total.held_bytes += others
             return answer
 

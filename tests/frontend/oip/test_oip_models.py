@@ -12,9 +12,9 @@ import pytest
 from fake_gateway import FakeGateway, respond
 from horologe_common.service.settings import SettingsError
 from horologe_frontend.auth import BearerKeys, check_open, read_keys
-from horologe_frontend.http.accounts import Account
+from horologe_frontend.http.client_accounts import ClientAccount
+from horologe_frontend.http.http_requests import HttpRequest
 from horologe_frontend.http.http_responses import HttpResponse
-from horologe_frontend.http.request_limits import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
 
@@ -286,7 +286,7 @@ def test_http_clients_are_named_by_their_key_or_else_by_their_address() -> None:
         oip = OipHandler(gateway, HttpSettings(), keys)
         for key in (b"a", b"a", b"b"):
             headers = {b"authorization": b"Bearer " + key}
-            request = HttpRequest("POST", "/v2/models/echo/infer", "", headers, body, Account(name="10.0.0.7"))
+            request = HttpRequest("POST", "/v2/models/echo/infer", "", headers, body, ClientAccount(name="10.0.0.7"))
             assert asyncio.run(respond(oip, request)).status == 200
         names.append(gateway.clients)
     without_keys, with_keys = names

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from fake_nvml import FakeGpu, FakeNvml
+from fake_nvml import FakeGpu, FakeNvml, hide_nvml
 from horologe_common.service.settings import SettingsError
 from horologe_common.wire import DeviceInfo
 from horologe_gpu_worker.core.worker import Worker
-from horologe_gpu_worker.device_shares import enter_share, gpu_description
+from horologe_gpu_worker.device_shares import enter_share
 from horologe_gpu_worker.device_shares.claims import claim_part
 from horologe_gpu_worker.device_shares.cpu import CpuShare, set_quota
-from horologe_gpu_worker.nvml import Nvml
+from horologe_gpu_worker.measurement.device_sensors import nvml_sensor
 from horologe_gpu_worker.settings import WorkerSettings
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -90,8 +90,8 @@ class FakeDriver:
 
 def test_a_cuda_device_is_described_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeNvml([FakeGpu()])
-    monkeypatch.setattr(gpu_description, "load_driver", FakeDriver)
-    monkeypatch.setattr(gpu_description, "load_nvml", lambda: Nvml(fake))
+    fake.install(monkeypatch)
+    monkeypatch.setattr(nvml_sensor, "load_driver", FakeDriver)
     device = enter_share(settings(device="cuda")).device
     assert device == DeviceInfo("GPU-5a", "NVIDIA H100 80GB HBM3", 80 << 30, 700.0)
     assert enter_share(settings(device="cuda", device_id="mine")).device.id == "mine"
@@ -100,10 +100,7 @@ def test_a_cuda_device_is_described_by_nvml(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_nvml_a_cuda_device_has_the_name_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load() -> None:
-        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
-
-    monkeypatch.setattr(gpu_description, "load_nvml", load)
+    hide_nvml(monkeypatch)
     device = enter_share(settings(device="cuda:1", hardware="h100")).device
     assert device.id.endswith("/cuda:1")
     assert (device.type, device.memory_bytes, device.power_cap_w) == ("h100", 0, 0)
@@ -113,7 +110,7 @@ def test_without_nvml_a_cuda_device_has_the_name_of_its_host(monkeypatch: pytest
 def mig(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """Two GPUs: one without MIG, one with slices of 3, 2 and 2 of 7."""
     fake = FakeNvml([FakeGpu(), FakeGpu(uuid=b"GPU-6b", mig=[(b"MIG-3", 3), (b"MIG-2a", 2), (b"MIG-2b", 2)])])
-    monkeypatch.setattr("horologe_gpu_worker.device_shares.mig.load_nvml", lambda: Nvml(fake))
+    fake.install(monkeypatch)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     return fake
 
@@ -146,11 +143,8 @@ def test_a_mig_share_takes_the_slice_of_its_container(
 
 
 def test_a_mig_share_needs_nvml_and_the_first_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load() -> None:
-        raise OSError("libnvidia-ml.so.1: cannot open shared object file")
-
-    monkeypatch.setattr("horologe_gpu_worker.device_shares.mig.load_nvml", load)
-    with pytest.raises(SettingsError, match="got 'mig', and NVML cannot be used: libnvidia-ml"):
+    hide_nvml(monkeypatch)
+    with pytest.raises(SettingsError, match="got 'mig', and NVML cannot be used: NVML Shared Library Not Found"):
         enter_share(a_mig_share(tmp_path, 28.6))
     with pytest.raises(SettingsError, match="got 'cuda:1', wanted cuda for share_mechanism 'mig'"):
         enter_share(settings(device="cuda:1", share_mechanism="mig", share_percent=28.6))

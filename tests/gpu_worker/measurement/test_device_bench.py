@@ -51,7 +51,7 @@ def test_a_process_that_dies_is_told_from_one_that_is_silent(connect: Any, tmp_p
     connection.wait_reply(Running)
     with pytest.raises(ShareFailed, match=r"no reply after 0\.001 s"):
         connection.wait_reply(Measured, ms(1))
-    os.kill(connection._process.pid, signal.SIGKILL)
+    os.kill(connection._child.process.pid, signal.SIGKILL)
     with pytest.raises(ShareFailed, match="ended with SIGKILL"):
         connection.wait_reply(Measured)
     connection.send(Begin(2))  # to a closed pipe
@@ -76,7 +76,7 @@ def test_a_bench_runs_loads_and_keeps_their_processes(tmp_path: Path) -> None:
         assert runs[0].power_w == 0
     finally:
         measuring.close()
-    assert process._process.returncode == 0
+    assert process._child.process.returncode == 0
 
 
 def test_a_run_that_fails_ends_its_processes_and_the_next_one_starts_new_ones(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from time import sleep
 import pytest
 
 from fake_cuda import FakeCuda
-from fake_nvml import FakeGpu, FakeNvml
+from fake_nvml import FakeGpu, FakeNvml, hide_nvml
 from horologe_common.clock import s
 from horologe_gpu_worker.measurement import device_sensor
 from horologe_gpu_worker.measurement.device_sensor import (
@@ -20,48 +20,55 @@ from horologe_gpu_worker.measurement.device_sensor import (
     SensorWindow,
 )
 from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS, nvml_sensor
-from horologe_gpu_worker.measurement.device_sensors.nvml_sensor import NvmlSensor, pci_bus_id
-from horologe_gpu_worker.nvml import GpuLost, Nvml, NvmlError
+from horologe_gpu_worker.measurement.device_sensors.nvml_sensor import NvmlSensor, open_nvml_sensor
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import Driver
 
 
-def test_nvml_reads_limits_power_and_clock() -> None:
+def a_sensor(monkeypatch: pytest.MonkeyPatch, *gpus: FakeGpu) -> NvmlSensor:
+    """Return the sensor of the first CUDA device, which is on bus 0."""
+    FakeNvml(list(gpus)).install(monkeypatch)
+    monkeypatch.setattr(nvml_sensor, "load_driver", lambda: Driver(FakeCuda()))
+    return open_nvml_sensor(0)
+
+
+def test_nvml_reads_limits_power_and_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = FakeGpu(power_mw=250_500, energy_mj=7000, clock_mhz=1755)
-    sensor = NvmlSensor(Nvml(FakeNvml([gpu])).gpu(0))
+    sensor = a_sensor(monkeypatch, gpu)
     assert sensor.limits() == DeviceLimits("NVIDIA H100 80GB HBM3", 700.0, 1980.0, "580.159")
     assert sensor.read() == DeviceReading(250.5, 1755.0, 7.0)
     gpu.energy_mj = None
     assert sensor.read().energy_j is None
 
 
-def test_nvml_finds_the_gpu_that_cuda_means() -> None:
-    library = FakeNvml([FakeGpu("0000:01:00.0", b"first"), FakeGpu("0000:00:00.0", b"second")])
-    bus_id = pci_bus_id(Driver(FakeCuda()), 0)
-    assert Nvml(library).gpu(pci_bus_id=bus_id).name == "second"
-    assert [gpu.name for gpu in Nvml(library).gpus()] == ["first", "second"]
-    with pytest.raises(NvmlError, match="nvmlDeviceGetHandleByPciBusId_v2: NVML error 6: Not Found"):
-        Nvml(library).gpu(pci_bus_id="0000:07:00.0")
+def test_nvml_finds_the_gpu_that_cuda_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    sensor = a_sensor(monkeypatch, FakeGpu("0000:01:00.0", b"first"), FakeGpu("0000:00:00.0", b"second"))
+    assert sensor.limits().name == "second"
+    with pytest.raises(SensorFailed, match="NVML: Not Found"):
+        a_sensor(monkeypatch, FakeGpu("0000:07:00.0"))
 
 
-def test_a_lost_gpu_is_told_from_a_call_that_fails() -> None:
+def test_a_lost_gpu_is_told_from_a_call_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = FakeGpu()
-    found = Nvml(FakeNvml([gpu])).gpu(0)
+    sensor = a_sensor(monkeypatch, gpu)
     gpu.lost = True
-    with pytest.raises(GpuLost, match="GPU is lost"):
-        _ = found.power_w
-    with pytest.raises(DeviceLost, match="the GPU is lost: nvmlDeviceGetPowerUsage: NVML error 15"):
-        NvmlSensor(found).read()
+    with pytest.raises(DeviceLost, match="the GPU is lost: NVML: GPU is lost"):
+        sensor.read()
 
 
-@pytest.mark.parametrize("missing", ["load_nvml", "load_driver"])
-def test_without_nvml_or_driver_the_error_names_the_library(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvml_the_error_names_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    hide_nvml(monkeypatch)
+    with pytest.raises(SensorFailed, match=r"NVML: .*Library Not Found; wanted libnvidia-ml\.so\.1"):
+        DEVICE_SENSORS["nvml"](DeviceConfig("cuda:0"), Path())
+
+
+def test_without_a_cuda_driver_the_error_names_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
-        raise OSError(f"{missing}: cannot open shared object file")
+        raise OSError("libcuda.so.1: cannot open shared object file")
 
-    monkeypatch.setattr(nvml_sensor, "load_nvml", lambda: Nvml(FakeNvml()))
-    monkeypatch.setattr(nvml_sensor, missing, fail)
-    with pytest.raises(SensorFailed, match=r"NVML: .*cannot open shared object file; wanted libnvidia-ml\.so\.1"):
+    FakeNvml().install(monkeypatch)
+    monkeypatch.setattr(nvml_sensor, "load_driver", fail)
+    with pytest.raises(SensorFailed, match=r"NVML: libcuda\.so\.1: cannot open shared object file"):
         DEVICE_SENSORS["nvml"](DeviceConfig("cuda:0"), Path())
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from horologe_cli.local.topology import SystemOptions, build_topology
-from horologe_common.service.isolation import child_environment, describe_exit, user_options
+from horologe_common.service.processes import child_environment, describe_exit, user_options
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime

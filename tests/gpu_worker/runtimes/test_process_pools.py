@@ -141,7 +141,7 @@ def test_a_pool_of_joblib_leaves_nothing_in_shared_memory(tmp_path: Path) -> Non
     with open_pool(tmp_path, *MEMBERS["joblib"]) as model:
         model.run(1, {"x": X})
         assert model._process is not None
-        pid = model._process._process.pid
+        pid = model._process._child.process.pid
     assert not [name for name in os.listdir("/dev/shm") if f"-{pid}-" in name or f"_{pid}_" in name]
 
 

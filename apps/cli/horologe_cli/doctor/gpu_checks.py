@@ -8,27 +8,29 @@ from typing import TYPE_CHECKING
 
 from horologe_cli.doctor.finding import Finding, graded
 from horologe_gpu_worker.device_shares.mps import PIPES
-from horologe_gpu_worker.nvml import NvmlError, load_nvml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from horologe_gpu_worker.nvml import Nvml
+    from collections.abc import Iterator
 
 
-def check_gpus(load: Callable[[], Nvml] = load_nvml) -> Iterator[Finding]:
+def check_gpus() -> Iterator[Finding]:
     """Check every GPU. A machine without NVIDIA's driver has one finding, of level ok."""
     try:
-        nvml = load()
-        driver, gpus = nvml.text("nvmlSystemGetDriverVersion"), list(nvml.gpus())
-    except OSError as error:
+        import pynvml  # a package of the worker, which an installation may lack
+
+        pynvml.nvmlInit()
+    except ImportError:
+        yield Finding("GPUs", "ok", "not checked: the package nvidia-ml-py is not installed")
+        return
+    except pynvml.NVMLError as error:
         yield Finding("GPUs", "ok", f"none: {error}")
         return
-    yield Finding("NVIDIA driver", "ok", driver)
-    for number, gpu in enumerate(gpus):
+    yield Finding("NVIDIA driver", "ok", pynvml.nvmlSystemGetDriverVersion())
+    for number in range(pynvml.nvmlDeviceGetCount()):
         try:
-            name, persistent = gpu.name, gpu.persistence
-        except NvmlError as error:
+            gpu = pynvml.nvmlDeviceGetHandleByIndex(number)
+            name, persistent = pynvml.nvmlDeviceGetName(gpu), bool(pynvml.nvmlDeviceGetPersistenceMode(gpu))
+        except pynvml.NVMLError as error:
             yield Finding(f"GPU {number}", "warn", str(error), "reset the GPU, or restart the machine")
             continue
         state = f"{name}, persistence mode {'on' if persistent else 'off'}"

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from horologe_common.service.process_start import STEADY_S, Backoff, start_patiently
+from horologe_common.service.processes import STEADY_S, Backoff, start_patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

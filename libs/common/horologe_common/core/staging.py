@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from horologe_common.core.accounts import fair_part
 from horologe_common.core.protocol import UNLIMITED, Out, role
 from horologe_common.wire import Dispatch, Ship, Shipped, Tensor
 
@@ -23,8 +24,8 @@ EARLY_DISPATCHES = 256
 class StagedInputs:
     """Inputs by id, bounded in bytes. `hold` them before sending their id; `release` frees them.
 
-    To ship inputs does not release them: they are shipped again if the worker dies. An owner gets at most as many bytes
-    as are then left.
+    To ship inputs does not release them: they are shipped again if the worker dies. An owner gets its
+    `fair_part` of the bytes.
 
     A controller may plan for a new worker before the worker is connected to this holder. Its inputs are then shipped
     when it connects.
@@ -62,10 +63,10 @@ class StagedInputs:
         if self.held_bytes + size > self.limit_bytes:
             return False
         if owner and size >= OWNED_FROM:
-            owned = self._owned_bytes.get(owner, 0) + size
-            if owned > self.limit_bytes - self.held_bytes - size:
+            owned = self._owned_bytes.get(owner, 0)
+            if owned + size > fair_part(self.limit_bytes - self.held_bytes + owned):
                 return False
-            self._owned_bytes[owner], self._owners[input_id] = owned, owner
+            self._owned_bytes[owner], self._owners[input_id] = owned + size, owner
         self._held[input_id] = (inputs, buffers, size)
         self.held_bytes += size
         return True

@@ -11,8 +11,8 @@ from importlib import import_module
 
 EXTRAS = {
     "typer": "cli", "rich": "cli", "uvloop": "service", "structlog": "service", "prometheus_client": "service",
-    "httptools": "edge", "blake3": "edge", "psutil": "worker", "onnxruntime": "onnx", "sklearn": "models",
-    "docker": "docker", "kubernetes": "kubernetes",
+    "httptools": "edge", "blake3": "edge", "psutil": "worker", "pynvml": "worker",
+    "onnxruntime": "onnx", "sklearn": "models", "docker": "docker", "kubernetes": "kubernetes",
 }  # fmt: skip
 """Module of a dependency -> the extra that installs it."""
 

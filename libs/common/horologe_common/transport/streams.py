@@ -1,7 +1,7 @@
 """Streams: packets between processes of one machine over Unix sockets, read and written on the loop's own thread.
 
 A ZeroMQ socket has a thread of its own at each end. A round trip between two processes takes 13 us over a stream and 70
-to 120 us over ZeroMQ's ipc. A packet is the number of its frames, their lengths, and the frames.
+to 120 us over ZeroMQ's ipc.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, cast
 
+from horologe_common.service.parent_link import COUNT, FRAMES_MAX, pack_lengths
 from horologe_common.service.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
 
 SCHEME = "unix://"
-COUNT = struct.Struct("<I")
-FRAMES_MAX = 1 << 16
 UNSENT_FRAMES = 4
 """Longest frames that may wait for a peer. Further packets are dropped. A peer that does not read at all sends no
 heartbeats either, and is lost."""
@@ -106,7 +105,7 @@ class Stream(asyncio.Protocol):
         transport = self._transport
         if transport.is_closing() or transport.get_write_buffer_size() > self._streams.max_unsent_bytes:
             return False
-        transport.writelines([struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames)), *frames])
+        transport.writelines([pack_lengths(frames), *frames])
         return True
 
     def abort(self) -> None:

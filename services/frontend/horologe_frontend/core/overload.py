@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.clock import NEVER_NS, ms, s
+from horologe_common.core.accounts import fair_part
 from horologe_common.status import InvalidInput, Refused
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ SDK, half over HTTP."""
 
 
 class PendingLimit:
-    """Limits the open requests to `max_pending`. One client gets at most as many as are then left for the others."""
+    """Limits the open requests to `max_pending`. One client gets its `fair_part`."""
 
     def __init__(self, requests: OpenRequests, max_pending: int) -> None:
         self.drain: ClientDrain | None = None
@@ -56,8 +57,8 @@ class PendingLimit:
             raise InvalidInput(f"id: got {client_id}, which is still open")
         if self.drain is not None:
             self.drain.admit_request(now_ns, address)
-        left = self._max_pending - len(requests)
-        if left <= 0 or requests.count_of_client(client) > left:
+        own = requests.count_of_client(client)
+        if own >= fair_part(self._max_pending - len(requests) + own):
             raise Refused(f"{len(requests)} requests are open already", retry_after_ns=ms(100))
 
 

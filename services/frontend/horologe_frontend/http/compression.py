@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_frontend.http.accounts import HeldBytes
+    from horologe_frontend.http.client_accounts import HeldBytes
 
 STEP_BYTES, STEP_MEMBERS = 128 << 10, 256
 """Input or output of one step, and members of a gzip body: up to 1 ms."""

@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING
 
 import httptools
 
+from horologe_frontend.http.http_requests import HttpRequest
 from horologe_frontend.http.http_responses import CONTINUE, REFUSED, HttpResponse, failure
-from horologe_frontend.http.request_limits import MAX_PIPELINED, HttpRequest
 from horologe_frontend.http.request_reader import QueuedRequest, RequestReader, StopReading
 
 if TYPE_CHECKING:
-    from horologe_frontend.http.accounts import Account
+    from horologe_frontend.http.client_accounts import ClientAccount
+    from horologe_frontend.http.connection import KnownHeads
     from horologe_frontend.http.request_limits import RequestLimits
+
+MAX_PIPELINED = 64
 
 
 class RequestParsing(asyncio.Protocol):
@@ -29,9 +32,10 @@ class RequestParsing(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, limits: RequestLimits, account: Account) -> None:
+    def __init__(self, limits: RequestLimits, known_heads: KnownHeads, account: ClientAccount) -> None:
         self.account = account
         self._limits = limits
+        self._known_heads = known_heads
         self._turns = account.turns
         self._parser = httptools.HttpRequestParser(self)
         self._reader: RequestReader | None = None
@@ -108,7 +112,7 @@ class RequestParsing(asyncio.Protocol):
         if reader.refusal:
             reader.discard()
         if isinstance(content, HttpRequest) and keep_alive and body_wanted and not connection:
-            self._limits.known_heads.add_head(self._message_data, content)
+            self._known_heads.add_head(self._message_data, content)
         is_first, self._reader, self._request_ended = not self._request_ended, None, True
         takes_interim = self._parser.get_http_version() != "1.0"
         self._queue.append(

@@ -9,11 +9,12 @@ import httptools
 import msgspec
 import numpy as np
 
+from horologe_frontend.http.http_requests import HttpRequest
 from horologe_frontend.http.http_responses import HttpResponse, failure
-from horologe_frontend.http.request_limits import MAX_LENGTH_DIGITS, HttpRequest, refuse_full
+from horologe_frontend.http.request_limits import MAX_LENGTH_DIGITS, refuse_full
 
 if TYPE_CHECKING:
-    from horologe_frontend.http.accounts import Account
+    from horologe_frontend.http.client_accounts import ClientAccount
     from horologe_frontend.http.request_limits import RequestLimits
 
 TRANSFER_ENCODING = b"transfer-encoding"
@@ -99,7 +100,7 @@ class RequestReader:
         "_limits", "_url", "expects_continue", "head", "held_bytes", "refusal",
     )  # fmt: skip
 
-    def __init__(self, limits: RequestLimits, account: Account) -> None:
+    def __init__(self, limits: RequestLimits, account: ClientAccount) -> None:
         self._limits = limits
         self._account = account
         self._url = b""
@@ -232,7 +233,7 @@ class RequestReader:
         """Release a request that is refused, or that will never be complete."""
         if self._admitted:
             self._admitted = False
-            self._limits.release_request(self._account, self.held_bytes)
+            self._account.finish(self.held_bytes)
         else:
             self._account.release(self.held_bytes)
         self.held_bytes = 0

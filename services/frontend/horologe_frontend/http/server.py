@@ -13,7 +13,7 @@ from horologe_common.service.settings import SettingsError
 from horologe_common.transport.clients.acceptor import Acceptor
 from horologe_frontend.auth import check_open, read_keys
 from horologe_frontend.gateway import Gateway
-from horologe_frontend.http.connection import HttpConnection, encode_head
+from horologe_frontend.http.connection import HttpConnection, KnownHeads, encode_head
 from horologe_frontend.http.http_responses import REFUSED, failure
 from horologe_frontend.http.request_limits import RequestLimits
 from horologe_frontend.http.timeouts import Timeouts
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from horologe_common.transport.reactor import Reactor
     from horologe_frontend.core.frontend import Frontend
-    from horologe_frontend.http.accounts import Account
-    from horologe_frontend.http.request_limits import HttpHandler
+    from horologe_frontend.http.client_accounts import ClientAccount
+    from horologe_frontend.http.http_requests import HttpHandler
     from horologe_frontend.http.settings import HttpSettings
 
 BACKLOG = 2048
@@ -42,6 +42,7 @@ class HttpServer:
 
     def __init__(self, settings: HttpSettings, handler: HttpHandler) -> None:
         self.limits = RequestLimits(settings, handler)
+        self.known_heads = KnownHeads()
         self.closing = False
         self.loop: asyncio.AbstractEventLoop
         self.refused_status = settings.refused_status
@@ -65,8 +66,8 @@ class HttpServer:
             raise SettingsError(f"settings http.host, http.port: {host}:{port}: {error}") from error
         self._port = self._listener.getsockname()[1]
         self._listener.listen(BACKLOG)
-        is_contended = self.limits.total.turns.is_contended
-        self._acceptor = Acceptor(self._listener, self._admit, self._refuse, self._abandon, is_contended)
+        turns = self.limits.clients.turns
+        self._acceptor = Acceptor(self._listener, self._admit, self._refuse, self._abandon, lambda: turns.is_contended)
         self._acceptor.start()
         self._timeouts = self.loop.create_task(Timeouts(self._settings, self._connections).run())
 
@@ -95,7 +96,7 @@ class HttpServer:
         self._connections[connection] = None
         self._empty.clear()
 
-    def remove_connection(self, connection: HttpConnection, account: Account) -> None:
+    def remove_connection(self, connection: HttpConnection, account: ClientAccount) -> None:
         self._connections.pop(connection, None)
         self.limits.clients.remove_connection(account)
         if not self._connections:

@@ -40,8 +40,9 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """HTTP status of requests that are REFUSED, and of connections beyond `max_connections`. Proxies and clients treat
     503 as a fault of this server, and repeat the request at once: see docs/http.md."""
     client_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
-    """Maximum share of `max_connections`, `max_requests` and `held_limit_bytes` for one client: an IPv4 address or a
-    /64 network of IPv6. Set 1.0 behind a proxy, whose requests come from one address."""
+    """Maximum share for one client, an IPv4 address or a /64 network of IPv6, of what other clients leave of
+    `max_connections`, `max_requests` and `held_limit_bytes`. Set 1.0 behind a proxy, whose requests come from one
+    address."""
     max_requests: int = 4096
     """Maximum number of requests in flight. Further requests are refused."""
     max_connections: int = 4096

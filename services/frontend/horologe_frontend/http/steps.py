@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from horologe_frontend.http.accounts import HeldBytes
+    from horologe_frontend.http.client_accounts import HeldBytes
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[int, None, T]

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Acknowledged, Answer, ApplicationState
     from horologe_frontend.gateway import Gateway
-    from horologe_frontend.http.accounts import HeldBytes
+    from horologe_frontend.http.client_accounts import HeldBytes
+    from horologe_frontend.http.http_requests import HttpRequest
     from horologe_frontend.http.http_responses import HttpResponse
-    from horologe_frontend.http.request_limits import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.http.steps import Steps
     from horologe_frontend.oip.inference_response import ResponseFormat

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_frontend.gateway import Gateway
-    from horologe_frontend.http.request_limits import HttpRequest
+    from horologe_frontend.http.http_requests import HttpRequest
     from horologe_frontend.oip.routes import Route
 
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pynvml
 
 from horologe_common.service.log import logger
 from horologe_common.wire import DeviceInfo
 from horologe_gpu_worker.device_share import device_id
-from horologe_gpu_worker.measurement.device_sensors.nvml_sensor import pci_bus_id
-from horologe_gpu_worker.nvml import load_nvml
-from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import load_driver
+from horologe_gpu_worker.measurement.device_sensors.nvml_sensor import find_gpu
 
 if TYPE_CHECKING:
-    from horologe_gpu_worker.nvml import NvmlGpu
     from horologe_gpu_worker.settings import WorkerSettings
 
 log = logger("share")
@@ -21,12 +20,17 @@ log = logger("share")
 def describe_cuda_device(settings: WorkerSettings, cuda: int) -> DeviceInfo:
     """Return UUID, name, memory and power limit of a CUDA device. Without NVML, only what the settings say."""
     try:
-        return describe_gpu(settings, load_nvml().gpu(pci_bus_id=pci_bus_id(load_driver(), cuda)))
-    except OSError as error:  # NVML, the driver, or the library is missing
+        return describe_gpu(settings, find_gpu(cuda))
+    except (OSError, pynvml.NVMLError) as error:  # NVML, the driver, or the library is missing
         log.warning("memory and power limit of the GPU are not known", reason=str(error))
         return DeviceInfo(device_id(settings), settings.hardware or settings.device)
 
 
-def describe_gpu(settings: WorkerSettings, gpu: NvmlGpu) -> DeviceInfo:
-    """Return the description of a GPU. Raises NvmlError."""
-    return DeviceInfo(settings.device_id or gpu.uuid, gpu.name, gpu.memory_bytes, gpu.power_cap_w)
+def describe_gpu(settings: WorkerSettings, gpu: Any) -> DeviceInfo:
+    """Return the description of a GPU from its NVML handle. Raises NVMLError."""
+    return DeviceInfo(
+        settings.device_id or pynvml.nvmlDeviceGetUUID(gpu),
+        pynvml.nvmlDeviceGetName(gpu),
+        pynvml.nvmlDeviceGetMemoryInfo(gpu).total,
+        pynvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
+    )

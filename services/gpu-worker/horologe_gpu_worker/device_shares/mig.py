@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pynvml
 
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import GPU_ID
 from horologe_gpu_worker.device_share import EnteredShare
 from horologe_gpu_worker.device_shares.claims import claim_part
 from horologe_gpu_worker.device_shares.gpu_description import describe_gpu
-from horologe_gpu_worker.nvml import load_nvml
 from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horologe_gpu_worker.nvml import MigDevice, Nvml, NvmlGpu
     from horologe_gpu_worker.settings import WorkerSettings
 
 TOLERANCE_PERCENT = 2.5
 """A slice within this of `worker.share_percent` fits: the unit of plans is 2.5%, the smallest slice has 14%."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class MigDevice(NamedTuple):
+    """A slice of a GPU, whose NVML handle is `gpu`. `percent`: its compute slices, 1 of 7 for `1g` of an H100."""
+
+    gpu: Any
+    uuid: str
+    percent: float
 
 
 class MigShare:
@@ -41,33 +49,51 @@ class MigShare:
                 f"setting worker.device: got {self._settings.device!r}, wanted cuda for share_mechanism 'mig'"
             )
         try:
-            gpu, device = self._claim(list(self._find_devices(load_nvml())))
-            info = describe_gpu(self._settings, gpu)
-        except OSError as error:
+            pynvml.nvmlInit()
+            device = self._claim(list(self._find_permitted()))
+            info = describe_gpu(self._settings, device.gpu)
+        except pynvml.NVMLError as error:
             raise SettingsError(
                 f"setting worker.share_mechanism: got 'mig', and NVML cannot be used: {error}"
             ) from error
         os.environ[VISIBLE] = device.uuid
         return EnteredShare(info, device.percent)
 
-    def _find_devices(self, nvml: Nvml) -> Iterator[tuple[NvmlGpu, MigDevice]]:
+    def _find_permitted(self) -> Iterator[MigDevice]:
         """Yield the permitted MIG devices of all GPUs."""
         visible, gpu_id = os.environ.get(VISIBLE, ""), self._settings.device_id
-        for gpu in nvml.gpus():
-            if gpu_id.startswith(GPU_ID) and gpu.uuid != gpu_id:
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+            if gpu_id.startswith(GPU_ID) and pynvml.nvmlDeviceGetUUID(gpu) != gpu_id:
                 continue
-            for device in gpu.mig_devices():
+            for device in mig_devices(gpu):
                 if not visible.startswith("MIG-") or device.uuid == visible:
-                    yield gpu, device
+                    yield device
 
-    def _claim(self, devices: list[tuple[NvmlGpu, MigDevice]]) -> tuple[NvmlGpu, MigDevice]:
+    def _claim(self, devices: list[MigDevice]) -> MigDevice:
         """Claim the free device that is nearest to the wanted size."""
         percent, folder = self._settings.share_percent, Path(self._settings.cache) / "claims"
-        distances = {device.uuid: abs(device.percent - percent) for _, device in devices}
-        fitting = [pair for pair in devices if distances[pair[1].uuid] <= TOLERANCE_PERCENT]
-        for pair in sorted(fitting, key=lambda pair: distances[pair[1].uuid]):
-            if claim_part(folder, pair[1].uuid):
-                return pair
-        sizes = ", ".join(f"{device.percent:g}%" for _, device in devices) or "none: MIG is off"
+        distances = {device.uuid: abs(device.percent - percent) for device in devices}
+        fitting = [device for device in devices if distances[device.uuid] <= TOLERANCE_PERCENT]
+        for device in sorted(fitting, key=lambda device: distances[device.uuid]):
+            if claim_part(folder, device.uuid):
+                return device
+        sizes = ", ".join(f"{device.percent:g}%" for device in devices) or "none: MIG is off"
         used = f"; all {len(fitting)} of this size are in use" if fitting else ""
         raise SettingsError(f"setting worker.share_percent: got {percent:g}, wanted a MIG device, of {sizes}{used}")
+
+
+def mig_devices(gpu: Any) -> Iterator[MigDevice]:
+    """Yield the MIG devices of a GPU: none if MIG is off or not supported. Raises NVMLError."""
+    try:
+        is_on, _ = pynvml.nvmlDeviceGetMigMode(gpu)
+    except pynvml.NVMLError_NotSupported:
+        return
+    most = pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu) if is_on else 0
+    for index in range(most):
+        try:
+            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
+        except pynvml.NVMLError_NotFound:  # fewer than possible
+            continue
+        slices = pynvml.nvmlDeviceGetAttributes(device).computeInstanceSliceCount
+        yield MigDevice(gpu, pynvml.nvmlDeviceGetUUID(device), round(100 * slices / most, 1))

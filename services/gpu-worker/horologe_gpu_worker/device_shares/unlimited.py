@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from horologe_common.wire import DeviceInfo
 from horologe_gpu_worker.device_share import EnteredShare, device_id
-from horologe_gpu_worker.device_shares.gpu_description import describe_cuda_device
 from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ class UnlimitedShare:
         """See `DeviceShare`."""
         settings = self._settings
         if (cuda := device_config(settings).cuda) is not None:
+            from horologe_gpu_worker.device_shares.gpu_description import describe_cuda_device
+
             return EnteredShare(describe_cuda_device(settings, cuda), settings.share_percent)
         device = DeviceInfo(device_id(settings), settings.hardware or settings.device)
         return EnteredShare(device, settings.share_percent)

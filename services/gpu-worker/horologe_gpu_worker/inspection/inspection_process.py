@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horologe_common.service.isolation import kill_with_parent
+from horologe_common.service.parent_link import connect_to_parent
 from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_gpu_worker.inspection.inspection_messages import (
     READING,
@@ -33,15 +32,13 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> int:
-    sock, lifeline = int(arguments[0]), int(arguments[1])
-    kill_with_parent(lifeline)
-    connection: Connection = Connection(sock)
+    packets = connect_to_parent(*arguments)
 
     def send(message: FromProcess) -> None:
-        connection.send_bytes(encode(message))
+        packets.send([encode(message)])
 
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        serve(lambda: decode_to_process(connection.recv_bytes()), send)
+        serve(lambda: decode_to_process(packets.receive()[0]), send)
     return 0
 
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.clock import monotonic_ns
-from horologe_common.service.isolation import describe_exit
-from horologe_common.service.process_start import start_isolated, start_patiently
+from horologe_common.service.parent_link import PacketSocket
+from horologe_common.service.processes import IsolatedProcess, start_isolated, start_patiently
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.inspection.inspection_messages import (
     READING,
@@ -59,18 +55,15 @@ class Inspector:
 
     def __init__(self, setup: InspectionSetup) -> None:
         self._setup = setup
-        self._connection: Connection | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline = -1
+        self._child: IsolatedProcess | None = None
         self.inspections = 0
         """Number of inspections that have begun."""
         self.idle_since_ns = 0
 
     def start(self) -> None:
         """Start the process. Try again while the system has too few processes or descriptors. Raises OSError."""
-        started = start_patiently("inspection", lambda: start_isolated(PROCESS, os.environ, ""))
-        self._process, self._lifeline = started.process, started.lifeline
-        self._connection = Connection(started.sock.detach())
+        self._child = start_patiently("inspection", lambda: start_isolated(PROCESS, os.environ))
+        self._packets = PacketSocket(self._child.sock)
 
     def inspect(self, folder: Path, content_hash: str, on_progress: Callable[[str], None]) -> tuple[Inspected, Timeout]:
         """Inspect a version. Return the result, and the timeout of all that is done to the version.
@@ -79,13 +72,13 @@ class Inspector:
         """
         begin_ns, timeout_ns, doing = monotonic_ns(), self._setup.device.load_timeout_ns, READING
         self.inspections += 1
-        assert self._connection is not None
+        assert self._child is not None
         try:
             if self.inspections == 1:
-                self._connection.send_bytes(encode(self._setup))
-            self._connection.send_bytes(encode(Inspect(os.fsencode(folder), content_hash)))
-            while self._connection.poll(max(0, begin_ns + timeout_ns - monotonic_ns()) / 1e9):
-                match decode_from_process(self._connection.recv_bytes()):
+                self._packets.send([encode(self._setup)])
+            self._packets.send([encode(Inspect(os.fsencode(folder), content_hash))])
+            while self._packets.has_arrived(begin_ns + timeout_ns - monotonic_ns()):
+                match decode_from_process(self._packets.receive()[0]):
                     case Progress(text, timeout_ns):
                         doing = text
                         on_progress(text)
@@ -93,31 +86,21 @@ class Inspector:
                         self.idle_since_ns = monotonic_ns()
                         return inspected, Timeout(begin_ns, timeout_ns)
         except (EOFError, OSError):
-            reason = f"{folder}: its process ended ({self._exit_reason()}) while {doing}"
+            reason = f"{folder}: its process ended ({self._child.describe_end(EXIT_S)}) while {doing}"
             raise InspectionEnded(reason, crashed=True) from None
         self.kill()
         raise InspectionEnded(overdue_reason(folder, timeout_ns, doing), crashed=False)
 
     def kill(self) -> None:
         """Kill the process and all that it has started."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._child is not None:
+            self._child.kill()
 
     def close(self) -> None:
         """Kill the process, and wait until it has ended. The processes of its models end with its descriptors."""
-        self.kill()
-        if self._connection is not None:
-            self._connection.close()
-            os.close(self._lifeline)
-        if self._process is not None:
-            self._process.wait()
-
-    def _exit_reason(self) -> str:
-        if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                return describe_exit(self._process.wait(EXIT_S))
-        return "closed its socket"
+        if self._child is not None:
+            self._packets.close()
+            self._child.end()
 
 
 def overdue_reason(folder: Path, timeout_ns: int, doing: str) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.service.process_start import start_patiently
+from horologe_common.service.processes import start_patiently
 from horologe_gpu_worker.measurement.share_messages import ShareJob
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Messages between a measurement and its share processes: one JSON line each."""
+"""Messages between a measurement and its share processes, as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from horologe_gpu_worker.settings import WorkerSettings
 
 
 class ShareJob(msgspec.Struct, frozen=True, tag=True):
-    """Argument of a share process: the model that it opens, and the settings that name its share of the device."""
+    """First message to a share process: the model that it opens, and the settings that name its share of the device."""
 
     folder: str
     """`<repository>/<name>/<version>`."""

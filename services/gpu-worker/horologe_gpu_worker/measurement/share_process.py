@@ -1,21 +1,20 @@
-"""Process of one share: `python -m horologe_gpu_worker.measurement.share_process LIFELINE JOB`.
+"""Process of one share: `python -m horologe_gpu_worker.measurement.share_process SOCKET LIFELINE`.
 
-It opens a model and then follows the commands on standard input. Standard output has the replies and nothing else.
-LIFELINE is an inherited file descriptor: the process is killed when the other end closes.
+Both arguments are inherited file descriptors. It opens the model of its job, and then follows commands.
 """
 
 from __future__ import annotations
 
-import os
 import queue
 import sys
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from horologe_common.clock import s
-from horologe_common.service.isolation import kill_with_parent
+from horologe_common.service.parent_link import PacketSocket, connect_to_parent
 from horologe_common.status import HorologeError, describe_exception
 from horologe_gpu_worker.measurement.share_messages import (
     Begin,
@@ -36,19 +35,17 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> int:
-    kill_with_parent(int(arguments[0]))
-    replies = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # libraries print to standard output
-    job = msgspec.json.decode(arguments[1], type=ShareJob)
+    packets = connect_to_parent(*arguments)
+    job = msgspec.json.decode(packets.receive()[0], type=ShareJob)
     commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
 
     def send(reply: Reply) -> None:
-        replies.write(msgspec.json.encode(reply) + b"\n")
+        packets.send([msgspec.json.encode(reply)])
 
     try:
         runner = ShareRunner(job)
         send(runner.open())
-        threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
+        threading.Thread(target=_read_commands, args=(packets, commands), daemon=True).start()
         serve(runner, commands, send)
     except Exception as error:
         send(Failed(error.reason if isinstance(error, HorologeError) else describe_exception(error)))
@@ -85,9 +82,10 @@ def _follow(runner: ShareRunner, command: Command) -> Reply:
     return Stopped()
 
 
-def _read_commands(commands: queue.SimpleQueue[Command | None]) -> None:
-    for line in sys.stdin.buffer:
-        commands.put(msgspec.json.decode(line, type=Command))
+def _read_commands(packets: PacketSocket, commands: queue.SimpleQueue[Command | None]) -> None:
+    with suppress(EOFError, ConnectionResetError):
+        while True:
+            commands.put(msgspec.json.decode(packets.receive()[0], type=Command))
     commands.put(None)
 
 

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, runtime_checkable
 import msgspec
 
 from horologe_common.clock import monotonic_ns, ms, s
+from horologe_common.core.instruments import quantile
 from horologe_common.model_limits import check_profile
 from horologe_common.models import Profile
 from horologe_common.partial_decoding import DAMAGE
@@ -305,10 +306,12 @@ def _exec_ns(model: OpenModel, spec: ModelSpec, folder: Path, batch_size: int, c
         run = functools.partial(model.execute, batch_size, slot)
     times: list[int] = []
     _time_runs(run, clock, times, ENOUGH_NS)
-    if _quantile(times, SEED_QUANTILE) <= DISAGREE * min(times):
-        return _quantile(times, SEED_QUANTILE)
+    middle: int = quantile(sorted(times), SEED_QUANTILE)
+    if middle <= DISAGREE * min(times):
+        return middle
     _time_runs(run, clock, times, DISAGREE_NS)
-    return _quantile(times, DISAGREE_QUANTILE)
+    low: int = quantile(sorted(times), DISAGREE_QUANTILE)
+    return low
 
 
 def _time_runs(run: Callable[[], Any], clock: Callable[[], int], times: list[int], enough_ns: int) -> None:
@@ -317,7 +320,3 @@ def _time_runs(run: Callable[[], Any], clock: Callable[[], int], times: list[int
         begin_ns = clock()
         run()
         times.append(clock() - begin_ns)
-
-
-def _quantile(times: list[int], quantile: float) -> int:
-    return sorted(times)[int(quantile * (len(times) - 1))]

@@ -10,15 +10,13 @@ import contextlib
 import gc
 import mmap
 import resource
-import select
-import socket
 import struct
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horologe_common.service.isolation import kill_with_parent
+from horologe_common.service.parent_link import PacketSocket, connect_to_parent
 from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_common.status import HorologeError
 from horologe_common.wire import PEER_HEADER_LIMIT, DriverReady, Envelope, StartDriver
@@ -33,71 +31,42 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import AnyMessage
 
-RECEIVE_BYTES = 1 << 18
 PROGRESS = struct.Struct("<Q")
 
 
-class PacketSocket:
-    """The child's end of the socket, with the framing of `transport/streams.py`."""
+class DriverSocket:
+    """The process's end of the socket, with packets of messages of the wire."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._data = bytearray()
-        self._poll = select.poll()
-        self._poll.register(sock, select.POLLIN)
+    def __init__(self, packets: PacketSocket) -> None:
+        self._packets = packets
 
     def receive(self, timeout_ns: int | None) -> Iterator[tuple[AnyMessage, Sequence[Buffer]]]:
-        """Wait for messages and yield all that are complete. Raises EOFError if the selector has closed the socket."""
-        timeout_ms = None if timeout_ns is None else max(0, -(-timeout_ns // 1_000_000))
-        if not self._poll.poll(timeout_ms):
-            return
-        data = self._sock.recv(RECEIVE_BYTES)
-        if not data:
-            raise EOFError
-        self._data += data
-        while (frames := self._next_packet()) is not None:
-            for _, _, message, buffers in unpack(frames, PEER_HEADER_LIMIT):
+        """Wait for messages and yield all that have arrived. Raises EOFError if the selector has closed the socket."""
+        while self._packets.has_arrived(timeout_ns):
+            timeout_ns = 0
+            for _, _, message, buffers in unpack(self._packets.receive(), PEER_HEADER_LIMIT):
                 yield message, buffers
-
-    def _next_packet(self) -> list[bytes] | None:
-        if len(self._data) < 4:
-            return None
-        (count,) = struct.unpack_from("<I", self._data)
-        begin = 4 + 8 * count
-        if len(self._data) < begin:
-            return None
-        lengths = struct.unpack_from(f"<{count}Q", self._data, 4)
-        if len(self._data) < begin + sum(lengths):
-            return None
-        frames = []
-        for length in lengths:
-            frames.append(bytes(self._data[begin : begin + length]))
-            begin += length
-        del self._data[:begin]
-        return frames
 
     def send(self, messages: Sequence[tuple[AnyMessage, Sequence[Buffer]]]) -> None:
         """Send messages in one packet. Raises OSError if the selector has closed the socket."""
         buffers = [buffer for _, parts in messages for buffer in parts]
-        frames = pack([Envelope("", "", [message for message, _ in messages])], buffers)
-        head = struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames))
-        self._sock.sendall(b"".join((head, *frames)))
+        self._packets.send(pack([Envelope("", "", [message for message, _ in messages])], buffers))
 
 
 def main(arguments: list[str]) -> int:
-    sock, lifeline, progress = map(int, arguments)
-    kill_with_parent(lifeline)
-    memory = mmap.mmap(progress, PROGRESS.size)
+    sock, lifeline, progress = arguments
+    packets = connect_to_parent(sock, lifeline)
+    memory = mmap.mmap(int(progress), PROGRESS.size)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        serve(PacketSocket(socket.socket(fileno=sock)), memory)
+        serve(DriverSocket(packets), memory)
     return 0
 
 
-def serve(packets: PacketSocket, progress: mmap.mmap) -> None:
+def serve(sock: DriverSocket, progress: mmap.mmap) -> None:
     """Load the driver, send DriverReady, and execute runs until the selector closes the socket."""
     waiting: list[tuple[AnyMessage, Sequence[Buffer]]] = []
     while not waiting:
-        waiting = list(packets.receive(None))
+        waiting = list(sock.receive(None))
     start = waiting.pop(0)[0]
     assert isinstance(start, StartDriver)
     if start.memory_bytes:
@@ -105,7 +74,7 @@ def serve(packets: PacketSocket, progress: mmap.mmap) -> None:
     try:
         function = load_driver(Path(start.file))
     except HorologeError as error:
-        packets.send([(DriverReady(error.reason), ())])
+        sock.send([(DriverReady(error.reason), ())])
         return
     runs = DriverRuns(
         function, start.calls, time.monotonic_ns, lambda run: PROGRESS.pack_into(progress, 0, run),
@@ -114,15 +83,15 @@ def serve(packets: PacketSocket, progress: mmap.mmap) -> None:
     guard = StepGuard(runs.loop, start.step_ns)
     gc.collect()
     gc.freeze()
-    packets.send([(DriverReady(), ())])
+    sock.send([(DriverReady(), ())])
     while True:
-        for message, buffers in waiting or packets.receive(_timeout_ns(runs)):
+        for message, buffers in waiting or sock.receive(_timeout_ns(runs)):
             runs.handle(message, buffers)
         waiting = []
         with guard:
             runs.step()
         if runs.out:
-            packets.send(runs.out)
+            sock.send(runs.out)
             runs.out = []
         if runs.out_of_memory:
             raise SystemExit("out of memory (selector.pipeline_memory_bytes)")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import mmap
 import os
-import signal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.service.isolation import child_environment, describe_exit
 from horologe_common.service.log import logger
-from horologe_common.service.process_start import STEADY_S, Backoff, start_isolated
+from horologe_common.service.processes import STEADY_S, Backoff, IsolatedProcess, child_environment, start_isolated
 from horologe_common.status import HorologeError
 from horologe_common.transport.streams import Stream, Streams
 from horologe_common.wire import MAX_FRAME_BYTES, PEER_HEADER_LIMIT, DriverReady, Envelope, StartDriver
@@ -23,7 +20,6 @@ from horologe_selector.drivers.child import PROGRESS
 from horologe_selector.drivers.pipeline_folder import folder_state, read_pipelines
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
@@ -51,8 +47,7 @@ class DriverProcess:
         """The driver function has been loaded, or could not be loaded."""
         self.start_error = "it could not be started"
         self._progress: mmap.mmap | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lifeline = -1
+        self._child: IsolatedProcess | None = None
 
     async def start(self, streams: Streams, user: str, environment: tuple[str, ...]) -> None:
         """Start the process and connect to it. Raises OSError if it cannot be started."""
@@ -61,12 +56,12 @@ class DriverProcess:
             os.ftruncate(progress, mmap.PAGESIZE)
             self._progress = mmap.mmap(progress, PROGRESS.size)
             variables = child_environment(os.environ, 1, environment)
-            self._process, sock, self._lifeline = start_isolated(CHILD, variables, user, (progress,))
+            self._child = start_isolated(CHILD, variables, user, (progress,))
         finally:
             os.close(progress)
         stream = self.stream = Stream(streams, driver_address(self.pipeline))
-        sock.setblocking(False)
-        await asyncio.get_running_loop().create_connection(lambda: stream, sock=sock)
+        self._child.sock.setblocking(False)
+        await asyncio.get_running_loop().create_connection(lambda: stream, sock=self._child.sock)
 
     def flush(self) -> None:
         """Send the messages of this turn in one packet. Kill a process that does not read."""
@@ -79,9 +74,8 @@ class DriverProcess:
 
     def kill(self) -> None:
         """Kill the process and its children. The selector detects it when its socket closes."""
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._child is not None:
+            self._child.kill()
 
     def end(self) -> tuple[str, int]:
         """Kill and reap the process. Return how it ended and the run that it executed then."""
@@ -89,14 +83,9 @@ class DriverProcess:
         if self._progress is not None:
             (run,) = PROGRESS.unpack_from(self._progress)
             self._progress.close()
-        if self._process is not None:
-            code = self._process.poll()
-            self.kill()
-            code = self._process.wait() if code is None else code
-            reason = describe_exit(code)
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        if self._child is not None:
+            reason = self._child.end()
+            self._child = None
         if self.stream is not None:
             self.stream.abort()
         return reason, run

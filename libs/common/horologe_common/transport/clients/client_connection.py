@@ -7,7 +7,7 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from horologe_common.transport.clients.fair_reads import LARGE_READ, READ_TURN
+from horologe_common.core.accounts import Account
 from horologe_common.transport.clients.zmtp import (
     GREETING,
     PING,
@@ -45,6 +45,14 @@ SMALL = 128 << 10
 NEVER_S = float("inf")
 COUNTED_FROM = 64 << 10
 """Bytes of complete messages that may wait before they count."""
+LARGE_READ = 16 << 10
+"""Shorter reads do not count: a client that waits for its answers never gets there. It is below a segment of the
+loopback interface, 65,483 bytes, in which a client on the same host may send without end."""
+READ_TURN, READ_TURN_NS = 512 << 10, 250_000
+"""Bytes of large reads in a turn, and about the time that they take. libuv reads every readable connection in each
+iteration of the loop, up to 32 times 256 kB: one client could keep the loop for 8 MB."""
+SMALL_ANSWERS = 4 << 20
+"""Unread bytes of a client that are left for answers without large outputs."""
 UNSENT_FROM = 64 << 10
 """Bytes that may wait for a client before they count, and before it is read no further."""
 
@@ -64,10 +72,10 @@ class ClientConnection(asyncio.Protocol):
         """Messages of a packet of which a turn has handled only the first."""
         self.count = self.rate = 0
         """Messages handled since the last sweep, and before."""
-        self.unsent = 0
-        """Bytes that the client does not read, as counted by the server."""
-        self.held = 0
-        """Bytes that have arrived and are not handled, as counted by the server."""
+        self.unsent = Account(server.unsent)
+        """Bytes that the client does not read."""
+        self.received = Account(server.received)
+        """Bytes that have arrived and are not handled."""
         self.silent_sweeps = 0
         self.unread_s = self.begun_s = NEVER_S
         """When answers began to wait for the client, and when the message that is arriving began."""
@@ -126,46 +134,47 @@ class ClientConnection(asyncio.Protocol):
             self._update_reading()
         if reader.held_bytes and self.begun_s == NEVER_S:
             self.begun_s = monotonic()
-        if reader.held_bytes or reader.is_behind or self._waiting >= COUNTED_FROM or self.held:
+        if reader.held_bytes or reader.is_behind or self._waiting >= COUNTED_FROM or self.received.held_bytes:
             self._count_held()
 
     def _wait_for_turn(self) -> None:
         """Be read again in a turn of large reads."""
         self._read_left = -1
-        self._server.reads.add(self)
+        self._server.read_in_turn(self)
         self._update_reading()
 
     def continue_reading(self) -> None:
         """Begin a turn of large reads, with what is not parsed yet."""
+        self._server.reads.use(READ_TURN_NS)
         if self._reader.is_behind:
             self._parse(b"")
         if not self._reader.is_behind:
             self._read_left = READ_TURN
             self._update_reading()
         elif len(self.packets) < PACKETS_WAITING:
-            self._server.reads.add(self)
+            self._server.read_in_turn(self)
 
     def _count_held(self) -> None:
         """Count the bytes that have arrived and wait. Drop the message that is arriving if they are too many."""
         waiting = self._waiting if self._waiting >= COUNTED_FROM else 0
         waiting += self._reader.unparsed_bytes
-        fits = self._server.count_held(self, self._reader.held_bytes + waiting)
+        fits = self.received.hold(self._reader.held_bytes + waiting)
         if not fits and self._reader.held_bytes > SMALL:
             self._reader.drop_message()
-            self._server.count_held(self, self._reader.held_bytes + waiting)
+            self.received.hold(self._reader.held_bytes + waiting)
 
     def pause_writing(self) -> None:
         """Part of `asyncio.Protocol`: the client does not read its answers."""
         self._reads_answers = False
         self.unread_s, self._written = monotonic(), self._transport.get_write_buffer_size()
-        self._server.count_unsent(self, self._written)
+        self.unsent.hold(self._written)
         self._update_reading()
 
     def resume_writing(self) -> None:
         """Part of `asyncio.Protocol`."""
         self._reads_answers = True
         self.unread_s = NEVER_S
-        self._server.count_unsent(self, 0)
+        self.unsent.hold(0)
         self._update_reading()
 
     def fit_answers(
@@ -174,8 +183,10 @@ class ClientConnection(asyncio.Protocol):
         """Return messages to this client, without the outputs for which its bound of unread bytes leaves no room."""
         if sum(map(len, buffers)) < UNSENT_FROM:
             return envelopes, buffers
-        room, limit = self._server.unsent_room(self)
-        return withhold_outputs(envelopes, buffers, room - self._transport.get_write_buffer_size(), limit)
+        limit = self._server.limits.unsent_bytes
+        reserved = min(SMALL_ANSWERS, limit // 64)
+        room = self.unsent.held_limit() - reserved - self._transport.get_write_buffer_size()
+        return withhold_outputs(envelopes, buffers, room, limit // 2 - reserved)
 
     def send(self, frames: Sequence[Buffer]) -> bool:
         """Send a packet. Return False, without sending it, if the client is lost. Disconnect it if it does not read."""
@@ -185,7 +196,7 @@ class ClientConnection(asyncio.Protocol):
         if not self._reads_answers:
             added = sum(map(len, frames))
             self._written += added
-            if not self._server.count_unsent(self, transport.get_write_buffer_size() + added):
+            if not self.unsent.hold(transport.get_write_buffer_size() + added):
                 self._server.rejected += 1
                 transport.abort()
                 return False
@@ -225,8 +236,8 @@ class ClientConnection(asyncio.Protocol):
             self._waiting = 0
             self._update_reading()
             if self._reader.is_behind:
-                self._server.reads.add(self)
-            if self.held:
+                self._server.read_in_turn(self)
+            if self.received.held_bytes:
                 self._count_held()
         return weight
 

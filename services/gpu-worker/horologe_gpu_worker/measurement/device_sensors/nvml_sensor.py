@@ -1,42 +1,61 @@
-"""Sensor of an NVIDIA GPU: NVML."""
+"""Sensor of an NVIDIA GPU: NVML, NVIDIA's management library, which comes with the driver."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pynvml
 
 from horologe_gpu_worker.measurement.device_sensor import DeviceLimits, DeviceLost, DeviceReading, SensorFailed
-from horologe_gpu_worker.nvml import LIBRARY, GpuLost, NvmlError, load_nvml
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import load_driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from horologe_gpu_worker.nvml import NvmlGpu
     from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import Driver
 
     Result = TypeVar("Result")
 
+LIBRARY = "libnvidia-ml.so.1"
+LOST = (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED)
 BUS_ID_BYTES = 32
 
 
 class NvmlSensor:
-    """Reads a GPU through NVML."""
+    """Reads a GPU through NVML. `gpu` is its handle of `pynvml`."""
 
-    def __init__(self, gpu: NvmlGpu) -> None:
+    def __init__(self, gpu: Any) -> None:
         self._gpu = gpu
 
     def limits(self) -> DeviceLimits:
         """Return name, enforced power limit and highest clock. Raises SensorFailed or DeviceLost."""
-        gpu = self._gpu
-        driver = "nvmlSystemGetDriverVersion"
-        return _checked(lambda: DeviceLimits(gpu.name, gpu.power_cap_w, gpu.max_frequency_mhz, gpu.nvml.text(driver)))
+        return _checked(
+            lambda: DeviceLimits(
+                pynvml.nvmlDeviceGetName(self._gpu),
+                pynvml.nvmlDeviceGetEnforcedPowerLimit(self._gpu) / 1000,
+                float(pynvml.nvmlDeviceGetMaxClockInfo(self._gpu, pynvml.NVML_CLOCK_SM)),
+                pynvml.nvmlSystemGetDriverVersion(),
+            )
+        )
 
     def read(self) -> DeviceReading:
         """Return power, clock and counted energy. Raises SensorFailed or DeviceLost."""
-        gpu = self._gpu
-        return _checked(lambda: DeviceReading(gpu.power_w, gpu.frequency_mhz, gpu.energy_j))
+        return _checked(
+            lambda: DeviceReading(
+                pynvml.nvmlDeviceGetPowerUsage(self._gpu) / 1000,
+                float(pynvml.nvmlDeviceGetClockInfo(self._gpu, pynvml.NVML_CLOCK_SM)),
+                self._energy_j(),
+            )
+        )
+
+    def _energy_j(self) -> float | None:
+        """Return the energy since the driver was loaded, or None before Volta."""
+        try:
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu) / 1000)
+        except pynvml.NVMLError_NotSupported:
+            return None
 
     def close(self) -> None:
         """Do nothing: the library stays loaded."""
@@ -45,11 +64,17 @@ class NvmlSensor:
 def open_nvml_sensor(cuda: int) -> NvmlSensor:
     """Return the sensor of a CUDA device. Raises SensorFailed if there is no NVML or no driver."""
     try:
-        return NvmlSensor(load_nvml().gpu(pci_bus_id=pci_bus_id(load_driver(), cuda)))
-    except NvmlError as error:
-        raise SensorFailed(f"NVML: {error}") from error
-    except OSError as error:
+        return NvmlSensor(find_gpu(cuda))
+    except pynvml.NVMLError_LibraryNotFound as error:
         raise SensorFailed(f"NVML: {error}; wanted {LIBRARY}, which the NVIDIA driver installs") from error
+    except (OSError, pynvml.NVMLError) as error:
+        raise SensorFailed(f"NVML: {error}") from error
+
+
+def find_gpu(cuda: int) -> Any:
+    """Return NVML's handle of a CUDA device. Raises NVMLError, or OSError if there is no CUDA driver."""
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id(load_driver(), cuda))
 
 
 def pci_bus_id(driver: Driver, device: int) -> str:
@@ -63,7 +88,7 @@ def pci_bus_id(driver: Driver, device: int) -> str:
 def _checked(read: Callable[[], Result]) -> Result:
     try:
         return read()
-    except GpuLost as error:
-        raise DeviceLost(f"the GPU is lost: {error}") from error
-    except NvmlError as error:
+    except pynvml.NVMLError as error:
+        if error.value in LOST:
+            raise DeviceLost(f"the GPU is lost: NVML: {error}") from error
         raise SensorFailed(f"NVML: {error}") from error

@@ -1,12 +1,10 @@
-"""Channel between the worker and a model's process: msgpack headers and raw tensor bytes over a socket."""
+"""Messages between the worker and a model's process: packets of a msgpack header and raw tensor bytes."""
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
-import numpy as np
 
 from horologe_common.models import ModelSpec, nbytes
 from horologe_common.status import HorologeError, ModelFailed
@@ -14,18 +12,12 @@ from horologe_common.wire import Tensor
 from horologe_common.wire.frames import decode_array, encode_array
 
 if TYPE_CHECKING:
-    import io
-    import socket
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from horologe_common.core.protocol import Buffer
-
-HEADER_LIMIT = 1 << 20
-JOIN_BELOW = 64 << 10
-"""Messages up to this size (bytes) are copied into one send: a copy costs less than a second system call."""
-_SIZE = struct.Struct("<I")
+    from horologe_common.service.parent_link import PacketSocket
 
 
 class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
@@ -78,62 +70,30 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ChannelMessage)
 
 
-class Channel:
-    """An end of the socket. A message is `[size of header][header][tensor bytes]...`."""
+def send(packets: PacketSocket, message: ChannelMessage, buffers: Sequence[Buffer] = ()) -> None:
+    """Send a message. Raises `OSError` if the peer has disconnected, `TimeoutError` after the socket's timeout."""
+    packets.send([_encoder.encode(message), *buffers])
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._reader = cast("io.BufferedReader", sock.makefile("rb", JOIN_BELOW))
 
-    def send(self, message: ChannelMessage, buffers: list[Buffer] | None = None) -> None:
-        """Send a message. Raises `OSError` if the peer has disconnected, `TimeoutError` after the socket's timeout."""
-        header = _encoder.encode(message)
-        parts = [_SIZE.pack(len(header)), header, *(buffers or ())]
-        if sum(map(len, parts)) <= JOIN_BELOW:
-            self._sock.sendall(b"".join(parts))
-            return
-        for part in parts:
-            self._sock.sendall(part)
+def receive(packets: PacketSocket) -> tuple[ChannelMessage, dict[str, NDArray[Any]]]:
+    """Receive the next message and its tensors by name.
 
-    def has_received(self) -> bool:
-        """Return True if bytes of a message are here. They may be in the buffer, where poll() does not see them."""
-        timeout_s = self._sock.gettimeout()
-        self._sock.settimeout(0)
-        try:
-            return bool(self._reader.peek(1))
-        finally:
-            self._sock.settimeout(timeout_s)
+    Raises `EOFError` if the peer has closed the socket, `TimeoutError` after the socket's timeout, `ModelFailed` for an
+    invalid message.
+    """
+    try:
+        header, *frames = packets.receive()
+        message: ChannelMessage = _decoder.decode(header)
+        tensors = message.tensors if isinstance(message, Run | Done) else ()
+        return message, {tensor.name: _array(tensor, frame) for tensor, frame in zip(tensors, frames, strict=True)}
+    except (msgspec.MsgspecError, HorologeError, ValueError) as error:
+        raise ModelFailed(f"message: {error}") from error
 
-    def receive(self) -> tuple[ChannelMessage, dict[str, NDArray[Any]]]:
-        """Receive the next message and its tensors by name.
 
-        Raises `EOFError` if the peer has closed the socket, `TimeoutError` after the socket's timeout, `ModelFailed`
-        for an invalid message.
-        """
-        (size,) = _SIZE.unpack(self._read(_SIZE.size))
-        if size > HEADER_LIMIT:
-            raise ModelFailed(f"header: got {size} bytes, wanted at most {HEADER_LIMIT}")
-        try:
-            message: ChannelMessage = _decoder.decode(self._read(size))
-            tensors = message.tensors if isinstance(message, Run | Done) else ()
-            return message, {tensor.name: self._array(tensor) for tensor in tensors}
-        except (msgspec.MsgspecError, HorologeError, ValueError) as error:
-            raise ModelFailed(f"message: {error}") from error
-
-    def _array(self, tensor: Tensor) -> NDArray[Any]:
-        if tensor.datatype != "BYTES" and tensor.nbytes != nbytes(tensor.datatype, tensor.shape):
-            raise ModelFailed(f"tensor {tensor.name!r}: got {tensor.nbytes} bytes for {tensor.shape}")
-        return decode_array(tensor, self._read(tensor.nbytes))
-
-    def _read(self, size: int) -> memoryview:
-        buffer = np.empty(size, np.uint8).data  # a bytearray would be zeroed while no other thread can run
-        if self._reader.readinto(buffer) != size:
-            raise EOFError
-        return buffer
-
-    def close(self) -> None:
-        self._reader.close()
-        self._sock.close()
+def _array(tensor: Tensor, frame: memoryview) -> NDArray[Any]:
+    if tensor.datatype != "BYTES" and len(frame) != nbytes(tensor.datatype, tensor.shape):
+        raise ModelFailed(f"tensor {tensor.name!r}: got {len(frame)} bytes for {tensor.shape}")
+    return decode_array(tensor, frame)
 
 
 def pack(arrays: Mapping[str, NDArray[Any]], side: str = "input") -> tuple[tuple[Tensor, ...], list[Buffer]]:

@@ -9,14 +9,13 @@ import contextlib
 import importlib
 import os
 import resource
-import socket
 import sys
 import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.service.isolation import kill_with_parent
+from horologe_common.service.parent_link import PacketSocket, connect_to_parent
 from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_common.status import HorologeError, ModelFailed, describe_exception
 from horologe_common.string_tensors import as_array
@@ -24,7 +23,7 @@ from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.model_signature import describe_mismatch, has_other_rows
 from horologe_gpu_worker.runtime import RowsFailed, WarmUpFailed
-from horologe_gpu_worker.runtimes.python.channel import Channel, Done, Failed, Loaded, Ready, Run, Start, pack
+from horologe_gpu_worker.runtimes.python.channel import Done, Failed, Loaded, Ready, Run, Start, pack, receive, send
 from horologe_gpu_worker.runtimes.python.model_imports import ModelImports
 
 if TYPE_CHECKING:
@@ -38,17 +37,15 @@ IMPORTABLE = Path(__file__).with_name("importable")
 
 
 def main(arguments: list[str]) -> int:
-    sock, lifeline = int(arguments[0]), int(arguments[1])
-    kill_with_parent(lifeline)
-    channel = Channel(socket.socket(fileno=sock))
+    packets = connect_to_parent(*arguments)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        serve(channel)
+        serve(packets)
     return 0
 
 
-def serve(channel: Channel) -> None:
+def serve(packets: PacketSocket) -> None:
     """Load the model, send Ready, and run batches until the worker closes the socket."""
-    start = channel.receive()[0]
+    start = receive(packets)[0]
     assert isinstance(start, Start)
     time.sleep(start.delay_ns / 1e9)
     if start.memory_limit_bytes:
@@ -60,21 +57,21 @@ def serve(channel: Channel) -> None:
             content.check_spec(start.spec)
         model = load_model(folder)
     except Exception as error:
-        channel.send(_failed(error, fatal=True))
+        send(packets, _failed(error, fatal=True))
         return
-    channel.send(Loaded())
+    send(packets, Loaded())
     try:
         slowest_ns = warm_up(model, start) if start.warm else 0
         if start.check_content:
             content.check_unchanged()
     except Exception as error:
-        channel.send(_failed(error, fatal=True))
+        send(packets, _failed(error, fatal=True))
         return
-    channel.send(Ready(slowest_ns))
+    send(packets, Ready(slowest_ns))
     while True:
-        message, inputs = channel.receive()
+        message, inputs = receive(packets)
         assert isinstance(message, Run)
-        channel.send(*run_batch(model, inputs, message.quiet))
+        send(packets, *run_batch(model, inputs, message.quiet))
 
 
 def load_model(folder: Path) -> Any:

@@ -7,18 +7,14 @@ that waited for it would delay every other model.
 from __future__ import annotations
 
 import os
-import select
-import signal
-import subprocess
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.models import ModelSpec
-from horologe_common.service.isolation import child_environment, describe_exit
 from horologe_common.service.log import logger
-from horologe_common.service.process_start import Backoff, start_isolated, start_patiently
+from horologe_common.service.parent_link import PacketSocket
+from horologe_common.service.processes import Backoff, child_environment, start_isolated, start_patiently
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.content import content_bytes
 from horologe_gpu_worker.repository.manifest import (
@@ -33,7 +29,6 @@ from horologe_gpu_worker.repository.manifest import (
 from horologe_gpu_worker.repository.model_signature import check_outputs
 from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed, RowsFailed, WarmUpFailed
 from horologe_gpu_worker.runtimes.python.channel import (
-    Channel,
     ChannelMessage,
     Done,
     Failed,
@@ -42,6 +37,8 @@ from horologe_gpu_worker.runtimes.python.channel import (
     Run,
     Start,
     pack,
+    receive,
+    send,
 )
 from horologe_gpu_worker.runtimes.python.measured_models import KeptModels, MeasuredModel
 
@@ -60,7 +57,6 @@ HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
 call is hung after `HANG_MAX_NS`."""
 END_S = 0.5
 """Seconds that a model has to exit by itself (its `atexit`) when it is unloaded."""
-GROUP_END_S, GROUP_POLL_S = 2.0, 0.01
 
 log = logger("python")
 
@@ -84,13 +80,13 @@ class ModelProcess:
         process can be started.
         """
         environment = child_environment(os.environ, self._manifest.threads, self._device.environment)
-        self._process, self._sock, self._lifeline = start_isolated(CHILD, environment, self._device.user)
+        self._child = start_isolated(CHILD, environment, self._device.user)
         self._overdue_ns = monotonic_ns() + delay_ns + self._load_timeout_ns
-        self._channel = Channel(self._sock)
+        self._packets = PacketSocket(self._child.sock)
         memory_limit = size_bytes(self._manifest.memory_limit)
         start = Start(str(self._folder.absolute()), self._spec, delay_ns, memory_limit, check_content, warm)
         with suppress(OSError):  # the process has ended already; `is_loaded` raises
-            self._channel.send(start)
+            send(self._packets, start)
 
     def is_loaded(self, wait_ns: int) -> bool:
         """Wait up to `wait_ns` and return True if the model is loaded and warm.
@@ -105,9 +101,7 @@ class ModelProcess:
             raise
 
     def _is_ready(self, wait_ns: int) -> bool:
-        poll = select.poll()  # select() is limited to descriptors below 1,024
-        poll.register(self._sock, select.POLLIN)
-        if not self._channel.has_received() and not poll.poll(wait_ns / 1e6):
+        if not self._packets.has_arrived(wait_ns):
             if monotonic_ns() > self._overdue_ns:
                 reason = f"was not loaded within {self._load_timeout_ns / 1e9:g} s (`load_timeout` in model.toml)"
                 raise ProcessFailed(reason, "hang")
@@ -126,7 +120,7 @@ class ModelProcess:
         if not message.slowest_ns:
             derived_ns = HANG_MAX_NS
         self._limit_ns = duration_ns(self._manifest.timeout) or derived_ns
-        self._sock.settimeout(self._limit_ns / 1e9)
+        self._child.sock.settimeout(self._limit_ns / 1e9)
         return True
 
     def run_batch(
@@ -140,7 +134,7 @@ class ModelProcess:
         # A process that died while idle is detected here. `_receive` raises with its exit code.
         with suppress(BrokenPipeError, ConnectionResetError):
             try:
-                self._channel.send(Run(batch_size, headers, quiet), buffers)
+                send(self._packets, Run(batch_size, headers, quiet), buffers)
             except TimeoutError:
                 reason = f"process did not take its input within {self._limit_ns / 1e9:g} s"
                 raise ProcessFailed(reason, "hang") from None
@@ -151,44 +145,21 @@ class ModelProcess:
 
     def _receive(self) -> tuple[ChannelMessage, dict[str, NDArray[Any]]]:
         try:
-            return self._channel.receive()
+            return receive(self._packets)
         except TimeoutError:
             reason = f"no answer within {self._limit_ns / 1e9:g} s (`timeout` in model.toml)"
             raise ProcessFailed(reason, "hang") from None
         except (EOFError, OSError):
-            raise ProcessFailed(f"process ended ({self._exit_reason()})", "crash") from None
-
-    def _exit_reason(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            return describe_exit(self._process.wait(END_S))
-        return "closed its socket"
+            raise ProcessFailed(f"process ended ({self._child.describe_end(END_S)})", "crash") from None
 
     def kill(self) -> None:
         """Kill the process and its children, without waiting for their end."""
-        if self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        self._child.kill()
 
     def stop(self, grace_s: float) -> None:
-        """Stop the process and those that it has started: kill it if it has not exited after `grace_s` seconds.
-
-        With `grace_s`, the others get `GROUP_END_S` after a SIGTERM: the resource trackers of multiprocessing and
-        joblib ignore it, and then remove semaphores and shared memory.
-        """
-        self._channel.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(grace_s)
-        with suppress(ProcessLookupError):
-            if grace_s:
-                os.killpg(self._process.pid, signal.SIGTERM)
-                end_s = time.monotonic() + GROUP_END_S
-                while time.monotonic() < end_s:
-                    self._process.poll()
-                    os.killpg(self._process.pid, 0)  # raises when no process is left
-                    time.sleep(GROUP_POLL_S)
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        os.close(self._lifeline)
+        """Stop the process and its children: kill it if it has not exited after `grace_s` seconds."""
+        self._packets.close()
+        self._child.end(grace_s)
 
 
 class PythonModel:
