@@ -29,10 +29,9 @@ from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.trace_replay import Scene
 from horologe_experiments.harness.experiment import load_scene
 from horologe_experiments.traces.azure_functions import replay
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Chunk, Stream, poisson
+from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.request_load import Chunk, PoissonStream, poisson
+from horologe_sim.engine.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,16 +86,19 @@ def run(case: Case, rate: float, seconds: int, seed: int) -> CaseRun:
     trace = replay(mapping, rate, 1)
     total_ns = s(WARMUP_S + seconds)
     ledger = Ledger(["all", "best effort"], len(trace.models), total_ns, s(WARMUP_S))
-    stream = Stream(lambda step: trace.rates[step], total_ns, lambda step: ms(100))
-    setting = FastClusterSettings(
+    stream = PoissonStream(lambda step: trace.rates[step], total_ns, lambda step: ms(100))
+    setting = ClusterSettings(
         devices=case.devices,
         controller=ControllerSettings(scheduler=case.scheduler, margin_ns=ms(0.3), max_queued=10**6),
     )
     chunks = _prepend_pending(case.pending, len(trace.models), poisson([stream], total_ns, [seed]))
-    return measure_run(FastWorld(setting, trace.models, ledger, seed, chunks, clock=time.thread_time_ns), total_ns)
+    return measure_run(
+        ControllerWorld(setting, trace.models, ledger, seed, chunks, options=WorldOptions(clock=time.thread_time_ns)),
+        total_ns,
+    )
 
 
-def measure_run(lean: FastWorld, total_ns: int) -> CaseRun:
+def measure_run(lean: ControllerWorld, total_ns: int) -> CaseRun:
     """Run for `total_ns`, the first `WARMUP_S` of it unmeasured."""
     cpu_ns: list[int] = []
 

@@ -25,12 +25,11 @@ from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.settings import ControllerSettings
+from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.request_load import Chunk, DynamicRequest
+from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.noise import NOISES
-from horologe_sim.engine.virtual_worker import SimModel
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Chunk, DynamicRequest
+from horologe_sim.engine.simulated_device import SimModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,14 +68,14 @@ def run(models: int, scheduler: str, seconds: int, seed: int) -> CaseRun:
         [0] * count,
         [DynamicRequest(int(_draw_solos(name, rng, 1)[0]), name) for name in applications],
     )
-    setting = FastClusterSettings(
+    setting = ClusterSettings(
         devices=DEVICES,
         noise=NOISES["none"],
         controller=ControllerSettings(scheduler=scheduler, margin_ns=ms(0.1)),
     )
     ledger = Ledger(["all"], models, total_ns, s(WARMUP_S))
     served = [_dynamic_model(number) for number in range(models)]
-    lean = FastWorld(setting, served, ledger, seed, [chunk], clock=time.thread_time_ns)
+    lean = ControllerWorld(setting, served, ledger, seed, [chunk], options=WorldOptions(clock=time.thread_time_ns))
     parts = [SoloDistribution(name, 0, Distribution.from_samples(_draw_solos(name, rng, 500))) for name in ROW_MS]
     for model in served:
         distributions = RuntimeDistributions(BASE_NS, parts)

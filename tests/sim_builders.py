@@ -9,7 +9,8 @@ import msgspec
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.network import NetworkSettings
-from horologe_sim.scenario.scenario import Fault, ModelEntry, Scenario
+from horologe_sim.engine.simulated_faults import Fault
+from horologe_sim.scenario.scenario import ModelEntry, Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from horologe_sim.scenario.workload import LoadPhase
 

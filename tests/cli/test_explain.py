@@ -15,9 +15,10 @@ from horologe_common.recording.recording_file import Ticked, read_segments
 from horologe_common.status import Status
 from horologe_common.wire import Answer
 from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
-from horologe_sim.explaining.explanation import explain
+from horologe_sim.engine.simulated_faults import Fault
 from horologe_sim.explaining.recorded_requests import find_requests
-from horologe_sim.scenario.scenario import Fault, Scenario
+from horologe_sim.explaining.request_explanation import explain
+from horologe_sim.scenario.scenario import Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim_builders import a_scenario, an_entry, poisson
 

@@ -14,7 +14,7 @@ from horologe_common.clock import ms, s
 from horologe_load.arrivals import read_counts
 from horologe_sim.comparison.input_times import learn_distributions
 from horologe_sim.comparison.request_file import FileRequest, read_requests
-from horologe_sim.comparison.scheduler_comparison import Comparison, SchedulerResult
+from horologe_sim.comparison.scheduler_comparison import SchedulerComparison, SchedulerResult
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,9 +77,9 @@ def a_result(scheduler: str, attainment: float, error: float) -> SchedulerResult
 
 def test_a_lead_over_the_default_counts_if_it_is_more_than_noise() -> None:
     results = a_result("horologe", 0.9, 0.0), a_result("edf", 0.95, 0.01), a_result("nexus", 0.97, 0.04)
-    verdict = Comparison("mine", 1, 10.0, 2, 1000, None, results).verdict
+    verdict = SchedulerComparison("mine", 1, 10.0, 2, 1000, None, results).verdict
     assert verdict.endswith('edf serves 5.00% more (+-2.00%): consider controller.scheduler = "auto" or "edf"')
-    verdict = Comparison("mine", 1, 10.0, 2, 1000, None, (results[0], results[2])).verdict
+    verdict = SchedulerComparison("mine", 1, 10.0, 2, 1000, None, (results[0], results[2])).verdict
     assert verdict == "the default (horologe) serves 90.00% in time; no scheduler serves clearly more"
 
 

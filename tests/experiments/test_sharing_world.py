@@ -15,17 +15,17 @@ from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_planning.provisioning.provisioner import ProvisioningOptions, provision
 from horologe_planning.provisioning.share_tables import GpuType
 from horologe_planning.provisioning.workloads import SharingPlan, Workload
+from horologe_sim.controller_only.controller_world import ClusterSettings
+from horologe_sim.controller_only.request_load import Chunk
+from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.noise import NOISES
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Chunk
 from horologe_sim.scenario.shared_models import EmulatedHardware
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings
 
 V100 = GpuType(*CALIBRATED)
 WORKLOADS = [Workload("search", "alexnet", 600.0, 10.0), Workload("photos", "resnet50", 200.0, 30.0)]
-SETTING = FastClusterSettings(noise=NOISES["none"], grace_ns=s(1))
+SETTING = ClusterSettings(noise=NOISES["none"], grace_ns=s(1))
 
 
 def a_plan() -> SharingPlan:
@@ -106,7 +106,7 @@ def test_switches_there_and_back_lose_no_request() -> None:
     assert [event for _, event in switches(world)] == ["switched up", "switched back"] * 3
     assert not world.open
     line = world.ledger.line("search")
-    assert line.sent == line.ok + line.late + line.timed_out + line.unserved == 10_800
+    assert line.sent == line.ok + line.late + line.lost + line.refused == 10_800
 
 
 @pytest.mark.parametrize("victim", ["shadow", "planned"])
@@ -127,6 +127,6 @@ def test_a_worker_that_dies_in_the_middle_of_a_switch_loses_no_request(victim: s
     world.check()
     assert not world.open
     line = world.ledger.line("search")
-    assert line.sent == line.ok + line.late + line.timed_out + line.unserved
+    assert line.sent == line.ok + line.late + line.lost + line.refused
     assert in_time(world, "search", 4.5, 6) >= 0.99
     assert in_time(world, "photos", 0, 6) >= 0.99

@@ -15,13 +15,13 @@ from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_experiments.tournament.match import play
 from horologe_experiments.tournament.separate_queues import register_separate_queues
 from horologe_experiments.tournament.tournament import Tournament
-from horologe_experiments.tournament.traits import FIXED, Slo, Traits, draw_traits, find_traits
+from horologe_experiments.tournament.traits import FIXED, DeviceFault, Slo, Traits, draw_traits, find_traits
 from horologe_experiments.tournament.workload import build_workload
-from horologe_sim.fast.device_faults import DeviceFault, schedule_faults
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Chunk
+from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.direct_device import DeviceEntry
+from horologe_sim.controller_only.request_load import Chunk
+from horologe_sim.engine.ledger import Ledger
+from horologe_sim.engine.simulated_faults import Fault, schedule_faults
 
 SMALL = 300
 DYNAMIC = Traits("d", 3, (1.0,), models=2, catalogue="dynamic", slo=Slo("times", 5, 5), arrivals="poisson", load=0.7)
@@ -136,11 +136,11 @@ def test_a_device_that_takes_longer_than_its_profile_serves_less() -> None:
 
 def test_requests_on_a_lost_device_are_answered_and_it_serves_again_when_it_comes_back() -> None:
     ledger = Ledger(["all"], 1, s(1))
-    setting = FastClusterSettings(settle_ns=ms(100))
+    setting = ClusterSettings(settle_ns=ms(100))
     times = range(0, s(3), ms(10))
     chunk = Chunk(list(times), [0] * len(times), [ms(100)] * len(times), [0] * len(times))
-    world = FastWorld(setting, RESNET.copies(1), ledger, 1, [chunk])
-    schedule_faults(world, [DeviceFault(0, s(1), s(2))])
+    world = ControllerWorld(setting, RESNET.copies(1), ledger, 1, [chunk])
+    schedule_faults(world, [Fault(s(1), "worker/0", restart_ns=s(1))], world.begin_ns)
     world.run(s(3))
     world.check()
     assert not world.open
@@ -151,7 +151,8 @@ def test_requests_on_a_lost_device_are_answered_and_it_serves_again_when_it_come
 
 
 def test_devices_may_have_execution_times_of_their_own() -> None:
-    world = FastWorld(FastClusterSettings(devices=2), RESNET.copies(1), Ledger(["all"], 1, s(1)), 1, factors=[1.0, 2.0])
+    options = WorldOptions([DeviceEntry(RESNET.copies(1), factor) for factor in (1.0, 2.0)])
+    world = ControllerWorld(ClusterSettings(), RESNET.copies(1), Ledger(["all"], 1, s(1)), 1, options=options)
     first, second = (device.reports()[0].profile for device in world.devices.values())
     assert first is not None
     assert second is not None

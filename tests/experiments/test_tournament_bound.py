@@ -15,12 +15,12 @@ from horologe_experiments.tournament.match import play
 from horologe_experiments.tournament.traits import FIXED, find_traits
 from horologe_experiments.tournament.workload import NOISE, build_workload
 from horologe_sim.comparison.bound import measured_requests, score_bound
-from horologe_sim.comparison.bound_problem import DeviceKind, Period, Problem, count_companions, make_problem
+from horologe_sim.comparison.bound_problem import BoundProblem, DeviceKind, Period, count_companions, make_problem
 from horologe_sim.comparison.page_room import PageRoom
 from horologe_sim.comparison.price_search import PriceSearch
+from horologe_sim.controller_only.request_load import Chunk
 from horologe_sim.engine.noise import Noise
-from horologe_sim.fast.device_faults import DeviceFault
-from horologe_sim.fast.traffic import Chunk
+from horologe_sim.engine.simulated_faults import Fault
 
 SIZES = (1, 2, 4)
 ALWAYS, ONE = (Period(),), np.ones(1)
@@ -28,7 +28,7 @@ SLOW = (Period(until_ns=3.0), Period(3.0, 9.0, 2.0), Period(from_ns=9.0))
 LOST = (Period(until_ns=4.0, ends_ns=4.0), Period(from_ns=7.0))
 
 
-def tiny(seed: int, periods: tuple[Period, ...] = ALWAYS) -> tuple[Problem, list[int]]:
+def tiny(seed: int, periods: tuple[Period, ...] = ALWAYS) -> tuple[BoundProblem, list[int]]:
     """Return a case of up to six requests for two models on one or two devices, and the model of each request.
 
     The first device has the `periods`.
@@ -48,10 +48,10 @@ def tiny(seed: int, periods: tuple[Period, ...] = ALWAYS) -> tuple[Problem, list
             for size, row_ns in zip(SIZES, exec_ns, strict=True)
         ]
         kinds.append(DeviceKind(factor, 1, each, np.array(holds)))
-    return Problem(arrival, deadline, exec_ns, kinds, ONE, ONE), models.tolist()
+    return BoundProblem(arrival, deadline, exec_ns, kinds, ONE, ONE), models.tolist()
 
 
-def in_ms(problem: Problem) -> Problem:
+def in_ms(problem: BoundProblem) -> BoundProblem:
     """Return the problem with its times taken as milliseconds: beside them, the rounding of nanoseconds is nothing."""
     kinds = [
         kind._replace(
@@ -77,7 +77,7 @@ def end_of(kind: DeviceKind, start: float, exec_ns: float) -> float:
     return math.inf
 
 
-def most_in_time(problem: Problem, models: list[int]) -> int:
+def most_in_time(problem: BoundProblem, models: list[int]) -> int:
     """Return the most requests that any schedule with whole start times serves in time, by exhaustive search."""
     last = int(problem.deadline_ns.max())
 
@@ -126,7 +126,7 @@ def test_the_slope_is_that_of_the_bound(seed: int) -> None:
     assert search.evaluate(there)[0] >= bound + float(((there - here) * slope).sum()) - 1e-6
 
 
-def on_average(problem: Problem, factors: tuple[float, ...]) -> float:
+def on_average(problem: BoundProblem, factors: tuple[float, ...]) -> float:
     """Return the most requests of one each that a device serves on average if it knows a factor only at the end.
 
     By exhaustive search over which request starts next, and when: at once or at the next arrivals.
@@ -155,7 +155,7 @@ def test_no_schedule_that_does_not_know_the_noise_serves_more_on_average(seed: i
     deadline = arrival + rng.integers(2, 8, 4).astype(float)
     exec_ns = rng.integers(1, 5, (1, 4)).astype(float)
     kind = DeviceKind(1.0, 1, ALWAYS, np.ones((1, 4)))
-    problem = Problem(arrival, deadline, exec_ns, [kind], np.array([0.5, 1.5]), np.array([0.5, 0.5]))
+    problem = BoundProblem(arrival, deadline, exec_ns, [kind], np.array([0.5, 1.5]), np.array([0.5, 0.5]))
     assert PriceSearch(in_ms(problem)).least_bound() >= on_average(problem, (0.5, 1.5)) - 1e-6
 
 
@@ -208,7 +208,7 @@ def test_it_is_tight_where_a_device_has_time_for_half_of_the_requests() -> None:
     count = 40
     zeros = np.zeros(count)
     kind = DeviceKind(1.0, 1, ALWAYS, np.ones((1, count)))
-    problem = Problem(zeros, zeros + ms(20), np.full((1, count), float(ms(1))), [kind], ONE, ONE)
+    problem = BoundProblem(zeros, zeros + ms(20), np.full((1, count), float(ms(1))), [kind], ONE, ONE)
     assert PriceSearch(problem).least_bound() == pytest.approx(20, abs=0.5)
 
 
@@ -223,8 +223,9 @@ def test_requests_that_cannot_wait_for_each_other_share_no_batch() -> None:
 def test_devices_that_are_lost_serve_less() -> None:
     workload = build_workload(msgspec.structs.replace(FIXED["slo-100ms"], load=1.5), 500)
     without = score_bound(workload)
-    fault = DeviceFault(0, 0, workload.duration_ns)
-    slow = score_bound(workload._replace(faults=(fault._replace(slowness=4.0),)))
+    fault = Fault(0, "worker/0", restart_ns=workload.duration_ns)
+    slower = Fault(0, "worker/0", "slow", for_ns=workload.duration_ns, factor=4.0)
+    slow = score_bound(workload._replace(faults=(slower,)))
     lost = score_bound(workload._replace(faults=(fault,)))
     assert (lost or 0.0) < (slow or 0.0) < (without or 0.0)
 

@@ -13,14 +13,15 @@ from horologe_common.status import Status
 from horologe_common.wire import Admit, Answer, Models, Predict
 from horologe_frontend.core.frontend import Frontend
 from horologe_gpu_worker.settings import WorkerSettings
-from horologe_sim.engine.simulated_clients import Client
+from horologe_sim.engine.simulated_clients import FrontendClient
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, poisson, stall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_sim.scenario.scenario import Fault, Scenario
+    from horologe_sim.engine.simulated_faults import Fault
+    from horologe_sim.scenario.scenario import Scenario
 
 CHANGES = 30
 FIRST_ID = 1 << 40
@@ -34,14 +35,16 @@ class ChangingCluster:
         self.answered: list[int] = []
         self.stale: list[tuple[int, int]] = []
         """(content that was READY, content of the answer)."""
-        handle_request, handle_answer = Frontend.handle, Client.handle
+        handle_request, handle_answer = Frontend.handle, FrontendClient.handle
 
         def handle_at_frontend(core: Frontend, now_ns: int, sender: str, message: Any, buffers: Sequence[Any]) -> None:
             if isinstance(message, Predict):
                 message = msgspec.structs.replace(message, content_hash=True)
             handle_request(core, now_ns, sender, message, buffers)
 
-        def handle_at_client(core: Client, now_ns: int, sender: str, message: Any, buffers: Sequence[Any]) -> None:
+        def handle_at_client(
+            core: FrontendClient, now_ns: int, sender: str, message: Any, buffers: Sequence[Any]
+        ) -> None:
             if isinstance(message, Models) and message.id >= FIRST_ID:
                 assert message.status == Status.OK, message.reason
                 self.ready.append(content_number(message.models[0].spec.content_hash))
@@ -50,7 +53,7 @@ class ChangingCluster:
             handle_answer(core, now_ns, sender, message, buffers)
 
         monkeypatch.setattr(Frontend, "handle", handle_at_frontend)
-        monkeypatch.setattr(Client, "handle", handle_at_client)
+        monkeypatch.setattr(FrontendClient, "handle", handle_at_client)
         self.cluster = SimulatedCluster(scenario)
         for number in range(1, CHANGES + 1):
             self.cluster.world.events.schedule(self.cluster.begin_ns + number * every_ns, self.change, number)

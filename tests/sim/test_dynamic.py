@@ -14,12 +14,12 @@ from horologe_common.wire import ModelReport
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
+from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.direct_device import DeviceEntry
+from horologe_sim.controller_only.request_load import STATIC, Chunk, DynamicRequest, Loop
+from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.noise import NOISES
-from horologe_sim.engine.virtual_worker import SimModel
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import STATIC, Chunk, DynamicRequest, Loop
+from horologe_sim.engine.simulated_device import SimModel
 
 BASE_NS = ms(7)
 SIZES = (1, 2, 4, 8, 16)
@@ -51,7 +51,7 @@ def played(
     static: float = 0.0,
     seconds: float = 5,
     factors: tuple[float, ...] = (1.0,),
-) -> FastWorld:
+) -> ControllerWorld:
     """Half the requests are chats, half are mails; `static` more ask for ResNet-50s on the same devices."""
     rng = np.random.default_rng(seed)
     count, others = int(rate * seconds), int(static * seconds)
@@ -69,22 +69,24 @@ def played(
         [requests[at] if at < count else STATIC for at in order],
     )
     controller = ControllerSettings(scheduler=scheduler, margin_ns=us(100))
-    setting = FastClusterSettings(
+    setting = ClusterSettings(
         noise=NOISES["none"], settle_ns=ms(500), controller=controller, devices=len(factors), grace_ns=ms(500)
     )
     ledger = Ledger(["text", "static"], 4, s(1))
-    lean = FastWorld(setting, [TEXT, *RESNET.copies(3)], ledger, seed, [chunk], factors=factors)
+    served = [TEXT, *RESNET.copies(3)]
+    options = WorldOptions([DeviceEntry(served, factor) for factor in factors])
+    lean = ControllerWorld(setting, served, ledger, seed, [chunk], options=options)
     parts = [SoloDistribution(one, 0, Distribution.from_samples(solos(one, rng, 500))) for one in ROW_MS]
     lean.controller.cluster.distributions[SPEC.key] = RuntimeDistributions(BASE_NS, parts)
     lean.run(s(seconds))
     lean.check()
     assert not lean.open
     for line in lean.ledger.lines:
-        assert line.sent == line.ok + line.late + line.timed_out + line.unserved
+        assert line.sent == line.ok + line.late + line.lost + line.refused
     return lean
 
 
-def in_time(lean: FastWorld) -> int:
+def in_time(lean: ControllerWorld) -> int:
     return sum(line.ok for line in lean.ledger.lines)
 
 
@@ -125,8 +127,8 @@ def test_the_same_seed_gives_the_same_answers() -> None:
 
 def test_best_effort_work_keeps_nobody_waiting() -> None:
     """A batch may wait for more requests, not for those that come only when it has been answered."""
-    setting = FastClusterSettings(settle_ns=ms(500), controller=ControllerSettings(scheduler="horologe"))
+    setting = ClusterSettings(settle_ns=ms(500), controller=ControllerSettings(scheduler="horologe"))
     loops = [Loop(0, s(5), 0), Loop(0, 0, 1), Loop(0, 0, 1)]
-    lean = FastWorld(setting, RESNET.copies(1), Ledger(["one by one", "best effort"], 1, s(1)), 1, (), loops)
+    lean = ControllerWorld(setting, RESNET.copies(1), Ledger(["one by one", "best effort"], 1, s(1)), 1, (), loops)
     lean.run(s(2))
     assert lean.ledger.line("one by one").times.max_ns < ms(30)

@@ -16,7 +16,7 @@ from horologe_controller.core.controller import Controller
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_gpu_worker.core.lanes import Finished
 from horologe_sim.engine.noise import Noise
-from horologe_sim.scenario.scenario import Fault
+from horologe_sim.engine.simulated_faults import Fault
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim_builders import (
     a_scenario,

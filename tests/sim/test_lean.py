@@ -11,17 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from horologe_common.clock import ms, s, us
+from horologe_common.clock import NEVER_NS, ms, s, us
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Row
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.catalogue_models import batch_limited_rate, catalogue_models
+from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.direct_device import DeviceEntry, DirectDevice
+from horologe_sim.controller_only.request_load import Chunk, Loop, PoissonStream, poisson
+from horologe_sim.engine.durations import DurationCounts
+from horologe_sim.engine.event_queue import EventQueue
+from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.engine.noise import NOISES, Draws, measured
-from horologe_sim.fast.fast_worker import FastClusterSettings, FastDevice
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import DurationCounts, Ledger
-from horologe_sim.fast.traffic import Chunk, Loop, Stream, poisson
 from horologe_sim.scenario import scenario as scenarios
 from horologe_sim.scenario.scenario import ModelEntry, Scenario
 from horologe_sim.scenario.workload import LoadPhase as Phase
@@ -29,19 +31,19 @@ from horologe_sim.scenario.workload import LoadPhase as Phase
 (RESNET,) = catalogue_models(["resnet50_v1"])
 
 
-def a_stream(rate: float, models: int = 1, slo_ms: float = 50) -> Stream:
-    return Stream(lambda step: np.full(models, rate / models), s(10), lambda step: ms(slo_ms))
+def a_stream(rate: float, models: int = 1, slo_ms: float = 50) -> PoissonStream:
+    return PoissonStream(lambda step: np.full(models, rate / models), s(10), lambda step: ms(slo_ms))
 
 
 def played(
-    setting: FastClusterSettings, models: int, chunks: Any = (), loops: Any = (), duration_ns: int = s(1)
-) -> FastWorld:
-    lean = FastWorld(setting, RESNET.copies(models), Ledger(["all"], models, s(1)), 1, chunks, loops)
+    setting: ClusterSettings, models: int, chunks: Any = (), loops: Any = (), duration_ns: int = s(1)
+) -> ControllerWorld:
+    lean = ControllerWorld(setting, RESNET.copies(models), Ledger(["all"], models, s(1)), 1, chunks, loops)
     lean.run(duration_ns)
     lean.check()
     assert not lean.open
     (line,) = lean.ledger.lines
-    assert line.sent == line.ok + line.late + line.timed_out + line.unserved > 0
+    assert line.sent == line.ok + line.late + line.lost + line.refused > 0
     return lean
 
 
@@ -59,7 +61,7 @@ def test_every_request_has_one_end_and_no_device_is_asked_for_what_it_cannot(
     rate: float, slo_ms: float, models: int, pages: int, devices: int, admission: bool, window_ms: float
 ) -> None:
     controller = ControllerSettings(admission=admission, window_ns=ms(window_ms))
-    setting = FastClusterSettings(devices=devices, pages=pages, controller=controller, settle_ns=ms(100))
+    setting = ClusterSettings(devices=devices, pages=pages, controller=controller, settle_ns=ms(100))
     played(setting, models, poisson([a_stream(rate, models, slo_ms)], s(0.3), [1]), duration_ns=s(0.3))
 
 
@@ -69,7 +71,7 @@ def test_it_agrees_with_the_exact_world_on_the_same_arrivals(load: float) -> Non
     rate, slo_ms, seconds = load * 16 / 0.01567, 100, 2
     chunks = list(poisson([a_stream(rate, 2, slo_ms)], s(seconds), [7]))
     controller = ControllerSettings(admission=False, margin_ns=us(300))
-    lean = played(FastClusterSettings(noise=NOISES["none"], controller=controller), 2, chunks, duration_ns=s(seconds))
+    lean = played(ClusterSettings(noise=NOISES["none"], controller=controller), 2, chunks, duration_ns=s(seconds))
     times = [(at + us(100), model) for chunk in chunks for at, model in zip(*chunk[:2], strict=True)]
     entry = ModelEntry(
         "m", RESNET.exec_ms, count=2, load_ms=RESNET.load_ms, weights_mb=RESNET.weights_mb, slo_ns=ms(slo_ms)
@@ -101,16 +103,16 @@ def test_it_agrees_with_the_exact_world_on_the_same_arrivals(load: float) -> Non
 def test_a_turn_can_last_as_long_as_the_controller_computes(charged: bool) -> None:
     """Each message and tick of the core takes 2 ms by this clock: a turn lasts longer than an EXEC."""
     times = count(step=ms(2))
-    setting = FastClusterSettings(noise=NOISES["none"], charge_decisions=charged)
-    ledger = Ledger(["all"], 1, s(1))
-    world = FastWorld(setting, RESNET.copies(1), ledger, 1, loops=[Loop(0, s(1), 0)], clock=lambda: next(times))
+    setting = ClusterSettings(noise=NOISES["none"], charge_decisions=charged)
+    ledger, options = Ledger(["all"], 1, s(1)), WorldOptions(clock=lambda: next(times))
+    world = ControllerWorld(setting, RESNET.copies(1), ledger, 1, loops=[Loop(0, s(1), 0)], options=options)
     world.run(s(1))
     median_ms = ledger.lines[0].times.quantile_ms(0.5)
     assert (median_ms > 2 * RESNET.exec_ms[1]) is charged
 
 
 def test_an_answer_travels_as_long_as_other_messages() -> None:
-    setting = FastClusterSettings(noise=NOISES["none"], worker_ns=ms(5))
+    setting = ClusterSettings(noise=NOISES["none"], worker_ns=ms(5))
     lean = played(setting, 1, loops=[Loop(0, s(1), 0)], duration_ns=s(1))
     (line,) = lean.ledger.lines
     assert line.times.quantile_ms(0.5) == pytest.approx(10.2 + RESNET.exec_ms[1], rel=0.05)
@@ -118,7 +120,7 @@ def test_an_answer_travels_as_long_as_other_messages() -> None:
 
 def test_a_closed_loop_of_full_batches_reaches_what_batches_allow() -> None:
     loops = [Loop(model, ms(500), 0, ms(1)) for _ in range(16) for model in range(3)]
-    lean = played(FastClusterSettings(noise=NOISES["none"]), 3, loops=loops, duration_ns=s(3))
+    lean = played(ClusterSettings(noise=NOISES["none"]), 3, loops=loops, duration_ns=s(3))
     assert lean.ledger.panels[1].lines[0].ok == pytest.approx(batch_limited_rate(RESNET, 500), rel=0.05)
 
 
@@ -137,7 +139,7 @@ OVERLOADED = {
 def test_in_overload_full_batches_in_time_are_what_counts(scheduler: str) -> None:
     loops = [Loop(model, ms(100), 0, ms(1)) for _ in range(16) for model in range(15)]
     controller = ControllerSettings(scheduler=scheduler, margin_ns=us(100), admission=False)
-    lean = played(FastClusterSettings(controller=controller), 15, loops=loops, duration_ns=s(3))
+    lean = played(ClusterSettings(controller=controller), 15, loops=loops, duration_ns=s(3))
     low, high = OVERLOADED[scheduler]
     assert low <= lean.ledger.panels[2].lines[0].ok / batch_limited_rate(RESNET, 100) <= high
 
@@ -146,12 +148,12 @@ def test_in_overload_full_batches_in_time_are_what_counts(scheduler: str) -> Non
 def test_with_time_to_spare_every_scheduler_does(scheduler: str) -> None:
     controller = ControllerSettings(scheduler=scheduler, margin_ns=us(100), admission=False)
     chunks = poisson([a_stream(0.5 * 16 / 0.01567, 2, slo_ms=100)], s(2), [3])
-    (line,) = played(FastClusterSettings(controller=controller), 2, chunks, duration_ns=s(2)).ledger.lines
+    (line,) = played(ClusterSettings(controller=controller), 2, chunks, duration_ns=s(2)).ledger.lines
     assert line.ok > 0.99 * line.sent
 
 
 def test_the_same_seed_gives_the_same_ledger() -> None:
-    setting = FastClusterSettings(controller=ControllerSettings(admission=False))
+    setting = ClusterSettings(controller=ControllerSettings(admission=False))
     lines = [played(setting, 3, poisson([a_stream(900, 3)], s(1), [4])).ledger.lines[0] for _ in range(2)]
     assert lines[0].times.counts == lines[1].times.counts
 
@@ -160,29 +162,22 @@ SMALL = some.integers(0, 20)
 
 
 class Bench:
-    """A lean device by itself: what it makes happen, and the Results."""
+    """A device by itself, in place of its world: it makes events happen and keeps the Results."""
 
     def __init__(self) -> None:
-        self.events: list[tuple[int, int, Any, Any]] = []
-        self.made = 0
+        self.setting = ClusterSettings(pages=14, noise=NOISES["none"], worker_ns=us(50))
+        self.events = EventQueue()
+        self.solo_ns: dict[int, int] = {}
         self.results: list[tuple[int, int, int, int]] = []
-        models = {model.report.spec.key: model for model in RESNET.copies(2)}
-        self.device = FastDevice("worker/0#1", models, 14, Draws(NOISES["none"], [1]), us(50), self.at, self.ended, {})
+        self.device = DirectDevice(self, "worker/0#1", DeviceEntry(RESNET.copies(2)), [1])
 
-    def at(self, at_ns: int, call: Any, argument: Any) -> None:
-        self.made += 1
-        self.events.append((at_ns, self.made, call, argument))
-
-    def ended(self, now_ns: int, ended: Any) -> None:
+    def on_result(self, now_ns: int, ended: Any) -> None:
         device, action, result = ended
         self.results.append((action.action_id, result.status, result.begin_ns, result.end_ns))
-        device.advance(now_ns, device.exec if isinstance(action, Infer) else device.load)
+        (device.exec if isinstance(action, Infer) else device.load).advance(now_ns)
 
     def run(self) -> None:
-        while self.events:
-            self.events.sort(key=lambda event: event[:2])
-            at_ns, _, call, argument = self.events.pop(0)
-            call(at_ns, argument)
+        self.events.run_until(NEVER_NS)
 
 
 def an_infer(number: int, earliest_ns: int, latest_ns: int, model: str = "resnet50_v1-0/1") -> Infer:
@@ -203,11 +198,8 @@ def test_a_lean_lane_runs_one_at_a_time_inside_the_windows(windows: list[tuple[i
     bench.run()
     for number, (sent_ms, wait_ms, width_ms) in enumerate(sorted(windows)):
         earliest_ns = ms(20 + sent_ms + wait_ms)
-        bench.at(
-            ms(20 + sent_ms),
-            lambda now_ns, infer: bench.device.infer(now_ns, infer),
-            an_infer(number, earliest_ns, earliest_ns + ms(width_ms)),
-        )
+        infer = an_infer(number, earliest_ns, earliest_ns + ms(width_ms))
+        bench.events.schedule(ms(20 + sent_ms), bench.device.begin_infer, ms(20 + sent_ms), infer)
     bench.run()
     ran = sorted((begin, end) for number, status, begin, end in bench.results if status == Status.OK and number < 1000)
     assert len(bench.results) == len(windows) + 1
@@ -230,7 +222,7 @@ def test_a_lean_device_has_no_more_pages_than_it_has() -> None:
     assert [status for _, status, *_ in bench.results] == [Status.OK, Status.OK]
     assert bench.device.pages.free_pages == 0
     bench.device.unload("resnet50_v1-0/1")
-    bench.device.infer(s(1), an_infer(7, s(1), s(2)))
+    bench.device.begin_infer(s(1), an_infer(7, s(1), s(2)))
     bench.run()
     assert bench.results[-1][1] == Status.FAILED
     with pytest.raises(AssertionError, match="not loaded"):
@@ -238,7 +230,7 @@ def test_a_lean_device_has_no_more_pages_than_it_has() -> None:
 
 
 def test_streams_are_poisson_by_step_and_in_order() -> None:
-    stream = Stream(lambda step: np.array([300.0, 700.0]) * step, s(1), lambda step: ms(10 * (step + 1)))
+    stream = PoissonStream(lambda step: np.array([300.0, 700.0]) * step, s(1), lambda step: ms(10 * (step + 1)))
     chunks = list(poisson([stream], s(3), [1], s(1)))
     times = [at for chunk in chunks for at in chunk.times_ns]
     assert times == sorted(times)
@@ -269,4 +261,4 @@ def test_quantiles_of_a_histogram_are_good_to_a_bucket(values: list[int], q: flo
 
 
 def test_a_setting_is_told_by_its_fields() -> None:
-    assert msgspec.structs.asdict(FastClusterSettings())["pages"] == 1407
+    assert msgspec.structs.asdict(ClusterSettings())["pages"] == 1407

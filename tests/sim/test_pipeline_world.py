@@ -15,7 +15,7 @@ from horologe_planning.estimator.pipeline_workload import draw_calls
 from horologe_planning.hardware import HardwareType
 from horologe_planning.plans import PipelinePlan, PlannedStage, StageConfiguration
 from horologe_planning.profiles import StageProfile, collect_profiles
-from horologe_sim.fast.pipeline_world import PipelineWorld
+from horologe_sim.controller_only.pipeline_world import PipelineWorld
 from horologe_sim.scenario.pooled_plan import PooledPlan, PoolSimulation, plan_pooled, rest_of_path
 from horologe_sim.scenario.pooled_tuning import pooled_tuning_plan
 

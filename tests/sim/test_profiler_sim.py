@@ -12,7 +12,7 @@ from horologe_common.wire import Distributions, Submit
 from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.settings import ProfilerSettings
 from horologe_sim.engine.noise import Noise
-from horologe_sim.scenario.scenario import Fault
+from horologe_sim.engine.simulated_faults import Fault
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, kill, played, poisson
 

@@ -17,8 +17,8 @@ from horologe_experiments.tournament.match import play
 from horologe_experiments.tournament.rehearsal import build_changing
 from horologe_experiments.tournament.traits import FIXED
 from horologe_experiments.tournament.workload import Workload, build_workload
-from horologe_sim.fast.rehearsed_tuner import RehearsedTuner
-from horologe_sim.rehearsal import rehearse
+from horologe_sim.controller_only.rehearsed_tuner import RehearsedTuner
+from horologe_sim.rehearsal_process import rehearse
 from horologe_tuner.rehearsal_thread import run_rehearsal
 from horologe_tuner.settings import TunerSettings
 

@@ -27,7 +27,7 @@ from horologe_selector.core.predictions.tensor_values import extract_values
 from horologe_selector.policies.exp4 import Exp4
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import RecordsRead, RecordsWritten
-from horologe_sim.engine.simulated_clients import Client
+from horologe_sim.engine.simulated_clients import FrontendClient
 from horologe_sim.engine.traceable_inputs import ROWS_A_REQUEST, truth
 from horologe_sim.replay import replay_recording
 from horologe_sim.scenario import simulated_cluster as houses
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 LONG = "-of-a-name-so-long-that-what-is-stored-of-it-is-longer-than-any-hash"
 
 
-class Teacher(Client):
-    """Client that gives feedback on every other answer, and twice on some."""
+class Teacher(FrontendClient):
+    """FrontendClient that gives feedback on every other answer, and twice on some."""
 
     taught: ClassVar[list[int]] = []
 
@@ -60,7 +60,7 @@ class Teacher(Client):
 
 @pytest.fixture
 def taught(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    monkeypatch.setattr(houses, "Client", Teacher)
+    monkeypatch.setattr(houses, "FrontendClient", Teacher)
     monkeypatch.setattr(Teacher, "taught", [])
     return Teacher.taught
 

@@ -18,11 +18,10 @@ from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_experiments.tournament.traits import Slo, Traits
 from horologe_experiments.tournament.workload import build_workload
-from horologe_sim.fast.device_faults import DeviceFault, schedule_faults
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Chunk
+from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.request_load import Chunk
+from horologe_sim.engine.ledger import Ledger
+from horologe_sim.engine.simulated_faults import Fault, schedule_faults
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +55,7 @@ class Changer:
         return self._changes[0][0] if self._changes else None
 
 
-class StrictWorld(FastWorld):
+class StrictWorld(ControllerWorld):
     """Fails if a request is answered that has been answered."""
 
     def _on_outcome(self, now_ns: int, outcome: Outcome) -> None:
@@ -73,12 +72,14 @@ class StrictWorld(FastWorld):
 def run_changing(
     changes: Sequence[Change], chunk: Chunk, models: Any, faults: Any = (), known: Any = (), **fields: Any
 ) -> StrictWorld:
-    setting = FastClusterSettings(settle_ns=ms(100), controller=ControllerSettings(scheduler=AUTO), **fields)
+    setting = ClusterSettings(settle_ns=ms(100), controller=ControllerSettings(scheduler=AUTO), **fields)
     begin_ns = s(1000) + ms(100)
     ledger = Ledger(["all"], len(models), s(1))
-    world = StrictWorld(setting, models, ledger, 1, [chunk], neighbours=[Changer(changes, begin_ns)])
+    world = StrictWorld(
+        setting, models, ledger, 1, [chunk], options=WorldOptions(neighbours=[Changer(changes, begin_ns)])
+    )
     world.controller.cluster.distributions.update(known)
-    schedule_faults(world, faults)
+    schedule_faults(world, faults, world.begin_ns)
     for at_ns in range(0, s(1), ms(20)):
         world.schedule(begin_ns + at_ns, lambda now_ns, _: world.controller.check(), None)
     world.run(s(1))
@@ -111,7 +112,7 @@ def test_every_request_has_one_answer(
     times = np.sort(rng.integers(0, s(1), count)).tolist()
     slos = np.where(rng.random(count) < 0.1, 0, ms(slo_ms)).tolist()
     chunk = Chunk(times, rng.integers(0, models, count).tolist(), slos, [0] * count)
-    faults = [DeviceFault(0, ms(300), ms(600))] if lost else []
+    faults = [Fault(ms(300), "worker/0", restart_ns=ms(300))] if lost else []
     run_changing(changes, chunk, RESNET.copies(models), faults, devices=devices, pages=pages)
 
 

@@ -14,7 +14,8 @@ from horologe_common.core.protocol import role
 from horologe_common.wire import Envelope
 from horologe_common.wire.frames import tensors
 from horologe_profiler.settings import ProfilerSettings
-from horologe_sim.scenario.scenario import Fault, Scenario
+from horologe_sim.engine.simulated_faults import Fault
+from horologe_sim.scenario.scenario import Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, cut, kill, poisson, stall
 

@@ -12,11 +12,11 @@ from horologe_common.interference.v100 import CALIBRATED
 from horologe_gpu_worker.repository.manifest import EmulatedSharing
 from horologe_planning.provisioning.share_tables import GpuType
 from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.direct_device import DeviceEntry
+from horologe_sim.controller_only.request_load import Loop
+from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.noise import NOISES
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Loop
 from horologe_sim.scenario.scenario import ModelEntry, ShareEntry
 from horologe_sim.scenario.shared_models import EmulatedHardware, share_workers
 from horologe_sim.scenario.workload import LoadPhase
@@ -24,7 +24,7 @@ from sim_builders import a_scenario, kill, played
 
 if TYPE_CHECKING:
     from horologe_common.wire import Result
-    from horologe_sim.fast.fast_worker import FastDevice
+    from horologe_sim.controller_only.direct_device import DirectDevice
 
 V100 = GpuType(*CALIBRATED)
 PAIR = [Placement(name, name, 100.0, 50.0, 4, 50.0, 0.0, 0.0) for name in ("vgg19", "ssd")]
@@ -37,14 +37,15 @@ def exec_ms(gpus: list[list[Placement]], seed: int | None = None) -> dict[str, f
     models = [worker.model for worker in workers]
     took: dict[str, list[float]] = {}
 
-    def watch(device: FastDevice, action: object, result: Result, promised_ns: int) -> None:
+    def watch(device: DirectDevice, action: object, result: Result, promised_ns: int) -> None:
         if getattr(action, "batch_size", 0) == 4:
             took.setdefault(action.model, []).append(result.device_ns / 1e6)  # type: ignore[attr-defined]
 
     ledger = Ledger([model.report.spec.name for model in models], len(models), s(1))
-    setting = FastClusterSettings(devices=len(models), noise=NOISES["none"])
+    setting = ClusterSettings(devices=len(models), noise=NOISES["none"])
     loops = [Loop(number, 0, number) for number in range(len(models)) for _ in range(8)]
-    world = FastWorld(setting, models, ledger, 1, loops=loops, installed=[[model] for model in models], watch=watch)
+    options = WorldOptions([DeviceEntry([model]) for model in models], watch=watch)
+    world = ControllerWorld(setting, models, ledger, 1, loops=loops, options=options)
     world.run(s(2))
     world.check()
     return {name.partition("/")[0]: sum(times[5:]) / len(times[5:]) for name, times in took.items()}

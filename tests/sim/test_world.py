@@ -16,7 +16,7 @@ from horologe_sim.engine.simulated_process import BusyLoopError, Process
 from horologe_sim.engine.world import World
 from horologe_sim.scenario import scenario as scenarios
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from horologe_sim.scenario.workload import LoadPhase, Workload
+from horologe_sim.scenario.workload import LoadPhase, ScenarioLoad
 from sim_builders import (
     a_scenario,
     an_entry,
@@ -266,11 +266,11 @@ def test_every_example_can_be_read_and_played(name: str) -> None:
 
 def test_a_demand_for_an_unknown_model_names_it() -> None:
     with pytest.raises(InvalidInput, match=r"load\.models: got 'nope'"):
-        Workload([poisson(1, models=("nope",))], ["a"], 0, s(1))
+        ScenarioLoad([poisson(1, models=("nope",))], ["a"], 0, s(1))
 
 
 def test_a_trace_is_followed_to_the_nanosecond() -> None:
-    demand = Workload([LoadPhase("trace", times_ns=(5, 3, 3), from_ns=10)], ["a"], 0, s(1))
+    demand = ScenarioLoad([LoadPhase("trace", times_ns=(5, 3, 3), from_ns=10)], ["a"], 0, s(1))
     times = []
     while (at_ns := demand.next_ns()) is not None:
         times += [ask.at_ns for ask in demand.pop_due(at_ns)]

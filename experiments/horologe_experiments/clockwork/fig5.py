@@ -10,9 +10,9 @@ from horologe_common.clock import ms
 from horologe_experiments.clockwork.catalogue_models import batch_limited_rate, catalogue_models
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns, with_scheduler
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Loop
+from horologe_sim.controller_only.controller_world import ClusterSettings
+from horologe_sim.controller_only.request_load import Loop
+from horologe_sim.engine.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The bars are for the first one."""
     warmup_ns: int
     duration_ns: int
-    cluster: FastClusterSettings
+    cluster: ClusterSettings
 
 
 class Fig5:
@@ -101,14 +101,14 @@ def _row(scene: Scene, scheduler: str, slo_ms: float, seed: int, runs: Simulatio
     return {
         "scheduler": scheduler,
         "slo_ms": slo_ms,
-        "answered": line.ok + line.late + line.timed_out,
+        "answered": line.answered,
         "goodput": round(goodput, 1),
         "bound": round(bound, 1),
         "of_bound": round(goodput / bound, 4),
         "paper": PAPER.get(slo_ms),
         "late": line.late,
-        "timed_out": line.timed_out,
-        "refused": line.unserved,
+        "timed_out": line.lost,
+        "refused": line.refused,
         "p50_ms": line.times.quantile_ms(0.5),
         "p99_ms": line.times.quantile_ms(0.99),
         "max_ms": round(line.times.max_ns / 1e6, 3),

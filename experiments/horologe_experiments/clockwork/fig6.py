@@ -26,9 +26,9 @@ import numpy as np
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.ledger import IntervalCounts, Ledger
-from horologe_sim.fast.traffic import Stream, poisson
+from horologe_sim.controller_only.controller_world import ClusterSettings
+from horologe_sim.controller_only.request_load import PoissonStream, poisson
+from horologe_sim.engine.ledger import IntervalCounts, Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +66,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The bars are for the first one."""
     starts_empty: tuple[str, ...]
     """Schedulers that also run without `controller.preload`: the page cache is empty at the start, as in the paper."""
-    cluster: FastClusterSettings
+    cluster: ClusterSettings
 
     def active(self, step: int) -> int:
         """Return how many models of Major are active in a second of the figure; 0 before its first minute."""
@@ -139,7 +139,7 @@ def _simulate(
     minor = np.zeros(scene.models + 1)
     minor[-1] = scene.minor_rate
     slo = [lambda step: scene.slo_ns] * 2
-    streams = [Stream(rates, step_ns, slo[0], 0), Stream(lambda step: minor, step_ns, slo[1], 1)]
+    streams = [PoissonStream(rates, step_ns, slo[0], 0), PoissonStream(lambda step: minor, step_ns, slo[1], 1)]
     ledger = Ledger(["major", "minor"], scene.models + 1, scene.minute_ns)
     chunks = poisson(streams, total_ns, [seed, 3], step_ns)
     models = variety.copies(scene.models + 1)
@@ -179,8 +179,8 @@ def _row(scene: Scene, ledger: Ledger, number: int, held: int, variety: Catalogu
         "major_cold": round(major.cold / max(1, major.sent), 4),
         "minor_cold": round(minor.cold / max(1, minor.sent), 4),
         "late": major.late + minor.late,
-        "timed_out": major.timed_out + minor.timed_out,
-        "answered": sum(line.ok + line.late + line.timed_out for line in panel.lines),
+        "timed_out": major.lost + minor.lost,
+        "answered": sum(line.answered for line in panel.lines),
         "major_p50_ms": major.times.quantile_ms(0.5),
         "minor_p50_ms": minor.times.quantile_ms(0.5),
         "max_ms": round(max(major.times.max_ns, minor.times.max_ns) / 1e6, 3),

@@ -12,10 +12,9 @@ from horologe_common.wire import Infer
 from horologe_experiments.clockwork.catalogue_models import CatalogueModel, catalogue_models
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns, with_scheduler
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.fast_world import START_NS
-from horologe_sim.fast.ledger import IntervalCounts, Ledger
-from horologe_sim.fast.traffic import BEST_EFFORT, Loop, Stream, poisson
+from horologe_sim.controller_only.controller_world import START_NS, ClusterSettings
+from horologe_sim.controller_only.request_load import BEST_EFFORT, Loop, PoissonStream, poisson
+from horologe_sim.engine.ledger import IntervalCounts, Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +65,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: tuple[BestEffortClients, ...]
     schedulers: tuple[str, ...]
     """The bars are for the first one."""
-    cluster: FastClusterSettings
+    cluster: ClusterSettings
 
     def multiplier(self, step: int) -> float:
         """Return the SLO multiplier of a step."""
@@ -173,7 +172,7 @@ def _run(
     ledger = Ledger(["sensitive", "best effort"], count + batch.models, scene.step_ns, before * scene.step_ns)
     loops = [Loop(count + model, BEST_EFFORT, 1) for _ in range(batch.concurrency) for model in range(batch.models)]
     chunks = poisson(
-        [Stream(lambda step: rates, scene.step_ns, slo_ns)],
+        [PoissonStream(lambda step: rates, scene.step_ns, slo_ns)],
         duration_ns,
         [seed, 3, count, int(rate)],
         min(scene.step_ns, ms(1000)),
@@ -200,7 +199,7 @@ def _step_row(scene: Scene, step: int, panel: IntervalCounts, left_rate: float) 
         "sent": sensitive.sent,
         "satisfaction": round(sensitive.satisfaction, 5),
         "late": sensitive.late,
-        "timed_out": sensitive.timed_out,
+        "timed_out": sensitive.lost,
         "p50_ms": sensitive.times.quantile_ms(0.5),
         "max_ms": round(sensitive.times.max_ns / 1e6, 3),
         "best_effort_rate": round(best_effort_rate, 1),

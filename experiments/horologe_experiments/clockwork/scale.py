@@ -66,8 +66,7 @@ def _cdf(ledger: Any) -> list[tuple[float, float]]:
     """Return (latency in ms, share of answers that took longer) at each change."""
     times = ledger.lines[0].times
     points, seen = [], 0
-    for bucket, count in enumerate(times.counts):
-        if count:
-            seen += count
-            points.append(((bucket + 1) * times.width_ns / 1e6, 1 - seen / times.total))
+    for bucket, count in sorted(times.counts.items()):
+        seen += count
+        points.append(((bucket + 1) * times.width_ns / 1e6, 1 - seen / times.total))
     return points

@@ -9,9 +9,9 @@ import msgspec
 from horologe_experiments.harness.runner import with_scheduler
 from horologe_experiments.traces.azure_functions import Mapping as Mapping
 from horologe_experiments.traces.azure_functions import Replay, replay
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.ledger import SIGNS, IntervalCounts, Ledger
-from horologe_sim.fast.traffic import Stream, poisson
+from horologe_sim.controller_only.controller_world import ClusterSettings
+from horologe_sim.controller_only.request_load import PoissonStream, poisson
+from horologe_sim.engine.ledger import SIGNS, IntervalCounts, Ledger
 
 if TYPE_CHECKING:
     from horologe_experiments.harness.runner import SimulationRuns
@@ -49,7 +49,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mapping: Mapping
     schedulers: tuple[str, ...]
     """The bars are for the first one."""
-    cluster: FastClusterSettings
+    cluster: ClusterSettings
     runs: tuple[Variant, ...]
 
     def replays(self) -> list[TraceRun]:
@@ -86,7 +86,7 @@ class TraceRun(NamedTuple):
     wanted: float
     wanted_cold: float
     mapping: Mapping
-    cluster: FastClusterSettings
+    cluster: ClusterSettings
     warmup_ns: int
     duration_ns: int
 
@@ -96,7 +96,7 @@ def simulate_replay(run: TraceRun, runs: SimulationRuns, seed: int) -> tuple[Led
     total_ns = run.warmup_ns + run.duration_ns
     trace = replay(run.mapping, run.rate, max(1, -(-total_ns // MINUTE_NS)))
     ledger = Ledger(["all"], len(trace.models), MINUTE_NS, run.warmup_ns)
-    stream = Stream(lambda minute: trace.rates[minute], MINUTE_NS, lambda minute: run.slo_ns)
+    stream = PoissonStream(lambda minute: trace.rates[minute], MINUTE_NS, lambda minute: run.slo_ns)
     runs.simulate(run.name, run.cluster, trace.models, ledger, seed, total_ns, poisson([stream], total_ns, [seed, 3]))
     return ledger, trace
 
@@ -115,10 +115,10 @@ def replay_row(run: TraceRun, ledger: Ledger, trace: Replay) -> dict[str, Any]:
         "offered": round(line.sent / seconds, 1),
         "goodput": round(line.ok / seconds, 1),
         "satisfaction": round(line.satisfaction, 7),
-        "refused": line.unserved,
-        "timed_out": line.timed_out,
+        "refused": line.refused,
+        "timed_out": line.lost,
         "late": line.late,
-        "missed": round((line.late + line.timed_out) / max(1, line.sent), 7),
+        "missed": round((line.late + line.lost) / max(1, line.sent), 7),
         "p50_ms": line.times.quantile_ms(0.5),
         "p99_ms": line.times.quantile_ms(0.99),
         "p9999_ms": line.times.quantile_ms(0.9999),

@@ -11,9 +11,9 @@ from horologe_common.clock import ms
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Stream, poisson
+from horologe_sim.controller_only.controller_world import ClusterSettings
+from horologe_sim.controller_only.request_load import PoissonStream, poisson
+from horologe_sim.engine.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Widths of [earliest, latest]; 0 is as wide as deadlines allow."""
     warmup_ns: int
     duration_ns: int
-    cluster: FastClusterSettings
+    cluster: ClusterSettings
 
 
 class Window:
@@ -77,7 +77,7 @@ def _row(scene: Scene, width_ms: float, seed: int, runs: SimulationRuns) -> dict
     controller = msgspec.structs.replace(scene.cluster.controller, window_ns=ms(width_ms))
     setting = msgspec.structs.replace(scene.cluster, controller=controller)
     ledger = Ledger(["all"], scene.copies, scene.duration_ns, scene.warmup_ns)
-    stream = Stream(lambda step: rates, scene.duration_ns, lambda step: scene.slo_ns)
+    stream = PoissonStream(lambda step: rates, scene.duration_ns, lambda step: scene.slo_ns)
     chunks = poisson([stream], scene.duration_ns, [seed, 3])
     runs.simulate(f"{width_ms:g} ms", setting, variety.copies(scene.copies), ledger, seed, scene.duration_ns, chunks)
     (line,), batches = ledger.lines, max(1, sum(ledger.batch_rows))
@@ -87,7 +87,7 @@ def _row(scene: Scene, width_ms: float, seed: int, runs: SimulationRuns) -> dict
         "satisfaction": round(line.satisfaction, 5),
         "too_late": ledger.too_late,
         "too_late_share": round(ledger.too_late / (batches + ledger.too_late), 5),
-        "timed_out_share": round(line.timed_out / max(1, line.sent), 6),
+        "timed_out_share": round(line.lost / max(1, line.sent), 6),
         "p99_ms": line.times.quantile_ms(0.99),
     }
 

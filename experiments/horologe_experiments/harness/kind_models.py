@@ -10,7 +10,7 @@ from horologe_common.models import Profile
 
 if TYPE_CHECKING:
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
-    from horologe_sim.engine.virtual_worker import SimModel
+    from horologe_sim.engine.simulated_device import SimModel
 
 
 def kind_model(sim: SimModel, distributions: RuntimeDistributions, kind: int) -> SimModel:

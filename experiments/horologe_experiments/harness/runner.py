@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from horologe_common.wire import Infer
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.fast_world import FastWorld
+from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.direct_device import DeviceEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
     from horologe_common.wire import Result
     from horologe_experiments.harness.experiment import Cost, Progress
-    from horologe_sim.engine.virtual_worker import SimModel
-    from horologe_sim.fast.fast_worker import FastClusterSettings
-    from horologe_sim.fast.fast_world import Watch
-    from horologe_sim.fast.ledger import Ledger
-    from horologe_sim.fast.traffic import Chunk, Loop
+    from horologe_sim.controller_only.controller_world import Watch
+    from horologe_sim.controller_only.request_load import Chunk, Loop
+    from horologe_sim.engine.ledger import Ledger
+    from horologe_sim.engine.simulated_device import SimModel
 
 
-def with_scheduler(cluster: FastClusterSettings, scheduler: str) -> FastClusterSettings:
+def with_scheduler(cluster: ClusterSettings, scheduler: str) -> ClusterSettings:
     """Return the same cluster with another scheduler."""
     controller = msgspec.structs.replace(cluster.controller, scheduler=scheduler)
     return msgspec.structs.replace(cluster, controller=controller)
@@ -44,7 +43,7 @@ class SimulationRuns:
     def simulate(
         self,
         label: str,
-        setting: FastClusterSettings,
+        setting: ClusterSettings,
         models: Sequence[SimModel],
         ledger: Ledger,
         seed: int,
@@ -53,19 +52,18 @@ class SimulationRuns:
         loops: Sequence[Loop] = (),
         watch: Watch | None = None,
         installed: Sequence[Sequence[SimModel]] = (),
-    ) -> FastWorld:
+    ) -> ControllerWorld:
         """Run one simulation to its end and check every invariant. `watch` gets each result of an action.
 
         `installed`: the models of each device. Empty: every device has all models.
         """
         clock = time.perf_counter_ns
-        world = FastWorld(
-            setting, models, ledger, seed, chunks, loops, clock=clock, watch=watch, installed=installed
-        )  # fmt: skip
+        options = WorldOptions([DeviceEntry(on_device) for on_device in installed], watch=watch, clock=clock)
+        world = ControllerWorld(setting, models, ledger, seed, chunks, loops, options)
         self.run(label, world, duration_ns)
         return world
 
-    def run(self, label: str, world: FastWorld, duration_ns: int) -> None:
+    def run(self, label: str, world: ControllerWorld, duration_ns: int) -> None:
         """Run a simulation to its end and check every invariant."""
         begin = time.perf_counter()
         world.run(duration_ns, lambda part: self._progress((self._completed + part) / self._total, label))

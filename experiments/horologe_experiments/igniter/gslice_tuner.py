@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import DeviceState, Result
     from horologe_planning.provisioning.share_tables import GpuType
     from horologe_planning.provisioning.workloads import Placement
-    from horologe_sim.fast.fast_worker import FastDevice
+    from horologe_sim.controller_only.direct_device import DirectDevice
 
 MEASURE_NS = s(2)
 """Time after an adjustment from which the next one is computed. With the start of a process, 12 s or more."""
@@ -98,7 +98,7 @@ class GsliceTuner:
     def check(self) -> None:
         """Do nothing."""
 
-    def record_batch(self, device: FastDevice, action: Any, result: Result, promised_ns: int) -> None:
+    def record_batch(self, device: DirectDevice, action: Any, result: Result, promised_ns: int) -> None:
         """Measure a finished INFER. Pass it as `watch` of the world."""
         one = self._slices.get(action.model.partition("/")[0])
         if one is not None and isinstance(action, Infer) and result.begin_ns >= one.since_ns:

@@ -14,9 +14,9 @@ from horologe_experiments.harness.runner import SimulationRuns
 from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_experiments.igniter.table3 import STRATEGIES, TABLE_3, V100
 from horologe_planning.provisioning.plan_prediction import with_batch_times
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Chunk
+from horologe_sim.controller_only.controller_world import ClusterSettings
+from horologe_sim.controller_only.request_load import Chunk
+from horologe_sim.engine.ledger import Ledger
 from horologe_sim.scenario.shared_models import EmulatedHardware, share_workers
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.experiment import Progress
     from horologe_planning.provisioning.workloads import SharingPlan, Workload
-    from horologe_sim.fast.ledger import GroupCounts
+    from horologe_sim.engine.durations import DurationCounts
+    from horologe_sim.engine.ledger import RequestCounts
 
 IN_TIME = 0.99
 """A workload whose P99 is within the SLO answers this part of its requests in time. Refused ones count as late."""
@@ -61,7 +62,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """With shadows: begin of the requests that count. The paper judges a plan after its errors have been repaired."""
     margin: float
     """Safety margin of our plan in standard deviations."""
-    cluster: FastClusterSettings
+    cluster: ClusterSettings
 
 
 class IgniterRun:
@@ -190,7 +191,7 @@ def workload_requests(
     return times[times < duration_ns]
 
 
-def _judge(line: GroupCounts, workload: Workload, seconds: float) -> dict[str, float]:
+def _judge(line: RequestCounts[DurationCounts], workload: Workload, seconds: float) -> dict[str, float]:
     """Return the part answered in time, P99 of all requests and requests per second in time."""
     rank = 0.99 * line.sent / max(1, line.times.total)
     p99_ms = line.times.quantile_ms(rank) if rank <= 1 else float("inf")

@@ -16,8 +16,8 @@ from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_experiments.igniter.table3 import PAPER_V100, TABLE_3, V100
 from horologe_planning.provisioning.provisioner import PAPER_OPTIONS, ProvisioningOptions, provision
 from horologe_planning.provisioning.workloads import BATCH_LIMIT, SharingPlan
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.ledger import Ledger
+from horologe_sim.controller_only.controller_world import ClusterSettings
+from horologe_sim.engine.ledger import Ledger
 from horologe_sim.scenario.shared_models import EmulatedHardware
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings
@@ -55,7 +55,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     neighbours: tuple[str, ...]
     error: float
     switches: int
-    cluster: FastClusterSettings
+    cluster: ClusterSettings
 
 
 class IgniterShadow:

@@ -1,4 +1,4 @@
-"""The fast world with shares of devices: the real controller, the real tuner core, and a scaler in virtual time.
+"""A controller's world with shares of devices, the real tuner core, and a scaler in virtual time.
 
 Workers own shares. They start when the tuner wants them, and their times depend on the shares beside them.
 """
@@ -15,9 +15,8 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Core, PeerConnected
 from horologe_common.interference.colocation import SharedDevice
 from horologe_common.wire import DeviceInfo, Drain, Register, Share, Tune
-from horologe_sim.engine.noise import Draws
-from horologe_sim.fast.fast_worker import FastDevice
-from horologe_sim.fast.fast_world import HOST, FastWorld
+from horologe_sim.controller_only.controller_world import HOST, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.direct_device import DeviceEntry, DirectDevice
 from horologe_sim.scenario.shared_models import co_located, share_model
 from horologe_tuner.core.tuner_status import JournalEntry
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
@@ -28,11 +27,10 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.wanted_shares import WantedShare
     from horologe_planning.provisioning.workloads import Placement, SharingPlan
-    from horologe_sim.engine.virtual_worker import SimModel
-    from horologe_sim.fast.fast_worker import FastClusterSettings
-    from horologe_sim.fast.fast_world import Watch
-    from horologe_sim.fast.ledger import Ledger
-    from horologe_sim.fast.traffic import Chunk
+    from horologe_sim.controller_only.controller_world import ClusterSettings, Watch
+    from horologe_sim.controller_only.request_load import Chunk
+    from horologe_sim.engine.ledger import Ledger
+    from horologe_sim.engine.simulated_device import SimModel
     from horologe_sim.scenario.shared_models import EmulatedHardware
 
 TUNER, FRONTEND = "tuner/0#00000001", "frontend/0#00000001"
@@ -59,7 +57,7 @@ class RunningShare(NamedTuple):
     address: str
 
 
-class SharingWorld(FastWorld):
+class SharingWorld(ControllerWorld):
     """A run of a sharing plan. Requests name a workload by its index in the plan's order of first appearance.
 
     `tuner`: the tuner core, or another core that receives Events and sends Plans and ScaleTo. `start_ns`: time from
@@ -67,7 +65,7 @@ class SharingWorld(FastWorld):
     """
 
     def __init__(
-        self, setting: FastClusterSettings, plan: SharingPlan, hardware: EmulatedHardware, ledger: Ledger, seed: int,
+        self, setting: ClusterSettings, plan: SharingPlan, hardware: EmulatedHardware, ledger: Ledger, seed: int,
         tuner: TunerCore, chunks: Iterable[Chunk] = (), watch: Watch | None = None, start_ns: int = s(2),
     ) -> None:  # fmt: skip
         self.placements: dict[str, Placement] = {}
@@ -87,10 +85,10 @@ class SharingWorld(FastWorld):
         self._starting: dict[str, int] = {}
         """Workers that start, with the number of their incarnation."""
         self._gpus: dict[str, SharedDevice] = {}
-        self._incarnations: dict[str, int] = {}
+        self._share_incarnations: dict[str, int] = {}
         setting = msgspec.structs.replace(setting, devices=0)
         nominal = [self._nominal(name) for name in self.placements]
-        super().__init__(setting, nominal, ledger, seed, chunks, watch=watch)
+        super().__init__(setting, nominal, ledger, seed, chunks, options=WorldOptions(watch=watch))
         self.tuner = tuner
         self._host.attached[TUNER] = self._post_to_tuner
         self._enqueue(TUNER, PeerConnected(TUNER, HOST))
@@ -158,7 +156,7 @@ class SharingWorld(FastWorld):
         self.schedule(now_ns + SCALER_NS, self._on_tuner_message, (self.tuner.scaler, answer))
 
     def _start_share(self, wanted: WantedShare, start_ns: int) -> None:
-        incarnation = self._incarnations[wanted.worker] = self._incarnations.get(wanted.worker, 0) + 1
+        incarnation = self._share_incarnations[wanted.worker] = self._share_incarnations.get(wanted.worker, 0) + 1
         self._starting[wanted.worker] = incarnation
         self.schedule(self.now_ns + start_ns, self._connect_share, (wanted, incarnation))
 
@@ -173,11 +171,8 @@ class SharingWorld(FastWorld):
         placement = self.placements[wanted.models[0]]
         times = co_located(placement, wanted.hardware, wanted.percent, gpu, self.hardware)
         model = share_model(placement.workload, times, placement.batch)
-        draws = Draws(self.setting.noise, [self._seed, 2, crc32(address.encode())])
-        device = self.devices[address] = FastDevice(
-            address, {model.report.spec.key: model}, self.setting.pages, draws, self.setting.worker_ns, self.schedule,
-            self._on_result, self._solo_ns,
-        )  # fmt: skip
+        seed = [self.seed, 2, crc32(address.encode())]
+        device = self.devices[address] = DirectDevice(self, address, DeviceEntry([model]), seed)
         self.running[wanted.worker] = RunningShare(wanted, address)
         self._host.attached[address] = partial(self._to_device, device)
         self._enqueue(address, PeerConnected(address, HOST))
@@ -208,4 +203,4 @@ class SharingWorld(FastWorld):
                 totals[share.wanted.device_id] = totals.get(share.wanted.device_id, 0.0) + share.wanted.percent
         for share in self.running.values():
             oversubscribed = max(1.0, totals.get(share.wanted.device_id, 0.0) / 100)
-            self.devices[share.address].slowness = oversubscribed * self._slowness.get(share.wanted.models[0], 1.0)
+            self.devices[share.address].factor = oversubscribed * self._slowness.get(share.wanted.models[0], 1.0)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.inferline.cases import PipelineCase
-    from horologe_sim.fast.pipeline_world import PipelineWorld
+    from horologe_sim.controller_only.pipeline_world import PipelineWorld
 
 CHEAPER = 0.75
 """Cost of a pool over that of the dedicated plan."""

@@ -20,7 +20,7 @@ from horologe_experiments.live.batch_times import BEYOND, BatchTimes, Effort, me
 from horologe_experiments.live.batching_live import LiveRuns, run_live
 from horologe_experiments.live.batching_runs import BatchingCase, simulate_case
 from horologe_experiments.live.local_services import describe_machine
-from horologe_sim.fast.fast_worker import FastClusterSettings
+from horologe_sim.controller_only.controller_world import ClusterSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     effort: Effort
     delayed: DelayedBatches
     live: LiveRuns
-    cluster: FastClusterSettings
+    cluster: ClusterSettings
 
     @property
     def slo_ms(self) -> float:

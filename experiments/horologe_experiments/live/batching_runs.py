@@ -9,15 +9,15 @@ import numpy as np
 
 from horologe_experiments.clockwork.catalogue_models import CatalogueModel
 from horologe_experiments.harness.runner import BatchLog
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Stream, poisson
+from horologe_sim.controller_only.request_load import PoissonStream, poisson
+from horologe_sim.engine.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_experiments.harness.runner import SimulationRuns
     from horologe_experiments.live.batch_times import BatchTimes
-    from horologe_sim.fast.fast_worker import FastClusterSettings
+    from horologe_sim.controller_only.controller_world import ClusterSettings
 
 
 class BatchingCase(NamedTuple):
@@ -48,7 +48,7 @@ class BatchingRun(NamedTuple):
 
 
 def simulate_case(
-    case: BatchingCase, cluster: FastClusterSettings, slo_ns: int, seed: int, runs: SimulationRuns
+    case: BatchingCase, cluster: ClusterSettings, slo_ns: int, seed: int, runs: SimulationRuns
 ) -> BatchingRun:
     """Simulate a case on one device with the measured times."""
     exec_ms = {size: case.model.batch_ms(size * case.unit) for size in range(1, case.largest + 1)}
@@ -56,7 +56,7 @@ def simulate_case(
     controller = msgspec.structs.replace(cluster.controller, **case.settings)
     setting = msgspec.structs.replace(cluster, controller=controller)
     ledger = Ledger(["all"], 1, case.duration_ns, case.warmup_ns)
-    stream = Stream(lambda step: np.array([case.rate]), case.duration_ns, lambda step: slo_ns)
+    stream = PoissonStream(lambda step: np.array([case.rate]), case.duration_ns, lambda step: slo_ns)
     batches = BatchLog()
     chunks = poisson([stream], case.duration_ns, [seed, 3])
     lean = runs.simulate(

@@ -19,12 +19,11 @@ from horologe_controller.core.runtime_distributions import RuntimeDistributions,
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.harness.kind_models import kind_model
 from horologe_profiler.core.input_dependence import SPREAD_IN
+from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld
+from horologe_sim.controller_only.request_load import Chunk, DynamicRequest
+from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.noise import NOISES
-from horologe_sim.engine.virtual_worker import SimModel
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Chunk, DynamicRequest
+from horologe_sim.engine.simulated_device import SimModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +65,7 @@ def finish_rate(
     range of lengths have a queue and a profile of their own, and the scheduler knows no distributions.
     """
     controller = msgspec.convert({"scheduler": scheduler, **overrides}, ControllerSettings)
-    setting = FastClusterSettings(
+    setting = ClusterSettings(
         noise=NOISES["none"], settle_ns=ms(100), client_ns=0, worker_ns=way_ns, turn_ns=way_ns, controller=controller
     )
     requests = [
@@ -84,7 +83,7 @@ def finish_rate(
     chunk = Chunk(workload.arrival_ns.tolist(), chosen, [workload.slo_ns] * count, [0] * count, requests)
     duration_ns = int(workload.arrival_ns[-1]) + 2 * workload.slo_ns + s(1)
     ledger = Ledger(["all"], len(models), duration_ns + s(10))
-    lean = FastWorld(setting, models, ledger, 0, [chunk])
+    lean = ControllerWorld(setting, models, ledger, 0, [chunk])
     if distributions is not None and not separate:
         lean.controller.cluster.distributions[KEY] = distributions
     lean.run(duration_ns)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from horologe_sim.fast.device_faults import schedule_faults
-from horologe_sim.fast.fast_world import START_NS, FastWorld
-from horologe_sim.fast.ledger import GroupLedger
+from horologe_sim.controller_only.controller_world import START_NS, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.direct_device import DeviceEntry
+from horologe_sim.engine.ledger import Ledger
+from horologe_sim.engine.simulated_faults import schedule_faults
 from horologe_sim.report.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from horologe_experiments.tournament.workload import Workload
-    from horologe_sim.fast.rehearsed_tuner import RehearsedTuner
+    from horologe_sim.controller_only.rehearsed_tuner import RehearsedTuner
 
     Settings = Mapping[str, Any]
 
@@ -57,16 +58,17 @@ def play(
         type(workload.cluster.controller),
     )
     cluster = msgspec.structs.replace(workload.cluster, controller=controller)
-    ledger = GroupLedger(workload.groups + 1, workload.warmup_ns)
+    ledger = Ledger([""] * (workload.groups + 1), from_ns=workload.warmup_ns)
     observer = Timeline(START_NS + cluster.settle_ns) if timeline is not None else None
-    world = FastWorld(
-        cluster, workload.models, ledger, workload.traits.seed, [workload.chunk], workload.loops,
-        factors=workload.factors, observer=observer, neighbours=[tuner.core] if tuner else (),
-    )  # fmt: skip
+    devices = [DeviceEntry(workload.models, factor) for factor in workload.factors]
+    options = WorldOptions(devices, [tuner.core] if tuner else (), observer=observer)
+    world = ControllerWorld(
+        cluster, workload.models, ledger, workload.traits.seed, [workload.chunk], workload.loops, options
+    )
     if tuner is not None:
         tuner.attach(world)
     world.controller.cluster.distributions.update(workload.distributions)
-    schedule_faults(world, workload.faults)
+    schedule_faults(world, workload.faults, world.begin_ns)
     world.run(workload.duration_ns)
     world.check()
     if observer is not None and timeline is not None:
@@ -74,8 +76,9 @@ def play(
     return _score(workload, ledger)
 
 
-def _score(workload: Workload, ledger: GroupLedger) -> Score:
-    sent, in_time, late, timed_out, refused = (row[:-1].astype(float) for row in ledger.counts)
+def _score(workload: Workload, ledger: Ledger) -> Score:
+    counts = ledger.table()
+    sent, in_time, late, timed_out, refused = (row[:-1].astype(float) for row in counts)
     total = max(1.0, sent.sum())
     popular = sent >= POPULAR * total
     value = in_time.sum() / (workload.capacity * workload.measured_s if workload.loops else total)
@@ -86,5 +89,5 @@ def _score(workload: Workload, ledger: GroupLedger) -> Score:
         round(float(timed_out.sum() / total), 5),
         round(float(refused.sum() / total), 5),
         round(float((in_time[popular] / sent[popular]).min(initial=1.0)), 4),
-        round(float(ledger.counts[1, -1] / workload.measured_s), 1),
+        round(float(counts[1, -1] / workload.measured_s), 1),
     )

@@ -14,7 +14,7 @@ from horologe_experiments.orloj.cases import all_cases
 from horologe_experiments.orloj.workload_replay import HISTORY, SchedulerKnowledge, base_ns_of, known_distributions
 from horologe_experiments.orloj.workloads import build_case
 from horologe_experiments.tournament.traits import log_uniform
-from horologe_sim.engine.virtual_worker import SimModel
+from horologe_sim.engine.simulated_device import SimModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

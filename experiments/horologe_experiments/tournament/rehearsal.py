@@ -16,8 +16,8 @@ from horologe_experiments.tournament.match import play
 from horologe_experiments.tournament.tournament import OURS
 from horologe_experiments.tournament.traits import Traits, draw_traits
 from horologe_experiments.tournament.workload import Workload, build_workload
-from horologe_sim.fast.rehearsed_tuner import RehearsedTuner
-from horologe_sim.fast.traffic import Chunk
+from horologe_sim.controller_only.rehearsed_tuner import RehearsedTuner
+from horologe_sim.controller_only.request_load import Chunk
 from horologe_tuner.core.rehearsal.rehearsals import CANDIDATES
 from horologe_tuner.settings import TunerSettings
 

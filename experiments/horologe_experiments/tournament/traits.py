@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 
 from horologe_common.clock import ms
-from horologe_sim.fast.device_faults import DeviceFault
 
 Rng = np.random.Generator
 
 LARGEST_CLUSTER, MOST_MODELS = 20, 1000
 WHOLE = 1000
 """Times of faults are in thousandths of the measured time."""
+
+
+class DeviceFault(NamedTuple):
+    """A device is lost, or takes `slowness` times as long. Times are in thousandths of the measured time."""
+
+    device: int
+    begin: int
+    end: int
+    slowness: float = 0.0
+    """0: the device is lost, with what it holds and runs."""
 
 
 class Slo(msgspec.Struct, frozen=True):
@@ -37,7 +46,6 @@ class Traits(msgspec.Struct, frozen=True):
     devices: tuple[float, ...] = (1.0,) * 4
     """Execution times of each device, as multiples of the profile."""
     faults: tuple[DeviceFault, ...] = ()
-    """Faults with times in thousandths of the measured time."""
     models: int = 100
     catalogue: Literal["clockwork", "nexus", "dynamic", "mixed"] = "clockwork"
     skew: float = 1.0

@@ -12,10 +12,10 @@ from horologe_common.clock import ms, s
 from horologe_experiments.tournament.arrivals import draw_requests, model_shares
 from horologe_experiments.tournament.model_mix import draw_models
 from horologe_experiments.tournament.traits import WHOLE
+from horologe_sim.controller_only.controller_world import ClusterSettings
+from horologe_sim.controller_only.request_load import STATIC, Chunk, DynamicRequest, Loop
 from horologe_sim.engine.noise import NOISES, Noise
-from horologe_sim.fast.device_faults import DeviceFault
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.traffic import STATIC, Chunk, DynamicRequest, Loop
+from horologe_sim.engine.simulated_faults import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
     from horologe_experiments.tournament.model_mix import MixedModel
     from horologe_experiments.tournament.traits import Rng, Slo, Traits
-    from horologe_sim.engine.virtual_worker import SimModel
+    from horologe_sim.engine.simulated_device import SimModel
 
 WARMUP_S, LEAST_S, MOST_S = 1.0, 3.0, 60.0
 """Load before the measurement, and bounds of the measured time."""
@@ -47,9 +47,9 @@ class Workload(NamedTuple):
     models: list[SimModel]
     distributions: Mapping[str, RuntimeDistributions]
     """Distributions of dynamic models, by key, as the profiler would publish them."""
-    cluster: FastClusterSettings
+    cluster: ClusterSettings
     factors: tuple[float, ...]
-    faults: tuple[DeviceFault, ...]
+    faults: tuple[Fault, ...]
     chunk: Chunk
     loops: tuple[Loop, ...]
     duration_ns: int
@@ -150,26 +150,27 @@ def _inputs(model: MixedModel, known: str) -> Iterator[DynamicRequest]:
         yield DynamicRequest(solo_ns, name, length if known == "lengths" else 0)
 
 
-def _place_faults(traits: Traits, devices: int, duration_ns: int) -> tuple[DeviceFault, ...]:
+def _place_faults(traits: Traits, devices: int, duration_ns: int) -> tuple[Fault, ...]:
     """Return the faults of the devices that there are, with times in nanoseconds."""
     warmup_ns = s(WARMUP_S)
     span_ns = duration_ns - warmup_ns
-    return tuple(
-        DeviceFault(
-            fault.device,
-            warmup_ns + fault.from_ns * span_ns // WHOLE,
-            warmup_ns + fault.until_ns * span_ns // WHOLE,
-            fault.slowness,
-        )
-        for fault in traits.faults
-        if fault.device < devices
-    )
+    faults = []
+    for device, *part, slowness in traits.faults:
+        begin_ns, end_ns = (warmup_ns + at * span_ns // WHOLE for at in part)
+        if device >= devices:
+            continue
+        if slowness:
+            fault = Fault(begin_ns, f"worker/{device}", "slow", for_ns=end_ns - begin_ns, factor=slowness)
+        else:
+            fault = Fault(begin_ns, f"worker/{device}", restart_ns=end_ns - begin_ns)
+        faults.append(fault)
+    return tuple(faults)
 
 
-def _cluster(traits: Traits, sims: Sequence[SimModel], devices: int) -> FastClusterSettings:
+def _cluster(traits: Traits, sims: Sequence[SimModel], devices: int) -> ClusterSettings:
     pages = [model.report.spec.pages for model in sims]
     loads_ns = sum(model.report.profile.load_ns for model in sims if model.report.profile)
-    return FastClusterSettings(
+    return ClusterSettings(
         devices=devices,
         pages=int(max(max(pages), np.ceil(traits.memory * sum(pages)))),
         noise=NOISE[traits.noise],

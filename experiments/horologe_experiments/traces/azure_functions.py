@@ -25,7 +25,7 @@ from horologe_experiments.clockwork.catalogue_models import CatalogueModel, cata
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from horologe_sim.engine.virtual_worker import SimModel
+    from horologe_sim.engine.simulated_device import SimModel
 
 MINUTES, HOUR = 480, 60
 FIRST_COLUMN = 4

@@ -6,7 +6,7 @@ import msgspec
 
 from horologe_common.wire.rehearsal_messages import RequestTrace, SchedulingState, Setting
 
-REHEARSAL_MODULE = "horologe_sim.rehearsal"
+REHEARSAL_MODULE = "horologe_sim.rehearsal_process"
 """Module that reads a `RehearsalCall` from standard input and prints `RehearsalScores`, a line after each candidate."""
 
 

@@ -12,12 +12,11 @@ from desk import NOW, Desk
 from horologe_common.clock import ms, s, us
 from horologe_controller.core.scheduling import device_price
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
+from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld
+from horologe_sim.controller_only.request_load import PoissonStream, poisson
+from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.noise import NOISES
-from horologe_sim.fast.device_faults import DeviceFault, schedule_faults
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Stream, poisson
+from horologe_sim.engine.simulated_faults import Fault, schedule_faults
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,7 +36,7 @@ def served(cheap: list[float], costly: float, best_effort: float = 0.0, slowness
     A cheap request takes 1.3 ms and has 5 ms, a costly one takes about 8 ms and has 100 ms. `slowness`: executions take
     this multiple of their profiles.
     """
-    setting = FastClusterSettings(noise=NOISES["none"], settle_ns=ms(500))
+    setting = ClusterSettings(noise=NOISES["none"], settle_ns=ms(500))
     rates = [
         np.array([[rate, 0.0] for rate in cheap]),
         np.array([[0.0, costly]] * len(cheap)),
@@ -45,12 +44,12 @@ def served(cheap: list[float], costly: float, best_effort: float = 0.0, slowness
     ]
     slos_ns = ms(5), ms(100), 0
     streams = [
-        Stream(partial(take, rate), s(1), partial(lambda slo_ns, _: slo_ns, slo_ns), group)
+        PoissonStream(partial(take, rate), s(1), partial(lambda slo_ns, _: slo_ns, slo_ns), group)
         for group, (rate, slo_ns) in enumerate(zip(rates, slos_ns, strict=True))
     ]
     ledger = Ledger(["cheap", "costly", "best effort"], len(MODELS), s(len(cheap)), s(1))
-    world = FastWorld(setting, MODELS, ledger, 1, poisson(streams, s(len(cheap)), [1]))
-    schedule_faults(world, [DeviceFault(0, 0, s(len(cheap)) + 1, slowness)])
+    world = ControllerWorld(setting, MODELS, ledger, 1, poisson(streams, s(len(cheap)), [1]))
+    schedule_faults(world, [Fault(0, "worker/0", "slow", factor=slowness)], world.begin_ns)
     world.run(s(len(cheap)))
     world.check()
     return [line.ok / len(cheap) for line in ledger.lines]

@@ -10,11 +10,10 @@ import numpy as np
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
+from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld
+from horologe_sim.controller_only.request_load import PoissonStream, poisson
+from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.noise import NOISES
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import Stream, poisson
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,11 +28,11 @@ def take(rates: NDArray[np.float64], step: int) -> NDArray[np.float64]:
 def served(fairness: str) -> list[float]:
     """Return the parts of the requests of a cheap and a costly model that are in time at twice the capacity."""
     settings = ControllerSettings(fairness=fairness)  # type: ignore[arg-type]
-    setting = FastClusterSettings(noise=NOISES["none"], settle_ns=ms(500), controller=settings)
+    setting = ClusterSettings(noise=NOISES["none"], settle_ns=ms(500), controller=settings)
     rates = [np.array([2000.0, 0.0]), np.array([0.0, 500.0])]
-    streams = [Stream(partial(take, rate), s(4), lambda _: ms(100), group) for group, rate in enumerate(rates)]
+    streams = [PoissonStream(partial(take, rate), s(4), lambda _: ms(100), group) for group, rate in enumerate(rates)]
     ledger = Ledger(["cheap", "costly"], len(MODELS), s(4), s(1))
-    world = FastWorld(setting, [model.copies(1)[0] for model in MODELS], ledger, 1, poisson(streams, s(4), [1]))
+    world = ControllerWorld(setting, [model.copies(1)[0] for model in MODELS], ledger, 1, poisson(streams, s(4), [1]))
     world.run(s(4))
     world.check()
     return [line.ok / line.sent for line in ledger.lines]

@@ -20,7 +20,7 @@ have a chance to be in time when it starts at s. There are at most k and at most
 The noise of the batch does not depend on what was known at its start. So on average such a request is answered in time
 with at most the first term, and pays at least the second term. What it gains and does not pay for is at most v_r.
 Each request runs once, except those of a batch that a loss has ended: they may run again, which m counts. (The
-controller also repeats actions whose Result is overdue for `action_grace_ns`. No device of the fast world is.) []
+controller also repeats actions whose Result is overdue for `action_grace_ns`. No device of `ControllerWorld` is.) []
 
 The value of a start is linear in s between the times at which the price changes at s or at s + X E, and falls where a
 deadline is passed, so its maximum is at one of these points. Rows of a dynamic model are padded to the longest, so E is
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_sim.engine.virtual_worker import SimModel
-    from horologe_sim.fast.device_faults import DeviceFault
-    from horologe_sim.fast.fast_worker import FastClusterSettings
-    from horologe_sim.fast.traffic import Chunk, Loop
+    from horologe_sim.controller_only.controller_world import ClusterSettings
+    from horologe_sim.controller_only.request_load import Chunk, Loop
+    from horologe_sim.engine.simulated_device import SimModel
+    from horologe_sim.engine.simulated_faults import Fault
 
     Ints = NDArray[np.int64]
 
 
-class Workload(Protocol):
+class BoundedLoad(Protocol):
     """Requests, devices and models. Every device can have every model."""
 
     @property
@@ -68,16 +68,16 @@ class Workload(Protocol):
     @property
     def models(self) -> Sequence[SimModel]: ...
     @property
-    def cluster(self) -> FastClusterSettings: ...
+    def cluster(self) -> ClusterSettings: ...
     @property
     def factors(self) -> Sequence[float]: ...
     @property
-    def faults(self) -> Sequence[DeviceFault]: ...
+    def faults(self) -> Sequence[Fault]: ...
     @property
     def warmup_ns(self) -> int: ...
 
 
-def score_bound(workload: Workload) -> float | None:
+def score_bound(workload: BoundedLoad) -> float | None:
     """Return an upper bound of the share of the measured requests with deadlines that a schedule serves in time.
 
     None for closed loops, whose requests depend on the schedule.
@@ -91,7 +91,7 @@ def score_bound(workload: Workload) -> float | None:
     return min(1.0, most / len(chosen))
 
 
-def measured_requests(workload: Workload) -> Ints:
+def measured_requests(workload: BoundedLoad) -> Ints:
     """Return the indices of the requests that count for the score."""
     times, slos = (np.array(values) for values in (workload.chunk.times_ns, workload.chunk.slos_ns))
     return np.flatnonzero((times >= workload.warmup_ns) & (slos > 0))

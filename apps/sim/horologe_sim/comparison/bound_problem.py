@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_sim.comparison.bound import Workload
-    from horologe_sim.fast.device_faults import DeviceFault
+    from horologe_sim.comparison.bound import BoundedLoad
+    from horologe_sim.engine.simulated_faults import Fault
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -29,7 +29,7 @@ class Period(NamedTuple):
 
 
 class DeviceKind(NamedTuple):
-    """`devices` devices with the same times and faults. `factor`: execution times as multiples of `Problem.exec_ns`."""
+    """`devices` devices with the same faults, and execution times as multiples (`factor`) of `BoundProblem.exec_ns`."""
 
     factor: float
     devices: int
@@ -38,7 +38,7 @@ class DeviceKind(NamedTuple):
     """(sizes, requests): most requests of such a batch that can be in time together."""
 
 
-class Problem(NamedTuple):
+class BoundProblem(NamedTuple):
     """Requests in order of arrival. Times in ns. `exec_ns` (sizes, requests): time of a batch without noise."""
 
     arrival_ns: Floats
@@ -53,7 +53,7 @@ class Problem(NamedTuple):
     """Requests that may run twice, because a device was lost."""
 
 
-def make_problem(workload: Workload, chosen: Ints) -> Problem:
+def make_problem(workload: BoundedLoad, chosen: Ints) -> BoundProblem:
     """Return the arrays of the chosen requests."""
     chunk, cluster = workload.chunk, workload.cluster
     times, slos, models = (np.array(values, float)[chosen] for values in (chunk.times_ns, chunk.slos_ns, chunk.models))
@@ -77,27 +77,27 @@ def make_problem(workload: Workload, chosen: Ints) -> Problem:
             for size, row_ns in zip(sizes, exec_ns, strict=True)
         ]
         kinds.append(DeviceKind(factor, devices, periods, np.array(holds)))
-    repeated = max(sizes) * sum(not fault.slowness for fault in workload.faults)
-    return Problem(arrival_ns, deadline_ns, exec_ns, kinds, factors, weights, repeated)
+    repeated = max(sizes) * sum(fault.kind == "kill" for fault in workload.faults)
+    return BoundProblem(arrival_ns, deadline_ns, exec_ns, kinds, factors, weights, repeated)
 
 
-def _group_devices(workload: Workload) -> list[tuple[float, int, tuple[Period, ...]]]:
+def _group_devices(workload: BoundedLoad) -> list[tuple[float, int, tuple[Period, ...]]]:
     """Return the factor, number and periods of devices that are alike."""
     periods: list[tuple[Period, ...]] = [(Period(),)] * len(workload.factors)
     for fault in workload.faults:
-        periods[fault.device] = _periods(fault, workload.cluster.worker_ns)
+        periods[fault.worker] = _periods(fault, workload.cluster.worker_ns)
     alike = list(zip(workload.factors, periods, strict=True))
     return [(factor, alike.count((factor, each)), each) for factor, each in dict.fromkeys(alike)]
 
 
-def _periods(fault: DeviceFault, known_ns: int) -> tuple[Period, ...]:
+def _periods(fault: Fault, known_ns: int) -> tuple[Period, ...]:
     """Return the periods of a device. A fault that begins or ends `known_ns` after the start may count or not."""
-    if not fault.slowness:
-        return Period(until_ns=fault.from_ns, ends_ns=fault.from_ns), Period(from_ns=fault.until_ns)
-    begin_ns, end_ns = fault.from_ns + known_ns, fault.until_ns - known_ns
+    if fault.kind == "kill":
+        return Period(until_ns=fault.at_ns, ends_ns=fault.at_ns), Period(from_ns=fault.until_ns)
+    begin_ns, end_ns = fault.at_ns + known_ns, fault.until_ns - known_ns
     if begin_ns >= end_ns:
         return (Period(),)
-    return Period(until_ns=begin_ns), Period(begin_ns, end_ns, fault.slowness), Period(from_ns=end_ns)
+    return Period(until_ns=begin_ns), Period(begin_ns, end_ns, fault.factor), Period(from_ns=end_ns)
 
 
 def count_companions(arrival_ns: Floats, last_ns: Floats, models: Floats, size: int) -> Floats:

@@ -11,7 +11,7 @@ from horologe_common.clock import ms, s
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from horologe_sim.comparison.bound import Workload
+    from horologe_sim.comparison.bound import BoundedLoad
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -23,7 +23,7 @@ EPOCHS_NS = ms(50), ms(500), s(5)
 class PageRoom:
     """The models of each epoch, and the pages that they can use until the last of its requests is due."""
 
-    def __init__(self, workload: Workload, chosen: Ints, epoch_ns: int) -> None:
+    def __init__(self, workload: BoundedLoad, chosen: Ints, epoch_ns: int) -> None:
         times, slos, models = (
             np.array(values)[chosen]
             for values in (workload.chunk.times_ns, workload.chunk.slos_ns, workload.chunk.models)

@@ -1,4 +1,4 @@
-"""A scenario as the fast world plays it: models, devices and requests, the same for every scheduler."""
+"""A scenario for the controller alone: models, devices and requests, the same for every scheduler."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from horologe_common.service.settings import SettingsError
 from horologe_common.status import describe_error
 from horologe_sim.comparison.input_times import learn_distributions
 from horologe_sim.comparison.request_file import MAX_REQUESTS, FileRequest, RequestFile, read_requests
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.traffic import STATIC, Chunk, DynamicRequest
+from horologe_sim.controller_only.controller_world import ClusterSettings
+from horologe_sim.controller_only.direct_device import DeviceEntry
+from horologe_sim.controller_only.request_load import STATIC, Chunk, DynamicRequest
 from horologe_sim.scenario.clockwork_models import read_catalogue
 from horologe_sim.scenario.scenario import ModelEntry, fill_catalogue
 from horologe_sim.scenario.time_span import describe_origin
-from horologe_sim.scenario.workload import Workload
+from horologe_sim.scenario.workload import ScenarioLoad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
-    from horologe_sim.engine.virtual_worker import SimModel
-    from horologe_sim.fast.device_faults import DeviceFault
-    from horologe_sim.fast.traffic import Loop
+    from horologe_sim.controller_only.request_load import Loop
+    from horologe_sim.engine.simulated_device import SimModel
+    from horologe_sim.engine.simulated_faults import Fault
     from horologe_sim.scenario.scenario import Scenario
 
 GRACE_NS = s(1) // 2
@@ -41,32 +42,35 @@ class PlayedLoad(NamedTuple):
     """Requests name a model by its index. The group of a request is that index; the last group is best effort."""
 
     models: list[SimModel]
-    installed: list[list[SimModel]]
-    """By device."""
+    devices: list[DeviceEntry]
     distributions: Mapping[str, RuntimeDistributions]
-    cluster: FastClusterSettings
+    cluster: ClusterSettings
     chunk: Chunk
     duration_ns: int
     warmup_ns: int
     factors: Sequence[float]
     loops: Sequence[Loop] = ()
-    faults: Sequence[DeviceFault] = ()
+    faults: Sequence[Fault] = ()
     notes: Sequence[str] = ()
     """Sentences for the user about the requests."""
 
 
 def build_load(scenario: Scenario) -> PlayedLoad:
-    """Return the load of a scenario. Raises SettingsError for what the fast world cannot play, or a wrong file."""
+    """Return the load of a scenario. Raises SettingsError for what this world cannot play, or a wrong file."""
     _check_supported(scenario)
     requests, origin_ns = _requests_of(scenario)
     scenario, distributions = _with_input_times(scenario, requests)
     models = list(scenario.sim_models().values())
     base_ns = {name: max(1, known.base_ns) for name, known in distributions.items()}
-    models = [msgspec.structs.replace(model, base_ns=base_ns.get(model.report.spec.name, 0)) for model in models]
+    models = [
+        msgspec.structs.replace(model, base_ns=base_ns.get(model.report.spec.name, 0), noise=None) for model in models
+    ]
     places = {model.report.spec.key: place for place, model in enumerate(models)}
-    installed = [[models[places[key]] for key in scenario.sim_models(worker)] for worker in range(scenario.workers)]
+    devices = [
+        DeviceEntry([models[places[key]] for key in scenario.sim_models(worker)]) for worker in range(scenario.workers)
+    ]
     loads_ns = sum(model.report.profile.load_ns for model in models if model.report.profile)
-    cluster = FastClusterSettings(
+    cluster = ClusterSettings(
         devices=scenario.workers,
         pages=scenario.worker.shares * scenario.worker.pages_bytes // PAGE_BYTES,
         noise=scenario.noise,
@@ -81,9 +85,16 @@ def build_load(scenario: Scenario) -> PlayedLoad:
     chunk = _build_chunk(requests, models, known, scenario.slo_ns if scenario.requests else 0)
     duration_ns = chunk.times_ns[-1] + 1 if scenario.requests else scenario.duration_ns
     return PlayedLoad(
-        models, installed, known, cluster, chunk, duration_ns, scenario.warmup_ns, [1.0] * scenario.workers,
+        models,
+        devices,
+        known,
+        cluster,
+        chunk,
+        duration_ns,
+        scenario.warmup_ns,
+        [1.0] * scenario.workers,
         notes=_describe_requests(chunk, scenario.warmup_ns, origin_ns),
-    )  # fmt: skip
+    )
 
 
 def _describe_requests(chunk: Chunk, warmup_ns: int, origin_ns: int) -> list[str]:
@@ -103,9 +114,13 @@ def _describe_requests(chunk: Chunk, warmup_ns: int, origin_ns: int) -> list[str
 
 def _check_supported(scenario: Scenario) -> None:
     unsupported = {
-        "applications": scenario.applications, "pipelines": scenario.pipelines, "faults": scenario.faults,
-        "shares": scenario.shares, "clocks": scenario.clocks_ns, "profiler": scenario.profiler,
-    }  # fmt: skip
+        "applications": scenario.applications,
+        "pipelines": scenario.pipelines,
+        "faults": scenario.faults,
+        "shares": scenario.shares,
+        "clocks": scenario.clocks_ns,
+        "profiler": scenario.profiler,
+    }
     for name, value in unsupported.items():
         if value:
             raise SettingsError(f"--scheduler: got a scenario with {name}, wanted one with models and requests alone")
@@ -123,7 +138,7 @@ def _requests_of(scenario: Scenario) -> RequestFile:
         except (OSError, ValueError) as error:
             raise SettingsError(f"requests {scenario.requests}: {describe_error(error)}") from error
     names = list(scenario.entry_names())
-    load = Workload(scenario.load, names, scenario.seed, scenario.duration_ns)
+    load = ScenarioLoad(scenario.load, names, scenario.seed, scenario.duration_ns)
     best_effort = -1
     requests = [
         FileRequest(ask.at_ns, ask.model, rows=ask.rows, slo_ns=best_effort if ask.best_effort else ask.slo_ns)

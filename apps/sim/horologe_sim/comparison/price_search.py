@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from horologe_sim.comparison.bound_problem import DeviceKind, Period, Problem
+    from horologe_sim.comparison.bound_problem import BoundProblem, DeviceKind, Period
     from horologe_sim.comparison.page_room import PageRoom
 
     Floats = NDArray[np.float64]
@@ -78,7 +78,7 @@ class Grid(NamedTuple):
 class PriceSearch:
     """The bound at any prices, by kind of device and bin, and a search for the least one."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: BoundProblem) -> None:
         self._problem = problem
         self.grid = _make_grid(problem)
         self._starts = _find_starts(problem, self.grid)
@@ -151,7 +151,7 @@ class PriceSearch:
         return prices, slope, min(bound, self.evaluate(0 * whole, room)[0])
 
 
-def _make_grid(problem: Problem) -> Grid:
+def _make_grid(problem: BoundProblem) -> Grid:
     begin_ns, end_ns = float(problem.arrival_ns.min()), float(problem.deadline_ns.max())
     windows_ns, sizes = problem.deadline_ns - problem.arrival_ns, len(problem.exec_ns)
     edges_ns = float(windows_ns.sum()) * sizes * len(problem.kinds) * (1 + len(problem.factors))
@@ -170,7 +170,7 @@ def _free_ns(kind: DeviceKind, grid: Grid) -> Floats:
     return free_ns
 
 
-def _find_starts(problem: Problem, grid: Grid) -> Starts:
+def _find_starts(problem: BoundProblem, grid: Grid) -> Starts:
     """Return the starts between which the value of a start is linear, for each kind of device, size and request."""
     parts = [
         _starts_in(problem, grid, number, period, row)
@@ -185,7 +185,7 @@ def _find_starts(problem: Problem, grid: Grid) -> Starts:
 
 
 def _starts_in(
-    problem: Problem, grid: Grid, number: int, period: Period, row: int
+    problem: BoundProblem, grid: Grid, number: int, period: Period, row: int
 ) -> tuple[Ints, Floats, Floats, Ints, Floats]:
     """Return the columns of `Starts` for batches of one size in a period of a kind of device.
 

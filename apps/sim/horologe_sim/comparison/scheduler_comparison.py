@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from array import array
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,9 +11,10 @@ import numpy as np
 from horologe_controller.schedulers import AUTO, DEFAULT
 from horologe_sim.comparison.bound import measured_requests, score_bound
 from horologe_sim.comparison.played_load import build_load
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import GroupLedger
-from horologe_sim.fast.rehearsed_tuner import RehearsedTuner
+from horologe_sim.controller_only.controller_world import ControllerWorld, WorldOptions
+from horologe_sim.controller_only.rehearsed_tuner import RehearsedTuner
+from horologe_sim.engine.durations import DurationSamples
+from horologe_sim.engine.ledger import Ledger
 from horologe_sim.report.tables import Table
 from horologe_sim.scenario.scenario_checks import check_scheduler
 from horologe_tuner.settings import TunerSettings
@@ -69,7 +69,7 @@ class SchedulerResult(msgspec.Struct, frozen=True):
         return self.ahead is not None and self.ahead >= max(LEAST_AHEAD, CLEARLY * (self.ahead_error or 0.0))
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class SchedulerComparison(msgspec.Struct, frozen=True):
     """The results of all schedulers. `bound`: no schedule serves more on average; None: not computed."""
 
     scenario: str
@@ -126,13 +126,13 @@ class Comparison(msgspec.Struct, frozen=True):
         return "\n\n".join((title, table.text(), "\n".join((f"bound: {bound}", *self.notes, self.verdict))))
 
 
-class ComparedLedger(GroupLedger):
+class ComparedLedger(Ledger):
     """Counts by model, the latencies of answers in time, and the time of EXECs between `from_ns` and `until_ns`."""
 
-    def __init__(self, groups: int, from_ns: int, until_ns: int) -> None:
-        super().__init__(groups, from_ns)
+    def __init__(self, groups: Sequence[str], from_ns: int, until_ns: int) -> None:
+        super().__init__(groups, from_ns=from_ns)
         self.until_ns = until_ns
-        self.times_ns = array("q")
+        self.times_in_time = DurationSamples()
         self.exec_ns = 0
         self.blocks = np.zeros(BLOCKS, np.int64)
         """Answers in time by the part of the load in which their request was sent."""
@@ -141,7 +141,7 @@ class ComparedLedger(GroupLedger):
         """Count a request that was answered after `took_ns`."""
         super().answered(sent_ns, group, took_ns, slo_ns, grace_ns)
         if sent_ns >= self.from_ns and 0 < took_ns <= slo_ns:
-            self.times_ns.append(took_ns)
+            self.times_in_time.add(took_ns)
             block = (sent_ns - self.from_ns) * BLOCKS // max(1, self.until_ns - self.from_ns)
             self.blocks[min(block, BLOCKS - 1)] += 1
 
@@ -149,14 +149,10 @@ class ComparedLedger(GroupLedger):
         """Count a finished INFER."""
         self.exec_ns += max(0, min(end_ns, self.until_ns) - max(end_ns - took_ns, self.from_ns))
 
-    def quantile_ms(self, q: float) -> float:
-        """Return a quantile of the latencies of answers in time; 0 if there are none."""
-        return round(float(np.quantile(self.times_ns, q, method="inverted_cdf")) / 1e6, 3) if self.times_ns else 0.0
-
 
 def compare_schedulers(
     scenario: Scenario, schedulers: Sequence[str] = (), progress: Callable[[float, str], None] | None = None
-) -> Comparison:
+) -> SchedulerComparison:
     """Play the scenario under each scheduler, all of `COMPARED` if none is named. Deterministic.
 
     `progress(done, scheduler)` is called during the runs. Raises SettingsError for an unknown scheduler, or a scenario
@@ -182,20 +178,25 @@ def compare_schedulers(
         ledgers[name] = _play(load, name, scenario.seed, on_progress)
     results = [_summarize(load, name, ledger, bound, ledgers.get(DEFAULT)) for name, ledger in ledgers.items()]
     seconds = (load.duration_ns - load.warmup_ns) / 1e9
-    return Comparison(
-        scenario.name, scenario.seed, seconds, scenario.workers, len(measured_requests(load)),
-        None if bound is None else math.ceil(1e5 * bound) / 1e5, tuple(results), tuple(notes),
-    )  # fmt: skip
+    return SchedulerComparison(
+        scenario.name,
+        scenario.seed,
+        seconds,
+        scenario.workers,
+        len(measured_requests(load)),
+        None if bound is None else math.ceil(1e5 * bound) / 1e5,
+        tuple(results),
+        tuple(notes),
+    )
 
 
 def _play(load: PlayedLoad, name: str, seed: int, progress: Callable[[float], None]) -> ComparedLedger:
     controller = msgspec.structs.replace(load.cluster.controller, scheduler=name)
-    ledger = ComparedLedger(len(load.models) + 1, load.warmup_ns, load.duration_ns)
+    ledger = ComparedLedger([""] * (len(load.models) + 1), load.warmup_ns, load.duration_ns)
     tuner = RehearsedTuner(TunerSettings()) if name == AUTO else None
-    world = FastWorld(
-        msgspec.structs.replace(load.cluster, controller=controller), load.models, ledger, seed, [load.chunk],
-        installed=load.installed, neighbours=[tuner.core] if tuner else (),
-    )  # fmt: skip
+    cluster = msgspec.structs.replace(load.cluster, controller=controller)
+    options = WorldOptions(load.devices, [tuner.core] if tuner else ())
+    world = ControllerWorld(cluster, load.models, ledger, seed, [load.chunk], options=options)
     if tuner:
         tuner.attach(world)
     world.controller.cluster.distributions.update(load.distributions)
@@ -215,7 +216,7 @@ def _compare_blocks(ledger: ComparedLedger, default: ComparedLedger | None, tota
 def _summarize(
     load: PlayedLoad, name: str, ledger: ComparedLedger, bound: float | None, default: ComparedLedger | None
 ) -> SchedulerResult:
-    sent, in_time, _, _, refused = (row[:-1] for row in ledger.counts)
+    sent, in_time, _, _, refused = (row[:-1] for row in ledger.table())
     total = max(1, int(sent.sum()))
     attainment = float(in_time.sum() / total)
     measured_ns = max(1, load.duration_ns - load.warmup_ns)
@@ -229,8 +230,8 @@ def _summarize(
         round(ledger.exec_ns / measured_ns / load.cluster.devices, 4),
         round(float(refused.sum() / total), 5),
         round(float((sent - in_time - refused).sum() / total), 5),
-        ledger.quantile_ms(0.5),
-        ledger.quantile_ms(0.99),
+        round(ledger.times_in_time.quantile_ms(0.5), 3),
+        round(ledger.times_in_time.quantile_ms(0.99), 3),
         load.models[worst].report.spec.name,
         round(float(in_time[worst] / max(1, sent[worst])), 4),
         *(_compare_blocks(ledger, default, total) or (None, None)),

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from horologe_common.clock import us
-from horologe_sim.engine.bounds import Duration
+from horologe_sim.engine.number_types import Duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from horologe_common.clock import ms, us
-from horologe_sim.engine.bounds import Duration, Fraction
+from horologe_sim.engine.number_types import Duration, Fraction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

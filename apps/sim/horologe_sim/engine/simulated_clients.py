@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Tensor
-    from horologe_sim.scenario.workload import PlannedRequest, Workload
+    from horologe_sim.scenario.workload import PlannedRequest, ScenarioLoad
 
 BEST_EFFORT_NS = s(30)
 
@@ -49,7 +49,7 @@ class SimulatedClient:
     def __init__(
         self,
         address: str,
-        demand: Workload,
+        demand: ScenarioLoad,
         specs: dict[str, ModelSpec],
         tally: Tally,
         patience_ns: int,
@@ -146,7 +146,7 @@ class SimulatedClient:
             self._tally.swapped.append(request.id)
 
 
-class Client(SimulatedClient):
+class FrontendClient(SimulatedClient):
     """Sends requests to a frontend, as the SDK does. At an `http/` address it is a gateway for several clients."""
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from horologe_sim.engine.durations import quantiles_ms
 from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from horologe_sim.engine.virtual_worker import Meter
-    from horologe_sim.report.tally import AnswerQuality, RequestCounts, Tally
+    from horologe_sim.report.tally import AnswerQuality, ClientCounts, Tally
 
 QUANTILES = (0.5, 0.99, 0.999)
 
@@ -155,14 +156,14 @@ def summarize_by_model(
     tally: Tally, groups: Mapping[str, str], seconds: float
 ) -> tuple[RequestSummary, dict[str, RequestSummary]]:
     """Return a summary of all requests and of each group. `groups`: group by model name."""
-    by_group: dict[str, list[RequestCounts]] = {}
+    by_group: dict[str, list[ClientCounts]] = {}
     for model, counts in sorted(tally.counts.items()):
         by_group.setdefault(groups.get(model, model), []).append(counts)
     total = summarize_requests([counts for members in by_group.values() for counts in members], seconds)
     return total, {group: summarize_requests(members, seconds) for group, members in by_group.items()}
 
 
-def summarize_requests(counts: list[RequestCounts], seconds: float) -> RequestSummary:
+def summarize_requests(counts: list[ClientCounts], seconds: float) -> RequestSummary:
     """Return the sum of `counts`."""
     statuses: Counter[str] = Counter()
     for part in counts:
@@ -171,8 +172,8 @@ def summarize_requests(counts: list[RequestCounts], seconds: float) -> RequestSu
     ok, refused, late, lost, cancelled = (statuses[name] for name in ("OK", "REFUSED", "LATE", "LOST", "CANCELLED"))
     failed, unanswered = statuses.total() - ok - refused - late - lost - cancelled, sent - statuses.total()
     goodput = round(ok / seconds, 3) if seconds else 0.0
-    p50, p99, p999 = _quantiles_ms([part.latencies_ns for part in counts], QUANTILES)
-    (refusal,) = _quantiles_ms([part.refusal_latencies_ns for part in counts], (0.99,))
+    p50, p99, p999 = _round_times(quantiles_ms([part.times for part in counts], QUANTILES))
+    (refusal,) = _round_times(quantiles_ms([part.refusal_times for part in counts], (0.99,)))
     rest = failed, unanswered, cold, goodput, p50, p99, p999, refusal
     return RequestSummary(sent, ok, refused, late, lost, cancelled, *rest)
 
@@ -207,8 +208,5 @@ def count_batch_sizes(meters: Iterable[Meter]) -> dict[int, int]:
     return dict(sorted(sizes.items()))
 
 
-def _quantiles_ms(parts: Iterable[object], quantiles: tuple[float, ...]) -> list[float]:
-    taken = np.concatenate([np.empty(0, np.int64), *(np.asarray(part, np.int64) for part in parts)])
-    if not taken.size:
-        return [0.0] * len(quantiles)
-    return [round(float(value) / 1e6, 4) for value in np.quantile(taken, quantiles, method="inverted_cdf")]
+def _round_times(times_ms: Iterable[float]) -> list[float]:
+    return [round(time_ms, 4) for time_ms in times_ms]

@@ -1,14 +1,16 @@
-"""Counts of the clients: every request once, by final status."""
+"""The ledger of simulated clients, which get real answers: counts by name, and the quality of answers."""
 
 from __future__ import annotations
 
 from array import array
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from horologe_common.status import Status
+from horologe_sim.engine.durations import DurationSamples
+from horologe_sim.engine.ledger import OK, RequestCounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,15 +29,14 @@ class OpenRequest(msgspec.Struct):
     cold: bool = False
 
 
-class RequestCounts(msgspec.Struct):
-    """Requests of one model or application, by final status, with the latencies of answers in time and of refusals."""
+class ClientCounts(RequestCounts[DurationSamples]):
+    """Requests of one model, application or client, with the latencies of answers in time and of refusals."""
 
-    sent: int = 0
-    cold: int = 0
-    """Requests sent while no device had the model loaded."""
-    statuses: Counter[str] = msgspec.field(default_factory=Counter)
-    latencies_ns: array[int] = msgspec.field(default_factory=lambda: array("q"))
-    refusal_latencies_ns: array[int] = msgspec.field(default_factory=lambda: array("q"))
+    __slots__ = ("refusal_times",)
+
+    def __init__(self) -> None:
+        super().__init__(DurationSamples())
+        self.refusal_times = DurationSamples()
 
 
 class AnswerQuality(msgspec.Struct):
@@ -53,8 +54,8 @@ class Tally:
 
     def __init__(self, from_ns: int = 0) -> None:
         self.from_ns = from_ns
-        self.counts = defaultdict[str, RequestCounts](RequestCounts)
-        self.clients = defaultdict[str, RequestCounts](RequestCounts)
+        self.counts = defaultdict[str, ClientCounts](ClientCounts)
+        self.clients = defaultdict[str, ClientCounts](ClientCounts)
         """Requests by `PlannedRequest.client`, if it is not empty."""
         self.qualities = defaultdict[str, AnswerQuality](AnswerQuality)
         self.sent_total = 0
@@ -83,13 +84,14 @@ class Tally:
         if request.sent_ns < self.from_ns:
             return
         for counts in self._counts_of(request):
-            counts.statuses[Status(status).name] += 1
             if status == Status.OK:
-                counts.latencies_ns.append(now_ns - request.sent_ns)
-            elif status == Status.REFUSED:
-                counts.refusal_latencies_ns.append(now_ns - request.sent_ns)
+                counts.add_answer(OK, now_ns - request.sent_ns)
+                continue
+            counts.statuses[Status(status).name] += 1
+            if status == Status.REFUSED:
+                counts.refusal_times.add(now_ns - request.sent_ns)
 
-    def _counts_of(self, request: OpenRequest) -> Iterator[RequestCounts]:
+    def _counts_of(self, request: OpenRequest) -> Iterator[ClientCounts]:
         yield self.counts[request.ask.name]
         if request.ask.client:
             yield self.clients[request.ask.client]

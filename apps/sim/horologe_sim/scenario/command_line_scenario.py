@@ -15,8 +15,8 @@ from horologe_common.service.settings import DURATIONS, SettingsError, load_sett
 from horologe_common.status import HorologeError, describe_error
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_load.arrivals import read_arrivals, read_counts
-from horologe_sim.engine.bounds import MAX_LOAD_NS
 from horologe_sim.engine.noise import NOISES
+from horologe_sim.engine.number_types import MAX_LOAD_NS
 from horologe_sim.scenario.clockwork_models import read_catalogue
 from horologe_sim.scenario.scenario import MIB, ModelEntry, Scenario
 from horologe_sim.scenario.time_span import MAX_LOAD, describe_origin, find_origin_ns

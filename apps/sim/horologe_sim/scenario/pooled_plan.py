@@ -20,10 +20,11 @@ from horologe_common.wire import ModelReport
 from horologe_controller.settings import ControllerSettings
 from horologe_planning.search.growth import busiest_stretch
 from horologe_planning.search.objective import Objective
+from horologe_sim.controller_only.controller_world import ClusterSettings
+from horologe_sim.controller_only.direct_device import DeviceEntry
+from horologe_sim.controller_only.pipeline_world import PipelineQueries, PipelineWorld
 from horologe_sim.engine.noise import NOISES, Noise
-from horologe_sim.engine.virtual_worker import SimModel
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.pipeline_world import PipelineWorld
+from horologe_sim.engine.simulated_device import SimModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -82,9 +83,7 @@ class PoolSimulation:
         self._arrivals_ns = arrivals_ns
         self._calls = calls
         self._seed = seed
-        self._setting = FastClusterSettings(
-            noise=noise, settle_ns=s(1), controller=ControllerSettings(scheduler=scheduler)
-        )
+        self._setting = ClusterSettings(noise=noise, settle_ns=s(1), controller=ControllerSettings(scheduler=scheduler))
 
     def at_rate(self, factor: float) -> PoolSimulation:
         """Return the simulation of the same trace at `factor` times its rate."""
@@ -132,9 +131,9 @@ class PoolSimulation:
         rest_ns = rest_of_path(self.structure, fastest_ns, REST)
         models = [by_name[stage.model] for stage in self.structure.stages]
         setting = msgspec.structs.replace(self._setting, devices=len(devices))
-        world = PipelineWorld(
-            setting, self.structure, models, devices, self._arrivals_ns, self._calls, rest_ns, self._seed
-        )
+        queries = PipelineQueries(self.structure, self._arrivals_ns, self._calls, rest_ns)
+        entries = [DeviceEntry(on_device) for on_device in devices]
+        world = PipelineWorld(setting, queries, models, entries, self._seed)
         world.run(int(self._arrivals_ns[-1]) + self.structure.slo_ns)
         world.check()
         return world

@@ -7,7 +7,7 @@ Durations and sizes are text with a unit ("5ms", "16GiB"). The tables `[frontend
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -26,7 +26,9 @@ from horologe_gpu_worker.settings import WorkerSettings
 from horologe_profiler.settings import ProfilerSettings
 from horologe_selector.drivers.pipeline_folder import read_pipelines
 from horologe_selector.settings import SelectorSettings
-from horologe_sim.engine.bounds import (
+from horologe_sim.engine.network import NetworkSettings
+from horologe_sim.engine.noise import Noise
+from horologe_sim.engine.number_types import (
     Duration,
     Fraction,
     LoadDuration,
@@ -38,10 +40,9 @@ from horologe_sim.engine.bounds import (
     Positive,
     PositiveMilliseconds,
 )
-from horologe_sim.engine.network import NetworkSettings
-from horologe_sim.engine.noise import Noise
+from horologe_sim.engine.simulated_device import SimModel
+from horologe_sim.engine.simulated_faults import Fault
 from horologe_sim.engine.traceable_inputs import LABEL, Skill
-from horologe_sim.engine.virtual_worker import SimModel
 from horologe_sim.scenario.table_reading import convert_table, read_table
 from horologe_sim.scenario.workload import LoadPhase
 
@@ -97,23 +98,6 @@ class ShareEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     device: str
     percent: Percent = 100.0
-
-
-class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[faults]]`: a fault of a process. `at_ns` is relative to the start of the load."""
-
-    at_ns: Duration
-    process: str
-    """edge, frontend, selector, controller, profiler, client, worker/N, or driver/NAME, which can only be killed."""
-    kind: Literal["kill", "stall", "slow", "cut"] = "kill"
-    restart_ns: Duration = s(1)
-    """kill: time until the process restarts. 0: never."""
-    for_ns: Duration = ms(100)
-    """stall, cut: duration."""
-    factor: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 3.0
-    """slow: factor on all later execution times of the worker's device."""
-    void: bool = False
-    """kill: packets in flight from the process are lost as well."""
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from horologe_common.clock import ms
 from horologe_common.interference.colocation import CoLocatedModel, ExecutionNoise, SharedDevice
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
-from horologe_sim.engine.virtual_worker import SimModel
+from horologe_sim.engine.simulated_device import SimModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,13 +19,14 @@ from horologe_selector.store import RecordChange
 from horologe_selector.stores.memory import MemoryStore
 from horologe_selector.stores.store_writer import execute_messages
 from horologe_sim.engine.network import Network
-from horologe_sim.engine.simulated_clients import BEST_EFFORT_NS, Client, SimulatedClient, Submitter
+from horologe_sim.engine.simulated_clients import BEST_EFFORT_NS, FrontendClient, SimulatedClient, Submitter
 from horologe_sim.engine.simulated_drivers import SimulatedDrivers
-from horologe_sim.engine.virtual_worker import Device, Meter
+from horologe_sim.engine.simulated_faults import schedule_faults
+from horologe_sim.engine.virtual_worker import Meter, WorkerDevice
 from horologe_sim.engine.world import World
 from horologe_sim.report import report as reports
 from horologe_sim.report.tally import Tally
-from horologe_sim.scenario.workload import Workload
+from horologe_sim.scenario.workload import ScenarioLoad
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer, Core
     from horologe_common.interference.colocation import LocalShare
     from horologe_profiler.core.measurements import ProfilerState
+    from horologe_sim.engine.event_queue import EventQueue
     from horologe_sim.engine.simulated_process import Process
     from horologe_sim.report.report import Report
-    from horologe_sim.scenario.scenario import Fault, Scenario
+    from horologe_sim.scenario.scenario import Scenario
 
+DRIVER = "driver/"
 PROGRESS_STEPS = 200
 """Number of progress reports of a run."""
 
@@ -51,7 +54,7 @@ class SimulatedCluster:
         self.tally = Tally()
         self.world = World(Network(scenario.network, scenario.seed), wire=scenario.wire)
         self.meters: dict[str, Meter] = {}
-        self.devices: dict[str, Device] = {}
+        self.devices: dict[str, WorkerDevice] = {}
         self.shared_devices: dict[str, SharedDevice] = {}
         """Devices of `scenario.shares` by name."""
         self._local_shares: dict[int, LocalShare] = {}
@@ -66,7 +69,7 @@ class SimulatedCluster:
         """Drivers of the current selector."""
         self._pipelines = [definition.spec.name for definition in scenario.pipeline_definitions()]
         names = [model.report.spec.name for model in self.models.values()] + self._pipelines
-        self.workload = Workload(scenario.load, names, scenario.seed, scenario.duration_ns)
+        self.workload = ScenarioLoad(scenario.load, names, scenario.seed, scenario.duration_ns)
         self._add_services()
         for number in range(scenario.workers):
             name = f"worker/{number}"
@@ -75,8 +78,7 @@ class SimulatedCluster:
         for application in scenario.applications:
             record = msgspec.msgpack.encode(registry.StoredDeclarations(1, [application]))
             self.store.write_changes([RecordChange(f"{registry.FAMILY}\n{application.name}", 0, record)])
-        for fault in scenario.faults:
-            self.world.events.schedule(self.begin_ns + fault.at_ns, self._apply_fault, fault)
+        schedule_faults(self, scenario.faults, self.begin_ns)
 
     @property
     def client(self) -> SimulatedClient:
@@ -181,12 +183,14 @@ class SimulatedCluster:
     def _client(self, process: Process) -> Core:
         kind = "http" if any(load.client for load in self.scenario.load) else "client"
         address = f"{kind}/{process.incarnation:08x}"
-        return self._load_generator(Client, process, address, self._client_timeout_ns())
+        return self._load_generator(FrontendClient, process, address, self._client_timeout_ns())
 
     def _submitter(self, process: Process) -> Core:
         return self._load_generator(Submitter, process, process.address("selector", "load"), self._client_timeout_ns())
 
-    def _load_generator(self, kind: type[Client | Submitter], process: Process, address: str, timeout_ns: int) -> Core:
+    def _load_generator(
+        self, kind: type[FrontendClient | Submitter], process: Process, address: str, timeout_ns: int
+    ) -> Core:
         begin_ns = self.begin_ns + process.clock_ns
         self.tally.from_ns = begin_ns + self.scenario.warmup_ns
         return kind(address, self.workload, self.signatures, self.tally, timeout_ns, begin_ns, self.is_loaded)
@@ -196,7 +200,7 @@ class SimulatedCluster:
             address = process.address("worker", str(number))
             seed = [self.scenario.seed, 2, number, process.incarnation]
             models = self.scenario.sim_models(number, self._join_device(number))
-            device = Device(process, address, models, self.meters[process.name], self.scenario.noise, seed)
+            device = WorkerDevice(process, address, models, self.meters[process.name], self.scenario.noise, seed)
             self.devices[process.name] = device
             process.attach(device.lanes, device.deliver)
             settings = msgspec.structs.replace(self.scenario.worker, name=str(number))
@@ -217,21 +221,34 @@ class SimulatedCluster:
     def _client_timeout_ns(self) -> int:
         return self.scenario.frontend.grace_ns + self.scenario.patience_ns
 
-    def _apply_fault(self, fault: Fault) -> None:
-        match fault.kind:
-            case "stall":
-                self.world.stall(fault.process, fault.for_ns)
-            case "cut":
-                self.world.cut(fault.process, fault.for_ns)
-            case "slow":
-                self.devices[fault.process].slowness = fault.factor
-            case "kill" if fault.process.startswith("driver/"):
-                if self.drivers is not None:
-                    self.drivers.kill(fault.process.partition("/")[2])
-            case "kill":
-                self.world.kill(fault.process, void=fault.void)
-                if fault.restart_ns:
-                    self.world.events.schedule(self.world.now_ns + fault.restart_ns, self.world.start, fault.process)
+    @property
+    def events(self) -> EventQueue:
+        """Part of `FaultyWorld`."""
+        return self.world.events
+
+    def kill(self, process: str, *, void: bool = False) -> None:
+        """Part of `FaultyWorld`. A driver restarts by itself."""
+        if not process.startswith(DRIVER):
+            self.world.kill(process, void=void)
+        elif self.drivers is not None:
+            self.drivers.kill(process.removeprefix(DRIVER))
+
+    def start(self, process: str) -> None:
+        """Part of `FaultyWorld`."""
+        if not process.startswith(DRIVER):
+            self.world.start(process)
+
+    def slow(self, process: str, factor: float) -> None:
+        """Part of `FaultyWorld`."""
+        self.devices[process].slowness = factor
+
+    def stall(self, process: str, for_ns: int) -> None:
+        """Part of `FaultyWorld`."""
+        self.world.stall(process, for_ns)
+
+    def cut(self, process: str, for_ns: int) -> None:
+        """Part of `FaultyWorld`."""
+        self.world.cut(process, for_ns)
 
 
 def _single(make: Callable[[Process], Core]) -> Callable[[Process], Sequence[Core]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from horologe_common.clock import s
-from horologe_sim.engine.bounds import MAX_LOAD_NS
+from horologe_sim.engine.number_types import MAX_LOAD_NS
 
 HOUR_NS = s(3600)
 MAX_LOAD = f"{MAX_LOAD_NS // s(1):,} s (a week)"

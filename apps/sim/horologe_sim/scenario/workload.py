@@ -14,7 +14,7 @@ import numpy as np
 
 from horologe_common.clock import s
 from horologe_common.status import InvalidInput
-from horologe_sim.engine.bounds import Duration, Fraction, LoadDuration, Number, Positive, Rate, Skew
+from horologe_sim.engine.number_types import Duration, Fraction, LoadDuration, Number, Positive, Rate, Skew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,7 +87,7 @@ class PlannedRequest(NamedTuple):
         return self.application or self.model
 
 
-class Workload:
+class ScenarioLoad:
     """All requests of a scenario in order of time. Times are relative to the start of the load."""
 
     def __init__(self, loads: Sequence[LoadPhase], models: Sequence[str], seed: int, duration_ns: int) -> None:

@@ -13,7 +13,7 @@ from horologe_sim.report.tables import Table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from horologe_sim.explaining.explanation import Explanation
+    from horologe_sim.explaining.request_explanation import Explanation
     from horologe_sim.explaining.request_history import RequestHistory
 
 LATEST = 20
@@ -49,8 +49,8 @@ def explain(
       horologe explain 4711 --recording recordings
       horologe explain order-17 --recording edge-001-asked.rec --json
     """
-    from horologe_sim.explaining.explanation import explain as explain_request
     from horologe_sim.explaining.recorded_requests import find_requests
+    from horologe_sim.explaining.request_explanation import explain as explain_request
 
     files = _find_files(recording or [Path("recordings")])
     try:

@@ -1,15 +1,16 @@
-"""The fast world: the real controller in a `CoreHost`, with simplified workers and clients.
+"""A world of the controller alone: the real core in a `CoreHost`, with devices and clients that it calls directly.
 
-Turns, windows and the arrival of Results are those of engine/world.py. There are no packets and no tensors, and an
-action is one event, so that an hour at thousands of requests per second takes minutes.
+Devices, windows and turns are those of a simulated cluster (`engine/world.py`). There are no other processes, packets
+and tensors, and an action is one event, so that an hour at thousands of requests per second takes minutes.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.core.hosting import CoreHost, NoTransport, raise_fault
@@ -17,22 +18,24 @@ from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core.controller import Controller
-from horologe_sim.engine.noise import Draws
-from horologe_sim.fast.fast_worker import FastDevice
-from horologe_sim.fast.timed_core import TimedCore
-from horologe_sim.fast.traffic import STATIC, Open, OpenLoop
+from horologe_controller.settings import ControllerSettings
+from horologe_sim.controller_only.direct_device import DeviceEntry, DirectDevice
+from horologe_sim.controller_only.request_load import STATIC, Open, OpenLoop
+from horologe_sim.engine.event_queue import EventQueue
+from horologe_sim.engine.noise import NOISES, Noise
+from horologe_sim.scenario.clockwork_models import PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from horologe_common.core.hosting import CoreObserver
-    from horologe_common.core.protocol import Buffer, Core
-    from horologe_sim.engine.virtual_worker import SimModel
-    from horologe_sim.fast.fast_worker import Ended, FastClusterSettings
-    from horologe_sim.fast.ledger import Ledger
-    from horologe_sim.fast.traffic import Chunk, DynamicRequest, Loop
+    from horologe_common.core.protocol import Buffer, Core, Out
+    from horologe_sim.controller_only.direct_device import Ended
+    from horologe_sim.controller_only.request_load import Chunk, DynamicRequest, Loop
+    from horologe_sim.engine.ledger import Ledger
+    from horologe_sim.engine.simulated_device import SimModel
 
-    Watch = Callable[[FastDevice, Any, Result, int], None]
+    Watch = Callable[[DirectDevice, Any, Result, int], None]
 
 HOST = "host"
 CLIENT = "selector/load#00000001"
@@ -41,61 +44,94 @@ BEST_EFFORT_NS, PATIENCE_NS = s(30), s(2)
 PROGRESS_NS = s(1)
 
 
-def device_address(number: int, incarnation: int = 1) -> str:
-    """Return the address of a device."""
-    return f"worker/{number}#{incarnation:08}"
+class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The cluster of a run."""
+
+    devices: int = 1
+    pages: int = PAGES
+    noise: Noise = NOISES["clockwork"]
+    settle_ns: int = s(3)
+    """Time before the load, in which free pages are filled."""
+    client_ns: int = us(100)
+    """Delay between a client and the edge."""
+    worker_ns: int = us(60)
+    """Delay from the controller to a worker, and from a worker to the controller and to the edge."""
+    grace_ns: int = 0
+    """Time after the SLO until a client gets its final answer. Late outputs are sent until then."""
+    turn_ns: int = us(50)
+    """Duration of a turn of the controller. A message that arrives meanwhile is handled in the next turn."""
+    charge_decisions: bool = False
+    """Lengthen each turn by the processor time that the controller took for it on this machine. The results then differ
+    from run to run."""
+    controller: ControllerSettings = ControllerSettings()
+
+    @property
+    def answer_ns(self) -> int:
+        """Delay from a worker to the client."""
+        return self.worker_ns + self.client_ns
 
 
-class FastWorld:
-    """A run. `watch` gets the device, message, Result and predicted end of every finished action.
+class WorldOptions(NamedTuple):
+    """What most runs do without."""
 
-    Requests name a model by its index in `models`. Every device has all of them, or those of its entry in `installed`.
-    `factors`: the execution times of each device as multiples of those of the models; empty: all 1. `pages`: those of
-    each device; empty: as in `setting`. `resident`: keys of the models that each device holds when it connects for the
-    first time. `neighbours`: further cores in the controller's process.
-    """
+    devices: Sequence[DeviceEntry] = ()
+    """Empty: as many as in the settings, each with all models."""
+    neighbours: Sequence[Core] = ()
+    """Further cores in the controller's process."""
+    watch: Watch | None = None
+    """Gets the device, message, Result and predicted end of every finished action."""
+    observer: CoreObserver | None = None
+    clock: Callable[[], int] | None = None
+    """Measures the time spent in the controller's core."""
+
+
+NO_OPTIONS = WorldOptions()
+
+
+class ControllerWorld:
+    """A run. Requests name a model by its index in `models`."""
 
     def __init__(
-        self, setting: FastClusterSettings, models: Sequence[SimModel], ledger: Ledger, seed: int,
-        chunks: Iterable[Chunk] = (), loops: Sequence[Loop] = (), *, clock: Callable[[], int] | None = None,
-        watch: Watch | None = None, installed: Sequence[Sequence[SimModel]] = (), factors: Sequence[float] = (),
-        pages: Sequence[int] = (), resident: Sequence[Sequence[str]] = (), neighbours: Sequence[Core] = (),
-        observer: CoreObserver | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        setting: ClusterSettings,
+        models: Sequence[SimModel],
+        ledger: Ledger,
+        seed: int,
+        chunks: Iterable[Chunk] = (),
+        loops: Sequence[Loop] = (),
+        options: WorldOptions = NO_OPTIONS,
+    ) -> None:
         self.setting = setting
-        self._seed = seed
+        self.seed = seed
         self.ledger = ledger
         self.controller = Controller("controller/0#00000001", setting.controller, HOST)
         self.begin_ns = START_NS + setting.settle_ns
         self.open: dict[int, Open] = {}
         self.now_ns = START_NS
+        """Time of the controller's process. A turn makes it later than that of `events`."""
+        self.events = EventQueue(START_NS)
+        self.solo_ns: dict[int, int] = {}
+        """Part of `DeviceWorld`."""
+        self.devices: dict[str, DirectDevice] = {}
+        """Connected devices by address."""
         self._keys = [model.report.spec.key for model in models]
         self._open_loop = OpenLoop(chunks)
         self._loops = loops
-        self._watch = watch
-        self._heap: list[tuple[int, int, Callable[[int, Any], None], Any]] = []
-        self._events = self._last_id = 0
+        self._watch = options.watch
+        self._last_id = 0
         self._free_ns = self._wake_ns = START_NS
-        self._solo_ns: dict[int, int] = {}
         self._loaded = dict.fromkeys(self._keys, 0)
-        self._installed = [
-            {model.report.spec.key: model for model in on_device}
-            for on_device in installed or [models] * setting.devices
-        ]
-        self._factors = factors or [1.0] * len(self._installed)
-        self._pages = pages or [setting.pages] * len(self._installed)
-        self.devices: dict[str, FastDevice] = {}
-        """Connected devices by address. Those of the start have the incarnation 1."""
-        if setting.charge_decisions:
-            clock = clock or time.thread_time_ns
+        self._entries = options.devices or [DeviceEntry(models)] * setting.devices
+        self._incarnations = [0] * len(self._entries)
+        clock = time.thread_time_ns if setting.charge_decisions and options.clock is None else options.clock
         self._core: Core = TimedCore(self.controller, clock) if clock else self.controller
-        self._host = CoreHost([*neighbours, self._core], lambda: self.now_ns, NoTransport(), raise_fault)
-        self._host.observer = observer
+        self._host = CoreHost([*options.neighbours, self._core], lambda: self.now_ns, NoTransport(), raise_fault)
+        self._host.observer = options.observer
         self._host.introduce_cores(HOST)
         self._host.attached[CLIENT] = self._to_client
         self._enqueue(CLIENT, PeerConnected(CLIENT, HOST))
-        for number in range(len(self._installed)):
-            self.connect_device(number, resident=resident[number] if resident else ())
+        for number, entry in enumerate(self._entries):
+            self._connect(number, entry.resident)
         self._run_turn()
 
     @property
@@ -104,9 +140,8 @@ class FastWorld:
         return self._core.spent_ns if isinstance(self._core, TimedCore) else 0
 
     def schedule(self, at_ns: int, call: Callable[[int, Any], None], argument: Any) -> None:
-        """Schedule `call(now_ns, argument)`."""
-        self._events += 1
-        heapq.heappush(self._heap, (at_ns, self._events, call, argument))
+        """Schedule `call(at_ns, argument)`."""
+        self.events.schedule(at_ns, call, at_ns, argument)
 
     def run(self, duration_ns: int, progress: Callable[[float], None] | None = None) -> None:
         """Settle, run the load for `duration_ns`, and wait until all requests have ended or are late."""
@@ -132,16 +167,14 @@ class FastWorld:
             device.check()
 
     def _run(self, until_ns: int) -> None:
-        heap, host, open_loop = self._heap, self._host, self._open_loop
+        events, host, open_loop = self.events, self._host, self._open_loop
         while True:
-            at_ns = min(heap[0][0] if heap else NEVER_NS, open_loop.next_ns, self._wake_ns)
+            at_ns = min(events.next_ns() or NEVER_NS, open_loop.next_ns, self._wake_ns)
             if at_ns > until_ns:
                 self.now_ns = until_ns
                 return
             now_ns = self.now_ns = max(at_ns, self._free_ns)
-            while heap and heap[0][0] <= now_ns:
-                at_ns, _, call, argument = heapq.heappop(heap)
-                call(at_ns, argument)
+            events.run_until(now_ns)
             if open_loop.next_ns <= now_ns:
                 for sent_ns, model, slo_ns, group, traits in open_loop.pop_arrived(now_ns):
                     self.submit(sent_ns, model, slo_ns, group, -1, traits)
@@ -161,10 +194,10 @@ class FastWorld:
         if type(message) is Outcome:
             self._on_outcome(self.now_ns, message)
 
-    def _to_device(self, device: FastDevice, message: Any, buffers: Sequence[Buffer]) -> None:
+    def _to_device(self, device: DirectDevice, message: Any, buffers: Sequence[Buffer]) -> None:
         kind = type(message)
         if kind is Infer:
-            device.infer(self.now_ns, message)
+            device.begin_infer(self.now_ns, message)
         elif kind is Load:
             device.begin_load(self.now_ns, message)
         elif kind is Unload:
@@ -182,26 +215,31 @@ class FastWorld:
         """Put a message into the mailbox of a core."""
         self._host.enqueue(((to, sender, message, ()),))
 
-    def connect_device(self, number: int, incarnation: int = 1, resident: Sequence[str] = ()) -> None:
-        """Connect a device, with those of the `resident` models that fit in its pages."""
-        address = device_address(number, incarnation)
-        device = self.devices[address] = FastDevice(
-            address,
-            self._installed[number],
-            self._pages[number],
-            Draws(self.setting.noise, [self._seed, 2, number, incarnation - 1]),
-            self.setting.worker_ns,
-            self.schedule,
-            self._on_result,
-            self._solo_ns,
-            self._factors[number],
-        )
-        for model in device.hold(resident):
-            self._loaded[model] += 1
-        self._host.attached[address] = partial(self._to_device, device)
-        self._enqueue(address, PeerConnected(address, HOST))
-        share = Share(0, "emulated", self._pages[number], tuple(device.loaded))
-        self._enqueue(address, Register((share,), device.reports()))
+    def kill(self, process: str, *, void: bool = False) -> None:
+        """Lose a device, with what it holds and the actions on it. Part of `FaultyWorld`."""
+        self.disconnect_device(self.device(process).address)
+
+    def start(self, process: str) -> None:
+        """Connect a device that was lost: it holds no models. Part of `FaultyWorld`."""
+        self._connect(int(process.removeprefix("worker/")))
+
+    def slow(self, process: str, factor: float) -> None:
+        """Multiply the execution times of a device. Part of `FaultyWorld`."""
+        device = self.device(process)
+        device.factor = device.nominal_factor * factor
+
+    def stall(self, process: str, for_ns: int) -> None:
+        """Raise ValueError: no process but the controller's is simulated. Part of `FaultyWorld`."""
+        raise ValueError(f"faults: got a stall of {process}, wanted kill or slow of a worker")
+
+    def cut(self, process: str, for_ns: int) -> None:
+        """Raise ValueError: there are no connections. Part of `FaultyWorld`."""
+        raise ValueError(f"faults: got a cut of {process}, wanted kill or slow of a worker")
+
+    def device(self, process: str) -> DirectDevice:
+        """Return the connected device `worker/NUMBER`. Raises KeyError if it is lost."""
+        number = int(process.removeprefix("worker/"))
+        return self.devices[_device_address(number, self._incarnations[number])]
 
     def disconnect_device(self, address: str) -> None:
         """Lose a device, with the actions on it."""
@@ -210,6 +248,19 @@ class FastWorld:
         for model, known in device.loaded.items():
             self._loaded[model] -= known
         self._enqueue(address, PeerDisconnected(address))
+
+    def _connect(self, number: int, resident: Sequence[str] = ()) -> None:
+        """Connect a new incarnation of a device, with those of the `resident` models that fit in its pages."""
+        self._incarnations[number] += 1
+        incarnation, entry = self._incarnations[number], self._entries[number]
+        address = _device_address(number, incarnation)
+        device = self.devices[address] = DirectDevice(self, address, entry, [self.seed, 2, number, incarnation - 1])
+        for model in device.hold(resident):
+            self._loaded[model] += 1
+        self._host.attached[address] = partial(self._to_device, device)
+        self._enqueue(address, PeerConnected(address, HOST))
+        share = Share(0, "emulated", device.pages.total, tuple(device.loaded))
+        self._enqueue(address, Register((share,), device.reports()))
 
     def _submit_next(self, now_ns: int, numbered: tuple[int, Loop]) -> None:
         """Submit the next request of a closed loop."""
@@ -229,7 +280,7 @@ class FastWorld:
         budget_ns = (slo_ns or BEST_EFFORT_NS) - (self.now_ns - self.begin_ns - sent_ns)
         solo_ns, application, length, rows = traits
         if solo_ns:
-            self._solo_ns[number] = solo_ns
+            self.solo_ns[number] = solo_ns
         budget_ns = max(1, budget_ns)
         self._enqueue(CLIENT, Submit(number, key, budget_ns, rows, CLIENT, number, not slo_ns, 0, length, application))
         return number
@@ -237,7 +288,7 @@ class FastWorld:
     def _on_outcome(self, now_ns: int, outcome: Outcome) -> None:
         if (request := self.open.pop(outcome.id, None)) is None:
             return
-        self.ledger.unserved(request.sent_ns, request.group)
+        self.ledger.refused(request.sent_ns, request.group)
         self.on_request_end(outcome.id, request, now_ns, False)
 
     def _on_timeout(self, now_ns: int, number: int) -> None:
@@ -249,20 +300,19 @@ class FastWorld:
         if self._loops:
             self.schedule(now_ns + self.setting.client_ns, self._submit_next, (request.loop, self._loops[request.loop]))
 
-    def _on_result(self, now_ns: int, ended: Ended) -> None:
-        """Handle a Result that arrives at the controller, and count the outputs of an INFER."""
+    def on_result(self, now_ns: int, ended: Ended) -> None:
+        """Handle a Result that arrives at the controller, and count the outputs of an INFER. Part of `DeviceWorld`."""
         device, action, result = ended
         if device.address not in self.devices:
             return
-        run = device.exec if isinstance(action, Infer) else device.load
         if result.status == Status.OK:
             self._count(device, action, result)
         elif result.status == Status.TOO_LATE:
             self.ledger.too_late += 1
         self._enqueue(device.address, result)
-        device.advance(now_ns, run)
+        (device.exec if isinstance(action, Infer) else device.load).advance(now_ns)
 
-    def _count(self, device: FastDevice, action: Infer | Load, result: Result) -> None:
+    def _count(self, device: DirectDevice, action: Infer | Load, result: Result) -> None:
         end_ns, took_ns = result.end_ns - self.begin_ns, result.device_ns
         share = self.controller.cluster.workers[device.address].shares[0]
         pending = (share.exec if isinstance(action, Infer) else share.load).pending[action.action_id]
@@ -289,3 +339,35 @@ class FastWorld:
             setting = self.setting
             back_ns = setting.client_ns + (setting.answer_ns if served else setting.client_ns + loop.resend_ns)
             self.schedule(end_ns + back_ns, self._submit_next, (request.loop, loop))
+
+
+class TimedCore:
+    """A core that measures, with `clock`, the time spent in it."""
+
+    def __init__(self, core: Core, clock: Callable[[], int]) -> None:
+        self.address = core.address
+        self.out: list[Out] = []
+        self.spent_ns = 0
+        self._core = core
+        self._clock = clock
+
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
+        """Pass the message on."""
+        begin = self._clock()
+        self._core.handle(now_ns, sender, message, buffers)
+        self.spent_ns += self._clock() - begin
+
+    def tick(self, now_ns: int) -> None:
+        """Tick the core and take over what it sends."""
+        begin = self._clock()
+        self._core.tick(now_ns)
+        self.spent_ns += self._clock() - begin
+        self.out, self._core.out = self._core.out, []
+
+    def wakeup_ns(self) -> int | None:
+        """Return the core's wakeup time."""
+        return self._core.wakeup_ns()
+
+
+def _device_address(number: int, incarnation: int) -> str:
+    return f"worker/{number}#{incarnation:08}"

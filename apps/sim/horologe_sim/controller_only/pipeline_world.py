@@ -6,15 +6,15 @@ of the path needs. A query whose stage has no time left, or whose call is refuse
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from horologe_common.clock import s
 from horologe_common.wire import Infer
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import Ledger
-from horologe_sim.fast.traffic import STATIC
+from horologe_sim.controller_only.controller_world import ControllerWorld, WorldOptions
+from horologe_sim.controller_only.request_load import STATIC
+from horologe_sim.engine.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     from horologe_common.pipelines import PipelineStructure
     from horologe_common.wire import Result
-    from horologe_sim.engine.virtual_worker import SimModel
-    from horologe_sim.fast.fast_worker import FastClusterSettings, FastDevice
-    from horologe_sim.fast.traffic import Open
+    from horologe_sim.controller_only.controller_world import ClusterSettings
+    from horologe_sim.controller_only.direct_device import DeviceEntry, DirectDevice
+    from horologe_sim.controller_only.request_load import Open
+    from horologe_sim.engine.simulated_device import SimModel
 
 
 class OpenQuery:
@@ -40,27 +41,32 @@ class OpenQuery:
         self.stages = sum(map(bool, calls))
 
 
-class PipelineWorld(FastWorld):
-    """Queries of one pipeline on devices with the models of `installed`.
+class PipelineQueries(NamedTuple):
+    """Queries of a pipeline."""
 
-    `models`: the model of each stage, for the names. `calls[query, stage]`: calls of each query, 0 where it does not
-    visit the stage. `rest_ns`: time that the path after each stage needs.
-    """
+    structure: PipelineStructure
+    arrivals_ns: NDArray[np.int64]
+    calls: NDArray[np.int16]
+    """[query, stage]: calls of each query, 0 where it does not visit the stage."""
+    rest_ns: Mapping[str, int]
+    """Time that the path after each stage needs."""
+
+
+class PipelineWorld(ControllerWorld):
+    """Queries of one pipeline on devices. `models`: the model of each stage, for the names."""
 
     def __init__(
         self,
-        setting: FastClusterSettings,
-        structure: PipelineStructure,
+        setting: ClusterSettings,
+        queries: PipelineQueries,
         models: Sequence[SimModel],
-        installed: Sequence[Sequence[SimModel]],
-        arrivals_ns: NDArray[np.int64],
-        calls: NDArray[np.int16],
-        rest_ns: Mapping[str, int],
+        devices: Sequence[DeviceEntry],
         seed: int,
     ) -> None:
+        structure, arrivals_ns = queries.structure, queries.arrivals_ns
         names = [stage.name for stage in structure.stages]
-        ledger = Ledger(names, len(models), s(3600))
-        super().__init__(setting, models, ledger, seed, installed=installed, watch=self._record_batch)
+        options = WorldOptions(devices, watch=self._record_batch)
+        super().__init__(setting, models, Ledger(names, len(models), s(3600)), seed, options=options)
         self.latency_ns = np.full(len(arrivals_ns), -1, np.int64)
         """Time from arrival to answer of each query; -1 while there is none."""
         self.device_ns = np.zeros(len(arrivals_ns))
@@ -68,14 +74,14 @@ class PipelineWorld(FastWorld):
         self.dropped = dict.fromkeys(names, 0)
         """Queries by the stage where they were dropped."""
         self._slo_ns = structure.slo_ns
-        self._rest_ns = [rest_ns[name] for name in names]
+        self._rest_ns = [queries.rest_ns[name] for name in names]
         self._parents = [[names.index(parent) for parent in stage.parents] for stage in structure.stages]
         self._children: list[list[int]] = [[] for _ in names]
         for child, parents in enumerate(self._parents):
             for parent in parents:
                 self._children[parent].append(child)
         self._arrivals_ns = arrivals_ns
-        self._calls = calls
+        self._calls = queries.calls
         self._in_flight: dict[int, tuple[OpenQuery, int]] = {}
         """Query and stage of each request."""
         if len(arrivals_ns):
@@ -144,7 +150,7 @@ class PipelineWorld(FastWorld):
             self.dropped[self.ledger.groups[stage]] += 1
             query.stages = -1
 
-    def _record_batch(self, device: FastDevice, action: Any, result: Result, promised_ns: int) -> None:
+    def _record_batch(self, device: DirectDevice, action: Any, result: Result, promised_ns: int) -> None:
         """Charge the device time of a batch to its queries in equal parts."""
         if isinstance(action, Infer):
             for row in action.rows:

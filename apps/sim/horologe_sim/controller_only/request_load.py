@@ -99,7 +99,7 @@ class Open(msgspec.Struct, frozen=True, gc=False):
     loop: int
 
 
-class Stream(NamedTuple):
+class PoissonStream(NamedTuple):
     """A Poisson stream whose rates change by step: `rates(step)` returns requests per second of each model."""
 
     rates: Rates
@@ -109,7 +109,9 @@ class Stream(NamedTuple):
     group: int = 0
 
 
-def poisson(streams: Sequence[Stream], duration_ns: int, seed: Sequence[int], chunk_ns: int = s(1)) -> Iterator[Chunk]:
+def poisson(
+    streams: Sequence[PoissonStream], duration_ns: int, seed: Sequence[int], chunk_ns: int = s(1)
+) -> Iterator[Chunk]:
     """Yield the requests of all streams in chunks of `chunk_ns`, which must divide every step."""
     rng = np.random.default_rng(seed)
     for begin_ns in range(0, duration_ns, chunk_ns):
@@ -117,7 +119,7 @@ def poisson(streams: Sequence[Stream], duration_ns: int, seed: Sequence[int], ch
         yield _sorted([_draw(rng, stream, begin_ns, end_ns) for stream in streams])
 
 
-def _draw(rng: np.random.Generator, stream: Stream, begin_ns: int, end_ns: int) -> tuple[NDArray[np.int64], ...]:
+def _draw(rng: np.random.Generator, stream: PoissonStream, begin_ns: int, end_ns: int) -> tuple[NDArray[np.int64], ...]:
     step = begin_ns // stream.step_ns
     edges = np.cumsum(stream.rates(step))
     count = rng.poisson(edges[-1] * (end_ns - begin_ns) / 1e9) if edges.size else 0

@@ -8,7 +8,7 @@ import msgspec
 
 from horologe_common.clock import us
 from horologe_common.rehearsal import RehearsalCall, RehearsalScores
-from horologe_sim.rehearsal import rehearse
+from horologe_sim.rehearsal_process import rehearse
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.core.tuner_status import JournalEntry
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from horologe_common.core.protocol import Buffer
-    from horologe_sim.fast.fast_world import FastWorld
+    from horologe_sim.controller_only.controller_world import ControllerWorld
     from horologe_tuner.settings import TunerSettings
 
 REQUEST_NS = us(40)
@@ -34,7 +34,7 @@ class RehearsedTuner:
         self.calls = 0
         self._request_ns = request_ns
 
-    def attach(self, world: FastWorld) -> None:
+    def attach(self, world: ControllerWorld) -> None:
         """Connect the tuner's process, state file and log."""
         self._world = world
         world.attach(self.core.rehearsal, self._on_call)

@@ -1,6 +1,6 @@
-"""Plays recent requests under several schedulers in the fast world, for the tuner.
+"""Plays recent requests under several schedulers, with the controller alone, for the tuner.
 
-    python -m horologe_sim.rehearsal < call.json
+    python -m horologe_sim.rehearsal_process < call.json
 
 Reads a `RehearsalCall`, and prints `RehearsalScores` after each candidate, as a line of JSON. It runs with the lowest
 priority and ends before its limit of CPU time.
@@ -21,11 +21,11 @@ from horologe_common.clock import ms, s
 from horologe_common.rehearsal import RehearsalCall, RehearsalScores
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, store_distributions
 from horologe_controller.settings import ControllerSettings
-from horologe_sim.engine.virtual_worker import SimModel
-from horologe_sim.fast.fast_worker import FastClusterSettings
-from horologe_sim.fast.fast_world import FastWorld
-from horologe_sim.fast.ledger import GroupLedger
-from horologe_sim.fast.traffic import STATIC, Chunk, DynamicRequest
+from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.direct_device import DeviceEntry
+from horologe_sim.controller_only.request_load import STATIC, Chunk, DynamicRequest
+from horologe_sim.engine.ledger import Ledger
+from horologe_sim.engine.simulated_device import SimModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,13 +74,18 @@ class _Stage:
             for model in state.models
             for key in (model.report.spec.key,)
         ]
-        self._installed = [[self._models[place] for place in share.models] or self._models for share in state.shares]
-        self._factors = [share.factor for share in state.shares]
-        self._pages = [share.pages for share in state.shares]
         keys = [model.report.spec.key for model in self._models]
-        self._resident = [[keys[place] for place in share.resident] for share in state.shares]
+        self._devices = [
+            DeviceEntry(
+                [self._models[place] for place in share.models] or self._models,
+                share.factor,
+                share.pages,
+                [keys[place] for place in share.resident],
+            )
+            for share in state.shares
+        ]
         loads_ns = sum(model.report.profile.load_ns for model in self._models if model.report.profile)
-        self._cluster = FastClusterSettings(
+        self._cluster = ClusterSettings(
             devices=len(state.shares),
             settle_ns=s(1) + int(1.2 * loads_ns),
             worker_ns=(state.dispatch_ns + state.return_ns) // 2,
@@ -89,19 +94,17 @@ class _Stage:
         self._chunk, self._span_ns = self._read_requests(trace.requests)
 
     def play(self, candidate: Candidate) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-        """Return the counts of `GroupLedger` by block, best effort last."""
+        """Return `Ledger.table` by block, best effort last."""
         controller = msgspec.convert(
             {**self._settings, "scheduler": candidate.scheduler, **candidate.settings}, ControllerSettings
         )
-        ledger = GroupLedger(BLOCKS + 1, 0)
-        world = FastWorld(
-            msgspec.structs.replace(self._cluster, controller=controller), self._models, ledger, self._seed,
-            [self._chunk], installed=self._installed, factors=self._factors, pages=self._pages,
-            resident=self._resident,
-        )  # fmt: skip
+        ledger = Ledger([""] * (BLOCKS + 1))
+        cluster = msgspec.structs.replace(self._cluster, controller=controller)
+        options = WorldOptions(self._devices)
+        world = ControllerWorld(cluster, self._models, ledger, self._seed, [self._chunk], options=options)
         world.controller.cluster.distributions.update(self._known)
         world.run(self._span_ns)
-        return ledger.counts
+        return ledger.table()
 
     def _read_requests(self, requests: tuple[TracedRequest, ...]) -> tuple[Chunk, int]:
         """Return the requests, and the time that they take. Groups are blocks of equal time."""

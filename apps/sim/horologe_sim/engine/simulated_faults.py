@@ -1,0 +1,90 @@
+"""Faults of a simulation, at times after the start of the load: processes and devices that are lost, stall or slow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+
+import msgspec
+
+from horologe_common.clock import ms, s
+from horologe_sim.engine.number_types import Duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from horologe_sim.engine.event_queue import EventQueue
+
+STALL_NS = ms(100)
+"""Default duration of a stall or a cut."""
+
+
+class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[faults]]`: a fault of a process. `at_ns` is relative to the start of the load."""
+
+    at_ns: Duration
+    process: str
+    """edge, frontend, selector, controller, profiler, client, worker/N, or driver/NAME, which can only be killed."""
+    kind: Literal["kill", "stall", "slow", "cut"] = "kill"
+    restart_ns: Duration = s(1)
+    """kill: time until the process restarts. 0: never."""
+    for_ns: Duration = 0
+    """stall, cut, slow: duration. 0: 100 ms for a stall or a cut, and until the end for slow."""
+    factor: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 3.0
+    """slow: factor on the execution times of the worker's device."""
+    void: bool = False
+    """kill: packets in flight from the process are lost as well."""
+
+    @property
+    def worker(self) -> int:
+        """Return the number of the worker. Raises ValueError if it is not a fault of a worker."""
+        return int(self.process.removeprefix("worker/"))
+
+    @property
+    def until_ns(self) -> int:
+        """Return the end of a fault that is not for ever."""
+        return self.at_ns + (self.restart_ns if self.kind == "kill" else self.for_ns or STALL_NS)
+
+
+class FaultyWorld(Protocol):
+    """A world that can have faults."""
+
+    @property
+    def events(self) -> EventQueue: ...
+
+    def kill(self, process: str, *, void: bool = False) -> None:
+        """Kill a process. With `void`, its packets in flight are lost."""
+
+    def start(self, process: str) -> None:
+        """Start a process that was killed."""
+
+    def slow(self, process: str, factor: float) -> None:
+        """Multiply the times of a worker's device by `factor`; 1 ends it."""
+
+    def stall(self, process: str, for_ns: int) -> None:
+        """Give a process no turn for `for_ns`."""
+
+    def cut(self, process: str, for_ns: int) -> None:
+        """Break the connections of a process for `for_ns`."""
+
+
+def schedule_faults(world: FaultyWorld, faults: Iterable[Fault], begin_ns: int) -> None:
+    """Schedule faults before a run, whose load starts at `begin_ns`. Those of one process must not overlap."""
+    for fault in faults:
+        world.events.schedule(begin_ns + fault.at_ns, _begin, world, fault)
+
+
+def _begin(world: FaultyWorld, fault: Fault) -> None:
+    events = world.events
+    match fault.kind:
+        case "stall":
+            world.stall(fault.process, fault.for_ns or STALL_NS)
+        case "cut":
+            world.cut(fault.process, fault.for_ns or STALL_NS)
+        case "slow":
+            world.slow(fault.process, fault.factor)
+            if fault.for_ns:
+                events.schedule(events.now_ns + fault.for_ns, world.slow, fault.process, 1.0)
+        case "kill":
+            world.kill(fault.process, void=fault.void)
+            if fault.restart_ns:
+                events.schedule(events.now_ns + fault.restart_ns, world.start, fault.process)
