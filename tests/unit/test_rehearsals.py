@@ -177,7 +177,7 @@ def test_scores_of_discarded_requests_change_nothing() -> None:
 
 
 def test_a_replay_that_differs_from_what_was_served_changes_nothing() -> None:
-    bench = Bench(rehearsal_window_ns=s(10))
+    bench = Bench()
     bench.wait(10)
     bench.ended(1, 150, 150)
     bench.trace()
