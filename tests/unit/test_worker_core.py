@@ -186,10 +186,10 @@ def test_inputs_nobody_asks_for_are_dropped_in_time() -> None:
 
 def test_actions_are_bounded() -> None:
     worker = a_worker()
-    for action_id in range(ACTIONS_MAX):
+    for action_id in range(1, ACTIONS_MAX + 1):
         worker.handle(0, CONTROLLER, an_infer(action_id), ())
     assert not tick_worker(worker, 0)
-    assert only_result(deliver(worker, 0, CONTROLLER, an_infer(ACTIONS_MAX))).status == Status.REFUSED
+    assert only_result(deliver(worker, 0, CONTROLLER, an_infer(ACTIONS_MAX + 1))).status == Status.REFUSED
 
 
 def test_cancel_drops_what_has_not_begun() -> None:
