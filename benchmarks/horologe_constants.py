@@ -24,7 +24,7 @@ from horologe_controller.core.cluster import lane
 from horologe_controller.core.scheduling import admission, batch_value, device_price, ranking
 from horologe_controller.core.scheduling.loading import demand, relief
 from horologe_controller.schedulers import horologe
-from horologe_controller.settings import ControllerSettings
+from horologe_controller.schedulers.horologe import HorologeParameters
 from horologe_experiments.tournament.match import play
 from horologe_experiments.tournament.traits import find_traits
 from horologe_experiments.tournament.workload import build_workload
@@ -47,13 +47,13 @@ CONSTANTS: dict[str, ModuleType] = {
     **dict.fromkeys(("CALM_PART", "SPARE_PART"), relief),
 }
 """Constant -> the module that reads it. `BUSY` scales `IDLE` too."""
-SETTINGS = ("advance",)
+PARAMETERS = ("advance",)
 CHANGED = 0.002
 """Change of a score that counts as a gain or a loss."""
 
 
 class Variant(NamedTuple):
-    """A constant or a setting, multiplied by `factor`."""
+    """A constant or a parameter of the policy, multiplied by `factor`."""
 
     name: str
     factor: float
@@ -61,9 +61,9 @@ class Variant(NamedTuple):
 
 def play_variant(workload: Any, variant: Variant) -> float:
     """Return the score with one value changed."""
-    if variant.name in SETTINGS:
-        value = variant.factor * getattr(ControllerSettings(), variant.name)
-        return play(workload, "horologe", {variant.name: value}).value
+    if variant.name in PARAMETERS:
+        value = variant.factor * getattr(HorologeParameters(), variant.name)
+        return play(workload, "horologe", {"policy": {variant.name: value}}).value
     module = CONSTANTS[variant.name]
     names = ("IDLE", "BUSY") if variant.name == "BUSY" else (variant.name,)
     before = {name: getattr(module, name) for name in names}
@@ -84,7 +84,7 @@ def play_seed(seed: str, requests: int, variants: Sequence[Variant]) -> tuple[fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="constants and settings; default all")
+    parser.add_argument("--only", default="", help="constants and parameters; default all")
     parser.add_argument("--factors", default="0.5,2")
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=40)
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
     parser.add_argument("--json", type=Path, default=None)
     options = parser.parse_args()
-    names = options.only.split(",") if options.only else [*CONSTANTS, *SETTINGS]
+    names = options.only.split(",") if options.only else [*CONSTANTS, *PARAMETERS]
     factors = [float(factor) for factor in options.factors.split(",")]
     variants = [Variant(name, factor) for name in names for factor in factors]
     seeds = [str(seed) for seed in range(options.first_seed, options.first_seed + options.seeds)]

@@ -1,4 +1,4 @@
-"""Writes the reference pages that are generated from the code: settings.md, metrics.md, wire.md.
+"""Writes the reference pages that are generated from the code: those of `PAGES`.
 
     python docs/generate.py            # write the pages
     python docs/generate.py --check    # exit code 1, and the name of each page that is stale
@@ -28,7 +28,10 @@ from horologe_common.metrics.metric_definitions import METRICS, Metric
 from horologe_common.service import settings
 from horologe_common.status import Status
 from horologe_common.wire import frames
+from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters
+from horologe_controller.schedulers import SCHEDULERS
 from horologe_sim.report.tables import Table
+from setting_questions import QUESTIONS
 from struct_docs import Field, doc_of, field_docs, fields_of
 
 if TYPE_CHECKING:
@@ -38,26 +41,49 @@ DOCS = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->\n"
 TYPES = {"int": "number", "float": "number", "str": "text", "bool": "true or false", "tuple[str, ...]": "list of texts"}
 LITERAL = "Literal["
+SETTING_COLUMNS = ("setting", "type", "default", "range", "meaning")
+POLICY_TABLE = "policy"
+"""The field of `[controller]` that is a table. Its fields have a page of their own."""
 ANNOTATED = re.compile(r"^(?:typing\.)?Annotated\[(\w+), .*\]$")
 
 
 class Undocumented(Exception):
-    """A setting has no docstring."""
+    """A setting has no docstring or answers no question."""
 
 
 def settings_page() -> str:
-    """Return the page of all settings."""
+    """Return the page of all settings, by the question that they answer."""
+    rows = {
+        f"{section}.{field.name}": _settings_row(f"{section}.{field.name}", kind, field)
+        for section, kind in settings_sections().items()
+        for field in fields_of(kind)
+        if field.name != POLICY_TABLE
+    }
     parts = [SETTINGS_HEAD]
-    for section, kind in settings_sections().items():
-        parts.append(f"## [{section}]\n" + (f"\n{doc_of(kind)}\n" if kind.__doc__ else ""))
-        rows = []
-        for field in fields_of(kind):
-            if not field.doc:
-                raise Undocumented(f"setting {section}.{field.name}: got no docstring below the field, wanted one")
-            default = f"`{_settings_default(field)}`"
-            rows.append((f"`{field.name}`", _type_name(field), default, _range_text(kind, field.name), field.doc))
-        parts.append(_table(("field", "type", "default", "range", "meaning"), rows))
+    for question, names in QUESTIONS.items():
+        parts += [f"## {question}\n", _table(SETTING_COLUMNS, [rows.pop(name) for name in names.split()])]
+    if rows:
+        raise Undocumented(f"settings {', '.join(rows)}: got no question in docs/setting_questions.py, wanted one")
     return "\n".join(parts)
+
+
+def parameters_page() -> str:
+    """Return the page of the parameters that the scheduling policies declare."""
+    shared = {field.name for field in fields_of(PolicyParameters)}
+    parts = [PARAMETERS_HEAD]
+    for name, kind in [("", PolicyParameters), *((name, policy.Parameters) for name, policy in SCHEDULERS.items())]:
+        fields = [field for field in fields_of(kind) if not name or field.name not in shared]
+        if fields:
+            rows = [_settings_row(field.name, kind, field) for field in fields]
+            parts += [f"## {name or 'Of every policy'}\n", _table(("parameter", *SETTING_COLUMNS[1:]), rows)]
+    return "\n".join(parts)
+
+
+def _settings_row(name: str, kind: type[msgspec.Struct], field: Field) -> tuple[str, ...]:
+    """Return the cells of a setting. Raises Undocumented without a docstring."""
+    if not field.doc:
+        raise Undocumented(f"setting {name}: got no docstring below the field, wanted one")
+    return f"`{name}`", _type_name(field), f"`{_settings_default(field)}`", _range_text(kind, field.name), field.doc
 
 
 def metrics_page() -> str:
@@ -81,7 +107,12 @@ def wire_page() -> str:
     return "\n".join(parts)
 
 
-PAGES = {"settings.md": settings_page, "metrics.md": metrics_page, "wire.md": wire_page}
+PAGES = {
+    "settings.md": settings_page,
+    "scheduler-parameters.md": parameters_page,
+    "metrics.md": metrics_page,
+    "wire.md": wire_page,
+}
 
 
 def _type_name(field: Field) -> str:
@@ -192,10 +223,11 @@ Each service reads its settings from three sources. Later sources override earli
 2. environment variables `HOROLOGE_SECTION_FIELD`;
 3. `--set section.field=value`.
 
-Durations have a unit ({", ".join(settings.DURATIONS)}), and so have sizes ({", ".join(settings.SIZES)}). On the command
-line and in the environment, the items of a list are separated by commas. An unknown section of a file or of `--set`,
-an unknown field and a value outside its range are errors: the service ends with status 2, and names the setting, the
-value and what was wanted. Other variables that begin with `HOROLOGE_` are not settings.
+The tables below name a setting `section.field`, as `--set` does. Durations have a unit
+({", ".join(settings.DURATIONS)}), and so have sizes ({", ".join(settings.SIZES)}). On the command line and in the
+environment, the items of a list are separated by commas. An unknown section of a file or of `--set`, an unknown field
+and a value outside its range are errors: the service ends with status 2, and names the setting, the value and what was
+wanted. Other variables that begin with `HOROLOGE_` are not settings.
 
 ```toml
 [frontend]
@@ -211,7 +243,28 @@ HOROLOGE_CONTROLLER_SCHEDULER=edf horologe-controller
 ```
 
 `horologe up` sets `links.bind`, `links.connect` and `links.advertise` itself. Its first process gets `metrics.bind`,
-the others get other ports.
+the others get other ports. The table `[controller.policy]` has parameters of the scheduling policy, such as
+`controller.policy.advance`: see [scheduler parameters](scheduler-parameters.md).
+"""
+
+PARAMETERS_HEAD = f"""# Scheduler parameters
+
+{NOTICE}
+The table `[controller.policy]` has the parameters of the [scheduling policy](scheduling.md) that `controller.scheduler`
+names. The policy declares them. One that it does not have is an error, as for other [settings](settings.md). With
+`auto` they are those of `horologe`. The default needs none of them: they repeat published variants of the baselines.
+
+```toml
+[controller]
+scheduler = "clipper"
+
+[controller.policy]
+delay_ns = "2ms"
+```
+
+```
+HOROLOGE_CONTROLLER_POLICY_DELAY_NS=2ms horologe-controller --set controller.scheduler=clipper
+```
 """
 
 METRICS_HEAD = f"""# Metrics

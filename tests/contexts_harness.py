@@ -13,6 +13,7 @@ from horologe_selector.core.contexts.context import decode_record, observation_n
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.policy import CombinedPrediction, PolicyState, Selection
 from horologe_selector.settings import SelectorSettings
+from horologe_selector.store import TIMES, StoreTimes
 from horologe_selector.stores.store_writer import execute_messages, unavailable_replies
 
 if TYPE_CHECKING:
@@ -82,10 +83,11 @@ class ContextsHarness:
         store: StateStore,
         address: str = "selector/0#1",
         active: ActiveApplication | None = None,
+        times: StoreTimes = TIMES,
         **settings: Any,
     ):
         self.store = store
-        self.contexts = Contexts(SelectorSettings(**settings), address, store.shared)
+        self.contexts = Contexts(SelectorSettings(**settings), address, store.shared, times)
         self.active = active or make_active_application()
         self.now_ns = 0
         self.requests: deque[Any] = deque()

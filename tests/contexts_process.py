@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from contexts_harness import BOTH, A, make_active_application
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.settings import SelectorSettings
+from horologe_selector.store import StoreTimes
 from horologe_selector.stores import open_store
 from horologe_selector.stores.store_writer import StoreWriter
 
@@ -26,11 +27,11 @@ BATCH = 7
 POLL_S = 0.01
 
 
-def main(settings: SelectorSettings, address: str, first: int, count: int, many: int) -> None:
+def main(settings: SelectorSettings, times: StoreTimes, address: str, first: int, count: int, many: int) -> None:
     store, running = open_store(settings), make_active_application()
-    contexts = Contexts(settings, address, store.shared)
+    contexts = Contexts(settings, address, store.shared, times)
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    writer = StoreWriter(store, replies.put, settings.store_queue, settings.store_retry_ns)
+    writer = StoreWriter(store, replies.put, retry_ns=times.retry_ns)
     writer.start()
     at, saved = first, 0
     while saved < count:
@@ -54,5 +55,10 @@ def main(settings: SelectorSettings, address: str, first: int, count: int, many:
 
 
 if __name__ == "__main__":
-    _, text, address, *numbers = sys.argv
-    main(msgspec.json.decode(text, type=SelectorSettings), address, *map(int, numbers))
+    _, settings, times, address, *numbers = sys.argv
+    main(
+        msgspec.json.decode(settings, type=SelectorSettings),
+        msgspec.json.decode(times, type=StoreTimes),
+        address,
+        *map(int, numbers),
+    )

@@ -30,7 +30,7 @@ class Desk:
         self.settings = ControllerSettings(scheduler=name, preload=False, **settings)
         self.scheduler = create_scheduler(self.settings)
         self.cluster = Cluster(10)
-        self.actions = Actions("controller/0#1", self.cluster, self.settings.action_grace_ns)
+        self.actions = Actions("controller/0#1", self.cluster)
         self.specs = {key: a_spec(key, weights_bytes=4 * PAGE_BYTES) for key in models}
         self.cluster.specs = {spec.key: spec for spec in self.specs.values()}
         reports = tuple(a_report(spec) for spec in self.specs.values())

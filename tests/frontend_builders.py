@@ -22,10 +22,12 @@ from horologe_common.wire import (
 )
 from horologe_common.wire.frames import decode_array
 from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.core.sampling import SampleLimits
 from horologe_frontend.settings import FrontendSettings
 
 CLIENT, SELECTOR, CONTROLLER, WORKER = "client/aa", "selector/0#1", "controller/0#1", "worker/0#1"
 NOW = s(100)
+LIMITS = SampleLimits()
 SAFE = Application("digits", ("one", "two/1"), slo_ms=40, default=7.0)
 BARE = Application("bare", ("one",), slo_ms=40)
 SPECS = (a_spec("one"), a_spec("two", batch_sizes=(1, 2)))
@@ -35,9 +37,11 @@ def digest(header: bytes, buffers: Any) -> bytes:
     return bytes([sum(header) % 256]) + bytes(sum(map(len, buffers)) for _ in range(3))
 
 
-def connected_frontend(*applications: Application, specs: Any = SPECS, **settings: Any) -> Frontend:
+def connected_frontend(
+    *applications: Application, specs: Any = SPECS, samples: SampleLimits = LIMITS, **settings: Any
+) -> Frontend:
     """Return a frontend with selector, controller and worker, two models, and these applications."""
-    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest)
+    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest, samples)
     for address in (SELECTOR, CONTROLLER, WORKER):
         frontend.handle(0, address, PeerConnected(address), ())
     frontend.handle(0, CONTROLLER, Models(0, tuple(map(a_state, specs))), ())

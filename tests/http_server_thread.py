@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from fake_gateway import FakeGateway
+from horologe_common.clock import s
 from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
@@ -26,11 +27,18 @@ class HttpServerThread:
     """`with HttpServerThread(max_requests=2) as http:` serves a FakeGateway until the end of the block."""
 
     def __init__(
-        self, keys: BearerKeys | None = None, gateway: type[FakeGateway] = FakeGateway, **settings: Any
+        self,
+        keys: BearerKeys | None = None,
+        gateway: type[FakeGateway] = FakeGateway,
+        *,
+        reuse_port: bool = False,
+        drain_ns: int = s(30),
+        **settings: Any,
     ) -> None:
         self.create_gateway = gateway
         self.settings = HttpSettings(**{"port": 0} | settings)
         self.keys = keys
+        self.reuse_port, self.drain_ns = reuse_port, drain_ns
 
     def __enter__(self) -> Self:
         self.loop = uvloop.new_event_loop()
@@ -48,7 +56,7 @@ class HttpServerThread:
     async def _start(self) -> None:
         self.gateway = self.create_gateway()
         self.oip = OipHandler(self.gateway, self.settings, self.keys)
-        self.server = HttpServer(self.settings, self.oip)
+        self.server = HttpServer(self.settings, self.oip, reuse_port=self.reuse_port, drain_ns=self.drain_ns)
         await self.server.start()
         self.stopped = False
 

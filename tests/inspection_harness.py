@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class RunningScans:
     """Scans of `<folder>/models` with the settings of a worker."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, inspections: int = 0, **settings: Any) -> None:
         self.settings = WorkerSettings(repository=str(folder / "models"), cache=str(folder / "cache"), **settings)
         self.store = ModelStore(folder / "models", folder / "cache", device=device_config(self.settings))
-        self.scans = create_scans(self.settings, self.store)
+        self.scans = create_scans(self.settings, self.store, inspections)
         self.finished: SimpleQueue[Finished] = SimpleQueue()
         self.reports: dict[str, ModelReport] = {}
         """Last report of each version."""

@@ -16,15 +16,18 @@ from horologe_common.wire import (
     Submit,
 )
 from horologe_profiler.core.profiler import Profiler
+from horologe_profiler.core.profiling_rules import ProfilingRules
 from horologe_profiler.settings import ProfilerSettings
 
 FRONTEND, CONTROLLER, WORKER = "frontend/0#1", "controller/0#1", "worker/0#1"
 
 
-def a_profiler(*specs: ModelSpec, **settings: Any) -> Profiler:
-    """Return a profiler with a connected controller and one model. It compares no inputs unless `settings` say so."""
-    defaults = {"busy_share": 0.5, "initial_time_ns": 0, "comparison_interval_ns": 0}
-    profiler = Profiler("profiler/0#1", ProfilerSettings(**(defaults | settings)))
+def a_profiler(*specs: ModelSpec, comparison_interval_ns: int = 0, **fields: Any) -> Profiler:
+    """Return a profiler with a connected controller and one model. `fields`: of its settings and of its rules."""
+    own = {name: fields.pop(name) for name in ProfilerSettings.__struct_fields__ if name in fields}
+    settings = ProfilerSettings(**({"busy_share": 0.5, "initial_time_ns": 0} | own))
+    rules = ProfilingRules(comparison_interval_ns=comparison_interval_ns, **fields)
+    profiler = Profiler("profiler/0#1", settings, rules)
     for address in (FRONTEND, CONTROLLER, WORKER):
         profiler.handle(0, address, PeerConnected(address), ())
     announce(profiler, *(specs or (a_spec(batch_sizes=(1,)),)))

@@ -24,6 +24,7 @@ from horologe_common.wire import (
     Share,
     Submit,
 )
+from horologe_controller.core.cluster.discovery import DISCOVERY_NS
 from horologe_controller.core.controller import Controller
 from horologe_controller.settings import ControllerSettings
 from horologe_frontend.core.frontend import Frontend
@@ -137,19 +138,19 @@ def test_a_worker_that_comes_back_is_not_a_second_one() -> None:
 
 
 def test_without_a_number_of_workers_they_have_some_time_to_register() -> None:
-    controller = a_controller(discovery_ns=s(5))
+    controller = a_controller()
     submit(controller, 1, "b/1", budget_ns=s(30))
-    tick(controller, NOW + s(6))
+    tick(controller, NOW + DISCOVERY_NS + s(1))
     assert statuses(controller) == [], "no worker has registered"
-    register(controller, 0, "a", NOW + s(6))
+    register(controller, 0, "a", NOW + DISCOVERY_NS + s(1))
     assert statuses(controller) == [(1, Status.UNKNOWN_MODEL)]
 
-    controller = a_controller(discovery_ns=s(5))
+    controller = a_controller()
     register(controller, 0, "a")
     submit(controller, 1, "b/1", budget_ns=s(30))
     assert statuses(controller) == []
     assert controller.wakeup_ns() is not None
-    tick(controller, NOW + s(5))
+    tick(controller, NOW + DISCOVERY_NS)
     assert statuses(controller) == [(1, Status.UNKNOWN_MODEL)]
     assert sent(controller, Models, FRONTEND)[-1].incomplete == ""
 

@@ -50,7 +50,7 @@ def a_world(seconds: float, **tuner: Any) -> SharingWorld:
     by_name = {workload.name: workload for workload in WORKLOADS}
     ordered = [by_name[placement.workload] for gpu in plan.gpus for placement in gpu.placements]
     ledger = Ledger([workload.name for workload in ordered], len(ordered), ms(100))
-    core = Tuner(TUNER, TunerSettings(scaler="process", **tuner))
+    core = Tuner(TUNER, TunerSettings(scaler="process"), **tuner)
     hardware = EmulatedHardware({"v100": V100}, DEFAULT_INTERFERENCE_MODEL)
     return SharingWorld(SETTING, plan, hardware, ledger, 1, core, [requests(seconds, ordered)])
 

@@ -146,7 +146,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     controller = msgspec.structs.replace(
         scenario.controller,
         admission=draw(st.booleans()),
-        window_ns=ms(draw(st.sampled_from([0, 1, 20]))),
+        policy={"window_ns": ms(draw(st.sampled_from([0, 1, 20])))},
         preload=draw(st.booleans()),
     )
     worker = msgspec.structs.replace(scenario.worker, pages_bytes=draw(st.sampled_from([24, 256])) << 24)

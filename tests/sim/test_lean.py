@@ -60,7 +60,7 @@ def played(
 def test_every_request_has_one_end_and_no_device_is_asked_for_what_it_cannot(
     rate: float, slo_ms: float, models: int, pages: int, devices: int, admission: bool, window_ms: float
 ) -> None:
-    controller = ControllerSettings(admission=admission, window_ns=ms(window_ms))
+    controller = ControllerSettings(admission=admission, policy={"window_ns": ms(window_ms)})
     setting = ClusterSettings(devices=devices, pages=pages, controller=controller, settle_ns=ms(100))
     played(setting, models, poisson([a_stream(rate, models, slo_ms)], s(0.3), [1]), duration_ns=s(0.3))
 

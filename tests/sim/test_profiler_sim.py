@@ -10,6 +10,7 @@ import pytest
 from horologe_common.clock import ms, s
 from horologe_common.wire import Distributions, Submit
 from horologe_profiler.core.profiler import Profiler
+from horologe_profiler.core.profiling_rules import ProfilingRules
 from horologe_profiler.settings import ProfilerSettings
 from horologe_sim.engine.noise import Noise
 from horologe_sim.engine.simulated_faults import Fault
@@ -41,15 +42,18 @@ class Published:
         self.messages += [(now_ns, out.message) for out in outs if isinstance(out.message, Distributions)]
 
 
+RULES = ProfilingRules(publish_interval_ns=ms(200))
+
+
 def with_profiler(*entries: Any, **fields: Any) -> Scenario:
-    settings = ProfilerSettings(**({"publish_interval_ns": ms(200)} | fields.pop("profiler", {})))
+    settings = ProfilerSettings(**fields.pop("profiler", {}))
     frontend = a_scenario().frontend
     fields |= {"frontend": msgspec.structs.replace(frontend, sample_ns=ms(50)), "profiler": settings}
     return a_scenario(*(entries or (an_entry(exec_ms=EXEC_MS),)), **({"duration_ns": s(4)} | fields))
 
 
-def play(scenario: Scenario) -> tuple[SimulatedCluster, list[tuple[int, Distributions]]]:
-    house, tap = SimulatedCluster(scenario), Published()
+def play(scenario: Scenario, rules: ProfilingRules = RULES) -> tuple[SimulatedCluster, list[tuple[int, Distributions]]]:
+    house, tap = SimulatedCluster(scenario, rules), Published()
     house.world.observer = tap
     house.run()
     house.world.check()
@@ -73,9 +77,9 @@ def test_it_learns_from_nothing_what_the_devices_take(split: bool) -> None:
 def test_solo_runs_keep_to_their_share_and_deadlines_are_kept() -> None:
     scenario = with_profiler(
         load=[poisson(200)],
-        profiler={"busy_share": 0.02, "initial_time_ns": 0, "initial_runs": 10**6},
+        profiler={"busy_share": 0.02, "initial_time_ns": 0},
     )
-    house, _ = play(scenario)
+    house, _ = play(scenario, msgspec.structs.replace(RULES, initial_runs=10**6))
     report, without = house.report(), played(msgspec.structs.replace(scenario, profiler=None)).report()
     assert report.total.ok == report.total.sent == without.total.sent
     assert report.workers["worker/0"].utilisation - without.workers["worker/0"].utilisation < 0.025
@@ -88,9 +92,8 @@ def test_after_a_step_change_what_is_published_is_new() -> None:
         faults=faults,
         duration_ns=s(7),
         load=[poisson(50)],
-        profiler={"rerun_interval_ns": ms(200)},
     )
-    house, messages = play(scenario)
+    house, messages = play(scenario, msgspec.structs.replace(RULES, rerun_interval_ns=ms(200)))
     before = [message for at_ns, message in messages if at_ns < house.begin_ns + s(3)][-1].histograms[0]
     after = messages[-1][1].histograms[0]
     assert (before.edges_ns[0], before.edges_ns[-1]) == (ms(2), ms(2) + 1)
@@ -135,7 +138,7 @@ class Strikes(Published):
 @pytest.mark.parametrize("kind", ["kill", "stall"])
 def test_a_profiler_that_dies_or_hangs_with_a_run_under_way_holds_no_device(kind: str) -> None:
     """The input of the run never arrives: the device waits for it only briefly."""
-    house = SimulatedCluster(with_profiler(load=[poisson(50, slo_ns=ms(600))]))
+    house = SimulatedCluster(with_profiler(load=[poisson(50, slo_ns=ms(600))]), RULES)
     house.world.observer = strikes = Strikes(house, kind)
     house.run()
     house.world.check()
@@ -158,8 +161,8 @@ def test_it_outlives_everybody_else(victim: str) -> None:
 
 def test_in_overload_runs_are_given_up_and_nothing_waits_for_them() -> None:
     """Requests with deadlines use the whole device, so best-effort runs never start."""
-    scenario = with_profiler(load=[poisson(3000)], duration_ns=s(3), profiler={"budget_ns": ms(300)})
-    house, _ = play(scenario)
+    scenario = with_profiler(load=[poisson(3000)], duration_ns=s(3))
+    house, _ = play(scenario, msgspec.structs.replace(RULES, budget_ns=ms(300)))
     profiler = house.world.core("profiler/0")
     assert isinstance(profiler, Profiler)
     assert profiler.staging.held_bytes < 1 << 20

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def recorded(folder: Path, scenario: Scenario, messages: int = 20_000, segments: int = 2) -> Path:
     house = SimulatedCluster(scenario)
-    recorder = Recorder(RecorderSettings(str(folder), messages, segments), "sim")
+    recorder = Recorder(RecorderSettings(str(folder), messages), "sim", segments)
     house.world.observer = recorder
     house.run()
     path = recorder.write("stop")

@@ -89,7 +89,7 @@ def recorded(folder: Path, messages: int, split: bool = False, **selector: Any) 
             faults=(kill("selector" if split else "edge", 600, 100),),
         )
     )
-    recorder = Recorder(RecorderSettings(str(folder), messages, 200), "sim")
+    recorder = Recorder(RecorderSettings(str(folder), messages), "sim", 200)
     house.world.observer = recorder
     house.run()
     path = recorder.write("stop")

@@ -64,7 +64,7 @@ class _Stage:
     def __init__(self, call: RehearsalCall) -> None:
         state, trace = call.state, call.trace
         self._seed = call.seed
-        self._settings = state.settings
+        self._settings = msgspec.convert(state.settings, ControllerSettings)
         self._known: dict[str, RuntimeDistributions] = {}
         for model in state.models:
             if model.distributions is not None:
@@ -95,9 +95,7 @@ class _Stage:
 
     def play(self, candidate: Candidate) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """Return `Ledger.table` by block, best effort last."""
-        controller = msgspec.convert(
-            {**self._settings, "scheduler": candidate.scheduler, **candidate.settings}, ControllerSettings
-        )
+        controller = self._settings.with_scheduler(candidate.scheduler, candidate.settings)
         ledger = Ledger([""] * (BLOCKS + 1))
         cluster = msgspec.structs.replace(self._cluster, controller=controller)
         options = WorldOptions(self._devices)

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from horologe_common.clock import ms
+from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
@@ -74,7 +75,7 @@ class Window:
 def _row(scene: Scene, width_ms: float, seed: int, runs: SimulationRuns) -> dict[str, Any]:
     (variety,) = catalogue_models([scene.model])
     rates = np.full(scene.copies, scene.rate / scene.copies)
-    controller = msgspec.structs.replace(scene.cluster.controller, window_ns=ms(width_ms))
+    controller = msgspec.structs.replace(scene.cluster.controller, policy={"window_ns": ms(width_ms)})
     setting = msgspec.structs.replace(scene.cluster, controller=controller)
     ledger = Ledger(["all"], scene.copies, scene.duration_ns, scene.warmup_ns)
     stream = PoissonStream(lambda step: rates, scene.duration_ns, lambda step: scene.slo_ns)
@@ -94,5 +95,5 @@ def _row(scene: Scene, width_ms: float, seed: int, runs: SimulationRuns) -> dict
 
 def _row_of_default(scene: Scene, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the row whose width is nearest to the width of the scene's controller."""
-    default_ms = scene.cluster.controller.window_ns / 1e6 or max(scene.widths_ms)
+    default_ms = PolicyParameters().window_ns / 1e6 or max(scene.widths_ms)
     return min(rows, key=lambda row: abs(row["width_ms"] - default_ms))

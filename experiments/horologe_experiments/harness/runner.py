@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def with_scheduler(cluster: ClusterSettings, scheduler: str) -> ClusterSettings:
     """Return the same cluster with another scheduler."""
-    controller = msgspec.structs.replace(cluster.controller, scheduler=scheduler)
+    controller = cluster.controller.with_scheduler(scheduler)
     return msgspec.structs.replace(cluster, controller=controller)
 
 

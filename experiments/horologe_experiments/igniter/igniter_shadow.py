@@ -151,8 +151,8 @@ def _change_times(now_ns: int, change: tuple[SharingWorld, str, float]) -> None:
     world.set_slowness(workload, factor)
 
 
-def _tuner(**settings: Any) -> Tuner:
-    return Tuner(TUNER, TunerSettings(scaler="process", **settings))
+def _tuner(**options: Any) -> Tuner:
+    return Tuner(TUNER, TunerSettings(scaler="process"), **options)
 
 
 def _gpu_of(names: Sequence[str], kind: GpuType, options: ProvisioningOptions) -> PlannedGpu:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.experiment import Progress
 
-STRATEGIES = {"none": {}, "aimd": {}, "quantile": {"clipper_quantile_regression": True}}
+STRATEGIES = {"none": {}, "aimd": {}, "quantile": {"policy": {"quantile_regression": True}}}
 """Strategy -> settings of the controller. `none` runs batches of one row."""
 PAPER_QPS = {"linear-svm": 30_000, "kernel-svm": 200}
 """Rows per second in section 4.3, two values of Fig. 4, for 28x28 images on another machine."""
@@ -187,7 +187,7 @@ def _delays(scene: Scene, model: BatchTimes, seed: int, runs: SimulationRuns) ->
             rate,
             delayed.warmup_ns,
             delayed.duration_ns,
-            {"clipper_delay_ns": round(delay_ms * 1e6)},
+            {"policy": {"delay_ns": round(delay_ms * 1e6)}},
         )
         run = simulate_case(case, scene.cluster, scene.slo_ns, seed, runs)
         efficiency = run.rows_per_s / run.busy

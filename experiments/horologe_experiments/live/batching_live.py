@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STRATEGIES: dict[str, ControllerSettings] = {
     "none": ControllerSettings(scheduler="clipper"),
     "aimd": ControllerSettings(scheduler="clipper"),
-    "quantile": ControllerSettings(scheduler="clipper", clipper_quantile_regression=True),
+    "quantile": ControllerSettings(scheduler="clipper", policy={"quantile_regression": True}),
     "horologe": ControllerSettings(),
 }
 """Strategy -> settings. `none` has batches of one row. `horologe` is the default scheduler."""

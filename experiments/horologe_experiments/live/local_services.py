@@ -82,11 +82,14 @@ def describe_machine() -> str:
 def changed_settings(section: str, settings: msgspec.Struct) -> tuple[str, ...]:
     """Return the fields that differ from their defaults, as for `--set`."""
     default = type(settings)()
-    return tuple(
-        f"{section}.{name}={str(getattr(settings, name)).lower()}"
-        for name in settings.__struct_fields__
-        if getattr(settings, name) != getattr(default, name)
-    )
+    changed = {
+        name: value
+        for name, value in msgspec.structs.asdict(settings).items()
+        if not isinstance(value, dict) and value != getattr(default, name)
+    }
+    tables = {name: value for name, value in msgspec.structs.asdict(settings).items() if isinstance(value, dict)}
+    changed |= {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
+    return tuple(f"{section}.{name}={str(value).lower()}" for name, value in changed.items())
 
 
 def model_names(entry: ModelEntry) -> list[str]:

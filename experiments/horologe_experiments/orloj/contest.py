@@ -13,11 +13,12 @@ from horologe_experiments.orloj.workload_replay import HISTORY, SchedulerKnowled
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from horologe_common.wire.rehearsal_messages import Setting
     from horologe_experiments.orloj.workloads import Workload
 
     Build = Callable[[float, int, int], Workload]
     """Builds a workload from rate, number of requests and seed."""
-    Overrides = dict[str, float | bool | str]
+    Overrides = dict[str, Setting]
 
 Differences: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 OURS = "horologe"
@@ -25,22 +26,22 @@ BLIND = ("clipper", "nexus", "clockwork", "deferred", "edf")
 """Schedulers that do not use distributions."""
 SEARCHED: dict[str, tuple[Overrides, ...]] = {
     "clipper": (
-        {"clipper_quantile_regression": True},
-        {"clipper_increase": 0.25},
-        {"clipper_increase": 4.0},
-        {"clipper_backoff": 0.5},
+        {"policy": {"quantile_regression": True}},
+        {"policy": {"increase": 0.25}},
+        {"policy": {"increase": 4.0}},
+        {"policy": {"backoff": 0.5}},
     ),
     "nexus": (
-        {"nexus_slo_part": 0.35},
-        {"nexus_slo_part": 0.7},
-        {"nexus_slo_part": 1.0},
-        {"nexus_slo_part": 0.7, "nexus_deviations": 1.0},
-        {"nexus_slo_part": 1.0, "nexus_deviations": 1.0},
+        {"policy": {"slo_part": 0.35}},
+        {"policy": {"slo_part": 0.7}},
+        {"policy": {"slo_part": 1.0}},
+        {"policy": {"slo_part": 0.7, "deviations": 1.0}},
+        {"policy": {"slo_part": 1.0, "deviations": 1.0}},
     ),
     "clockwork": ({"lookahead_ns": 500_000}, {"in_flight": 1}),
-    "deferred": ({"deferred_slo_part": 0.0}, {"deferred_slo_part": 0.25}, {"deferred_slo_part": 1.0}),
+    "deferred": tuple({"policy": {"slo_part": part}} for part in (0.0, 0.25, 1.0)),
     "edf": ({"in_flight": 1},),
-    "orloj": ({"orloj_order": "latest"}, {"orloj_b_per_ms": 1e-2}, {"orloj_b_per_ms": 1e-1}),
+    "orloj": ({"policy": {"order": "latest"}}, {"policy": {"b_per_ms": 1e-2}}, {"policy": {"b_per_ms": 1e-1}}),
 }
 """Settings tried beside the defaults, on `SEARCH_SEEDS`; the best is used."""
 SEARCH_SEEDS = (101, 102)

@@ -99,7 +99,7 @@ def _row(
     shorter = msgspec.structs.replace(case, mean_ms=case.mean_ms * scale, p99_ms=case.p99_ms * scale)
     rate = LOAD * critical_rates()[CASE] / scale
     history = build_case(shorter, slo, rate, HISTORY, HISTORY_SEED)
-    overrides = {"orloj_b_per_ms": value} if parameter == "b" else {}
+    overrides = {"policy": {"b_per_ms": value}} if parameter == "b" else {}
     finished = [
         finish_rate(
             build_case(shorter, slo, rate, scene.requests, seed + offset),

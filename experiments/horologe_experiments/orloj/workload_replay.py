@@ -6,7 +6,7 @@ Schedulers that use distributions get those of `HISTORY` earlier requests, as th
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -54,7 +54,7 @@ def finish_rate(
     workload: Workload,
     knowledge: SchedulerKnowledge,
     scheduler: str,
-    overrides: Mapping[str, float | bool | str],
+    overrides: Mapping[str, Any],
     way_ns: int = WAY_NS,
     *,
     separate: bool = False,

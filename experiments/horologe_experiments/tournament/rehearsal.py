@@ -18,7 +18,7 @@ from horologe_experiments.tournament.traits import Traits, draw_traits
 from horologe_experiments.tournament.workload import Workload, build_workload
 from horologe_sim.controller_only.rehearsed_tuner import RehearsedTuner
 from horologe_sim.controller_only.request_load import Chunk
-from horologe_tuner.core.rehearsal.rehearsals import CANDIDATES
+from horologe_tuner.core.rehearsal.rehearsals import CANDIDATES, WINDOW
 from horologe_tuner.settings import TunerSettings
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ CHANGED = ("slo", "arrivals", "cv", "load", "skew", "best_effort")
 """Traits that differ between the two halves of a workload."""
 PER_HALF = 6
 """Rehearsals in a half. They play the requests of the time of `WINDOW` intervals."""
-WINDOW = 6
 TAKES = 0.3
 """Part of an interval that a rehearsal takes: with the tuner's defaults, 6 s of 20 s."""
 
@@ -140,9 +139,7 @@ def _play_workload(task: Task) -> tuple[dict[str, Any], int, float]:
     begin, scene = time.perf_counter(), task.scene
     workload = build_changing(task.seed, scene.requests)
     interval_ns = workload.duration_ns // (2 * PER_HALF)
-    settings = TunerSettings(
-        rehearsal_interval_ns=interval_ns, rehearsal_window_ns=WINDOW * interval_ns, rehearsal_share=1.0
-    )
+    settings = TunerSettings(rehearsal_interval_ns=interval_ns, rehearsal_share=1.0)
     window = WINDOW * len(workload.chunk.times_ns) / (2 * PER_HALF)
     tuner = RehearsedTuner(settings, round(TAKES * interval_ns / window / len(CANDIDATES)))
     auto = play(workload, AUTO, {}, tuner=tuner)

@@ -57,7 +57,7 @@ class SeparateQueues(SchedulingPolicy):
     """Another policy, with a queue and estimates for each kind of a dynamic model's requests."""
 
     def __init__(self, policy: SchedulingPolicy) -> None:
-        super().__init__(policy.settings)
+        self.parameters = policy.parameters
         self._policy = policy
         self.deadline_rule, self.just_in_time, self.waits = policy.deadline_rule, policy.just_in_time, policy.waits
         self._distributions: Mapping[str, RuntimeDistributions] = {}

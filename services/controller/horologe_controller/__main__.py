@@ -10,12 +10,12 @@ from horologe_controller.settings import ControllerSettings
 def main() -> None:
     service = Service("controller")
     settings = service.settings(ControllerSettings, "controller")
-    links = service.links(settings.name)
+    links = service.links()
     try:
-        check_scheduler(settings.scheduler)
+        check_scheduler(settings)
     except SettingsError as error:
         service.reject(error)
-    service.run([Controller(links.address("controller", settings.name), settings, links.host)], links)
+    service.run([Controller(links.address("controller"), settings, links.host)], links)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`horologe-frontend`: a frontend with its HTTP server, in a separate process."""
 
 from horologe_common.service.service import Service
+from horologe_common.transport.sockets import LinkSettings
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
 from horologe_frontend.http.server import http_endpoint
@@ -11,10 +12,11 @@ from horologe_frontend.settings import FrontendSettings, client_limits, fit_fram
 def main() -> None:
     service = Service("frontend")
     settings = service.settings(FrontendSettings, "frontend")
-    links = service.links(settings.name, settings.clients, client_limits(settings))
+    limits = client_limits(settings, service.settings(LinkSettings, "links"))
+    links = service.links(settings.name, settings.clients, limits)
     requests = fit_frames(settings, links.settings.max_frame_bytes)
     core = Frontend(links.address("frontend", settings.name), requests, digest)
-    endpoint = http_endpoint(core, service.settings(HttpSettings, "http"))
+    endpoint = http_endpoint(core, service.settings(HttpSettings, "http"), reuse_port=settings.reuse_port)
     service.run([core], links, client_core=core.address, endpoints=[endpoint])
 
 

@@ -8,9 +8,15 @@ from msgspec import Meta
 from horologe_common.clock import ms, s
 from horologe_common.setting_ranges import NAME_PATTERN
 from horologe_common.transport.clients.client_server import ClientLimits
+from horologe_common.transport.sockets import LinkSettings
 
 PACKET_BYTES = 4 << 20
 """The SDK sends several requests in one packet of at most this size."""
+RECEIVED_REQUESTS = 4
+"""Requests of the largest size that may be arriving at once. One client gets at most half of what is free."""
+UNSENT_FRAMES, MESSAGES_BYTES = 2, 8 << 20
+"""Answers that clients have not read: twice the largest frame, and some more for messages. One client gets at most half
+of what is free, so that outputs of the largest size still reach it."""
 
 
 class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,18 +27,8 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clients: tuple[str, ...] = ("tcp://127.0.0.1:8003",)
     """ZeroMQ endpoints for clients."""
     reuse_port: bool = False
-    """Share the ports of `clients` with other frontends of this machine that set it too (SO_REUSEPORT): the kernel
-    spreads connections over them. They need the same user."""
-    client_connections: int = 1000
-    """Maximum number of client connections without keys. Further ones are closed."""
-    client_receive_bytes: int = 256 << 20
-    """Maximum size of all messages together that are arriving or wait, for clients without keys. Requests beyond it are
-    refused. One client gets at most as much as is then left, so the value should be twice
-    `max_request_bytes`."""
-    client_unsent_bytes: int = 520 << 20
-    """Maximum size of all answers together that clients without keys have not read. One client gets at most as much as
-    is then left. An answer whose outputs exceed this is sent without them: as TOO_LARGE if they exceed half of the
-    value, otherwise as LOST. Twice `links.max_frame_bytes` and some more lets all outputs pass."""
+    """Share the ports of `clients` and of HTTP with other frontends of this machine that set it too (SO_REUSEPORT): the
+    kernel spreads connections over them. They need the same user."""
     client_management: bool = True
     """Accept messages of SDK clients that load or unload models, or that declare, withdraw or restore applications."""
     grace_ns: Annotated[int, Meta(ge=0)] = ms(50)
@@ -49,8 +45,6 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     staging_bytes: int = 1 << 30
     """Maximum size of all staged tensors together. Requests beyond it are refused. One client gets at most as much as
     is then left for the others."""
-    call_timeout_ns: int = s(60)
-    """Timeout of cluster state and declarations of applications."""
     load_timeout_ns: int = s(600)
     """Timeout of repository loads. A load constructs the model and measures every batch size."""
     ready_wait_ns: Annotated[int, Meta(ge=0)] = s(300)
@@ -60,19 +54,8 @@ class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An application's default answer is sent at least this long before the deadline if the selector has not answered.
     The lead grows to the 99th percentile of recent timer delays, up to a quarter of the request's budget. The selector
     gets the budget without the lead."""
-    feedback_ns: int = s(10)
-    """Timeout until feedback is durable. Then it is answered LOST."""
-    retain_inputs_ns: Annotated[int, Meta(ge=0)] = s(1)
-    """Inputs of an answered request that its selector still needs are freed this long after the deadline at the
-    latest."""
     sample_ns: Annotated[int, Meta(ge=0)] = s(1)
     """Interval between two samples of each model and application that are sent to the profiler. 0: no samples."""
-    sample_burst: Annotated[int, Meta(ge=0)] = 20
-    """Maximum number of consecutive samples after a pause."""
-    sample_bytes: Annotated[int, Meta(ge=0)] = 4 << 20
-    """Maximum size of a sample's inputs. Requests with larger inputs are not sampled."""
-    sample_rate_bytes: Annotated[int, Meta(ge=0)] = 16 << 20
-    """Maximum rate of all samples together, in bytes per second."""
 
 
 def fit_frames(settings: FrontendSettings, max_frame_bytes: int) -> FrontendSettings:
@@ -80,13 +63,13 @@ def fit_frames(settings: FrontendSettings, max_frame_bytes: int) -> FrontendSett
     return msgspec.structs.replace(settings, max_request_bytes=min(settings.max_request_bytes, max_frame_bytes))
 
 
-def client_limits(settings: FrontendSettings) -> ClientLimits:
+def client_limits(settings: FrontendSettings, links: LinkSettings) -> ClientLimits:
     """Return the bounds of the connections of clients."""
     return ClientLimits(
         settings.client_management,
-        settings.client_connections,
+        links.max_connections,
         max(PACKET_BYTES, settings.max_request_bytes),
-        settings.client_receive_bytes,
-        settings.client_unsent_bytes,
+        RECEIVED_REQUESTS * settings.max_request_bytes,
+        UNSENT_FRAMES * links.max_frame_bytes + MESSAGES_BYTES,
         settings.reuse_port,
     )

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Meta
 
-from horologe_common.clock import ms, s, us
+from horologe_common.clock import s
 from horologe_common.models import PAGE_BYTES
 from horologe_common.service.settings import SettingsError
 from horologe_common.setting_ranges import NAME_PATTERN
@@ -57,40 +57,18 @@ class WorkerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Host memory for `onnx` models on the CPU that are not loaded but stay open, so that LOAD takes microseconds. The
     models that were unloaded first are closed first. 0: UNLOAD closes a model.
     """
-    content_bytes: int = 256 << 30
-    """Maximum bytes of the files of a model version, at least 1. A larger one is UNAVAILABLE, and is not read: to hash
-    256 GiB takes about five minutes.
-    """
     io_cache_bytes: int = 512 << 20
     """Maximum bytes of inputs and outputs held. Inputs beyond it are dropped; their rows end as MISSING_INPUT."""
-    actions_max: int = 4096
-    """Maximum number of pending actions. Further actions are REFUSED."""
-    early_max: Annotated[int, Meta(ge=0)] = 1024
-    """Maximum number of actions whose inputs are held before their Infer arrives."""
-    early_bytes: Annotated[int, Meta(ge=0)] = 128 << 20
-    """Maximum bytes of inputs held before their Infer arrives."""
-    early_ns: Annotated[int, Meta(ge=0)] = s(1)
-    """Time for which inputs are held before their Infer arrives."""
-    join_margin_ns: Annotated[int, Meta(ge=0)] = us(500)
-    """Start a batch without its missing rows this long before the end of its window."""
     realtime: bool = True
     """Raise lanes to real-time priority while they wait, where the system permits it. Never while they compute."""
     pin: bool = True
     """Pin each EXEC lane to a CPU of its own, on machines with at least four CPUs. Workers with the same `worker.cache`
     never use the same CPU.
     """
-    spin_ns: Annotated[int, Meta(ge=0, le=ms(10))] = us(60)
-    """Spin instead of sleep for this last part of a wait for a window. Covers the wake-up time of the thread."""
-    inline_exec_ns: Annotated[int, Meta(ge=0, le=s(1))] = us(200)
-    """An EXEC on the CPU expected to take less than this runs on the event loop's thread if its lane is idle."""
     load_timeout_ns: int = s(120)
     """Time until a model must have been read, loaded and measured, unless its `model.toml` has a
     `load_timeout`. Then its process is killed, and the model is UNAVAILABLE. Importing a large framework from a cold
     disk takes a minute.
-    """
-    inspections: Annotated[int, Meta(ge=0)] = 0
-    """Models that are read and loaded beside each other after a start, at least 1. A model that takes longer than 3 s
-    makes room for the next one. 0: one per CPU, at least 2 and at most 8.
     """
     model_environment: tuple[str, ...] = ()
     """Names of further environment variables that the processes of `python` models get, for example a token. Without
@@ -109,7 +87,7 @@ def device_config(settings: WorkerSettings) -> DeviceConfig:
     config = DeviceConfig(
         settings.device, settings.shares * settings.pages_bytes // PAGE_BYTES, settings.io_cache_bytes,
         settings.host_bytes, settings.model_environment, settings.model_user, settings.share_percent,
-        _emulated_device(settings), settings.content_bytes, settings.load_timeout_ns,
+        _emulated_device(settings), load_timeout_ns=settings.load_timeout_ns,
     )  # fmt: skip
     _check_user(settings.model_user)
     try:

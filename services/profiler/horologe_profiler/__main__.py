@@ -25,13 +25,13 @@ log = logger("profiler")
 def main() -> None:
     service = Service("profiler")
     settings = service.settings(ProfilerSettings, "profiler")
-    links = service.links(settings.name)
-    core = Profiler(links.address("profiler", settings.name), settings)
+    links = service.links()
+    core = Profiler(links.address("profiler"), settings)
     try:
         check_writable(settings.state, "profiler.state")
     except SettingsError as error:
         service.reject(error)
-    store = StateFile(ProfilerState, settings.state, "profiler", settings.name)
+    store = StateFile(ProfilerState, settings.state, "profiler", "0")
 
     def restore(state: ProfilerState, age_ns: int) -> list[str]:
         dropped = core.restore(monotonic_ns(), state, age_ns)

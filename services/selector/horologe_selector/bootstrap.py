@@ -43,12 +43,12 @@ class HostedSelector:
 
     def attach(self, reactor: Reactor) -> None:
         """Start the store writer and connect it to the core."""
-        core, settings = self.core, self.core.settings
+        core = self.core
 
         def post(reply: Any) -> None:
             reactor.post_threadsafe(core.store, core.address, reply)
 
-        self._writer = StoreWriter(self._store, post, settings.store_queue, settings.store_retry_ns)
+        self._writer = StoreWriter(self._store, post)
         self._writer.start()
         reactor.attach(core.store, self._writer.deliver)
 

@@ -10,6 +10,9 @@ import msgspec
 
 from horologe_common.models import ModelSpec
 
+CALLS_LIMIT = 256
+"""Maximum number of calls in one query of a pipeline. The query fails if its driver makes more."""
+
 
 class PipelineDefinition(msgspec.Struct, frozen=True):
     """A pipeline of the repository. `reason`: why it cannot be served; empty if it can."""

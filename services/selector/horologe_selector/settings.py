@@ -26,36 +26,18 @@ class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     redis: str = "redis://127.0.0.1:6379/0"
     """URL of Redis: `redis://`, `rediss://` or `unix://`. Acknowledged feedback is durable only if Redis runs with
     `appendonly yes` and `appendfsync always`."""
-    store_timeout_ns: int = s(1)
-    """Timeout of one operation on the store; after it the store counts as unavailable."""
-    store_retry_ns: int = ms(500)
-    """Interval between attempts to reach an unavailable store."""
-    store_queue: int = 10_000
-    """Maximum number of messages queued for the store."""
-    applications: int = 1000
-    """Maximum number of declared applications."""
     contexts_memory: Annotated[int, Meta(ge=0)] = 20_000
     """Maximum number of context states in memory, for all applications; each takes about 1 kB. Other states are read
     from the store when a request needs them."""
-    context_read_timeout_ns: int = ms(20)
-    """Timeout for reading a context's state from the store. After it the request uses the state of a new context."""
-    context_refresh_ns: Annotated[int, Meta(ge=0)] = s(1)
-    """Maximum age of a state in memory that other selectors may have changed. An older one is read again in the
-    background."""
     predictions: Annotated[int, Meta(ge=0)] = 100_000
     """Number of latest application answers that feedback can refer to by `prediction_id`."""
     unsaved: int = 10_000
     """Maximum number of observations waiting to be saved or predicted again. Further feedback is refused."""
-    feedback_timeout_ns: int = s(5)
-    """Timeout for saving feedback. After it the feedback is answered LOST: it may have been saved, and can be sent
-    again."""
     pipelines: str = ""
     """Folder of the pipelines, with `pipeline.toml` and the driver functions. Empty: none are served. `horologe up`
     sets it to `pipelines` in the model repository."""
     pipeline_runs: int = 1000
     """Maximum number of open queries of pipelines. Further ones are refused."""
-    pipeline_calls: int = 256
-    """Maximum number of calls in one query of a pipeline. The query fails if its driver makes more."""
     pipeline_step_ns: Annotated[int, Meta(ge=0)] = ms(8)
     """Maximum time that a driver may execute between two calls, in CPU time, or block. The query fails if it takes
     longer, since the other queries of its pipeline wait meanwhile. 0: no limit, except that a driver that leaves a ping
@@ -67,8 +49,6 @@ class SelectorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pipeline_drop: bool = True
     """If true, a call's deadline leaves time for the stages after it, so that queries that would be late are dropped
     early."""
-    pipeline_sample_ns: Annotated[int, Meta(ge=0)] = s(1)
-    """Interval between two samples of the calls of a pipeline to each model, for the profiler. 0: no samples."""
     pipeline_environment: tuple[str, ...] = ()
     """Names of further environment variables that drivers get, as `worker.model_environment` for models."""
     pipeline_user: str = ""

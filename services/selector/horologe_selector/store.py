@@ -10,8 +10,28 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import msgspec
 
+from horologe_common.clock import ms, s
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+STORE_TIMEOUT_NS = s(1)
+"""Timeout of one operation on the store; after it the store counts as unavailable."""
+
+
+class StoreTimes(msgspec.Struct, frozen=True):
+    """Intervals and timeouts of what the selector asks its store for."""
+
+    retry_ns: int = ms(500)
+    """Interval between attempts to reach an unavailable store."""
+    read_timeout_ns: int = ms(20)
+    """Timeout for reading a context's state. After it the request uses the state of a new context."""
+    refresh_ns: int = s(1)
+    """Maximum age of a state in memory that other selectors may have changed. An older one is read again in the
+    background."""
+
+
+TIMES = StoreTimes()
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

@@ -27,11 +27,11 @@ log = logger("tuner")
 def main() -> None:
     service = Service("tuner")
     settings = service.settings(TunerSettings, "tuner")
-    links = service.links(settings.name)
-    core = Tuner(links.address("tuner", settings.name), settings, rehearses=is_installed())
+    links = service.links()
+    core = Tuner(links.address("tuner"), settings, rehearses=is_installed())
     if not is_installed():
         log.info("rehearsals off", reason="horologe_sim is not installed: controller.scheduler auto uses the default")
-    store = StateFile(TunerState, settings.state, "tuner", settings.name)
+    store = StateFile(TunerState, settings.state, "tuner", "0")
     try:
         check_writable(settings.state, "tuner.state")
         scaler = create_scaler(settings)

@@ -6,14 +6,11 @@ import msgspec
 from msgspec import Meta
 
 from horologe_common.clock import s
-from horologe_common.setting_ranges import NAME_PATTERN
 
 
 class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Plans of pipelines and shares: scaler, limits and intervals."""
 
-    name: Annotated[str, Meta(pattern=NAME_PATTERN)] = "0"
-    """Instance name. A cluster has one tuner."""
     state: str = ".cache/horologe"
     """Folder of the state file: the applied plans and their replicas. Empty: plans are lost at a restart."""
     dry_run: bool = False
@@ -38,23 +35,13 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     traffic finds no spare replicas in the seconds until new ones work."""
     settle_ns: Annotated[int, Meta(ge=0)] = s(15)
     """Time after a change before replicas are removed: three times the activation time of a replica."""
-    blind_ns: int = s(2)
-    """Without events of the controller for this time, the tuner changes nothing."""
-    reconcile_ns: int = s(5)
-    """Interval at which a scaling that has not succeeded is tried again."""
     rehearsal_interval_ns: int = s(20)
-    """Interval at which recent requests are played under other schedulers, if `controller.scheduler` is auto."""
-    rehearsal_window_ns: int = s(120)
-    """Requests of this time are played, at most the last `rehearsal_requests`."""
-    rehearsal_requests: Annotated[int, Meta(ge=1, le=1_000_000)] = 5_000
-    """Limit of requests. 5,000 requests under seven schedulers take about 6 s of CPU time."""
+    """Interval at which the requests of six intervals, at most the last 5,000, are played under other schedulers, if
+    `controller.scheduler` is auto."""
     rehearsal_share: Annotated[float, Meta(ge=0, le=1)] = 0.25
     """Part of a core that rehearsals may use, on average: after a long one, the next one waits. They run with the
-    lowest priority. A rehearsal that needs more than this part of `rehearsal_window_ns` stops, and compares the
+    lowest priority. A rehearsal that needs more than this part of six intervals stops, and compares the
     schedulers that it has played."""
     shadow_percent: Annotated[float, Meta(ge=0, le=100)] = 10.0
     """Percent of a device that the standby worker of a workload has more than the workload, if as much is left (iGniter
     section 4.2). 0: no standby workers."""
-    shadow_calm_ns: Annotated[int, Meta(ge=0)] = s(10)
-    """Time for which a smaller share must have sufficed before a workload switches back to it. It doubles, up to 10
-    minutes, each time the violation returns."""

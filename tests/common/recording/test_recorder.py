@@ -73,7 +73,7 @@ def tell(recorder: Recorder, core: Any, now_ns: int) -> None:
 
 
 def test_the_ring_is_bounded_and_each_segment_starts_from_a_snapshot(tmp_path: Path, echo: Echo) -> None:
-    recorder = Recorder(RecorderSettings(str(tmp_path), messages=10, segments=3), "p")
+    recorder = Recorder(RecorderSettings(str(tmp_path), messages=10), "p", 3)
     for now_ns in range(100):
         tell(recorder, echo, now_ns)
     path = recorder.write("stop")

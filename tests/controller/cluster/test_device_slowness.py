@@ -14,7 +14,6 @@ from horologe_controller.core.cluster.lane import MessageLatency
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 from horologe_controller.core.scheduling.loading.demand import DeviceSlowness
 
-GRACE_NS = ms(250)
 steps = st.lists(
     st.tuples(
         st.sampled_from(["infer", "load", "end", "wait"]),
@@ -28,7 +27,7 @@ steps = st.lists(
 @given(steps)
 def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, int]]) -> None:
     """An INFER is sent without marking the share; a LOAD and the end of an action mark it."""
-    holders, latency, slowness = ModelResidency(ClusterChanges()), MessageLatency(), DeviceSlowness(GRACE_NS)
+    holders, latency, slowness = ModelResidency(ClusterChanges()), MessageLatency(), DeviceSlowness()
     shares = [Share("w", number, number, "d", "d", 10, holders, latency) for number in range(3)]
     now_ns = s(100)
     for share in shares:
@@ -50,7 +49,7 @@ def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, i
             slowness.changed[share] = True
         slowness.update(now_ns)
         for one in shares:
-            hangs = one.hangs(now_ns, GRACE_NS)
+            hangs = one.hangs(now_ns)
             assert slowness.factors[one] == (math.inf if hangs else one.slowness(now_ns))
 
 

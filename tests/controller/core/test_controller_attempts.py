@@ -23,6 +23,8 @@ from horologe_common.wire import (
     RowStatus,
     Share,
 )
+from horologe_controller.core.cluster.lane import ACTION_GRACE_NS
+from horologe_controller.core.controller import PING_NS
 
 
 @pytest.fixture(params=PROMPT_SCHEDULERS)
@@ -142,7 +144,7 @@ def test_a_request_at_a_silent_worker_ends_when_its_submitter_cancels_it() -> No
 
 
 def test_a_request_that_hangs_worker_after_worker_is_not_given_to_every_one() -> None:
-    controller = a_controller(lookahead_ns=ms(1), action_grace_ns=ms(10))
+    controller = a_controller(lookahead_ns=ms(1))
     for number in range(1, 6):
         join(controller, f"worker/{number}#1")
         for load in sent(controller, Load, f"worker/{number}"):
@@ -168,7 +170,7 @@ def test_a_share_is_not_held_by_a_batch_whose_inputs_do_not_come(cancelled: bool
     if cancelled:
         controller.handle(ms(1), SELECTOR, Cancel((1,)), ())
     sent(controller, Cancel)
-    controller.tick(infer.expected_ns + controller.settings.action_grace_ns + controller.settings.ping_ns)
+    controller.tick(infer.expected_ns + ACTION_GRACE_NS + PING_NS)
     assert sent(controller, Cancel, WORKER) == [Cancel((infer.action_id,))]
     assert not sent(controller, Infer), "until it is heard of"
     finish(controller, infer, s(1), Status.CANCELLED)

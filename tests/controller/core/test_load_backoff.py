@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit
+from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.controller import Controller
 from horologe_controller.settings import ControllerSettings
 
@@ -16,10 +15,10 @@ WORKERS = "worker/0#1", "worker/1#1"
 REPORTS = (a_report(), a_report(a_spec("other")))
 
 
-def a_controller(workers: int = 1, **settings: Any) -> Controller:
+def a_controller(workers: int = 1, backoff: LoadBackoff | None = None) -> Controller:
     """Return a controller that does not preload, with connected workers."""
     controller = Controller(
-        "controller/0#1", ControllerSettings(margin_ns=0, preload=False, workers=1, **settings), "host"
+        "controller/0#1", ControllerSettings(margin_ns=0, preload=False, workers=1), "host", backoff
     )
     controller.handle(0, "selector/0#1", PeerConnected("selector/0#1", "host"), ())
     for worker in WORKERS[:workers]:
@@ -63,7 +62,7 @@ def refuse_until(controller: Controller, end_ns: int, status: Status = Status.RE
 
 def test_the_pauses_grow_up_to_a_limit() -> None:
     for status in (Status.REFUSED, Status.TOO_LATE):
-        controller = a_controller(load_backoff_ns=ms(10), load_backoff_max_ns=ms(50))
+        controller = a_controller(backoff=LoadBackoff(ms(10), ms(50)))
         submit(controller, 1, 0, 60_000)
         asked_ns = refuse_until(controller, ms(300), status)
         assert asked_ns == [ms(at) for at in (0, 10, 30, 70, 120, 170, 220, 270)]
@@ -92,7 +91,7 @@ def test_a_request_with_time_waits_for_the_next_attempt() -> None:
 
 def test_a_request_that_cannot_wait_is_refused_with_the_reason() -> None:
     """Both the requests that are queued when the backoff begins and those that arrive during it."""
-    controller = a_controller(load_backoff_ns=s(1))
+    controller = a_controller(backoff=LoadBackoff(s(1)))
     submit(controller, 1, 0, 500)
     submit(controller, 2, 0, 5_000)
     (load,) = sent(controller, Load)
@@ -107,7 +106,7 @@ def test_a_request_that_cannot_wait_is_refused_with_the_reason() -> None:
 
 
 def test_another_share_without_refusals_gets_the_load() -> None:
-    controller = a_controller(workers=2, load_backoff_ns=s(1))
+    controller = a_controller(workers=2, backoff=LoadBackoff(s(1)))
     submit(controller, 1, 0, 500)
     (load,) = sent(controller, Load, WORKERS[0])
     answer(controller, load, ms(1), Status.REFUSED)
@@ -116,7 +115,7 @@ def test_another_share_without_refusals_gets_the_load() -> None:
 
 
 def test_a_register_ends_the_pause() -> None:
-    controller = a_controller(load_backoff_ns=s(1))
+    controller = a_controller(backoff=LoadBackoff(s(1)))
     submit(controller, 1, 0, 60_000)
     (load,) = sent(controller, Load)
     answer(controller, load, 0, Status.REFUSED)

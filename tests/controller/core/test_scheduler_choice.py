@@ -180,11 +180,11 @@ def test_a_tuner_gets_the_state_that_a_rehearsal_needs() -> None:
 def test_the_state_has_the_configured_settings_whatever_the_tuner_has_changed() -> None:
     """A rehearsal plays the default with them, and each other candidate with its own changes."""
     controller = a_controller()
-    use(controller, "horologe", advance=8.0)
-    assert controller.scheduler.settings.advance == 8.0
+    use(controller, "horologe", policy={"advance": 8.0})
+    assert controller.scheduler.settings.policy == {"advance": 8.0}
     controller.handle(ms(1), TUNER, DescribeScheduling(("sum/1",)), ())
     (state,) = sent(controller, SchedulingState, TUNER)
-    assert (state.settings["scheduler"], state.settings["advance"]) == ("horologe", 2.0)
+    assert (state.settings["scheduler"], state.settings["policy"]) == ("horologe", {})
 
 
 def test_the_state_has_dynamic_models_at_the_pace_of_each_share() -> None:

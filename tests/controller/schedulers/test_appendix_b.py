@@ -121,7 +121,7 @@ class ScanPlanner(Planner):
 
     def __init__(self, policy: Clockwork, settings: ControllerSettings) -> None:
         super().__init__(policy, settings)
-        self.loads.demand = ScannedDemand(settings.action_grace_ns, self.queues)
+        self.loads.demand = ScannedDemand(self.queues)
 
     def plan(self, now_ns: int, cluster: Cluster) -> Plan:
         for share in cluster.shares():
@@ -141,7 +141,7 @@ class Desk:
         self.settings = ControllerSettings(admission=admission, preload=False)
         self.planner = kind(Clockwork(self.settings), self.settings)
         self.cluster = Cluster(10)
-        self.actions = Actions("controller/0#1", self.cluster, ms(250))
+        self.actions = Actions("controller/0#1", self.cluster)
         self.decisions: list[Any] = []
         specs = [
             a_spec(f"m{number}", batch_sizes=SIZES, weights_bytes=(1 + number % 3) * PAGE_BYTES)

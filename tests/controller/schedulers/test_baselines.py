@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from desk import NOW, Desk
 from horologe_common.clock import ms
-from horologe_controller.schedulers.clipper import BatchLimit, quantile_line, quantile_loss
+from horologe_controller.schedulers.clipper import BatchLimit, ClipperParameters, quantile_line, quantile_loss
 from horologe_controller.schedulers.deferred import START_DELAY_NS
-from horologe_controller.settings import ControllerSettings
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.lane import Action
@@ -36,7 +35,7 @@ def ids(actions: list[Action]) -> list[list[int]]:
 def test_the_limit_rises_by_one_with_full_batches_and_falls_by_a_tenth() -> None:
     limit, rows = BatchLimit(), []
     for size, took_ms in ((1, 5), (2, 5), (2, 5), (2, 5), (4, 11), (2, 5), (2, 11)):
-        limit.adapt_stepwise(size, ms(took_ms), ms(10), SIZES, ControllerSettings())
+        limit.adapt_stepwise(size, ms(took_ms), ms(10), SIZES, ClipperParameters())
         rows.append(round(limit.rows, 3))
     assert rows == [2, 3, 4, 4, 3.6, 4.6, 4.14]  # a batch of 2 says nothing about a limit of 4 but that it is too high
 
@@ -46,7 +45,7 @@ def test_the_limit_stays_between_one_and_the_largest_size(batches: list[tuple[in
     limit = BatchLimit()
     for size, took_ms in batches:
         (limit.adapt_by_regression if regression else limit.adapt_stepwise)(
-            size, ms(took_ms), ms(20), SIZES, ControllerSettings()
+            size, ms(took_ms), ms(20), SIZES, ClipperParameters()
         )
         assert 1 <= limit.rows <= 16
         assert limit.largest_size(SIZES) in SIZES
@@ -55,11 +54,11 @@ def test_the_limit_stays_between_one_and_the_largest_size(batches: list[tuple[in
 @pytest.mark.parametrize("regression", [False, True])
 def test_the_limit_finds_the_largest_batch_within_the_slo(regression: bool) -> None:
     """37 rows fit into 20.1 ms. AIMD exceeds that by one and goes back by a tenth; regression probes now and then."""
-    limit, settings, rows = BatchLimit(), ControllerSettings(), []
+    limit, parameters, rows = BatchLimit(), ClipperParameters(), []
     for _ in range(400):
         size = limit.largest_size(EVERY_SIZE)
         (limit.adapt_by_regression if regression else limit.adapt_stepwise)(
-            size, took_ns(size), ms(20.1), EVERY_SIZE, settings
+            size, took_ns(size), ms(20.1), EVERY_SIZE, parameters
         )
         rows.append(limit.largest_size(EVERY_SIZE))
     late = rows[100:]
@@ -73,7 +72,7 @@ def test_regression_does_not_take_noise_for_a_slope() -> None:
     for _ in range(1000):
         size = limit.largest_size(EVERY_SIZE)
         limit.adapt_by_regression(
-            size, round(took_ns(size) * noise.gauss(1, 0.02)), ms(20.1), EVERY_SIZE, ControllerSettings()
+            size, round(took_ns(size) * noise.gauss(1, 0.02)), ms(20.1), EVERY_SIZE, ClipperParameters()
         )
         large.append(size)
     assert max(large) <= 40
@@ -86,7 +85,7 @@ def test_regression_leaves_room_for_the_slow_ones() -> None:
     for number in range(300):
         size = SIZES[number % 5]
         slow = 1.5 if number % 100 in (3, 31, 67) else 1
-        limit.adapt_by_regression(size, round(slow * took_ns(size)), ms(13), SIZES, ControllerSettings())
+        limit.adapt_by_regression(size, round(slow * took_ns(size)), ms(13), SIZES, ClipperParameters())
     assert limit.rows == 8  # 16 rows mostly take 9.5 ms, and now and then 14.25 ms
 
 
@@ -104,7 +103,7 @@ def test_no_line_through_two_points_is_a_better_quantile(found: list[tuple[int, 
 
 
 def test_a_batch_below_the_limit_waits_for_more_and_no_longer() -> None:
-    desk = Desk("clipper", [("m",)], clipper_delay_ns=ms(3))
+    desk = Desk("clipper", [("m",)], policy={"delay_ns": ms(3)})
     limit_of(desk).rows = 4
     desk.ask(NOW, 50)
     desk.ask(NOW + ms(1), 50)
@@ -156,7 +155,7 @@ def test_clipper_runs_requests_that_will_be_late_and_drops_expired_ones() -> Non
 
 @pytest.mark.parametrize(("part", "size"), [(0.5, 4), (0.6, 8), (1.0, 16), (0.1, 1)])
 def test_the_planned_batch_takes_its_part_of_the_slo(part: float, size: int) -> None:
-    desk = Desk("nexus", [("m",)], nexus_slo_part=part, admission=False)
+    desk = Desk("nexus", [("m",)], policy={"slo_part": part}, admission=False)
     for _ in range(16):
         desk.ask(NOW, 10)  # 4 take 3.5 ms, 8 take 5.5 ms, 16 take 9.5 ms
     assert desk.plan(NOW)[0][0].batch_size == size
@@ -199,7 +198,7 @@ def test_models_have_their_turns() -> None:
 
 @pytest.mark.parametrize(("deviations", "planned_ms"), [(0.0, 6), (1.5, 18)])
 def test_it_plans_with_the_mean_of_all_that_was_measured(deviations: float, planned_ms: int) -> None:
-    desk, now_ns = Desk("nexus", [("m",)], nexus_deviations=deviations), NOW
+    desk, now_ns = Desk("nexus", [("m",)], policy={"deviations": deviations}), NOW
     for took_ms in (2, 2, 2, 22):
         desk.ask(now_ns, 100)
         (action,), _ = desk.plan(now_ns)
@@ -246,13 +245,6 @@ def test_a_batch_does_not_wait_for_a_size_beyond_the_slo() -> None:
     assert ids(desk.plan(NOW)[0]) == [[1, 2, 3, 4]]
 
 
-def test_slack_makes_it_wait_less() -> None:
-    desk = Desk("deferred", [("m",)], deferred_slack_ns=ms(7))
-    desk.ask(NOW, 20)
-    desk.plan(NOW)
-    assert desk.wake_ns == NOW + ms(20) - took_ns(2) - START_DELAY_NS - ms(7)
-
-
 def test_a_device_that_is_free_takes_the_window_that_closes_first() -> None:
     desk = Desk("deferred", [("a", "b", "c")], ("a", "b", "c"), admission=False)
     for _ in range(16):
@@ -284,7 +276,7 @@ def test_best_effort_gets_the_time_in_which_a_batch_waits_and_no_more() -> None:
 
 @pytest.mark.parametrize(("part", "dropped"), [(0.5, [1, 2, 3, 4, 5]), (0.0, [])])
 def test_late_heads_give_way_to_a_batch_of_the_target_size(part: float, dropped: list[int]) -> None:
-    desk = Desk("deferred", [("m",)], deferred_slo_part=part)
+    desk = Desk("deferred", [("m",)], policy={"slo_part": part})
     for _ in range(5):
         desk.ask(NOW - ms(15), 20)
     for _ in range(20):

@@ -89,7 +89,7 @@ def test_the_expected_duration_is_a_high_quantile_of_the_batch() -> None:
 
 def test_a_likely_failure_gives_way_to_a_likely_success() -> None:
     """Both requests are viable. The long one has the earlier deadline, and a chance of one half."""
-    desk = Desk(orloj_order="latest")
+    desk = Desk(policy={"order": "latest"})
     desk.ask("long", 31)
     sure, _ = desk.ask("short", 40)
     assert desk.first() == [sure]
@@ -113,7 +113,7 @@ def test_a_request_with_less_left_than_it_takes_on_average_is_refused() -> None:
 
 def test_the_order_of_sizes_is_a_setting() -> None:
     for order, size in (("earliest", 1), ("latest", 4)):
-        desk = Desk(orloj_order=order)
+        desk = Desk(policy={"order": order})
         desk.ask("short", 9)
         for _ in range(4):
             desk.ask("short", 300)
@@ -138,7 +138,7 @@ def test_new_distributions_apply_to_queued_requests() -> None:
 
 @pytest.mark.parametrize("order", ["earliest", "latest"])
 def test_without_distributions_deadlines_decide(order: str) -> None:
-    desk = Desk(known=False, orloj_order=order)
+    desk = Desk(known=False, policy={"order": order})
     asked = [desk.ask("", 10 + number)[0] for number in (5, 1, 3, 2, 4)]
     assert desk.first() == sorted(asked, key=lambda one: one.deadline_ns)[:4]
 
@@ -148,7 +148,7 @@ def test_without_distributions_deadlines_decide(order: str) -> None:
     st.sampled_from(["earliest", "latest"]),
 )
 def test_no_request_starts_late_and_all_leave_the_queue(told: list[tuple[str, float, int]], order: str) -> None:
-    desk = Desk(orloj_order=order)
+    desk = Desk(policy={"order": order})
     open_ids = {request.id for request, refusal in (desk.ask(*one[:2], rows=one[2]) for one in told) if not refusal}
     now_ns = NOW
     while open_ids and now_ns < NOW + s(1):

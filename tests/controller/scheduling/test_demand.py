@@ -26,7 +26,7 @@ def test_a_share_that_was_never_used_leaves_nothing_behind() -> None:
 
 @given(st.permutations(range(1, 9)))
 def test_demand_drops_removed_requests(order: list[int]) -> None:
-    demand, spec = Demand(0, RequestQueues()), a_spec()
+    demand, spec = Demand(RequestQueues()), a_spec()
     requests = {
         number: Request(number, "s", number, spec, spec.key, 1, "h", number, 0, 100 + number, False) for number in order
     }

@@ -15,7 +15,7 @@ from horologe_common.models import Profile
 from horologe_common.wire import ModelReport, Register
 from horologe_common.wire import Share as Told
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
-from horologe_controller.core.cluster.lane import Action, Lane
+from horologe_controller.core.cluster.lane import ACTION_GRACE_NS, Action, Lane
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.schedulers import SCHEDULERS
@@ -95,7 +95,7 @@ def test_the_models_of_a_hung_device_are_loaded_elsewhere() -> None:
     desk = Desk("clockwork", [("m",), ()])
     desk.ask(NOW, 50)
     (stuck,), _ = desk.plan(NOW)
-    later_ns = stuck.end_ns + desk.settings.action_grace_ns + 1
+    later_ns = stuck.end_ns + ACTION_GRACE_NS + 1
     desk.ask(later_ns, 50)
     started, loads = desk.plan(later_ns)
     assert loads == ["m/1"]

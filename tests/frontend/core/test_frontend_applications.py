@@ -50,6 +50,7 @@ from horologe_common.wire import (
     Tensor,
 )
 from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.core.sampling import SampleLimits
 from horologe_frontend.settings import FrontendSettings
 
 
@@ -230,7 +231,7 @@ def test_metrics_only_name_declared_applications() -> None:
 
 
 def test_samples_of_an_application_name_each_of_its_models() -> None:
-    frontend = connected_frontend(sample_burst=1)
+    frontend = connected_frontend(samples=SampleLimits(burst=1))
     frontend.handle(NOW, "profiler/0#1", PeerConnected("profiler/0#1"), ())
     for at_ns in (NOW, NOW + ms(1)):
         query = request_application(frontend, now_ns=at_ns)

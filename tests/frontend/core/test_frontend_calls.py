@@ -39,10 +39,10 @@ def test_call_without_a_controller_is_lost() -> None:
 
 
 def test_a_load_may_take_longer_than_other_calls() -> None:
-    frontend = a_frontend(call_timeout_ns=s(1), load_timeout_ns=s(300))
+    frontend = a_frontend(load_timeout_ns=s(300))
     frontend.handle(0, CLIENT, Admit(1, "sum", "", True), ())
     frontend.handle(0, CLIENT, Describe(2), ())
-    frontend.tick(s(40))
+    frontend.tick(s(60))
     assert sent(frontend, Description, CLIENT)
     assert not sent(frontend, Models, CLIENT)
     assert frontend.wakeup_ns() == s(300)

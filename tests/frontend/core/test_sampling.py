@@ -12,13 +12,15 @@ from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Dispatch, Models, Query, Sample
 from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.core.sampling import SampleLimits
 from horologe_frontend.settings import FrontendSettings
 
 CLIENT, SELECTOR, PROFILER, WORKER = "client/aa", "selector/0#1", "profiler/0#1", "worker/0#1"
+LIMITS = SampleLimits()
 
 
-def a_frontend(**settings: Any) -> Frontend:
-    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), lambda header, buffers: b"")
+def a_frontend(samples: SampleLimits = LIMITS, **settings: Any) -> Frontend:
+    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), lambda header, buffers: b"", samples)
     for address in (SELECTOR, PROFILER, WORKER):
         frontend.handle(0, address, PeerConnected(address), ())
     frontend.handle(0, "controller/0#1", Models(0, (a_state(), a_state(a_spec("other")))), ())
@@ -51,7 +53,7 @@ def test_finished_request_is_sampled_with_its_inputs() -> None:
 
 
 def test_burst_then_one_sample_per_second_for_each_model_and_application() -> None:
-    frontend = a_frontend(sample_burst=3, sample_ns=s(1))
+    frontend = a_frontend(SampleLimits(burst=3))
     for number in range(10):
         serve(frontend, ms(number))
     assert len(samples(frontend)) == 3
@@ -92,7 +94,7 @@ def test_cached_and_cancelled_requests_are_not_sampled() -> None:
 
 
 def test_large_inputs_are_not_sampled() -> None:
-    frontend = a_frontend(sample_bytes=40)
+    frontend = a_frontend(SampleLimits(most_bytes=40))
     serve(frontend, rows=4)
     assert samples(frontend) == []
     serve(frontend, rows=2)
@@ -100,7 +102,7 @@ def test_large_inputs_are_not_sampled() -> None:
 
 
 def test_all_samples_share_a_rate_in_bytes() -> None:
-    frontend = a_frontend(sample_rate_bytes=160)
+    frontend = a_frontend(SampleLimits(bytes_per_s=160))
     serve(frontend)
     serve(frontend, ms(99), model="other")
     assert len(samples(frontend)) == 1
@@ -119,7 +121,7 @@ def test_no_samples_without_a_profiler_or_with_interval_0() -> None:
 
 
 def test_number_of_rate_limits_is_bounded() -> None:
-    frontend = a_frontend(sample_rate_bytes=1 << 40)
+    frontend = a_frontend(SampleLimits(bytes_per_s=1 << 40))
     for number in range(1100):
         serve(frontend, number, application=f"application-{number}")
     assert len(samples(frontend)) == 1100

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from horologe_common.clock import ms, s
+from horologe_common.clock import ms
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -18,7 +18,9 @@ from horologe_common.wire import (
     Shipped,
     Tensor,
 )
+from horologe_gpu_worker.core.infer_lifecycle import EARLY_NS, JOIN_MARGIN_NS
 from horologe_gpu_worker.core.lanes import Abort, Finished, not_run
+from horologe_gpu_worker.core.worker import ACTIONS_MAX
 from worker_builders import (
     CONTROLLER,
     HOLDER,
@@ -72,11 +74,11 @@ def test_a_row_the_holder_lost_fails_alone_and_the_batch_shrinks_to_what_is_left
 
 
 def test_rows_that_do_not_come_are_not_waited_for_beyond_the_window() -> None:
-    worker = a_worker(join_margin_ns=1000)
+    worker = a_worker()
     deliver(worker, 0, CONTROLLER, an_infer(rows=(1, 1), window=(0, ms(1))))
     assert not operations(deliver(worker, 5, HOLDER, *a_ship({100: [1.0]})))
     cut_ns = worker.wakeup_ns()
-    assert cut_ns == ms(1) - 1000
+    assert cut_ns == ms(1) - JOIN_MARGIN_NS
     [operation] = operations(tick_worker(worker, cut_ns))
     assert (operation.batch_size, operation.rows) == (1, 1)
     late = deliver(worker, cut_ns + 1, HOLDER, *a_ship({101: [2.0]}))
@@ -87,9 +89,9 @@ def test_rows_that_do_not_come_are_not_waited_for_beyond_the_window() -> None:
 
 
 def test_an_action_whose_inputs_all_stay_away_is_waited_for_to_the_end_and_then_reported_missing() -> None:
-    worker = a_worker(join_margin_ns=1000)
+    worker = a_worker()
     deliver(worker, 0, CONTROLLER, an_infer(window=(0, ms(1))))
-    assert not tick_worker(worker, ms(1) - 1000)
+    assert not tick_worker(worker, ms(1) - JOIN_MARGIN_NS)
     ended = tick_worker(worker, ms(1))
     assert only_result(ended).status == Status.MISSING_INPUT
     assert not responses_by_row(ended)
@@ -98,10 +100,10 @@ def test_an_action_whose_inputs_all_stay_away_is_waited_for_to_the_end_and_then_
 
 
 def test_inputs_between_the_cut_and_the_end_of_the_window_still_run() -> None:
-    worker = a_worker(join_margin_ns=1000)
+    worker = a_worker()
     deliver(worker, 0, CONTROLLER, an_infer(rows=(1, 1), window=(0, ms(1))))
-    tick_worker(worker, ms(1) - 1000)
-    [operation] = operations(deliver(worker, ms(1) - 500, HOLDER, *a_ship({101: [2.0]})))
+    tick_worker(worker, ms(1) - JOIN_MARGIN_NS)
+    [operation] = operations(deliver(worker, ms(1) - JOIN_MARGIN_NS // 2, HOLDER, *a_ship({101: [2.0]})))
     assert operation.rows == 1
 
 
@@ -174,19 +176,20 @@ def test_the_io_cache_is_bounded_and_given_back() -> None:
 
 
 def test_inputs_nobody_asks_for_are_dropped_in_time() -> None:
-    worker = a_worker(early_ns=s(1))
+    worker = a_worker()
     deliver(worker, 0, HOLDER, *a_ship({100: [1.0]}, 5))
-    assert worker.wakeup_ns() == s(1)
-    tick_worker(worker, s(1))
+    assert worker.wakeup_ns() == EARLY_NS
+    tick_worker(worker, EARLY_NS)
     assert len(worker.infers.early) == 0
     assert worker.wakeup_ns() is None
 
 
 def test_actions_are_bounded() -> None:
-    worker = a_worker(actions_max=2)
-    for action_id in (1, 2):
-        assert not deliver(worker, 0, CONTROLLER, an_infer(action_id))
-    assert only_result(deliver(worker, 0, CONTROLLER, an_infer(3))).status == Status.REFUSED
+    worker = a_worker()
+    for action_id in range(1, ACTIONS_MAX + 1):
+        worker.handle(0, CONTROLLER, an_infer(action_id), ())
+    assert not tick_worker(worker, 0)
+    assert only_result(deliver(worker, 0, CONTROLLER, an_infer(ACTIONS_MAX + 1))).status == Status.REFUSED
 
 
 def test_cancel_drops_what_has_not_begun() -> None:

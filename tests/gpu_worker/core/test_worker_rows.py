@@ -24,6 +24,7 @@ from horologe_common.wire import (
     Shipped,
     Tensor,
 )
+from horologe_gpu_worker.core.infer_lifecycle import JOIN_MARGIN_NS
 from horologe_gpu_worker.core.lanes import Finished, Operation
 from worker_builders import (
     CONTROLLER,
@@ -121,7 +122,7 @@ def test_every_row_goes_to_its_submitter_and_to_nobody_else(
         outs += deliver(worker, 1, sender, message, buffers)
     if cancel:
         outs += deliver(worker, 2, CONTROLLER, Cancel((1,)))
-    outs += tick_worker(worker, ms(10) - worker.settings.join_margin_ns)
+    outs += tick_worker(worker, ms(10) - JOIN_MARGIN_NS)
     for operation in operations(outs):
         outs += deliver(worker, ms(10), worker.lanes, run_operation(operation))
     outs += tick_worker(worker, ms(10))

@@ -186,9 +186,9 @@ def test_models_that_are_withdrawn_and_admitted_again_leave_no_backlog() -> None
         profiler.check()
         assert len(profiler.out) <= 20
         profiler.out.clear()
-    assert len(profiler.staging) <= profiler.settings.keys_max
+    assert len(profiler.staging) <= profiler.rules.keys_max
     assert profiler.staging.held_bytes <= 1 << 16
-    assert len(profiler.measurements) <= profiler.settings.keys_max
+    assert len(profiler.measurements) <= profiler.rules.keys_max
 
 
 def test_another_content_under_the_same_name_is_learned_anew() -> None:

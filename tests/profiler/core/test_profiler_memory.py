@@ -19,14 +19,14 @@ from horologe_profiler.core.measurements import (
     RowTime,
     length_bound,
 )
+from horologe_profiler.core.profiling_rules import ProfilingRules
 from horologe_profiler.core.publication import build_distributions, build_histogram
-from horologe_profiler.settings import ProfilerSettings
 
 KEY = MeasurementKey("m/1", "chat", 0)
 
 
-def a_memory(**settings: int) -> Measurements:
-    return Measurements(ProfilerSettings(**settings))  # type: ignore[arg-type]
+def a_memory(**rules: int) -> Measurements:
+    return Measurements(ProfilingRules(**rules))
 
 
 def record_times(

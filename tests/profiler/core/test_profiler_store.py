@@ -10,7 +10,7 @@ from horologe_common.clock import ms, s
 from horologe_common.service.state_file import StateFile
 from horologe_profiler.core.batch_fit import Point
 from horologe_profiler.core.measurements import MeasurementKey, Measurements, ProfilerState, RowTime
-from horologe_profiler.settings import ProfilerSettings
+from horologe_profiler.core.profiling_rules import ProfilingRules
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ KEY = MeasurementKey("m/1", "chat", 96)
 
 
 def a_state() -> ProfilerState:
-    memory = Measurements(ProfilerSettings())
+    memory = Measurements(ProfilingRules())
     memory.set_content("m/1", "abc")
     memory.record_sample(0, KEY)
     for number in range(6):

@@ -12,6 +12,7 @@ from horologe_common.applications import Application
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import Applications, Declare, Rollback, Withdraw
+from horologe_selector.core.applications.registry import APPLICATIONS_LIMIT
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import RecordsWritten, WriteRecords
@@ -55,12 +56,11 @@ def test_an_invalid_declaration_is_refused_naming_the_field(fields: dict[str, An
 
 def test_the_number_of_applications_is_limited() -> None:
     harness = ApplicationHarness()
-    harness.selector = Selector("selector/0#1", SelectorSettings(store="memory", applications=1), random.Random(1))
-    harness.send(FRONTEND, PeerConnected(FRONTEND))
-    assert harness.declare_application("one", ("a",), policy="").status == 0
-    reply = harness.declare_application("two", ("a",), policy="")
-    assert (reply.status, reply.reason) == (Status.REFUSED, "1 applications are declared already")
-    assert harness.declare_application("one", ("b",), policy="").status == 0
+    for number in range(APPLICATIONS_LIMIT):
+        assert harness.declare_application(f"{number}", ("a",), policy="").status == 0
+    reply = harness.declare_application("another", ("a",), policy="")
+    assert (reply.status, reply.reason) == (Status.REFUSED, "1000 applications are declared already")
+    assert harness.declare_application("0", ("b",), policy="").status == 0
 
 
 def test_withdrawing_an_application_removes_its_metrics() -> None:

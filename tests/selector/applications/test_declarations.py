@@ -10,7 +10,7 @@ import pytest
 from horologe_common.applications import BYTES_LIMIT, MODELS_LIMIT, Application, check_application
 from horologe_common.status import InvalidInput
 from horologe_common.wire import PEER_HEADER_LIMIT
-from horologe_selector.settings import SelectorSettings
+from horologe_selector.core.applications.registry import APPLICATIONS_LIMIT
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_the_maximum_number_of_models_with_long_names_fits() -> None:
 
 
 def test_all_applications_fit_into_one_announcement() -> None:
-    assert SelectorSettings().applications * BYTES_LIMIT < PEER_HEADER_LIMIT
+    assert APPLICATIONS_LIMIT * BYTES_LIMIT < PEER_HEADER_LIMIT

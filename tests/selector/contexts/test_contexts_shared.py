@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from contexts_harness import ContextsHarness, RecordedLosses, observation_name_of, stored_losses
 from horologe_selector.core.contexts.context import MIN_NAMES
+from horologe_selector.store import StoreTimes
 from horologe_selector.stores.memory import MemoryStore
 
 KEY = "contexts/digits\n"
-SHARED: dict[str, Any] = {"store_retry_ns": 10, "context_refresh_ns": 30, "context_read_timeout_ns": 5}
+SHARED: dict[str, Any] = {"times": StoreTimes(retry_ns=10, read_timeout_ns=5, refresh_ns=30)}
 
 
 def test_a_write_with_a_lost_reply_counts_once_after_another_selectors_write() -> None:

@@ -25,7 +25,7 @@ from horologe_common.wire import (
     Withdraw,
 )
 from horologe_selector.policies import POLICIES
-from horologe_selector.store import DamagedRecord, RecordChange
+from horologe_selector.store import TIMES, DamagedRecord, RecordChange
 from selector_harness import FRONTEND, UnavailableStore
 
 DIGITS, LETTERS = "applications\ndigits", "applications\nletters"
@@ -230,7 +230,7 @@ def test_a_damaged_record_is_copied_also_if_the_first_write_fails() -> None:
     harness.number += 1
     harness.send(FRONTEND, Feedback(harness.number, "digits", (Observation((2.0,), answer.prediction, "ann"),)))
     store.unavailable = False
-    harness.advance_by(harness.selector.settings.store_retry_ns)
+    harness.advance_by(TIMES.retry_ns)
     assert [message.statuses for message in sent(harness.selector, Acknowledged)] == [(OK,)]
     assert [record.data for record in store.list_family("damaged")] == [b"damaged"]
 

@@ -13,6 +13,7 @@ import pytest
 from contexts_harness import stored_losses
 from horologe_common.clock import ms
 from horologe_selector.settings import SelectorSettings
+from horologe_selector.store import TIMES, StoreTimes
 from horologe_selector.stores import open_store
 from redis_server import RedisServer, a_redis
 
@@ -25,9 +26,11 @@ CONTEXTS = 5
 server = pytest.fixture(name="server")(a_redis)
 
 
-def a_learner(settings: SelectorSettings, number: int, first: int, count: int) -> subprocess.Popen[bytes]:
-    text = msgspec.json.encode(settings).decode()
-    arguments: list[Any] = [sys.executable, LEARNER, text, f"selector/{number}#0", first, count, CONTEXTS]
+def a_learner(
+    settings: SelectorSettings, number: int, first: int, count: int, times: StoreTimes = TIMES
+) -> subprocess.Popen[bytes]:
+    texts = [msgspec.json.encode(options).decode() for options in (settings, times)]
+    arguments: list[Any] = [sys.executable, LEARNER, *texts, f"selector/{number}#0", first, count, CONTEXTS]
     return subprocess.Popen([*map(str, arguments)], stdout=subprocess.PIPE)
 
 
@@ -66,16 +69,18 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 
 
 def test_two_selectors_on_one_redis_lose_no_update(server: RedisServer) -> None:
-    settings = SelectorSettings(store="redis", redis=server.url, unsaved=40, context_refresh_ns=ms(5))
-    with a_learner(settings, 0, 0, 250) as first, a_learner(settings, 1, 1000, 250) as second:
+    settings = SelectorSettings(store="redis", redis=server.url, unsaved=40)
+    times = StoreTimes(refresh_ns=ms(5))
+    with a_learner(settings, 0, 0, 250, times) as first, a_learner(settings, 1, 1000, 250, times) as second:
         acknowledged = numbers(first), numbers(second)
     assert [sorted(found) for found in acknowledged] == [[*range(250)], [*range(1000, 1250)]]
     assert_each_once(in_store(settings), [*range(250), *range(1000, 1250)])
 
 
 def test_redis_may_be_killed_and_restarted(server: RedisServer) -> None:
-    settings = SelectorSettings(store="redis", redis=server.url, unsaved=40, store_retry_ns=ms(20))
-    with a_learner(settings, 0, 0, 300) as first, a_learner(settings, 1, 1000, 300) as second:
+    settings = SelectorSettings(store="redis", redis=server.url, unsaved=40)
+    times = StoreTimes(retry_ns=ms(20))
+    with a_learner(settings, 0, 0, 300, times) as first, a_learner(settings, 1, 1000, 300, times) as second:
         for _ in range(3):
             numbers(first, 60)
             server.stop()

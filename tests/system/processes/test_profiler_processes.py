@@ -54,7 +54,6 @@ class House:
         sets = (
             f"worker.cache={folder}/cache",
             f"profiler.state={folder}/state",
-            "profiler.publish_interval_ns=200ms",
             "profiler.busy_share=0.5",
             "frontend.sample_ns=20ms",
             f"recorder.directory={folder}/records",

@@ -44,7 +44,7 @@ class System:
     def __init__(self, folder: Path) -> None:
         an_emulated_model(folder / "models")
         self.endpoint = f"ipc://{folder}/clients"
-        sets = (f"worker.cache={folder}/cache", f"tuner.state={folder}/state", "tuner.reconcile_ns=1s",
+        sets = (f"worker.cache={folder}/cache", f"tuner.state={folder}/state",
                 "worker.pages_bytes=64MiB", "worker.host_bytes=1MiB")  # fmt: skip
         options = SystemOptions(
             str(folder / "models"), 1, False, "127.0.0.1:0", (self.endpoint,), "off", sets=sets, tuner=True

@@ -16,6 +16,7 @@ from horologe_common.status import Status
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import DamagedRecord, RecordChange, StoreUnavailable
 from horologe_selector.stores import open_store
+from horologe_selector.stores.sqlite import open_sqlite
 from horologe_selector.stores.store_writer import StoreWriter
 from redis_server import RedisServer, a_redis
 
@@ -31,7 +32,7 @@ FILE = "selector-0.sqlite"
 
 @contextlib.contextmanager
 def opened(folder: Path) -> Iterator[Any]:
-    store = open_store(SelectorSettings(store="sqlite", state=str(folder), store_timeout_ns=0))
+    store = open_sqlite(SelectorSettings(store="sqlite", state=str(folder)), timeout_ns=0)
     yield store
     store.close()
 

@@ -236,7 +236,7 @@ fragments = st.sampled_from(
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[HttpServerThread]:
-    with HttpServerThread(header_timeout_ns=50 * MS, body_timeout_ns=50 * MS) as http:
+    with HttpServerThread(body_timeout_ns=50 * MS) as http:
         yield http
 
 

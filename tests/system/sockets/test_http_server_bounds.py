@@ -99,7 +99,7 @@ def test_malformed_http_gets_an_error(http: HttpServerThread, junk: bytes) -> No
 
 
 def test_slow_clients_time_out() -> None:
-    with HttpServerThread(header_timeout_ns=150 * MS, body_timeout_ns=150 * MS, idle_timeout_ns=1000 * MS) as http:
+    with HttpServerThread(body_timeout_ns=150 * MS, idle_timeout_ns=1000 * MS) as http:
         for start in (b"GET /v2 HT", request()[:-5], b"POST /v2 HTTP/1.1\r\nHost: x\r\nX: y\r\n"):
             with http.connect() as sock:
                 sock.sendall(start)
@@ -117,7 +117,7 @@ def test_slow_clients_time_out() -> None:
 
 def test_client_that_does_not_read_is_disconnected() -> None:
     body = json.dumps({"inputs": [{"name": "in", "shape": [400_000], "datatype": "UINT8", "data": [7] * 400_000}]})
-    with HttpServerThread(write_timeout_ns=200 * MS) as http, http.connect() as sock:
+    with HttpServerThread(body_timeout_ns=200 * MS) as http, http.connect() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         with pytest.raises(ConnectionError):
             flood(sock, request("huge", body.encode()), times=200)

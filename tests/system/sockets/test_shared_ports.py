@@ -1,4 +1,4 @@
-"""Frontends of one machine that share their ports: `frontend.reuse_port` and `http.reuse_port`."""
+"""Frontends of one machine that share their ports: `frontend.reuse_port`."""
 
 from __future__ import annotations
 
@@ -75,6 +75,6 @@ def test_connections_to_a_shared_http_port_are_spread_and_go_to_the_frontend_tha
 def test_an_http_port_is_shared_only_if_both_frontends_set_it() -> None:
     with HttpServerThread() as first:
         port = int(first.address.rpartition(":")[2])
-        second = HttpServer(HttpSettings(port=port, reuse_port=True), first.oip)
+        second = HttpServer(HttpSettings(port=port), first.oip, reuse_port=True)
         with pytest.raises(SettingsError, match=r"http\.port"):
             asyncio.run(second.start())

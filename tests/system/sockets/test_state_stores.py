@@ -168,7 +168,7 @@ def test_records_survive_closing_and_later_versions_are_greater(settings: Select
 
 
 def sqlite_settings(folder: Path) -> SelectorSettings:
-    return SelectorSettings(store="sqlite", state=str(folder), store_timeout_ns=0)
+    return SelectorSettings(store="sqlite", state=str(folder))
 
 
 def read_aside(folder: Path) -> bytes:

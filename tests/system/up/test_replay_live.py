@@ -43,7 +43,7 @@ def retry(call: Callable[[], object]) -> None:
 
 
 def test_the_replay_of_a_learning_selector_is_identical(tmp_path: Path) -> None:
-    recorder = ("directory=recordings", "roles=selector", "messages=300", "segments=50")
+    recorder = ("directory=recordings", "roles=selector", "messages=1000")
     sets = [part for one in recorder for part in ("--set", f"recorder.{one}")]
     up = Up(tmp_path, "--models", str(MODELS), "--split", "--no-profiler", *sets)
     with Client(up.ready["clients"][0]) as client:

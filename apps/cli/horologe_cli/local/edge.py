@@ -3,6 +3,7 @@
 from horologe_common.core.protocol import Core
 from horologe_common.service.service import Service
 from horologe_common.service.settings import SettingsError
+from horologe_common.transport.sockets import LinkSettings
 from horologe_controller.core.controller import Controller
 from horologe_controller.schedulers import check_scheduler
 from horologe_controller.settings import ControllerSettings
@@ -18,17 +19,18 @@ from horologe_selector.settings import SelectorSettings
 def main() -> None:
     service = Service("edge")
     settings = service.settings(FrontendSettings, "frontend")
-    links = service.links(settings.name, settings.clients, client_limits(settings))
+    limits = client_limits(settings, service.settings(LinkSettings, "links"))
+    links = service.links(settings.name, settings.clients, limits)
     requests = fit_frames(settings, links.settings.max_frame_bytes)
     frontend = Frontend(links.address("frontend", settings.name), requests, digest)
     controller_settings = service.settings(ControllerSettings, "controller")
     try:
-        check_scheduler(controller_settings.scheduler)
+        check_scheduler(controller_settings)
         selector = HostedSelector(links, service.settings(SelectorSettings, "selector"))
     except SettingsError as error:
         service.reject(error)
-    controller = Controller(links.address("controller", controller_settings.name), controller_settings, links.host)
-    endpoint = http_endpoint(frontend, service.settings(HttpSettings, "http"))
+    controller = Controller(links.address("controller"), controller_settings, links.host)
+    endpoint = http_endpoint(frontend, service.settings(HttpSettings, "http"), reuse_port=settings.reuse_port)
     cores: list[Core] = [frontend, selector.core, controller]
     service.run(
         cores, links, client_core=frontend.address, start=[selector.run_drivers], endpoints=[endpoint],

@@ -218,7 +218,7 @@ def _read_settings(config: str, env: Mapping[str, str], flags: Mapping[str, Mapp
     settings: dict[str, Any] = {
         name: load_settings(kind, name, file, env, flags.get(name)) for name, kind in sections.items()
     }
-    check_scheduler(settings["controller"].scheduler)
+    check_scheduler(settings["controller"])
     return settings
 
 

@@ -20,7 +20,7 @@ have a chance to be in time when it starts at s. There are at most k and at most
 The noise of the batch does not depend on what was known at its start. So on average such a request is answered in time
 with at most the first term, and pays at least the second term. What it gains and does not pay for is at most v_r.
 Each request runs once, except those of a batch that a loss has ended: they may run again, which m counts. (The
-controller also repeats actions whose Result is overdue for `action_grace_ns`. No device of `ControllerWorld` is.) []
+controller also repeats actions whose Result is overdue. No device of `ControllerWorld` is.) []
 
 The value of a start is linear in s between the times at which the price changes at s or at s + X E, and falls where a
 deadline is passed, so its maximum is at one of these points. Rows of a dynamic model are padded to the longest, so E is

@@ -191,7 +191,7 @@ def compare_schedulers(
 
 
 def _play(load: PlayedLoad, name: str, seed: int, progress: Callable[[float], None]) -> ComparedLedger:
-    controller = msgspec.structs.replace(load.cluster.controller, scheduler=name)
+    controller = load.cluster.controller.with_scheduler(name)
     ledger = ComparedLedger([""] * (len(load.models) + 1), load.warmup_ns, load.duration_ns)
     tuner = RehearsedTuner(TunerSettings()) if name == AUTO else None
     cluster = msgspec.structs.replace(load.cluster, controller=controller)

@@ -12,9 +12,10 @@ from horologe_controller.core.controller import Controller
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
 from horologe_gpu_worker.core.worker import Worker
-from horologe_profiler.core.profiler import Profiler
+from horologe_profiler.core.profiler import RULES, Profiler
 from horologe_selector.core.applications import registry
 from horologe_selector.core.selector import Selector
+from horologe_selector.driver import CALLS_LIMIT
 from horologe_selector.store import RecordChange
 from horologe_selector.stores.memory import MemoryStore
 from horologe_selector.stores.store_writer import execute_messages
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer, Core
     from horologe_common.interference.colocation import LocalShare
     from horologe_profiler.core.measurements import ProfilerState
+    from horologe_profiler.core.profiling_rules import ProfilingRules
     from horologe_sim.engine.event_queue import EventQueue
     from horologe_sim.engine.simulated_process import Process
     from horologe_sim.report.report import Report
@@ -47,8 +49,9 @@ PROGRESS_STEPS = 200
 class SimulatedCluster:
     """Simulates a scenario: the constructor builds the processes, `run` runs them, `report` returns the result."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, profiling: ProfilingRules = RULES) -> None:
         self.scenario = scenario
+        self._profiling = profiling
         self.models = scenario.sim_models()
         self.signatures = scenario.signatures()
         self.tally = Tally()
@@ -158,8 +161,7 @@ class SimulatedCluster:
 
         process.attach(core.store, execute)
         if self.scenario.pipelines:
-            limit = self.scenario.selector.pipeline_calls
-            self.drivers = SimulatedDrivers(process, core.address, self.scenario.pipelines, limit)
+            self.drivers = SimulatedDrivers(process, core.address, self.scenario.pipelines, CALLS_LIMIT)
         return core
 
     def _controller(self, process: Process) -> Core:
@@ -169,7 +171,7 @@ class SimulatedCluster:
     def _profiler(self, process: Process) -> Core:
         """Return a profiler that restores the state saved by its predecessor."""
         assert self.scenario.profiler
-        core = Profiler(process.address("profiler"), self.scenario.profiler)
+        core = Profiler(process.address("profiler"), self.scenario.profiler, self._profiling)
         if self.profiler_state is not None:
             saved_ns, state = self.profiler_state
             core.restore(process.now_ns, state, self.world.now_ns - saved_ns)

@@ -114,7 +114,7 @@ class FeedbackProcess:
         self.core = FeedbackCore(load, settings, self.store.shared)
         self._on_acknowledged = on_acknowledged
         self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.store_writer = StoreWriter(self.store, self._replies.put, settings.store_queue, settings.store_retry_ns)
+        self.store_writer = StoreWriter(self.store, self._replies.put)
         self._host = CoreHost([self.core], time.monotonic_ns, self, raise_fault)
         self._host.attached[STORE] = lambda message, _: self.store_writer.deliver(message)
         self._collect_ns = 0

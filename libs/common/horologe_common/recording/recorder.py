@@ -13,10 +13,9 @@ from __future__ import annotations
 import signal
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Meta
 
 from horologe_common.clock import s
 from horologe_common.core.protocol import Out, role
@@ -36,6 +35,8 @@ log = logger("recorder")
 
 FAULT_EVERY_NS = s(60)
 """Shortest time between two recordings because of faults."""
+SEGMENTS = 2
+"""Segments per core. The oldest is dropped."""
 
 
 class RecorderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,9 +45,7 @@ class RecorderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     directory: str = ""
     """Folder for recordings, written on SIGUSR1, at stop and when a core raises. Empty: recording is off."""
     messages: int = 20_000
-    """Messages and ticks in a segment. The next segment begins with a new snapshot of the core."""
-    segments: Annotated[int, Meta(ge=1, le=1000)] = 2
-    """Segments per core. The oldest is dropped."""
+    """Messages and ticks after which a new snapshot of the core is taken. The last two snapshots are kept."""
     roles: tuple[str, ...] = ()
     """Roles of the cores to record, such as `controller`. Empty: all."""
 
@@ -54,8 +53,9 @@ class RecorderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Recorder:
     """A `CoreObserver`: one ring of segments per core, at most `segments` * `messages` entries each."""
 
-    def __init__(self, settings: RecorderSettings, process: str) -> None:
+    def __init__(self, settings: RecorderSettings, process: str, segments: int = SEGMENTS) -> None:
         self.settings = settings
+        self.segments = segments
         self.process = process
         self.write_reason = ""
         """Reason to write a file after this turn; empty: do not write."""
@@ -118,7 +118,7 @@ class Recorder:
                 or not self._is_selected(core)
             ):
                 return None
-            ring = deque(maxlen=self.settings.segments)
+            ring = deque(maxlen=self.segments)
             self._begin_segment(now_ns, core, ring)
             if not ring:
                 return None

@@ -35,19 +35,41 @@ class SettingsError(HorologeError):
 def load_settings(
     kind: type[S], section: str, file: str | Path | None, env: Mapping[str, str], flags: Mapping[str, Any] | None = None
 ) -> S:
-    """Read the settings of `section`: table of the TOML `file`, `HOROLOGE_SECTION_FIELD` in `env`, `flags`."""
-    values: dict[str, Any] = {}
-    if file:
-        values |= _table(Path(file), section)
-    names = {field.name: field for field in msgspec.structs.fields(kind)}
+    """Read the settings of `section`: table of the TOML `file`, `HOROLOGE_SECTION_FIELD` in `env`, `flags`.
+
+    A field of type dict is a table of the file: `[section.field]`, `HOROLOGE_SECTION_FIELD_KEY`, `section.field.key`.
+    """
+    tables: dict[str, dict[str, Any]] = {
+        field.name: {} for field in msgspec.structs.fields(kind) if get_origin(field.type) is dict
+    }
+    values = _table(Path(file), section) if file else {}
     prefix = f"HOROLOGE_{section.upper()}_"
-    values |= {key[len(prefix) :].lower(): value for key, value in env.items() if key.startswith(prefix)}
-    values |= {key: value for key, value in (flags or {}).items() if value is not None}
-    for key, value in values.items():
-        if key not in names:
-            raise SettingsError(f"setting {section}.{key}: unknown; the settings are {', '.join(names)}")
-        values[key] = _parse(f"{section}.{key}", key, value, names[key].type)
-    return kind(**values)
+    variables = {key[len(prefix) :].lower(): value for key, value in env.items() if key.startswith(prefix)}
+    chosen = {key: value for key, value in (flags or {}).items() if value is not None}
+    for source, separator in ((variables, "_"), (chosen, ".")):
+        for key, value in source.items():
+            table, _, name = key.partition(separator)
+            if name and table in tables:
+                tables[table][name] = value
+            else:
+                values[key] = value
+    for table, fields in tables.items():
+        if not isinstance(given := values.get(table, {}), dict):
+            raise SettingsError(f"setting {section}.{table}: got {given!r}, wanted a table")
+        values[table] = given | fields
+    return convert_settings(kind, section, values)
+
+
+def convert_settings(kind: type[S], section: str, values: Mapping[str, Any], known: str = "the settings are") -> S:
+    """Return the table `section` as a struct. Raises `SettingsError` for an unknown name and a wrong value.
+
+    `known`: the words before the list of names in the error of an unknown one.
+    """
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for key in values:
+        if key not in types:
+            raise SettingsError(f"setting {section}.{key}: unknown; {known} {', '.join(types)}")
+    return kind(**{key: _parse(f"{section}.{key}", key, value, types[key]) for key, value in values.items()})
 
 
 def _table(path: Path, section: str) -> dict[str, Any]:

@@ -89,7 +89,7 @@ class Links:
         self.on_arrival: Callable[[], None] = lambda: None
         """Function to call when something has arrived over a stream, or a link was lost."""
 
-    def address(self, role: str, number: str) -> str:
+    def address(self, role: str, number: str = "0") -> str:
         """Return the address of a core of this process."""
         return f"{role}/{number}#{self.incarnation}"
 

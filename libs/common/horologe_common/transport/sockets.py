@@ -68,8 +68,9 @@ class LinkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Longest frame that a process accepts, and maximum size of all tensors of a request or of its outputs. Peers
     exchange it when they connect: larger outputs are answered TOO_LARGE. A longer frame closes its connection."""
     max_connections: int = 1000
-    """Maximum number of ZeroMQ connections from services, and from clients with keys. Further ones must wait. If the
-    process may open fewer than eight times as many files, the maximum is lower."""
+    """Maximum number of connections of clients without keys, further ones are closed; and of ZeroMQ connections from
+    services and from clients with keys, further ones must wait. If the process may open fewer than eight times as many
+    files, the maximum of the latter is lower."""
 
 
 class Sockets:

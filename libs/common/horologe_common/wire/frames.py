@@ -163,7 +163,7 @@ def withhold_outputs(
             if isinstance(message, Answer) and size > room:
                 is_large = size > limit
                 status = Status.TOO_LARGE if is_large else Status.LOST
-                reason = f"outputs: got {size} bytes, wanted at most {limit} (half of frontend.client_unsent_bytes)"
+                reason = f"outputs: got {size} bytes, wanted at most {limit} (see links.max_frame_bytes)"
                 if not is_large:
                     reason = f"outputs: got {size} bytes, but the client has not read earlier answers"
                 message = msgspec.structs.replace(message, status=int(status), outputs=(), reason=reason)

@@ -10,8 +10,8 @@ from horologe_common.wire.controller_worker import ModelReport
 from horologe_common.wire.holder_messages import Distributions
 from horologe_common.wire.message import Message
 
-Setting: TypeAlias = bool | int | float | str
-"""Value of a setting of the controller."""
+Setting: TypeAlias = bool | int | float | str | dict[str, bool | int | float | str]
+"""Value of a setting of the controller. A table: the parameters of its policy."""
 
 
 class TracedRequest(Message, frozen=True):

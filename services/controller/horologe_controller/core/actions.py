@@ -10,7 +10,7 @@ from horologe_common.status import Status
 from horologe_common.wire import Cancel, Dispatch, Infer, Load, Row, Unload
 from horologe_controller.core.cluster.dynamic_pace import profiled_slowness
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
-from horologe_controller.core.cluster.lane import Action
+from horologe_controller.core.cluster.lane import ACTION_GRACE_NS, Action
 from horologe_controller.core.scheduling.scheduler import Reason
 
 if TYPE_CHECKING:
@@ -39,9 +39,8 @@ def error_side(error_ns: int) -> str:
 class Actions:
     """Pending actions by id. A request belongs to the action that its `action_id` names."""
 
-    def __init__(self, address: str, cluster: Cluster, grace_ns: int) -> None:
+    def __init__(self, address: str, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._grace_ns = grace_ns
         self._pending: dict[int, Action] = {}
         self._last_id = _first_id(address)
 
@@ -105,7 +104,7 @@ class Actions:
         requests, outs = [], []
         for worker in self._cluster.workers.values():
             for share in worker.shares.values():
-                if share.exec.is_overdue(now_ns, self._grace_ns):
+                if share.exec.is_overdue(now_ns):
                     for action in share.exec.pending.values():
                         requests += action.open_requests()
                     outs.append(Out(worker.address, Cancel(tuple(share.exec.pending))))
@@ -154,7 +153,7 @@ class Actions:
         action = self._create(now_ns, "load", share, model, LOAD_SIZE, [], share.loads_free_at(now_ns), expected_ns)
         worker = self._cluster.workers[share.worker]
         earliest_ns = now_ns + worker.offset_ns()
-        latest_ns = earliest_ns + (action.end_ns - now_ns) + self._grace_ns
+        latest_ns = earliest_ns + (action.end_ns - now_ns) + ACTION_GRACE_NS
         load = Load(action.id, share.number, model, earliest_ns, latest_ns, expected_ns, worker.last_register)
         return Out(share.worker, load)
 

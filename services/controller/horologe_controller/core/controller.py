@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.clock import ms
 from horologe_common.core.faults import for_each
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
@@ -63,33 +64,38 @@ if TYPE_CHECKING:
     from horologe_controller.core.scheduling import scheduler
     from horologe_controller.settings import ControllerSettings
 
+PING_NS = ms(250)
+"""Interval between pings of a worker, which measure the offset of its clock."""
+
 
 class Controller:
     """Core of the controller."""
 
-    def __init__(self, address: str, settings: ControllerSettings, host: str = "") -> None:
+    def __init__(
+        self, address: str, settings: ControllerSettings, host: str = "", load_backoff: LoadBackoff | None = None
+    ) -> None:
         self.address = address
         self.settings = settings
         self.out: list[Out] = []
-        self.cluster = Cluster(settings.return_latency_window)
+        self.cluster = Cluster()
         self.stats = Stats()
         self._choice = SchedulerChoice(settings, self.stats)
         self.scheduler = create_scheduler(self._choice.settings)
-        discovery = WorkerDiscovery(settings.workers, settings.discovery_ns)
+        discovery = WorkerDiscovery(settings.workers)
         self.catalogue = ModelCatalogue(self.cluster, discovery)
         self._metrics = ActionMetrics(self.stats)
         tracer = RequestTracer() if self._choice.automatic else None
-        self._events = EventRecorder(settings.events_ns, tracer)
+        self._events = EventRecorder(tracer)
         self._activity = ActivityRecorder()
         self._requests = RequestLifecycle(
             settings, self.cluster, self.scheduler, self.catalogue, self._metrics, self._post, self._events,
             self._activity,
         )  # fmt: skip
-        self._actions = Actions(address, self.cluster, settings.action_grace_ns)
+        self._actions = Actions(address, self.cluster)
         self._handovers = Handovers(self.cluster, self._actions.load_model)
         self._workers = WorkerLinks(self.cluster, self.catalogue, self._actions, self._handovers, host)
         self._tuners = TunerRequests(self.cluster, self._events, self._choice)
-        self._load_backoff = LoadBackoff(settings.load_backoff_ns, settings.load_backoff_max_ns)
+        self._load_backoff = load_backoff or LoadBackoff()
         self._tracer: ActionTracer | None = None
         self._peers: dict[str, str] = {}
         """Address -> host of every connected peer."""
@@ -147,7 +153,7 @@ class Controller:
             self._change_scheduler(now_ns)
         self._requests.admit_buffered(now_ns, self._peers)
         if self.cluster.workers and now_ns >= self._ping_ns:
-            self._ping_ns = now_ns + self.settings.ping_ns
+            self._ping_ns = now_ns + PING_NS
             self._activity.end_lease(now_ns)
             requests, cancels = self._actions.find_overdue(now_ns)
             self._requests.retry_requests(now_ns, requests, Status.LATE)

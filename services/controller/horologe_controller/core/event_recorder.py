@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
 
 BIN_NS = ms(10)
+INTERVAL_NS = ms(100)
+"""Time between two messages with arrivals to a tuner."""
 
 
 class _ModelCounts(msgspec.Struct):
@@ -37,8 +39,7 @@ class _ModelCounts(msgspec.Struct):
 class EventRecorder:
     """Collects events while a tuner subscribes. Its memory is bounded by the models and the bins of an interval."""
 
-    def __init__(self, interval_ns: int, tracer: RequestTracer | None = None) -> None:
-        self._interval_ns = interval_ns
+    def __init__(self, tracer: RequestTracer | None = None) -> None:
         self._tracer = tracer
         """None: tuners get no traces of requests."""
         self._numbers: dict[str, int] = {}
@@ -59,7 +60,7 @@ class EventRecorder:
         if address not in self._numbers:
             self._numbers[address] = 0
             if not self.active:
-                self.active, self._sent_ns, self.due_ns = True, now_ns, now_ns + self._interval_ns
+                self.active, self._sent_ns, self.due_ns = True, now_ns, now_ns + INTERVAL_NS
 
     def remove_tuner(self, address: str) -> bool:
         """Stop recording if this was the last tuner. Return whether it was."""
@@ -105,7 +106,7 @@ class EventRecorder:
 
     def pop_events(self, now_ns: int, cluster: Cluster) -> list[Out]:
         """Return the messages with the events since the last ones."""
-        span_ns, self._sent_ns, self.due_ns = now_ns - self._sent_ns, now_ns, now_ns + self._interval_ns
+        span_ns, self._sent_ns, self.due_ns = now_ns - self._sent_ns, now_ns, now_ns + INTERVAL_NS
         models, self._models = self._models, {}
         queries, self._queries = self._queries, {}
         events = tuple(

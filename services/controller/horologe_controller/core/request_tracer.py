@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
 
 MAX_REQUESTS = 5000
-"""Limit of the requests in one message: 50,000 per second at `controller.events_ns` 100 ms. A row costs about 1 us."""
+"""Limit of the requests in one message: 50,000 per second at a message every 100 ms. A row costs about 1 us."""
 
 
 class RequestTracer:

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.service.settings import SettingsError
 from horologe_common.setting_ranges import find_outside
 from horologe_common.wire import UseScheduler
-from horologe_controller.schedulers import AUTO, DEFAULT, SCHEDULERS
-from horologe_controller.settings import ControllerSettings
+from horologe_controller.schedulers import AUTO, DEFAULT, SCHEDULERS, check_scheduler
 
 if TYPE_CHECKING:
     from horologe_common.core.instruments import Stats
+    from horologe_controller.settings import ControllerSettings
 
-CHANGEABLE = ("admission", "advance", "in_flight", "lookahead_ns", "window_ns")
+CHANGEABLE = ("admission", "in_flight", "lookahead_ns", "policy")
 """Settings that a tuner may change with the scheduler."""
 ALONE = "no tuner compares the schedulers"
 
@@ -45,10 +46,10 @@ class SchedulerChoice:
         """Use another scheduler from the next turn on. Ignored unless the setting is auto and the message is valid."""
         if not self.automatic or message.scheduler not in SCHEDULERS or set(message.settings) - set(CHANGEABLE):
             return
-        changes = {"scheduler": message.scheduler, **message.settings}
         try:
-            wanted = msgspec.convert(msgspec.to_builtins(self.configured) | changes, ControllerSettings)
-        except msgspec.ValidationError:
+            wanted = self.configured.with_scheduler(message.scheduler, message.settings)
+            check_scheduler(wanted)
+        except (msgspec.ValidationError, SettingsError):
             return
         if find_outside(wanted):
             return

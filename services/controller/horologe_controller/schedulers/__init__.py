@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from horologe_common.service.settings import SettingsError
 from horologe_controller.core.scheduling.planner import Planner
 from horologe_controller.schedulers.clipper import Clipper
@@ -38,11 +40,19 @@ AUTO, DEFAULT = "auto", "horologe"
 """auto: the scheduler that a tuner chooses, at first the default (`core/scheduler_choice.py`)."""
 
 
-def check_scheduler(name: str) -> None:
-    """Raise `SettingsError` for a scheduler that there is not."""
+def check_scheduler(settings: ControllerSettings) -> None:
+    """Raise `SettingsError` for a scheduler that there is not, and for parameters that its policy does not have."""
+    name = settings.scheduler
     if name not in (*SCHEDULERS, AUTO):
         wanted = ", ".join((*SCHEDULERS, AUTO))
         raise SettingsError(f"setting controller.scheduler: got {name!r}, wanted one of {wanted}")
+    check_parameters(settings)
+
+
+def check_parameters(settings: ControllerSettings) -> None:
+    """Raise `SettingsError` for parameters that the policy of a valid `settings.scheduler` does not have."""
+    chosen = DEFAULT if settings.scheduler == AUTO else settings.scheduler
+    SCHEDULERS[chosen](msgspec.structs.replace(settings, scheduler=chosen))
 
 
 def create_scheduler(settings: ControllerSettings) -> Planner:

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from horologe_common.core.instruments import quantile
 from horologe_controller.core.scheduling.batch_window import WHEN_DRY
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy
-from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
+from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +39,20 @@ SECTION_STEPS = 48
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
+class ClipperParameters(PolicyParameters, frozen=True):
+    """Parameters of `clipper`."""
+
+    increase: Annotated[float, Meta(ge=0)] = 1.0
+    """Rows by which the batch limit of a model on a share grows with each full batch within the SLO."""
+    backoff: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    """Factor of the batch limit after a batch that took longer than the SLO."""
+    quantile_regression: bool = False
+    """Set the batch limit by quantile regression instead: the largest batch of which 99% are within the SLO, by a line
+    through recent batches."""
+    delay_ns: Annotated[int, Meta(ge=0)] = 0
+    """Time that the first request of a batch smaller than the limit waits for more requests."""
+
+
 class BatchLimit:
     """Limit of rows in a batch of one model on one share."""
 
@@ -52,19 +68,19 @@ class BatchLimit:
         return next((size for size in reversed(sizes) if size <= self.rows), sizes[0])
 
     def adapt_stepwise(
-        self, size: int, took_ns: int, objective_ns: int, sizes: tuple[int, ...], settings: ControllerSettings
+        self, size: int, took_ns: int, objective_ns: int, sizes: tuple[int, ...], parameters: ClipperParameters
     ) -> None:
         """Increase the limit after a full batch within the objective, decrease it after any batch beyond it.
 
         A batch that is not full says nothing about a larger limit.
         """
         if took_ns > objective_ns:
-            self.rows = max(1.0, self.rows * settings.clipper_backoff)
+            self.rows = max(1.0, self.rows * parameters.backoff)
         elif size >= self.largest_size(sizes):
-            self.rows = min(self.rows + settings.clipper_increase, float(sizes[-1]))
+            self.rows = min(self.rows + parameters.increase, float(sizes[-1]))
 
     def adapt_by_regression(
-        self, size: int, took_ns: int, objective_ns: int, sizes: tuple[int, ...], settings: ControllerSettings
+        self, size: int, took_ns: int, objective_ns: int, sizes: tuple[int, ...], parameters: ClipperParameters
     ) -> None:
         """Set the limit to the largest size whose 99th percentile, by regression, is within the objective.
 
@@ -80,10 +96,10 @@ class BatchLimit:
             self._line = quantile_line(self._points, QUANTILE) if several else None
             self._until_refit = REFIT
         if self._line is None:
-            self.adapt_stepwise(size, took_ns, objective_ns, sizes, settings)
+            self.adapt_stepwise(size, took_ns, objective_ns, sizes, parameters)
             return
         intercept, slope = self._line
-        most = max(size for size, _ in self._points) + settings.clipper_increase
+        most = max(size for size, _ in self._points) + parameters.increase
         within = (size for size in reversed(sizes) if intercept + slope * size <= objective_ns)
         self.rows = min(float(next(within, sizes[0])), most)
 
@@ -92,6 +108,8 @@ class Clipper(SchedulingPolicy):
     """The oldest request goes next, with as many of its model behind it as the limit allows."""
 
     deadline_rule = "expire"
+    Parameters = ClipperParameters
+    parameters: ClipperParameters
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
@@ -109,7 +127,7 @@ class Clipper(SchedulingPolicy):
         most = max(full, queue.spec.compiled_batch_size(first.rows))
         for size in queue.batch_sizes():
             if size <= most and (count := queue.count_filling(0, size)):
-                waits_until_ns = first.arrival_ns + self.settings.clipper_delay_ns
+                waits_until_ns = first.arrival_ns + self.parameters.delay_ns
                 if size < full and start_ns < waits_until_ns:
                     self._waits.hold_queue(queue, waits_until_ns)
                     return None
@@ -122,9 +140,9 @@ class Clipper(SchedulingPolicy):
         first = action.requests[0]
         if not first.best_effort:
             limit, objective_ns = self.limit(action.share, action.model), first.deadline_ns - first.arrival_ns
-            regression = self.settings.clipper_quantile_regression
+            regression = self.parameters.quantile_regression
             adapt = limit.adapt_by_regression if regression else limit.adapt_stepwise
-            adapt(action.batch_size, took_ns, objective_ns, first.spec.batch_sizes, self.settings)
+            adapt(action.batch_size, took_ns, objective_ns, first.spec.batch_sizes, self.parameters)
 
     def on_share_lost(self, share: Share) -> None:
         """Discard the limits of the share."""

@@ -8,13 +8,15 @@ queue does not hold up a batch of the target size (window drop). Durations are C
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from horologe_common.clock import us
 from horologe_controller.core.scheduling.batch_window import WHEN_DRY, BatchWindow, find_window, target_size
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.ranking import Strategy
-from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
+from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +30,19 @@ START_DELAY_NS = us(200)
 worker, and late timers, for which Symphony's implementation reserves 100 us."""
 
 
+class DeferredParameters(PolicyParameters, frozen=True):
+    """Parameters of `deferred`."""
+
+    slo_part: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """Late requests do not hold up a batch that others can fill and that takes this part of their SLO. 0: no request is
+    dropped for a larger batch."""
+
+
 class Deferred(SchedulingPolicy):
     """Batches that wait as long as they can grow. A share may stay idle although requests are queued."""
+
+    Parameters = DeferredParameters
+    parameters: DeferredParameters
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
@@ -44,7 +57,7 @@ class Deferred(SchedulingPolicy):
         def expect_ns(size: int) -> int:
             return estimate.predict(now_ns, size)
 
-        target = target_size(queue, self.settings.deferred_slo_part, expect_ns)
+        target = target_size(queue, self.parameters.slo_part, expect_ns)
         window = find_window(queue, start_ns, target, expect_ns)
         if window is None:
             return None
@@ -52,7 +65,7 @@ class Deferred(SchedulingPolicy):
         first, expected_ns = queue[window.place], expect_ns(window.size)
         larger = next((size for size in queue.spec.batch_sizes if size > window.size), None)
         if larger is not None:
-            closes_ns = first.deadline_ns - expect_ns(larger) - self.settings.deferred_slack_ns
+            closes_ns = first.deadline_ns - expect_ns(larger)
             if start_ns < closes_ns:
                 self._waits.hold_queue(queue, closes_ns - START_DELAY_NS)
                 return None

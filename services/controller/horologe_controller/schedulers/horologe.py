@@ -7,7 +7,9 @@ first deadline, earlier the more requests it serves for its time. See docs/sched
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 from horologe_controller.core.cluster.estimates import profiled_ns
@@ -16,7 +18,7 @@ from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.ranking import Advance, Strategy, count_cheaper
-from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, SchedulingPolicy
+from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, PolicyParameters, SchedulingPolicy
 from horologe_controller.core.scheduling.served_parts import ServedParts
 
 if TYPE_CHECKING:
@@ -53,10 +55,22 @@ COLLISION = 4.0
 may run other work at that moment. More shortens waits (docs/experiments/orloj.md)."""
 
 
+class HorologeParameters(PolicyParameters, frozen=True):
+    """Parameters of `horologe`."""
+
+    advance: Annotated[float, Meta(ge=0, le=1000)] = 2.0
+    """How much the value of a batch counts beside its deadline: a batch goes earlier by this many mean batch durations
+    if it serves e times as many requests for its time. While requests are lost, batches of cheap models go earlier
+    still (docs/scheduling.md). 0: the last start that meets the deadline decides alone. `auto` also rehearses 0.5 and
+    8."""
+
+
 class Horologe(SchedulingPolicy):
     """Batches of similar requests, ordered by expected goodput for the device's time."""
 
     just_in_time = relieves_shares = True
+    Parameters = HorologeParameters
+    parameters: HorologeParameters
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
@@ -68,7 +82,7 @@ class Horologe(SchedulingPolicy):
         self._served = ServedParts() if settings.fairness == "fair" else None
         self._lost_ns: int | None = None
         """When a request was last refused because devices had no time for it."""
-        self._advance = Advance(settings.advance, self._load.batch_ns)
+        self._advance = Advance(self.parameters.advance, self._load.batch_ns)
 
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the batch with the best value for its time, ranked by virtual start."""

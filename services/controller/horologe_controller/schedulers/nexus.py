@@ -8,12 +8,14 @@ their deadlines in it, by the mean time of that size.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from horologe_controller.core.cluster.estimates import profiled_ns
 from horologe_controller.core.scheduling.batch_window import WHEN_DRY, find_window, target_size
 from horologe_controller.core.scheduling.ranking import Strategy
-from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
+from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +28,21 @@ if TYPE_CHECKING:
     from horologe_controller.settings import ControllerSettings
 
 
+class NexusParameters(PolicyParameters, frozen=True):
+    """Parameters of `nexus`."""
+
+    slo_part: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """Part of the SLO that a model's batches are planned to take: a request waits for one and runs in the next."""
+    deviations: Annotated[float, Meta(ge=0, le=100)] = 0.0
+    """Standard deviations added to mean times. The paper plans with one time for each size. Its implementation adds one
+    deviation to the mean."""
+
+
 class Nexus(SchedulingPolicy):
     """The model whose last turn on the share was the longest ago goes next."""
+
+    Parameters = NexusParameters
+    parameters: NexusParameters
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
@@ -45,7 +60,7 @@ class Nexus(SchedulingPolicy):
             count, total_ns, squares = measured.get((model, size), (0, 0, 0))
             mean_ns = (profile_ns + total_ns) / (1 + count)
             variance = max(0.0, (profile_ns**2 + squares) / (1 + count) - mean_ns**2)
-            return int(mean_ns + self.settings.nexus_deviations * math.sqrt(variance))
+            return int(mean_ns + self.parameters.deviations * math.sqrt(variance))
 
         return planned_ns
 
@@ -62,7 +77,7 @@ class Nexus(SchedulingPolicy):
         if not queue or queue.model not in share.estimates:
             return None
         planned_ns = self.planned(share, queue.model)
-        target = target_size(queue, self.settings.nexus_slo_part, planned_ns)
+        target = target_size(queue, self.parameters.slo_part, planned_ns)
         window = find_window(queue, start_ns, target, planned_ns)
         if window is None:
             return None

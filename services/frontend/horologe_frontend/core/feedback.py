@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.clock import ms
+from horologe_common.clock import ms, s
 from horologe_common.core.indexed_heap import Timers
 from horologe_common.core.protocol import Out
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Acknowledged, Feedback, Observation
 from horologe_frontend.core.requests import check_names
+from horologe_frontend.core.retained_inputs import RETAIN_INPUTS_NS, RetainedInputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from horologe_frontend.core.applications import DeclaredApplications
     from horologe_frontend.core.links.selector_routing import SelectorRouter
     from horologe_frontend.core.requests import RequestBuilder
-    from horologe_frontend.core.retained_inputs import RetainedInputs
     from horologe_frontend.settings import FrontendSettings
 
 ITEMS_LIMIT = 64
@@ -31,6 +31,8 @@ TRUTHS_LIMIT = 8192
 that a selector accepts."""
 PREDICTION_LIMIT = 64
 """Maximum length of a prediction id, in bytes."""
+FEEDBACK_NS = s(10)
+"""Timeout until feedback is durable. Then it is answered LOST."""
 RETRY_NS = ms(200)
 
 
@@ -64,7 +66,7 @@ class ForwardedFeedback(msgspec.Struct, frozen=True):
 class FeedbackForwarder:
     """Open feedback, with what was forwarded of it by an id of the frontend.
 
-    Invariant: each feedback is answered once: by its selectors, or after `frontend.feedback_ns`.
+    Invariant: each feedback is answered once: by its selectors, or after `FEEDBACK_NS`.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class FeedbackForwarder:
         self._last_id += 1
         pending.unacknowledged += 1
         self._forwarded[self._last_id] = ForwardedFeedback(pending, tuple(index for index, _ in items), selector)
-        self.timers.arm(self._last_id, now_ns + self._settings.feedback_ns)
+        self.timers.arm(self._last_id, now_ns + FEEDBACK_NS)
         return Out(selector, Feedback(self._last_id, application, tuple(item for _, item in items)))
 
     def finish_forwarded(self, message: Acknowledged) -> Iterator[Out]:
@@ -185,15 +187,15 @@ class FeedbackForwarder:
         check_observation(application, item)
         if not item.inputs:
             return msgspec.structs.replace(item, query=None)
-        settings, spec = self._settings, self._declared.signature(application)
+        spec = self._declared.signature(application)
         rows, _, _ = self._builder.catalogue.check_inputs(spec, item.inputs, buffers)
         if rows != len(item.truths):
             raise InvalidInput(f"truths: got {len(item.truths)}, wanted {rows}, one for each row of the inputs")
         input_hash = self._builder.hash_inputs(item.inputs, buffers)
         if item.prediction and not item.prediction.endswith(input_hash):
             raise InvalidInput("prediction: got the id for other inputs, wanted that of these inputs, or none")
-        query = self._builder.stage_query(spec, item.inputs, buffers, input_hash, settings.feedback_ns, item.context)
-        self._retained_inputs.retain(query.id, selector, now_ns + settings.feedback_ns + settings.retain_inputs_ns)
+        query = self._builder.stage_query(spec, item.inputs, buffers, input_hash, FEEDBACK_NS, item.context)
+        self._retained_inputs.retain(query.id, selector, now_ns + FEEDBACK_NS + RETAIN_INPUTS_NS)
         return Observation(item.truths, item.prediction, item.context, (), query)
 
 

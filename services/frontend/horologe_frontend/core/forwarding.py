@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from horologe_common import wire
+from horologe_common.clock import s
 from horologe_common.core.indexed_heap import Timers
 from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, role
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 SelectorCall: TypeAlias = wire.Declare | wire.Withdraw | wire.Rollback | wire.ApplicationInfo
 Call: TypeAlias = wire.Admit | wire.Describe | wire.Watch | SelectorCall | wire.PipelineInfo | wire.Tune
+CALL_TIMEOUT_NS = s(60)
+"""Timeout of cluster state and declarations of applications."""
 CALLS_PER_CLIENT = 32
 """Pending calls of a client. A call may cost the controller time for each model."""
 CallReply: TypeAlias = (
@@ -51,8 +54,7 @@ class PendingCalls:
     Invariant: each call gets one reply: of its receiver, or LOST after its timeout.
     """
 
-    def __init__(self, timeout_ns: int, load_timeout_ns: int, limit: int) -> None:
-        self.timeout_ns = timeout_ns
+    def __init__(self, load_timeout_ns: int, limit: int) -> None:
         self.load_timeout_ns = load_timeout_ns
         self.limit = limit
         self.timers = Timers()
@@ -76,7 +78,7 @@ class PendingCalls:
         self._last_id += 1
         self._by_client.setdefault(client, calls)[self._last_id] = True
         self._pending[self._last_id] = PendingCall(client, message.id, message, receiver)
-        timeout_ns = self.load_timeout_ns if isinstance(message, wire.Admit) else self.timeout_ns
+        timeout_ns = self.load_timeout_ns if isinstance(message, wire.Admit) else CALL_TIMEOUT_NS
         self.timers.arm(self._last_id, now_ns + timeout_ns)
         return Out(receiver, msgspec.structs.replace(message, id=self._last_id))
 
@@ -163,7 +165,7 @@ class CallForwarder:
         self._selectors = selectors
         self._metrics = metrics
         self._feedback = feedback
-        self._calls = PendingCalls(settings.call_timeout_ns, settings.load_timeout_ns, settings.max_pending)
+        self._calls = PendingCalls(settings.load_timeout_ns, settings.max_pending)
         self.timers = (self._calls.timers, feedback.timers)
 
     def connect_controller(self, address: str) -> None:

@@ -40,7 +40,7 @@ from horologe_frontend.core.requests import (
     select_outputs,
 )
 from horologe_frontend.core.retained_inputs import RetainedInputs
-from horologe_frontend.core.sampling import RequestSampler
+from horologe_frontend.core.sampling import RequestSampler, SampleLimits
 from horologe_frontend.core.stats import RequestMetrics
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from horologe_frontend.settings import FrontendSettings
 
     MessageHandler = Callable[[int, str, Any, Sequence[Buffer]], None]
+SAMPLE_LIMITS = SampleLimits()
 CANCELLED = int(Status.CANCELLED)
 CLIENTS = ("client/", "user/", "http/")
 
@@ -58,7 +59,11 @@ class Frontend:
     """Core of the frontend. `digest` hashes inputs for the prediction cache."""
 
     def __init__(
-        self, address: str, settings: FrontendSettings, digest: Callable[[bytes, Sequence[Buffer]], bytes]
+        self,
+        address: str,
+        settings: FrontendSettings,
+        digest: Callable[[bytes, Sequence[Buffer]], bytes],
+        samples: SampleLimits = SAMPLE_LIMITS,
     ) -> None:
         self.address = address
         self.settings = settings
@@ -73,10 +78,10 @@ class Frontend:
         self._builder = builder = RequestBuilder(settings, catalogue, declared, staging, self._default_lead, digest)
         self.end_turn = builder.turn_limit.end_turn
         """See `TurnObserver`."""
-        self._sampler = RequestSampler(settings, staging, catalogue)
+        self._sampler = RequestSampler(settings, staging, catalogue, samples)
         self._requests = requests = OpenRequests()
         self._limit = PendingLimit(requests, settings.max_pending)
-        self._retained_inputs = retained = RetainedInputs(staging, requests, settings.retain_inputs_ns)
+        self._retained_inputs = retained = RetainedInputs(staging, requests)
         feedback = FeedbackForwarder(settings, declared, selectors, builder, retained)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
         self._settling = Settling(requests)

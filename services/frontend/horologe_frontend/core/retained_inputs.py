@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horologe_common.clock import s
 from horologe_common.core.indexed_heap import Timers
 
 if TYPE_CHECKING:
@@ -13,21 +14,22 @@ if TYPE_CHECKING:
     from horologe_common.core.staging import StagedInputs
     from horologe_common.wire import Release
     from horologe_frontend.core.requests import OpenRequests, Request
+RETAIN_INPUTS_NS = s(1)
+"""Inputs of an answered request that its selector still needs are freed this long after the deadline at the latest."""
 
 
 class RetainedInputs:
     """Inputs by id, with the selector that will release them. Without a Release, they are freed by a timeout.
 
-    The timeout of a request's inputs is `timeout_ns` after its deadline.
+    The timeout of a request's inputs is `RETAIN_INPUTS_NS` after its deadline.
 
     Invariant: each retained input has one timer.
     """
 
-    def __init__(self, staging: StagedInputs, requests: OpenRequests, timeout_ns: int) -> None:
+    def __init__(self, staging: StagedInputs, requests: OpenRequests) -> None:
         self.timers = Timers()
         self._staging = staging
         self._requests = requests
-        self._timeout_ns = timeout_ns
         self._selectors: dict[int, str] = {}
 
     def __contains__(self, input_id: int) -> bool:
@@ -40,7 +42,7 @@ class RetainedInputs:
 
     def retain_request(self, request: Request) -> None:
         """Keep the inputs of an answered request, because its selector still needs them."""
-        self.retain(request.id, request.selector, request.deadline_ns + self._timeout_ns)
+        self.retain(request.id, request.selector, request.deadline_ns + RETAIN_INPUTS_NS)
 
     def on_release(self, now_ns: int, selector: str, message: Release, buffers: Sequence[Buffer]) -> None:
         """Free inputs, unless their request was sent again to another selector, which may still need them."""

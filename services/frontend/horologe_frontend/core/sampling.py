@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from horologe_common.clock import s
 from horologe_common.core.protocol import Out
 from horologe_common.pipelines import PIPELINE_RUNTIME
@@ -26,21 +28,35 @@ KINDS_MAX = 1024
 dropped, and its limit starts again."""
 
 
+class SampleLimits(msgspec.Struct, frozen=True):
+    """Limits of the samples that a frontend sends to the profiler."""
+
+    burst: int = 20
+    """Maximum number of consecutive samples of a model and application after a pause."""
+    most_bytes: int = 4 << 20
+    """Maximum size of a sample's inputs. Requests with larger inputs are not sampled."""
+    bytes_per_s: int = 16 << 20
+    """Maximum rate of all samples together."""
+
+
 class RequestSampler:
     """Rate limits of samples: by model and application, and in bytes for all together.
 
     `profiler` is the address of the profiler, empty if none is connected.
     """
 
-    def __init__(self, settings: FrontendSettings, staging: StagedInputs, catalogue: ModelCatalogue) -> None:
+    def __init__(
+        self, settings: FrontendSettings, staging: StagedInputs, catalogue: ModelCatalogue, limits: SampleLimits
+    ) -> None:
         self.profiler = ""
         self._catalogue = catalogue
         self._settings = settings
+        self._limits = limits
         self._staging = staging
         self._used_until_ns: dict[tuple[str, str], int] = {}
         """Time until which the samples so far have used up the rate of their pair."""
         self._bytes_used_until_ns = 0
-        self._burst_ns = (settings.sample_burst - 1) * settings.sample_ns
+        self._burst_ns = (limits.burst - 1) * settings.sample_ns
 
     def remove_profiler(self, address: str) -> None:
         if address == self.profiler:
@@ -67,13 +83,13 @@ class RequestSampler:
         if used_ns > now_ns + self._burst_ns or self._bytes_used_until_ns > now_ns:
             return []
         staged = self._staging.inputs_of(request.id)
-        if staged is None or (size := sum(map(len, staged[1]))) > self._settings.sample_bytes:
+        if staged is None or (size := sum(map(len, staged[1]))) > self._limits.most_bytes:
             return []
         self._used_until_ns.pop(kind, None)
         if len(self._used_until_ns) >= KINDS_MAX:
             del self._used_until_ns[next(iter(self._used_until_ns))]
         self._used_until_ns[kind] = used_ns + interval_ns
-        self._bytes_used_until_ns = now_ns + size * s(1) // self._settings.sample_rate_bytes
+        self._bytes_used_until_ns = now_ns + size * s(1) // self._limits.bytes_per_s
         return [Out(self.profiler, Sample(model, staged[0], query.rows, query.length, query.application), staged[1])]
 
     def check(self) -> None:

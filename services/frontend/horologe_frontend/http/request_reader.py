@@ -21,6 +21,8 @@ TRANSFER_ENCODING = b"transfer-encoding"
 HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
 DISCARD_BYTES = 256 << 10
 """Bodies of refused requests are read up to this size, so that the connection stays usable."""
+HEADER_LIMIT_BYTES = 64 << 10
+"""Maximum size of the request line and headers together."""
 MAX_HEADERS = 256
 """A header takes up to 300 bytes of memory besides its text. Browsers and proxies send below 50."""
 CHUNK_FRAMING = 64
@@ -133,7 +135,7 @@ class RequestReader:
 
     def _count_head(self, size: int) -> HttpResponse | None:
         self._head_bytes += size
-        limit = self._limits.settings.header_limit_bytes
+        limit = HEADER_LIMIT_BYTES
         return failure(431, f"headers: at most {limit} bytes") if self._head_bytes > limit else None
 
     def finish_head(self, parser: httptools.HttpRequestParser) -> HttpResponse | None:
@@ -205,14 +207,14 @@ class RequestReader:
         """Check the memory and the framing of a request of which at least `size` bytes have arrived."""
         if self.head is not None:
             return self.check_framing(size - self._body_bytes)
-        limit = self._limits.settings.header_limit_bytes
+        limit = HEADER_LIMIT_BYTES
         if size > limit:
             return failure(431, f"headers: at most {limit} bytes")
         return None if self._hold(size - self.held_bytes) else refuse_full()
 
     def check_framing(self, size: int) -> HttpResponse | None:
-        """Refuse more framing than `header_limit_bytes` and an eighth of the body: tiny chunks, long extensions."""
-        if size <= self._limits.settings.header_limit_bytes + self._body_bytes // FRAMING_PART:
+        """Refuse more framing than `HEADER_LIMIT_BYTES` and an eighth of the body: tiny chunks, long extensions."""
+        if size <= HEADER_LIMIT_BYTES + self._body_bytes // FRAMING_PART:
             return None
         return failure(400, f"body: got {size} bytes of chunk sizes and extensions for {self._body_bytes} bytes")
 

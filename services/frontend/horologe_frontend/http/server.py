@@ -8,6 +8,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.clock import s
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
 from horologe_common.transport.clients.acceptor import Acceptor
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from horologe_frontend.http.settings import HttpSettings
 
 BACKLOG = 2048
+DRAIN_NS = s(10)
 IDLE_S = 0.5
 """A request may be on its way on an idle connection. If the connection closes at once, its client gets no answer."""
 FLUSH_S = 1.0
@@ -40,13 +42,17 @@ log = logger("http")
 class HttpServer:
     """Call `start()` on the running loop, then `stop()` once."""
 
-    def __init__(self, settings: HttpSettings, handler: HttpHandler) -> None:
+    def __init__(
+        self, settings: HttpSettings, handler: HttpHandler, *, reuse_port: bool = False, drain_ns: int = DRAIN_NS
+    ) -> None:
         self.limits = RequestLimits(settings, handler)
         self.known_heads = KnownHeads()
         self.closing = False
         self.loop: asyncio.AbstractEventLoop
         self.refused_status = settings.refused_status
         self._settings = settings
+        self._reuse_port = reuse_port
+        self._drain_ns = drain_ns
         self._handler = handler
         self._listener: socket.socket | None = None
         self._port = 0
@@ -61,7 +67,7 @@ class HttpServer:
         host, port = self._settings.host, self._settings.port
         self.loop = asyncio.get_running_loop()
         try:
-            self._listener = await _listen(host, port, self._settings.reuse_port)
+            self._listener = await _listen(host, port, self._reuse_port)
         except OSError as error:
             raise SettingsError(f"settings http.host, http.port: {host}:{port}: {error}") from error
         self._port = self._listener.getsockname()[1]
@@ -103,7 +109,7 @@ class HttpServer:
             self._empty.set()
 
     async def stop(self) -> None:
-        """Report not ready, stop listening, finish requests in flight within `http.drain_ns`, cancel the others.
+        """Report not ready, stop listening, finish requests in flight within `drain_ns`, cancel the others.
 
         A connection closes behind its next response, which says so. One without a request for `IDLE_S` closes too.
         """
@@ -117,7 +123,7 @@ class HttpServer:
                 await asyncio.wait_for(self._empty.wait(), IDLE_S)
         for connection in list(self._connections):
             connection.drain()
-        await self.limits.wait_until_idle(self._settings.drain_ns)
+        await self.limits.wait_until_idle(self._drain_ns)
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await self._empty.wait()
@@ -131,7 +137,9 @@ class HttpServer:
         self._listener.close()
 
 
-def http_endpoint(core: Frontend, settings: HttpSettings) -> Callable[[Reactor], Coroutine[Any, Any, None]]:
+def http_endpoint(
+    core: Frontend, settings: HttpSettings, *, reuse_port: bool = False
+) -> Callable[[Reactor], Coroutine[Any, Any, None]]:
     """Return a coroutine function for `Service.run`: serve HTTP until the reactor drains or this is cancelled."""
 
     async def serve(reactor: Reactor) -> None:
@@ -140,7 +148,7 @@ def http_endpoint(core: Frontend, settings: HttpSettings) -> Callable[[Reactor],
         check_open(settings)
         managers = read_keys(settings.management_keys_file, "http.management_keys_file")
         handler = OipHandler(gateway, settings, read_keys(settings.keys_file), version("horologe"), managers)
-        server = HttpServer(settings, handler)
+        server = HttpServer(settings, handler, reuse_port=reuse_port, drain_ns=reactor.drain_ns)
         await server.start()
         log.info("http", url=server.url)
         try:

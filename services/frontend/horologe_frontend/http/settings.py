@@ -17,8 +17,6 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Address to listen on."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     """Port to listen on. 0: any free port."""
-    reuse_port: bool = False
-    """Share the port with other frontends of this machine that set this too: see `frontend.reuse_port`."""
     keys_file: str = ""
     """File of bearer keys, one per line, plain or as `sha256:<hex>`. Empty: requests need no key."""
     management_keys_file: str = ""
@@ -31,8 +29,6 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum size of a request body, also after decompression."""
     json_limit_bytes: int = 16 << 20
     """Maximum size of the JSON part of an inference request. Send larger tensors as binary data."""
-    header_limit_bytes: Annotated[int, Meta(ge=1024)] = 64 << 10
-    """Maximum size of the request line and headers together."""
     held_limit_bytes: int = 1 << 30
     """Maximum size of all requests and unsent responses in memory: headers, bodies, also decompressed. Beyond it,
     requests are refused, and connections whose responses are not read are closed."""
@@ -48,16 +44,8 @@ class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_connections: int = 4096
     """Maximum number of open connections. Further connections are refused and closed. If the process may
     open fewer files, the maximum is lower."""
-    header_timeout_ns: int = s(10)
-    """Timeout from the first byte of a request to the end of its headers."""
     body_timeout_ns: int = s(60)
-    """Timeout from the end of the headers to the end of the body."""
-    write_timeout_ns: int = s(60)
-    """Timeout for a client that does not read its response."""
+    """Timeout from the end of the headers to the end of a request's body, and for a client that does not read its
+    response."""
     idle_timeout_ns: int = s(75)
     """Timeout between two requests on a connection."""
-    drain_ns: Annotated[int, Meta(ge=0)] = s(30)
-    """At shutdown, requests in flight get this long to finish, but at most `links.drain_ns`. Then they are
-    cancelled."""
-    compress_from_bytes: Annotated[int, Meta(ge=0)] = 1024
-    """Minimum size of a response body that is compressed, if the client accepts compression."""

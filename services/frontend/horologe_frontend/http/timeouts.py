@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from horologe_frontend.http.connection import HttpConnection
     from horologe_frontend.http.settings import HttpSettings
 
+HEADER_TIMEOUT_NS = s(10)
+"""Longest time from the first byte of a request to the end of its headers."""
 LINGER_NS = s(2)
 """Closing a socket with unread bytes resets the connection, and the client may lose the response. So the connection
 reads and discards what arrives for this long after an early refusal."""
@@ -42,10 +44,10 @@ class Timeouts:
         self._since_ns: dict[HttpConnection, tuple[tuple[ConnectionState, int], int]] = {}
         self._limits_ns = {
             ConnectionState.IDLE: settings.idle_timeout_ns,
-            ConnectionState.HEAD: settings.header_timeout_ns,
+            ConnectionState.HEAD: min(HEADER_TIMEOUT_NS, settings.body_timeout_ns),
             ConnectionState.BODY: settings.body_timeout_ns,
             ConnectionState.HANDLING: NEVER_NS,
-            ConnectionState.WRITING: settings.write_timeout_ns,
+            ConnectionState.WRITING: settings.body_timeout_ns,
             ConnectionState.CLOSING: LINGER_NS,
         }
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 MANAGEMENT = ("load", "unload", "application_rollback")
 OPEN_PATHS = PATHS | {LIVE, READY}
 REQUEST_HEADER = b"horologe-request"
+COMPRESS_FROM_BYTES = 1024
+"""Minimum size of a response body that is compressed, if the client accepts compression."""
 log = logging.getLogger(__name__)
 
 
@@ -168,7 +170,7 @@ class OipHandler:
             return _failed(request, error, answer.id)
 
     def _compresses(self, request: HttpRequest, response: HttpResponse) -> bool:
-        return b"accept-encoding" in request.headers and response.size >= self._settings.compress_from_bytes
+        return b"accept-encoding" in request.headers and response.size >= COMPRESS_FROM_BYTES
 
     async def _handle(self, route: Route, request: HttpRequest, respond: Callable[[HttpResponse], None]) -> None:
         with HeldBytes(request.account) as held:

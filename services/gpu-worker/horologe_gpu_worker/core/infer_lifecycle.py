@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import NEVER_NS
+from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.core.faults import raise_faults
 from horologe_common.core.indexed_heap import Timers
 from horologe_common.core.instruments import Stats
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from horologe_common.wire import Tensor
     from horologe_gpu_worker.settings import WorkerSettings
 
+EARLY_NS = s(1)
+"""Time for which inputs are held before their Infer arrives."""
+JOIN_MARGIN_NS = us(500)
+"""Start a batch without its missing rows this long before the end of its window."""
 LANES = 2
 """INPUT and OUTPUT."""
 
@@ -36,7 +40,7 @@ class InferLifecycle:
         self.inline_io = inline_io
         self.out: list[Out] = []
         self.io = IoCache(settings.io_cache_bytes)
-        self.early = EarlyInputs(settings.early_max, settings.early_bytes)
+        self.early = EarlyInputs()
         self.stats = Stats()
         self.frame_limits: dict[str, int] = {}
         """Connected peer -> maximum size (bytes) of the tensors of one message to it."""
@@ -79,7 +83,7 @@ class InferLifecycle:
         if now_ns > infer.latest_ns:
             self._finish_action(action, Status.TOO_LATE, now_ns)
         elif action.awaited:
-            action.start_partial = infer.latest_ns - self.settings.join_margin_ns <= now_ns
+            action.start_partial = infer.latest_ns - JOIN_MARGIN_NS <= now_ns
             self._newly_accepted.append(action)
         else:
             self._startable.append(action)
@@ -89,7 +93,7 @@ class InferLifecycle:
         action = self._actions.get(ship.action_id)
         if action is None:
             if ship.action_id not in self.early:
-                self._timers.arm(ship.action_id, now_ns + self.settings.early_ns)
+                self._timers.arm(ship.action_id, now_ns + EARLY_NS)
             for dropped in self.early.hold_inputs(ship, buffers):
                 self._timers.cancel(dropped)
             if ship.action_id not in self.early:
@@ -114,7 +118,7 @@ class InferLifecycle:
         """Start the actions whose inputs are complete, and those whose window closes."""
         for action in self._newly_accepted:
             if action.awaited and action.infer.action_id in self._actions:
-                margin_ns = 0 if action.start_partial else self.settings.join_margin_ns
+                margin_ns = 0 if action.start_partial else JOIN_MARGIN_NS
                 self._timers.arm(action.infer.action_id, action.infer.latest_ns - margin_ns)
         self._newly_accepted.clear()
         for action_id in self._timers.pop_expired(now_ns):

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import Ship
 
+EARLY_ACTIONS, EARLY_BYTES = 1024, 128 << 20
+"""Maximum number of actions, and bytes, of inputs that are held before their Infer arrives."""
 FINISHED_IDS_MAX = 1024
 """Ids of finished actions that are remembered, so that their late inputs are dropped instead of held."""
 
@@ -51,7 +53,7 @@ class EarlyInputs:
     Invariant: `held_bytes` is the sum over the held inputs and at most `limit_bytes`.
     """
 
-    def __init__(self, max_actions: int, limit_bytes: int) -> None:
+    def __init__(self, max_actions: int = EARLY_ACTIONS, limit_bytes: int = EARLY_BYTES) -> None:
         self.max_actions = max_actions
         self.limit_bytes = limit_bytes
         self.held_bytes = 0

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.settings import WorkerSettings
 
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
+ACTIONS_MAX = 4096
+"""Maximum number of pending actions. Further actions are REFUSED."""
 
 
 class Worker:
@@ -290,8 +292,8 @@ class Worker:
     def _busy_reason(self, sender: str) -> str:
         if sender in self._released:
             return "worker is draining"
-        if len(self.infers) + sum(len(share.loads) for share in self.shares) >= self.settings.actions_max:
-            return f"worker has {self.settings.actions_max} actions pending"
+        if len(self.infers) + sum(len(share.loads) for share in self.shares) >= ACTIONS_MAX:
+            return f"worker has {ACTIONS_MAX} actions pending"
         return ""
 
     def _refuse_action(self, now_ns: int, sender: str, action_id: int, status: Status, reason: str) -> None:

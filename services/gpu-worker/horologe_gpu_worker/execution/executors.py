@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.clock import monotonic_ns
+from horologe_common.clock import monotonic_ns, us
 from horologe_common.service.log import logger
 from horologe_common.status import Status
 from horologe_gpu_worker.core.lanes import Abort, Finished, Lane, Operation, VersionScanned, not_run
@@ -52,6 +52,10 @@ IN_PROCESS_RUNTIMES = ("onnx", "pytorch")
 WAITING_RUNTIMES = ("emulated",)
 """Runtimes whose EXEC waits for a time and computes next to nothing: its lane keeps its real-time priority."""
 
+SPIN_NS = us(60)
+"""The last part of a wait for a window is spun instead of slept: it covers the wake-up time of the thread."""
+INLINE_EXEC_NS = us(200)
+"""An EXEC on the CPU expected to take less than this runs on the event loop's thread if its lane is idle."""
 log = logger("executors")
 
 
@@ -66,14 +70,12 @@ class LaneThread:
         name: str,
         run: Callable[[Operation], Finished],
         post: Callable[[Finished], None],
-        spin_ns: int,
         priority: RealtimePriority,
         core: int | None = None,
     ) -> None:
         self.name = name
         self._run = run
         self._post = post
-        self._spin_ns = spin_ns
         self._priority = priority
         self._core = core
         self._lane = Lane()
@@ -129,13 +131,13 @@ class LaneThread:
             self._wait(now_ns, startable)
 
     def _wait(self, now_ns: int, wait_ns: int | None) -> None:
-        """Wait for a message, at most `wait_ns`. The last `spin_ns` are spun instead of slept."""
+        """Wait for a message, at most `wait_ns`. The last `SPIN_NS` are spun instead of slept."""
         self._priority.raise_priority()
         if wait_ns is None:
             self._receive(self._inbox.get())
-        elif wait_ns > self._spin_ns:
+        elif wait_ns > SPIN_NS:
             try:
-                self._receive(self._inbox.get(timeout=(wait_ns - self._spin_ns) / 1e9))
+                self._receive(self._inbox.get(timeout=(wait_ns - SPIN_NS) / 1e9))
             except Empty:
                 return
         else:
@@ -166,7 +168,7 @@ class Executors:
         self._own_lanes: dict[str, bool] = {}
         """Models whose LOADs and UNLOADs run on a lane of the model: they start processes."""
         cuda = device_config(settings).cuda
-        self._inline_exec_ns = settings.inline_exec_ns if cuda is None else 0
+        self._inline_exec_ns = INLINE_EXEC_NS if cuda is None else 0
         check_device = (lambda: None) if cuda is None else partial(end_if_lost, cuda)
         self._post: Post | None = None
         self._post_threadsafe: Post | None = None
@@ -212,7 +214,7 @@ class Executors:
         """Return True if the operation should run on the event loop's thread: a hand-over to an idle lane takes longer.
 
         This holds for a LOAD or UNLOAD without work, and for an EXEC on the CPU that probably takes less than
-        `inline_exec_ns` and whose window is open. `Device.run` checks the end of the window.
+        `INLINE_EXEC_NS` and whose window is open. `Device.run` checks the end of the window.
         """
         if not self._inline_exec_ns:
             return False
@@ -249,7 +251,7 @@ class Executors:
             core = self._cpus.claim(os.sched_getaffinity(0)) if pinned else None
             priority = RealtimePriority(self._permitted and lane in REALTIME_LANES)
             run = self._devices[share].run
-            thread = LaneThread(f"{lane}-{share}", run, self._post_to_worker, self.settings.spin_ns, priority, core)
+            thread = LaneThread(f"{lane}-{share}", run, self._post_to_worker, priority, core)
             self._threads[share, lane] = thread
             thread.start()
         return thread

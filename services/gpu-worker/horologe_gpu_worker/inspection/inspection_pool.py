@@ -74,6 +74,8 @@ class _Running:
 class InspectionPool:
     """At most `limit` inspections run, and up to `SLOW_MAX` that have taken longer than `QUANTUM_NS`.
 
+    `limit` 0: one per CPU, at least 2 and at most 8.
+
     If too many are slow, a further one is stopped while others wait, and repeated when a slow one has ended. Invariant:
     each request gets one result, unless the pool is stopped.
     """

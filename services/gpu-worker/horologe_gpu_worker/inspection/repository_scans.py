@@ -194,8 +194,8 @@ class RepositoryScans:
             return self._adopting.setdefault(runtime, Lock())
 
 
-def create_scans(settings: WorkerSettings, store: ModelStore) -> RepositoryScans:
-    """Return the scans of a worker.
+def create_scans(settings: WorkerSettings, store: ModelStore, inspections: int = 0) -> RepositoryScans:
+    """Return the scans of a worker. `inspections`: see `InspectionPool`.
 
     Its processes inspect and measure on the CPU. Models of a CUDA device are only read there, because a second process
     would need memory of the device for all their weights and graphs. So are models that have their own processes, which
@@ -207,7 +207,7 @@ def create_scans(settings: WorkerSettings, store: ModelStore) -> RepositoryScans
         device, unmeasured = device._replace(device="cpu", share_percent=100.0), (*ISOLATED, *ON_DEVICE)
     device = device._replace(host_bytes=0, emulated_device="")
     setup = InspectionSetup(os.fsencode(settings.repository), os.fsencode(settings.cache), device, unmeasured)
-    return RepositoryScans(store, InspectionPool(setup, settings.inspections), settings.load_timeout_ns)
+    return RepositoryScans(store, InspectionPool(setup, inspections), settings.load_timeout_ns)
 
 
 def _finished(

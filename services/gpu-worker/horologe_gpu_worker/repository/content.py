@@ -113,9 +113,7 @@ class ContentHashes:
         files = list_files(folder)
         size = sum(file.state.size for file in files if file.state)
         if size > self._limit_bytes:
-            raise InvalidModel(
-                f"{folder}: got files of {size} bytes, wanted at most {self._limit_bytes} (worker.content_bytes)"
-            )
+            raise InvalidModel(f"{folder}: got files of {size} bytes, wanted at most {self._limit_bytes}")
         known = {} if anew else self._digests.get(folder, {})
         now_ns, digests, whole = time.time_ns(), {}, hashlib.blake2b(digest_size=16)
         for file in files:

@@ -20,7 +20,7 @@ from horologe_profiler.core.input_dependence import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horologe_profiler.settings import ProfilerSettings
+    from horologe_profiler.core.profiling_rules import ProfilingRules
 
 TIMES_MIN = 5
 """The newest times of a key that are kept at any age: for a rare key, old measurements are better than none."""
@@ -134,8 +134,8 @@ class TimeWindow:
 class Measurements:
     """Time windows by key, least recently sampled first, and batch times by model. At most `keys_max` windows."""
 
-    def __init__(self, settings: ProfilerSettings) -> None:
-        self._settings = settings
+    def __init__(self, rules: ProfilingRules) -> None:
+        self._rules = rules
         self._windows: dict[MeasurementKey, TimeWindow] = {}
         self._batch_times: dict[str, deque[BatchTime]] = {}
         self._next_trial_ns: dict[str, int] = {}
@@ -165,8 +165,8 @@ class Measurements:
         """Count a sampled row, whether or not it will run, and return its window."""
         window = self._windows.pop(key, None)
         if window is None:
-            window = TimeWindow(self._settings.window, self._settings.window_ns)
-            if len(self._windows) >= self._settings.keys_max:
+            window = TimeWindow(self._rules.window, self._rules.window_ns)
+            if len(self._windows) >= self._rules.keys_max:
                 del self._windows[next(iter(self._windows))]
         self._windows[key] = window
         window.record_sample(now_ns)
@@ -175,7 +175,7 @@ class Measurements:
     def record_batch_time(self, now_ns: int, model: str, point: Point) -> None:
         """Add the time of a batch of one row repeated."""
         batch_times = self._batch_times.setdefault(model, deque(maxlen=POINTS_MAX))
-        while batch_times and batch_times[0].at_ns < now_ns - self._settings.window_ns:
+        while batch_times and batch_times[0].at_ns < now_ns - self._rules.window_ns:
             batch_times.popleft()
         batch_times.append(BatchTime(now_ns, point))
 
@@ -192,7 +192,7 @@ class Measurements:
         """Return True if a row of the model should be tried in batches, at most once every `batch_interval_ns`."""
         overdue = now_ns >= self._next_trial_ns.get(model, now_ns)
         if overdue:
-            self._next_trial_ns[model] = now_ns + self._settings.batch_interval_ns
+            self._next_trial_ns[model] = now_ns + self._rules.batch_interval_ns
         return overdue
 
     def batch_points(self, model: str) -> list[Point]:
@@ -242,7 +242,7 @@ class Measurements:
         """Load measurements that were stored `away_ns` ago. Return those that are not valid, and why."""
         then_ns, dropped = now_ns - away_ns, list[str]()
         self.contents = dict(state.contents)
-        for key, sample_counts, times in state.windows[-self._settings.keys_max :]:
+        for key, sample_counts, times in state.windows[-self._rules.keys_max :]:
             try:
                 _check_window(key, sample_counts, times)
                 if key in self._windows:
@@ -250,8 +250,8 @@ class Measurements:
             except InvalidInput as error:
                 dropped.append(f"window of {key[0][:NAME_LIMIT]!r}: {error.reason}")
                 continue
-            window = self._windows[key] = TimeWindow(self._settings.window, self._settings.window_ns)
-            window.restore(then_ns, sample_counts, times[-self._settings.window :])
+            window = self._windows[key] = TimeWindow(self._rules.window, self._rules.window_ns)
+            window.restore(then_ns, sample_counts, times[-self._rules.window :])
         for model, batches in state.batches.items():
             try:
                 _check_times([batch_time.at_ns for batch_time in batches])
@@ -270,9 +270,9 @@ class Measurements:
         return max((point.row for point in points), default=0)
 
     def check(self) -> None:
-        assert len(self._windows) <= self._settings.keys_max
+        assert len(self._windows) <= self._rules.keys_max
         for window in self._windows.values():
-            assert len(window.times) <= self._settings.window
+            assert len(window.times) <= self._rules.window
             stamps = [row_time.at_ns for row_time in window.times]
             assert stamps == sorted(stamps)
         assert all(len(batch_times) <= POINTS_MAX for batch_times in self._batch_times.values())

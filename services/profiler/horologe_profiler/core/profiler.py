@@ -20,6 +20,7 @@ from horologe_profiler.core.batch_fit import SIZE_MAX, TIME_MAX_NS, Point
 from horologe_profiler.core.batch_trials import BatchTrials
 from horologe_profiler.core.comparisons import Comparisons
 from horologe_profiler.core.measurements import MeasurementKey, Measurements, RowTime, length_bound
+from horologe_profiler.core.profiling_rules import ProfilingRules
 from horologe_profiler.core.profiling_tasks import ActiveRuns, ProfilingTask, SampleQueue, check_sample, copy_first_row
 from horologe_profiler.core.publication import PublicationSchedule, build_distributions
 
@@ -35,26 +36,28 @@ if TYPE_CHECKING:
 FAILURES = ("FAILED", "REFUSED", "LATE", "LOST")
 """Statuses of failed runs. Their counters start at 0."""
 SLOWNESS_MAX = 1e6
+RULES = ProfilingRules()
 
 
 class Profiler:
     """Core of the profiler. Emits a `ProfilerState` for the address `store` when measurements have changed."""
 
-    def __init__(self, address: str, settings: ProfilerSettings) -> None:
+    def __init__(self, address: str, settings: ProfilerSettings, rules: ProfilingRules = RULES) -> None:
         self.address = address
         self.store = "store/" + address.partition("/")[2]
         self.settings = settings
+        self.rules = rules
         self.out: list[Out] = []
         self.staging = StagedInputs(address, settings.staging_bytes)
-        self.measurements = Measurements(settings)
+        self.measurements = Measurements(rules)
         self.stats = Stats()
         self._run_counts = ModelCounters(self.stats, "horologe_profiler_runs_total", FAILURES)
         self._specs: dict[str, ModelSpec] = {}
         self._queue = SampleQueue(self.measurements.count_times)
-        self._runs = ActiveRuns(settings)
-        self._comparisons = Comparisons(settings.comparison_interval_ns, self.staging, self._queue, self._new_id)
-        self._batch_trials = BatchTrials(settings.batch_time_max_ns, self.staging, self._queue, self._new_id)
-        self._publications = PublicationSchedule(settings.publish_interval_ns)
+        self._runs = ActiveRuns(settings, rules)
+        self._comparisons = Comparisons(rules.comparison_interval_ns, self.staging, self._queue, self._new_id)
+        self._batch_trials = BatchTrials(rules.batch_time_max_ns, self.staging, self._queue, self._new_id)
+        self._publications = PublicationSchedule(rules.publish_interval_ns)
         self._controller = ""
         self._announcements = AnnouncementOrder()
         self._last_id = 0
@@ -135,7 +138,7 @@ class Profiler:
         fate = "queued"
         if not self._needs_run(now_ns, key, window):
             fate = "not_needed"
-        elif len(self._queue) >= self.settings.keys_max or not self._stage_row(key, message, buffers, rows):
+        elif len(self._queue) >= self.rules.keys_max or not self._stage_row(key, message, buffers, rows):
             fate = "dropped"
         self.stats.count("horologe_profiler_samples_total", spec.name, spec.version, fate)
 
@@ -155,7 +158,7 @@ class Profiler:
 
     def _needs_run(self, now_ns: int, key: MeasurementKey, window: TimeWindow) -> bool:
         return (
-            len(window.times) < self.settings.initial_runs
+            len(window.times) < self.rules.initial_runs
             or now_ns >= window.next_run_ns
             or self._comparisons.wants_row(now_ns, key.model)
         )
@@ -171,18 +174,18 @@ class Profiler:
             self._comparisons.drop_task(now_ns, task)
             return
         if task.size == 1:
-            window.next_run_ns = now_ns + self.settings.rerun_interval_ns
+            window.next_run_ns = now_ns + self.rules.rerun_interval_ns
         self._runs.start_run(now_ns, task)
-        key, settings = task.key, self.settings
+        key, first_wait_ns = task.key, self.settings.first_wait_ns if self._is_first(task.key.model) else 0
         submit = Submit(
-            task.id, key.model, settings.budget_ns, task.size, self.address, task.id, True, 0, task.length,
-            key.application, True, "", settings.first_wait_ns if self._is_first(key.model) else 0,
+            task.id, key.model, self.rules.budget_ns, task.size, self.address, task.id, True, 0, task.length,
+            key.application, True, "", first_wait_ns,
         )  # fmt: skip
         self.out.append(Out(self._controller, submit))
 
     def _is_first(self, model: str) -> bool:
         """Return whether a run of the model is one of the first: its inputs have not been compared."""
-        return bool(self.settings.comparison_interval_ns) and self._comparisons.is_open(model)
+        return bool(self.rules.comparison_interval_ns) and self._comparisons.is_open(model)
 
     def _is_wanted(self, now_ns: int, task: ProfilingTask, window: TimeWindow) -> bool:
         """Return whether the task still has to run, with its inputs staged."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Sample
     from horologe_profiler.core.measurements import MeasurementKey
+    from horologe_profiler.core.profiling_rules import ProfilingRules
     from horologe_profiler.settings import ProfilerSettings
 
 RowTensors = tuple[tuple[Tensor, ...], list[bytes]]
@@ -125,8 +126,9 @@ def _move_last(queues: dict[Key, deque[ProfilingTask]], key: Key) -> None:
 class ActiveRuns:
     """Tasks in flight by id: at most `in_flight`, at most one of each model. Each is finished exactly once."""
 
-    def __init__(self, settings: ProfilerSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: ProfilerSettings, rules: ProfilingRules) -> None:
+        self._busy_share = settings.busy_share
+        self._rules = rules
         self._tasks: dict[int, ProfilingTask] = {}
         self.running_models: dict[str, bool] = {}
         """Models that have a run in flight."""
@@ -148,12 +150,12 @@ class ActiveRuns:
 
     def has_room(self) -> bool:
         """Return True if another run may be in flight."""
-        return len(self._tasks) < self._settings.in_flight
+        return len(self._tasks) < self._rules.in_flight
 
     def start_run(self, now_ns: int, task: ProfilingTask) -> None:
         self._tasks[task.id] = task
         self.running_models[task.key.model] = True
-        self._timeouts.arm(task.id, now_ns + self._settings.budget_ns + GRACE_NS)
+        self._timeouts.arm(task.id, now_ns + self._rules.budget_ns + GRACE_NS)
 
     def finish_run(self, task: ProfilingTask) -> None:
         del self._tasks[task.id]
@@ -173,9 +175,7 @@ class ActiveRuns:
         if first and self._initial_left_ns > 0:
             self._initial_left_ns -= took_ns
             return
-        self._budget_spent_ns = max(self._budget_spent_ns, now_ns - took_ns) + round(
-            took_ns / self._settings.busy_share
-        )
+        self._budget_spent_ns = max(self._budget_spent_ns, now_ns - took_ns) + round(took_ns / self._busy_share)
 
     def pause_after_failure(self, now_ns: int) -> None:
         """Delay the next run after a refused or lost one."""
@@ -191,7 +191,7 @@ class ActiveRuns:
     def check(self) -> None:
         self._timeouts.check()
         assert sorted(self.running_models) == sorted(task.key.model for task in self)
-        assert len(self) == len(self._timeouts) <= self._settings.in_flight
+        assert len(self) == len(self._timeouts) <= self._rules.in_flight
 
 
 def check_sample(spec: ModelSpec, message: Sample, buffers: Sequence[Buffer]) -> None:

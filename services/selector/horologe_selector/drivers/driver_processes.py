@@ -15,7 +15,14 @@ from horologe_common.status import HorologeError
 from horologe_common.transport.streams import Stream, Streams
 from horologe_common.wire import MAX_FRAME_BYTES, PEER_HEADER_LIMIT, DriverReady, Envelope, StartDriver
 from horologe_common.wire.frames import pack, unpack
-from horologe_selector.driver import DriverEnded, KillDriver, PipelineDefinition, PipelinesRead, driver_address
+from horologe_selector.driver import (
+    CALLS_LIMIT,
+    DriverEnded,
+    KillDriver,
+    PipelineDefinition,
+    PipelinesRead,
+    driver_address,
+)
 from horologe_selector.drivers.child import PROGRESS
 from horologe_selector.drivers.pipeline_folder import folder_state, read_pipelines
 
@@ -160,7 +167,7 @@ class DriverProcesses:
                 self._processes[name], self._ended[name] = process, ended
                 started = self._reactor.loop.time()
                 start = StartDriver(
-                    name, definition.file, settings.pipeline_calls, settings.pipeline_step_ns,
+                    name, definition.file, CALLS_LIMIT, settings.pipeline_step_ns,
                     settings.pipeline_memory_bytes, self._max_frame_bytes,
                 )  # fmt: skip
                 self._deliver(name, start, ())

@@ -145,7 +145,7 @@ class DriverRuns:
         if run.ended:
             raise asyncio.CancelledError
         if run.calls >= self._calls_limit:
-            reason = f"calls: got more than {self._calls_limit} in one query (selector.pipeline_calls)"
+            reason = f"calls: got more than {self._calls_limit} in one query"
             raise CallFailed(int(Status.FAILED), reason)
         inputs, buffers = self._encode("inputs of a call", tensors, "input")
         run.calls += 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
-from horologe_selector.store import Record, StoreUnavailable
+from horologe_selector.store import STORE_TIMEOUT_NS, Record, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ log = logger("selector")
 def open_redis(settings: SelectorSettings) -> RedisStore:
     """Make a store for `settings.redis`. Raises `SettingsError` for an invalid URL, or without the package `redis`."""
     try:
-        return RedisStore(settings.redis, settings.store_timeout_ns)
+        return RedisStore(settings.redis, STORE_TIMEOUT_NS)
     except ImportError as error:
         raise SettingsError("setting selector.store: redis needs a package: pip install 'horologe[redis]'") from error
     except ValueError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
-from horologe_selector.store import Record, StoreUnavailable
+from horologe_selector.store import STORE_TIMEOUT_NS, Record, StoreUnavailable
 from horologe_selector.stores.sqlite_damage import VERSION_MAX, is_damaged, keep_aside, readable_rows
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ PRAGMAS = (
 log = logger("selector")
 
 
-def open_sqlite(settings: SelectorSettings) -> SqliteStore:
+def open_sqlite(settings: SelectorSettings, timeout_ns: int = STORE_TIMEOUT_NS) -> SqliteStore:
     """Open or create the store's file. Raises `SettingsError` if it is in use, or the folder or file not writable.
 
     A file that is damaged or foreign is kept aside, and its readable records are copied into a new one.
@@ -64,11 +64,11 @@ def open_sqlite(settings: SelectorSettings) -> SqliteStore:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            return SqliteStore(path, settings.store_timeout_ns)
+            return SqliteStore(path, timeout_ns)
         except (sqlite3.Error, ValueError) as error:
             if not is_damaged(path, error):
                 raise
-            return _replace_damaged(path, settings.store_timeout_ns, error)
+            return _replace_damaged(path, timeout_ns, error)
     except (OSError, sqlite3.Error, ValueError) as error:
         log.error("the state store cannot be opened", path=str(path), error=str(error))
         in_use = "locked" in str(error)

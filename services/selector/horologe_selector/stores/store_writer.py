@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_selector.store import (
+    TIMES,
     DamagedRecord,
     FamilyListed,
     ListFamily,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_selector.store import StateStore
 
+MESSAGES_LIMIT = 10_000
+"""Maximum number of messages queued for the store."""
 StoreMessage: TypeAlias = "ReadRecords | WriteRecords | ListFamily | TrimFamily | DamagedRecord"
 StoreReply: TypeAlias = "RecordsRead | RecordsWritten | FamilyListed"
 
@@ -89,7 +92,13 @@ class StoreWriter:
     that the store is unavailable. So does a whole group that fails, although part of it may have been written.
     """
 
-    def __init__(self, store: StateStore, post: Callable[[StoreReply], None], limit: int, retry_ns: int) -> None:
+    def __init__(
+        self,
+        store: StateStore,
+        post: Callable[[StoreReply], None],
+        limit: int = MESSAGES_LIMIT,
+        retry_ns: int = TIMES.retry_ns,
+    ) -> None:
         self._store = store
         self._post = post
         self._limit = limit

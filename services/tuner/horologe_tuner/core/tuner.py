@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from horologe_common.clock import s
 from horologe_common.core.instruments import Stats
 from horologe_common.core.message_checks import INVALID_MESSAGES, check_sender
 from horologe_common.core.message_order import AnnouncementOrder
@@ -23,6 +24,7 @@ from horologe_tuner.core.pipeline_tuning.pipeline_tuner import PipelineTuner
 from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan
 from horologe_tuner.core.rehearsal.rehearsals import Rehearsals
 from horologe_tuner.core.sharing.running_workload import AppliedWorkload
+from horologe_tuner.core.sharing.shadow_rules import CALM_NS
 from horologe_tuner.core.sharing.sharing_tuner import SHARING, SharingTuner, is_sharing_plan
 from horologe_tuner.core.tuner_status import Journal, JournalEntry, JournalEvent, TunerStatus
 from horologe_tuner.core.worker_scaling import Scaled, WorkerScaling
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     Handler = Callable[[int, str, Any, Sequence[Buffer]], None]
 
 
+BLIND_NS = s(2)
+"""Without events of the controller for this time, the tuner changes nothing."""
 NUMBER_MAX = 1 << 53
 """Largest number of a Plan message."""
 
@@ -56,7 +60,9 @@ class Tuner:
     Emits ScaleTo for the address `scaler`, TunerState for `store`, and JournalEntry for `journal`.
     """
 
-    def __init__(self, address: str, settings: TunerSettings, *, rehearses: bool = False) -> None:
+    def __init__(
+        self, address: str, settings: TunerSettings, *, rehearses: bool = False, shadow_calm_ns: int = CALM_NS
+    ) -> None:
         """`rehearses`: RehearsalCalls for the address `rehearsal` are answered."""
         self.address = address
         self.scaler, self.store, self.journal, self.rehearsal = (
@@ -76,10 +82,10 @@ class Tuner:
         self._announcements = AnnouncementOrder()
         self._served: dict[str, bool] | None = None
         """Names and keys of the models that are served; None: not known."""
-        self._scaling = WorkerScaling(settings.reconcile_ns)
+        self._scaling = WorkerScaling()
         self._journal = Journal()
         self.pipelines = PipelineTuner(settings, self.stats, self._note)
-        self.sharing = SharingTuner(settings, self.stats, self._note)
+        self.sharing = SharingTuner(settings, self.stats, self._note, shadow_calm_ns)
         self.rehearsals = Rehearsals(settings, self.rehearsal if rehearses else "", self.stats, self._note)
         self._handlers: dict[type, Handler] = {
             Events: self._on_events,
@@ -115,7 +121,7 @@ class Tuner:
 
     def tick(self, now_ns: int) -> None:
         """Detect missing events, and retry a scaling that has not succeeded."""
-        if self._watches and now_ns >= self._seen_ns + self.settings.blind_ns:
+        if self._watches and now_ns >= self._seen_ns + BLIND_NS:
             self._become_blind(now_ns, "the controller sends no events" if self._controller else "no controller")
         if self._scaling.retry_ns is not None and now_ns >= self._scaling.retry_ns:
             self._scaling.retry_ns = None
@@ -125,7 +131,7 @@ class Tuner:
         self._journal.unwritten.clear()
 
     def wakeup_ns(self) -> int | None:
-        blind_ns = self._seen_ns + self.settings.blind_ns if self._watches else None
+        blind_ns = self._seen_ns + BLIND_NS if self._watches else None
         wakes = (blind_ns, self._scaling.retry_ns, self.rehearsals.next_ns())
         return min((at_ns for at_ns in wakes if at_ns is not None), default=None)
 

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.clock import s
 from horologe_common.wanted_shares import WantedShare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+RETRY_NS = s(5)
+"""Interval at which a scaling that has not succeeded is tried again."""
 
 
 class ScaleTo(msgspec.Struct, frozen=True):
@@ -32,11 +36,10 @@ class Scaled(msgspec.Struct, frozen=True):
 class WorkerScaling:
     """Keeps one ScaleTo in flight. A call that failed, or whose workers are not wanted any more, is repeated."""
 
-    def __init__(self, retry_interval_ns: int) -> None:
+    def __init__(self) -> None:
         self.last = Scaled({})
         self.retry_ns: int | None = None
         """When to call the scaler again."""
-        self._retry_interval_ns = retry_interval_ns
         self._in_flight = False
 
     def start_call(self, wanted: Mapping[str, int], shares: tuple[WantedShare, ...] | None = None) -> ScaleTo | None:
@@ -53,4 +56,4 @@ class WorkerScaling:
         self._in_flight, self.last = False, answer
         other_shares = shares is not None and set(answer.shares) != {share.worker for share in shares}
         if other_shares or any(answer.workers.get(hardware) != count for hardware, count in wanted.items()):
-            self.retry_ns = now_ns + (self._retry_interval_ns if answer.error else 0)
+            self.retry_ns = now_ns + (RETRY_NS if answer.error else 0)

@@ -8,7 +8,7 @@ from horologe_common.clock import NEVER_NS, ClockOffset, ms
 from horologe_controller.core.cluster.capable_shares import CapableShares
 from horologe_controller.core.cluster.device import Devices
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
-from horologe_controller.core.cluster.lane import MessageLatency
+from horologe_controller.core.cluster.lane import RETURN_WINDOW, MessageLatency
 from horologe_controller.core.cluster.planned_models import PlannedModels
 from horologe_controller.core.cluster.runnable import runnable_profile, servable_models
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
@@ -80,7 +80,7 @@ class WorkerMirror:
 class Cluster:
     """Mirror of all workers, by address. Every change is recorded in `changes`."""
 
-    def __init__(self, return_window: int) -> None:
+    def __init__(self, return_window: int = RETURN_WINDOW) -> None:
         self.workers: dict[str, WorkerMirror] = {}
         self.lost_workers = 0
         """Workers that disconnected without draining, less those that have connected since."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from horologe_common.clock import s
 from horologe_common.core.protocol import instance
+
+DISCOVERY_NS = s(10)
+"""Time after the start in which workers register, if their number is not known."""
 
 
 class WorkerDiscovery:
     """Workers that have registered, by name. Until all have, a model that none of them has may exist.
 
-    With `expected` workers, discovery ends when so many have registered. Otherwise it ends `wait_ns` after the start,
-    but not before a worker has registered.
+    With `expected` workers, discovery ends when so many have registered. Otherwise it ends `DISCOVERY_NS` after the
+    start, but not before a worker has registered.
     """
 
-    def __init__(self, expected: int, wait_ns: int) -> None:
+    def __init__(self, expected: int) -> None:
         self._expected = expected
-        self._wait_ns = wait_ns
         self._end_ns: int | None = None
         self._registered: dict[str, bool] = {}
         self.missing = "the controller has just started"
@@ -30,7 +33,7 @@ class WorkerDiscovery:
         if not self.missing:
             return False
         if self._end_ns is None:
-            self._end_ns = now_ns + self._wait_ns
+            self._end_ns = now_ns + DISCOVERY_NS
         count = len(self._registered)
         if self._expected:
             self.missing = f"{count} of {self._expected} workers have registered" if count < self._expected else ""

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from horologe_controller.settings import ControllerSettings
 
 ActionKind = Literal["infer", "load"]
+ACTION_GRACE_NS = ms(250)
+"""An action this long after its predicted end is overdue. Its requests are planned elsewhere, its worker drops it if it
+has not begun, and its share gets nothing more until a Result arrives."""
+RETURN_WINDOW = 200
+"""Results over which the return latency is measured."""
 MORE_IN_FLIGHT, TURNS_AHEAD = 64, 3
 """Just-in-time policies may have short batches in flight in this multiple of `controller.in_flight`: any batch for one
 return latency, full ones, which cannot grow, for three (docs/scheduling.md)."""
@@ -209,9 +214,9 @@ class Lane:
                 self.due_ns = following.end_ns + following.slack_ns
                 break
 
-    def is_overdue(self, now_ns: int, grace_ns: int) -> bool:
-        """Return whether the oldest action should have ended more than `grace_ns` ago: the worker hangs."""
-        return now_ns > self.due_ns + grace_ns
+    def is_overdue(self, now_ns: int) -> bool:
+        """Return whether the oldest action should have ended more than `ACTION_GRACE_NS` ago: the worker hangs."""
+        return now_ns > self.due_ns + ACTION_GRACE_NS
 
 
 class ModelArrivals:

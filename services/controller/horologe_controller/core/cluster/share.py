@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import NEVER_NS
+from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.dynamic_pace import DynamicPace
 from horologe_controller.core.cluster.estimates import LOAD_SIZE, ShareTrials, new_pace
-from horologe_controller.core.cluster.lane import Lane
+from horologe_controller.core.cluster.lane import ACTION_GRACE_NS, Lane
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
     from horologe_controller.core.cluster.lane import MessageLatency
+
+FIRST_PAUSE_NS, LONGEST_PAUSE_NS = ms(10), s(5)
+"""Pause before a LOAD is sent again to a share that refused it, and the limit to which it doubles."""
 
 
 class ClusterChanges:
@@ -221,9 +224,9 @@ class Share:
         exec_ns = {size: estimate.typical(now_ns, size) for size in estimate.seed_ns if size != LOAD_SIZE}
         return exec_ns, estimate.typical(now_ns, LOAD_SIZE)
 
-    def hangs(self, now_ns: int, grace_ns: int) -> bool:
-        """Return whether an action of any lane should have ended more than `grace_ns` ago."""
-        late_ns = now_ns - grace_ns
+    def hangs(self, now_ns: int) -> bool:
+        """Return whether an action of any lane should have ended more than `ACTION_GRACE_NS` ago."""
+        late_ns = now_ns - ACTION_GRACE_NS
         return late_ns > self.exec.due_ns or late_ns > self.load.due_ns
 
     def loads_free_at(self, now_ns: int) -> int:
@@ -234,9 +237,9 @@ class Share:
         """Return recent EXEC durations as a multiple of their profiles, at least 1."""
         return max(1000, self.pace.high_quantile(now_ns) or 0) / 1000
 
-    def steady_until_ns(self, grace_ns: int) -> int:
+    def steady_until_ns(self) -> int:
         """Return until when the last results of `hangs` and `slowness` hold if nothing happens on the share."""
-        return min(self.pace.valid_until_ns, self.exec.due_ns + grace_ns, self.load.due_ns + grace_ns)
+        return min(self.pace.valid_until_ns, min(self.exec.due_ns, self.load.due_ns) + ACTION_GRACE_NS)
 
     @property
     def missing_models(self) -> int:
@@ -274,7 +277,7 @@ class LoadBackoff:
     `ModelCatalogue.mark_load_failed`.
     """
 
-    def __init__(self, first_ns: int, max_ns: int) -> None:
+    def __init__(self, first_ns: int = FIRST_PAUSE_NS, max_ns: int = LONGEST_PAUSE_NS) -> None:
         self._first_ns = first_ns
         self._max_ns = max_ns
         self._retries: IndexedHeap[tuple[Share, str], int] = IndexedHeap()

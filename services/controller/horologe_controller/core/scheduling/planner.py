@@ -255,7 +255,7 @@ class Planner:
         """Give batches to one share until it has work for the look-ahead."""
         self._idle.pop(share, None)
         settings, policy = self.settings, self.policy
-        if not cluster.workers[share.worker].reachable or share.exec.is_overdue(now_ns, settings.action_grace_ns):
+        if not cluster.workers[share.worker].reachable or share.exec.is_overdue(now_ns):
             return
         self._wants_work.remove(share)
         free_ns, in_flight = share.exec.free_at(now_ns), len(share.exec.pending)
@@ -305,7 +305,7 @@ class Planner:
             self.rankings.rerank_deadlines()
         self._on_dequeued(requests := self.queues.pop_batch(queue, strategy.places), queue)
         deadline_ns = requests[0].deadline_ns if self.policy.deadline_rule == "predict" else None
-        latest_ns = strategy.latest_start_ns(start_ns, deadline_ns, self.settings.window_ns)
+        latest_ns = strategy.latest_start_ns(start_ns, deadline_ns, self.policy.parameters.window_ns)
         if queue.best_effort:
             self.best_effort.charge(now_ns, share, expected_ns)
         elif self.loads.models_missing and self.policy.relieves_shares:

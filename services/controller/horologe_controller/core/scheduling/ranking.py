@@ -69,7 +69,7 @@ class Strategy(msgspec.Struct, frozen=True):
 
 
 class Advance:
-    """Time by which a batch goes earlier for what it serves, as a number of mean batches (`controller.advance`).
+    """Time by which a batch goes earlier for what it serves, as a number of mean batches (parameter `advance`).
 
     While requests are lost, cheap models go earlier: the advance for their cost is divided by the square of the part of
     all requests that is served. Between batches of models that cost as much alone, losses change nothing.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
 
 from horologe_common.clock import us
+from horologe_common.service.settings import convert_settings
 from horologe_controller.core.scheduling.ranking import oldest_strategy
 
 if TYPE_CHECKING:
@@ -24,6 +28,15 @@ DECISION_LEAD_NS = us(500)
 covers the latency of messages there and back. Goodput was the same with 300 us and with 500 us."""
 
 
+class PolicyParameters(msgspec.Struct, frozen=True):
+    """The table `[controller.policy]`: parameters that every policy has. A policy with more derives its own struct."""
+
+    window_ns: Annotated[int, Meta(ge=0)] = 0
+    """Drop an INFER that has not begun this long after its predicted start, and plan its requests again while their
+    deadlines allow. 0: it may begin as long as the policy allows: with `horologe`, while the last request of a static
+    batch can be in time by the median."""
+
+
 class SchedulingPolicy:
     """Chooses batches for a `Planner`. A policy derives from this class. Only `best_batch` has no default.
 
@@ -39,9 +52,14 @@ class SchedulingPolicy:
     """Load a model on another share as well if those that hold it lose requests for lack of time."""
     waits: QueueWaits | None = None
     """Set by policies that let a queue wait for more requests: they call `waits.hold_queue` and return no batch."""
+    Parameters: ClassVar[type[PolicyParameters]] = PolicyParameters
+    """Struct of the parameters. Each field has a default, and a docstring for docs/scheduler-parameters.md."""
+    parameters: PolicyParameters
 
     def __init__(self, settings: ControllerSettings) -> None:
-        self.settings = settings
+        """Raises SettingsError for a parameter that the policy does not have, and for a wrong value."""
+        known = f"the parameters of {settings.scheduler} are"
+        self.parameters = convert_settings(self.Parameters, "controller.policy", settings.policy, known)
 
     def overridden(self, hook: str) -> Callable[..., Any] | None:
         """Return the method `hook` of the policy, or None if it is the default. `Planner` does not call defaults."""

@@ -7,11 +7,11 @@ the planner's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from horologe_common.clock import NEVER_NS
 from horologe_controller.core.scheduling.ranking import Strategy
-from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
+from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
 from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
 from horologe_controller.schedulers.orloj.scores import Scores
 
@@ -50,14 +50,26 @@ class ScoredRequests(NamedTuple):
         self.pending.insert(request, kind, ((request.deadline_ns, 1.0),), request.rows)
 
 
+class OrlojParameters(PolicyParameters, frozen=True):
+    """Parameters of `orloj`."""
+
+    order: Literal["earliest", "latest"] = "earliest"
+    """Batch size that is chosen if there are enough requests for several: the size with the earliest deadline (ORLOJ
+    section 3.2) or with the latest (line 16 of its algorithm 1). Of equal deadlines, the largest size."""
+    b_per_ms: float = 1e-4
+    """Rate b of the delay that is anticipated for a request that is not chosen now (ORLOJ section 4.1)."""
+
+
 class Orloj(SchedulingPolicy):
     """Keeps a `ScoreQueue` beside each queue of a model whose execution times are known as distributions."""
 
     just_in_time = True
+    Parameters = OrlojParameters
+    parameters: OrlojParameters
 
     def __init__(self, settings: ControllerSettings) -> None:
         super().__init__(settings)
-        self._earliest = settings.orloj_order == "earliest"
+        self._earliest = self.parameters.order == "earliest"
         self._distributions: Mapping[str, RuntimeDistributions] = {}
         self._scores: dict[str, tuple[RuntimeDistributions, Scores]] = {}
         self._scored: dict[tuple[str, int], ScoredRequests] = {}
@@ -105,7 +117,7 @@ class Orloj(SchedulingPolicy):
         """Create scores whose groups are the kinds."""
         solo = [part.solo for part in distributions.parts]
         any_request = solo[distributions.kind_of("", 0)]
-        return Scores(sizes, solo, any_request, distributions.base_ns, self.settings.orloj_b_per_ms)
+        return Scores(sizes, solo, any_request, distributions.base_ns, self.parameters.b_per_ms)
 
     def _static_strategy(self, now_ns: int, start_ns: int, estimate: Estimate, queue: ModelQueue) -> Strategy | None:
         """Return the batch of a static model. The highest scores are the earliest deadlines.

@@ -11,7 +11,7 @@ from horologe_selector.core.applications.query import ApplicationQueries
 from horologe_selector.core.applications.registry import FAMILY, MODEL_METRICS, ApplicationRegistry
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.core.feedback.feedback import FeedbackProcessor
-from horologe_selector.store import FamilyListed, RecordsRead, RecordsWritten
+from horologe_selector.store import TIMES, FamilyListed, RecordsRead, RecordsWritten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -51,9 +51,9 @@ class ApplicationProcessor:
         self._return_latency = return_latency
         self._stats = stats
         self._post = post
-        self.registry = ApplicationRegistry(losses, models, post, store, shared, settings.applications)
+        self.registry = ApplicationRegistry(losses, models, post, store, shared)
         self.contexts = Contexts(settings, address, shared)
-        self._model_status = ModelStatusRequests(self.registry, self.contexts, settings.context_read_timeout_ns, post)
+        self._model_status = ModelStatusRequests(self.registry, self.contexts, TIMES.read_timeout_ns, post)
         self._feedback = FeedbackProcessor(
             settings, self.registry.active, self.contexts, inflight.cache, self.registry.unknown_application
         )

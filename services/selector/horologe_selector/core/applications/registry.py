@@ -43,6 +43,8 @@ MODEL_METRICS = "horologe_application_model_"
 """Prefix of the metrics by application and model; the rest is a field of `ModelTally`."""
 HISTORY = 10
 """Number of declarations kept per application."""
+APPLICATIONS_LIMIT = 1000
+"""Maximum number of declared applications."""
 LIST_INTERVAL_NS = s(1)
 """Interval for listing the store's declarations, while another selector may change them or they are not known."""
 
@@ -75,7 +77,6 @@ class ApplicationRegistry:
         post: Callable[[Out], None],
         store: str,
         shared: bool,
-        limit: int,
     ) -> None:
         self.active: dict[str, ActiveApplication] = {}
         self._damaged: dict[str, str] = {}
@@ -90,7 +91,6 @@ class ApplicationRegistry:
         self._post = post
         self._store = store
         self._shared = shared
-        self._limit = limit
         self._records: dict[str, Record] = {}
         self._pending_changes: dict[str, PendingChange] = {}
         self._list_ns = 0
@@ -102,8 +102,8 @@ class ApplicationRegistry:
         def change() -> StoredDeclarations:
             self._open_application(message.application, 0)
             self._models.check_output(message.application)
-            if name not in self._records and len(self._records) >= self._limit:
-                raise Refused(f"{self._limit} applications are declared already")
+            if name not in self._records and len(self._records) >= APPLICATIONS_LIMIT:
+                raise Refused(f"{APPLICATIONS_LIMIT} applications are declared already")
             stored = StoredDeclarations(0, []) if name in self._damaged else self._stored_declarations(name)
             if stored.declarations and stored.declarations[-1] == message.application:
                 return stored

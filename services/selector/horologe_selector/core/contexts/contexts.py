@@ -16,6 +16,7 @@ from horologe_selector.core.contexts.context_cache import ContextLru, PendingRea
 from horologe_selector.store import (
     DAMAGED,
     DAMAGED_LIMIT,
+    TIMES,
     DamagedRecord,
     ReadRecords,
     RecordsRead,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from horologe_selector.core.contexts.context import Context
     from horologe_selector.policy import Selection
     from horologe_selector.settings import SelectorSettings
-    from horologe_selector.store import Record
+    from horologe_selector.store import Record, StoreTimes
 
     StoreRequest = ReadRecords | WriteRecords | TrimFamily | DamagedRecord
 
@@ -46,8 +47,8 @@ class Contexts:
     with the reason. The caller clears both.
     """
 
-    def __init__(self, settings: SelectorSettings, address: str, shared: bool) -> None:
-        self.settings = settings
+    def __init__(self, settings: SelectorSettings, address: str, shared: bool, times: StoreTimes = TIMES) -> None:
+        self._times = times
         self.saved: list[Any] = []
         self.failed: list[tuple[Any, str]] = []
         self.unsaved = 0
@@ -205,10 +206,10 @@ class Contexts:
             if context.state is None:
                 self._rebase(context, None)
             return
-        self._reads.add_read(context, now_ns + self.settings.context_read_timeout_ns)
+        self._reads.add_read(context, now_ns + self._times.read_timeout_ns)
 
     def _is_fresh(self, now_ns: int, context: Context) -> bool:
-        return context.read_ns >= 0 and now_ns < context.read_ns + self.settings.context_refresh_ns
+        return context.read_ns >= 0 and now_ns < context.read_ns + self._times.refresh_ns
 
     def _rebase(self, context: Context, record: Record | None) -> None:
         """Rebase on the stored record. If None is wrong, the next write will conflict and return the record."""
@@ -239,7 +240,7 @@ class Contexts:
 
     def _on_records_read(self, now_ns: int, message: RecordsRead) -> None:
         records = message.records
-        self._retry_ns = now_ns + self.settings.store_retry_ns if records is None else 0
+        self._retry_ns = now_ns + self._times.retry_ns if records is None else 0
         for index, key in enumerate(message.keys):
             context = self._contexts.peek(key)
             if context is None or not context.reading:
@@ -252,7 +253,7 @@ class Contexts:
 
     def _on_records_written(self, now_ns: int, message: RecordsWritten) -> None:
         results = message.results
-        self._retry_ns = now_ns + self.settings.store_retry_ns if results is None else 0
+        self._retry_ns = now_ns + self._times.retry_ns if results is None else 0
         saved: list[Any] = []
         for index, change in enumerate(message.changes):
             context = self._contexts.peek(change.key)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.application_answers import HEAD_BYTES
+from horologe_common.clock import s
 from horologe_common.core.message_order import RecentCalls
 from horologe_common.core.protocol import Out
 from horologe_common.status import InvalidInput, Status
@@ -19,6 +20,7 @@ from horologe_selector.core.feedback.acknowledgements import Acknowledgements, F
 from horologe_selector.core.predictions.cache import cached_values
 from horologe_selector.core.predictions.prediction_log import PredictionLog
 from horologe_selector.policy import Selection
+from horologe_selector.store import TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 OK = int(Status.OK)
 EVICTED = "prediction: no longer known, or all its models' predictions were evicted: send the inputs again"
+FEEDBACK_TIMEOUT_NS = s(5)
+"""Timeout for saving feedback. After it the feedback is answered LOST: it may have been saved, and can be sent again.
+"""
 DUPLICATES = 64
 """Maximum number of duplicates of one unsaved observation: as many as fit into one Feedback."""
 
@@ -102,7 +107,7 @@ class FeedbackProcessor:
         """
         if self._calls.is_repeated(frontend, message.id):
             return
-        deadline_ns = now_ns + self.settings.feedback_timeout_ns
+        deadline_ns = now_ns + FEEDBACK_TIMEOUT_NS
         feedback = self._acknowledgements.open_feedback(frontend, message.id, deadline_ns, len(message.items))
         active = self._applications.get(message.application)
         earlier_requests = len(self._unstarted)
@@ -185,8 +190,7 @@ class FeedbackProcessor:
         if self._contexts.unsaved + len(self._repredictions) >= self.settings.unsaved:
             unavailable, limit = self._contexts.store_unavailable, self.settings.unsaved
             reason = "the state store is unavailable" if unavailable else f"{limit} observations wait to be saved"
-            retry_ns = self.settings.store_retry_ns
-            self._acknowledgements.set_status(feedback, index, int(Status.REFUSED), reason, retry_ns)
+            self._acknowledgements.set_status(feedback, index, int(Status.REFUSED), reason, TIMES.retry_ns)
             return
         self._join_predictions(now_ns, FeedbackItem(feedback, index, logged), active, observation)
 
@@ -197,8 +201,7 @@ class FeedbackProcessor:
             item.duplicates.append((feedback, index))
         else:
             reason = f"prediction: this feedback was sent {DUPLICATES} times already and waits to be saved"
-            retry_ns = self.settings.store_retry_ns
-            self._acknowledgements.set_status(feedback, index, int(Status.REFUSED), reason, retry_ns)
+            self._acknowledgements.set_status(feedback, index, int(Status.REFUSED), reason, TIMES.retry_ns)
 
     def _join_predictions(
         self, now_ns: int, item: FeedbackItem, active: ActiveApplication, observation: Observation

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.clock import s
 from horologe_common.core.protocol import Out
 from horologe_common.models import check_request
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status, error_for
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from horologe_selector.core.return_latency import ReturnLatency
     from horologe_selector.settings import SelectorSettings
 
+SAMPLE_NS = s(1)
+"""Interval between two samples of the calls of a pipeline to each model, for the profiler."""
 DEPTH_LIMIT = 8
 """Pipelines that call one another."""
 RUN_FAILURES = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED, Status.TOO_LARGE)))
@@ -65,7 +68,7 @@ class PipelineCalls:
         self._inflight = inflight
         self._models = models
         self._return_latency = return_latency
-        self.sampler = IntermediateSampler(staging, settings.pipeline_sample_ns)
+        self.sampler = IntermediateSampler(staging, SAMPLE_NS)
         self._drop = settings.pipeline_drop
         self._post = post
         self._calls: dict[int, OpenCall] = {}

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 DEFAULT = Candidate("horologe", "horologe")
 OTHERS = ("orloj", "clockwork", "edf", "nexus", "deferred")
 VARIANTS: dict[str, dict[str, Setting]] = {
-    "horologe, deadlines": {"advance": 0.5},
-    "horologe, value": {"advance": 8.0},
+    "horologe, deadlines": {"policy": {"advance": 0.5}},
+    "horologe, value": {"policy": {"advance": 8.0}},
     "horologe, no admission": {"admission": False},
 }
 """Settings of the default that are played too: more like the order of deadlines, more like that of the value of a
@@ -43,6 +43,8 @@ CANDIDATES = (
     *(Candidate(name, name) for name in OTHERS),
     *(Candidate(name, DEFAULT.scheduler, settings) for name, settings in VARIANTS.items()),
 )
+WINDOW, MOST_REQUESTS = 6, 5_000
+"""Intervals whose requests are played, and the most requests: 5,000 under seven schedulers take about 6 s of CPU."""
 LEAST_REQUESTS = 200
 """Requests without which nothing is compared. The fewer there are, the larger a gain must be to be clear."""
 NEW_REQUESTS = 100
@@ -80,7 +82,7 @@ class Rehearsals:
         self._process = process
         self._stats = stats
         self._note = note
-        self._window = TrafficWindow(settings.rehearsal_window_ns, settings.rehearsal_requests)
+        self._window = TrafficWindow(WINDOW * settings.rehearsal_interval_ns, MOST_REQUESTS)
         self._controller = ""
         self._due_ns = 0
         self._running = False
@@ -156,7 +158,7 @@ class Rehearsals:
         self._called_ns, self._span_ns = now_ns, self._window.span_ns()
         keys = tuple(model.report.spec.key for model in state.models)
         ordered = tuple(sorted(CANDIDATES, key=lambda candidate: candidate not in (DEFAULT, self._current)))
-        cpu_s = self._settings.rehearsal_window_ns * self._settings.rehearsal_share / 1e9
+        cpu_s = WINDOW * self._settings.rehearsal_interval_ns * self._settings.rehearsal_share / 1e9
         return RehearsalCall(self._window.trace(keys), state, ordered, cpu_s, self._number)
 
     def _on_scores(self, now_ns: int, scores: RehearsalScores) -> Iterator[Out]:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import Events
 
 MAX_ENTRIES = 2000
-"""Messages that are kept: those of more than three minutes at `controller.events_ns` 100 ms."""
+"""Messages that are kept: those of more than three minutes at a message every 100 ms."""
 
 
 class ServedRecord:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from horologe_tuner.core.sharing.latency_window import LatencyWindow
 
 
+CALM_NS = s(10)
+
+
 class ShadowRules(msgspec.Struct, frozen=True):
     """Times and sizes of shadows. The first three are the paper's."""
 
@@ -29,7 +32,7 @@ class ShadowRules(msgspec.Struct, frozen=True):
     """Percent of the device that a shadow has more than its workload, if as much is left. 0: no shadows."""
     unit_percent: float = 2.5
     """Least useful step of a share (r_unit of a V100)."""
-    calm_ns: int = s(10)
+    calm_ns: int = CALM_NS
     """Time for which the smaller share must have sufficed before the first trial of switching back."""
     max_calm_ns: int = s(600)
     """Limit of that time, which doubles after each trial that fails."""

@@ -10,7 +10,7 @@ from horologe_common.status import Status
 from horologe_common.wanted_shares import WantedShare
 from horologe_common.wire import PlannedModel
 from horologe_tuner.core.sharing.running_sharing import RunningSharing
-from horologe_tuner.core.sharing.shadow_rules import ShadowRules
+from horologe_tuner.core.sharing.shadow_rules import CALM_NS, ShadowRules
 from horologe_tuner.core.sharing.targets import check_elsewhere, parse_targets
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ def is_sharing_plan(document: bytes) -> bool:
 class SharingTuner:
     """The sharing plan in force, if any. `note` writes a journal entry."""
 
-    def __init__(self, settings: TunerSettings, stats: Stats, note: Note) -> None:
+    def __init__(self, settings: TunerSettings, stats: Stats, note: Note, calm_ns: int = CALM_NS) -> None:
         self._settings = settings
         self._stats = stats
         self._note = note
-        self._rules = ShadowRules(extra_percent=settings.shadow_percent, calm_ns=settings.shadow_calm_ns)
+        self._rules = ShadowRules(extra_percent=settings.shadow_percent, calm_ns=calm_ns)
         self._running = RunningSharing(self._rules)
         self._dry_run = False
         self._devices: tuple[DeviceState, ...] = ()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
+from horologe_controller.core.cluster.lane import ACTION_GRACE_NS
 from horologe_controller.core.scheduling.loading.relief import Relief, excess_losses
 
 if TYPE_CHECKING:
@@ -50,11 +51,10 @@ class DeviceSlowness:
     """Slowness of each share, cached: demand reads it for all shares of a model at every change.
 
     A share is recomputed after something happened on it. All shares are recomputed once their values may have
-    expired, and every `grace_ns` at least: within that time no action sent since can become overdue.
+    expired, and every `ACTION_GRACE_NS` at least: within that time no action sent since can become overdue.
     """
 
-    def __init__(self, grace_ns: int) -> None:
-        self._grace_ns = grace_ns
+    def __init__(self) -> None:
         self.factors: dict[Share, float] = {}
         """Share -> recent durations as a multiple of its profiles, at least 1; infinity where it hangs (grey failure,
         Clockwork section 7)."""
@@ -70,21 +70,21 @@ class DeviceSlowness:
         """Recompute the shares that need it."""
         if now_ns > self._valid_until_ns:
             self.changed |= dict.fromkeys(self.factors, True)
-            self._valid_until_ns = now_ns + self._grace_ns
+            self._valid_until_ns = now_ns + ACTION_GRACE_NS
         for share in self.changed:
-            if share.hangs(now_ns, self._grace_ns):  # until something happens on it
+            if share.hangs(now_ns):  # until something happens on it
                 self.factors[share] = math.inf
             else:
                 self.factors[share] = share.slowness(now_ns)
-                self._valid_until_ns = min(self._valid_until_ns, share.steady_until_ns(self._grace_ns))
+                self._valid_until_ns = min(self._valid_until_ns, share.steady_until_ns())
         self.changed.clear()
 
 
 class Demand:
     """Demand, allocations and load priorities. A request counts while a LOAD that began now would still help it."""
 
-    def __init__(self, grace_ns: int, queues: RequestQueues, relieves_shares: bool = False) -> None:
-        self._slowness = DeviceSlowness(grace_ns)
+    def __init__(self, queues: RequestQueues, relieves_shares: bool = False) -> None:
+        self._slowness = DeviceSlowness()
         self._queues = queues
         self._total: dict[str, int] = {}
         self._budget_ns: dict[str, int] = {}

@@ -22,7 +22,7 @@ class LoadPlanner:
     """Demand of the queued requests, and LOADs for it. Costs nothing while every share holds all it can run."""
 
     def __init__(self, settings: ControllerSettings, queues: RequestQueues, relieves_shares: bool) -> None:
-        self.demand = Demand(settings.action_grace_ns, queues, relieves_shares)
+        self.demand = Demand(queues, relieves_shares)
         self.models_missing = False
         """True if some share lacks a model that it could hold."""
         self._wait_ns = 3 * settings.lookahead_ns

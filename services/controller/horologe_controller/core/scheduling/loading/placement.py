@@ -177,11 +177,10 @@ class Placement:
 
     def _working_holders(self, now_ns: int, model: str, cluster: Cluster) -> dict[Share, bool]:
         """Return the shares with the model that answer, and whether it is loaded there."""
-        grace_ns = self._settings.action_grace_ns
         return {
             holder: loaded
             for holder, loaded in cluster.residency.shares_of[model].items()
-            if cluster.workers[holder.worker].reachable and not holder.hangs(now_ns, grace_ns)
+            if cluster.workers[holder.worker].reachable and not holder.hangs(now_ns)
         }
 
     def _reserve_lane(self, now_ns: int, specs: Mapping[str, ModelSpec], share: Share, model: str) -> None:
@@ -203,7 +202,7 @@ class Placement:
             self._free.pop(share, None)
             later.remove(share)
             self._wakes.remove(share)
-            if not cluster.workers[share.worker].reachable or share.hangs(now_ns, self._settings.action_grace_ns):
+            if not cluster.workers[share.worker].reachable or share.hangs(now_ns):
                 continue  # until something happens on it
             at_ns = share.loads_free_at(now_ns) - self._settings.lookahead_ns
             if at_ns < now_ns or not (share.load.pending or share.beside.pending):
@@ -228,7 +227,7 @@ class Placement:
         for share in self._free:
             if full.get(share, pages + 1) <= pages and share.can_load(model):
                 continue
-            if not share.hangs(now_ns, self._settings.action_grace_ns):
+            if not share.hangs(now_ns):
                 candidates.append((demand.load_ns(share), share.index, share))
         candidates.sort()
         return [share for *_, share in candidates]
