@@ -30,6 +30,7 @@ PAGES = sorted(
         *ROOT.glob("*.md"),
         *(ROOT / "deploy").rglob("*.md"),
         *ROOT.glob("benchmarks/*.md"),
+        *(ROOT / "experiments" / "results").rglob("*.md"),
     ]
 )
 FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1\s*$", re.MULTILINE | re.DOTALL)

@@ -31,7 +31,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """How much the value of a batch counts for `horologe` beside its deadline: a batch goes earlier by this many mean
     batch durations if it serves e times as many requests for its time. While requests are lost, batches of cheap models
     go earlier still (docs/scheduling.md). 0: the last start that meets the deadline decides alone. Other values:
-    docs/experiments/schedulers.md. `auto` also rehearses 0.5 and 8."""
+    experiments/results/schedulers.md. `auto` also rehearses 0.5 and 8."""
     lookahead_ns: Annotated[int, Meta(ge=0, le=s(10))] = ms(5)
     """Time for which each lane of each share is given work ahead (Clockwork appendix B)."""
     in_flight: Annotated[int, Meta(ge=1, le=1000)] = 2
