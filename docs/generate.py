@@ -38,6 +38,8 @@ DOCS = Path(__file__).resolve().parent
 NOTICE = "<!-- Written by docs/generate.py from the code: change the code, then run `make docs`. -->\n"
 TYPES = {"int": "number", "float": "number", "str": "text", "bool": "true or false", "tuple[str, ...]": "list of texts"}
 LITERAL = "Literal["
+UNBROKEN = "\0"
+"""Stands for the spaces within a field, where a line of the array may not break."""
 ANNOTATED = re.compile(r"^(?:typing\.)?Annotated\[(\w+), .*\]$")
 
 
@@ -146,17 +148,20 @@ def _tag(kind: type[msgspec.Struct]) -> int | None:
 def _message(kind: type[msgspec.Struct]) -> str:
     tag, fields = _tag(kind), fields_of(kind)
     heading = f"#### {kind.__name__}" + (f" (tag {tag})" if tag is not None else "")
-    items = [*([str(tag)] if tag is not None else []), *(field.name for field in fields)]
-    parts = [heading + "\n", *([doc_of(kind) + "\n"] if kind.__doc__ else []), f"`[{', '.join(items)}]`\n"]
-    rows = [(f"`{field.name}`", f"`{field.type}`", _wire_default(field), field.doc) for field in fields]
-    return "\n".join([*parts, _table(("field", "type", "default", ""), rows)])
+    items = [*([str(tag)] if tag is not None else []), *map(_wire_field, fields)]
+    unbroken = ", ".join(item.replace(" ", UNBROKEN) for item in items)
+    array = textwrap.fill(f"[{unbroken}]", 110, subsequent_indent=" ").replace(UNBROKEN, " ")
+    parts = [heading + "\n", *([doc_of(kind) + "\n"] if kind.__doc__ else []), f"```python\n{array}\n```\n"]
+    docs = "".join(f"- `{field.name}`: {field.doc}\n" for field in fields if field.doc)
+    return "\n".join([*parts, *([docs] if docs else [])])
 
 
-def _wire_default(field: Field) -> str:
-    """Return the default. Empty for a required field."""
+def _wire_field(field: Field) -> str:
+    """Return name and type of a field, and the default of a field that may be left out."""
     if field.default is msgspec.NODEFAULT:
-        return ""
-    return "`b''`" if isinstance(field.default, bytes) else f"`{msgspec.json.encode(field.default).decode()}`"
+        return f"{field.name}: {field.type}"
+    default = "b''" if isinstance(field.default, bytes) else msgspec.json.encode(field.default).decode()
+    return f"{field.name}: {field.type} = {default}"
 
 
 def _packets() -> str:
@@ -238,6 +243,8 @@ WIRE_HEAD = f"""# Wire format
 {NOTICE}
 Sockets carry messages in MessagePack, followed by tensors as raw bytes. [The path of a request](request-path.md)
 shows them in use. Clients need Hello, Welcome, Rejected and the messages between client and frontend.
+
+A message is an array of its tag and its fields. Fields with a default may be missing at the end.
 """
 
 PACKETS = """## Packets
