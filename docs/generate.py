@@ -72,9 +72,16 @@ def metrics_page() -> str:
 
 def wire_page() -> str:
     """Return the page of the packet format, all messages and all statuses."""
-    parts = [WIRE_HEAD, _packets(), "## Messages\n"]
-    for title, kinds in _messages_by_module():
-        parts += [f"### {title}\n", *map(_message, kinds)]
+    parts = [WIRE_HEAD, _packets(), "## Messages of clients\n"]
+    modules = _messages_by_module()
+    for title, kinds in modules:
+        if _is_for_clients(title):
+            parts += [f"### {title}\n", *map(_message, kinds)]
+    parts.append(BETWEEN_SERVICES)
+    for title, kinds in modules:
+        if not _is_for_clients(title):
+            rows = [(str(_tag(kind) or ""), f"`{kind.__name__}`", _first_sentence(kind)) for kind in kinds]
+            parts += [f"### {title}\n", _table(("tag", "message", ""), rows)]
     parts.append("## Model descriptions\n")
     parts += map(_message, (models.TensorSpec, models.ModelSpec, models.Profile))
     docs = field_docs(Status)
@@ -138,6 +145,15 @@ def _messages_by_module() -> list[tuple[str, list[type[msgspec.Struct]]]]:
     return sorted(
         groups, key=lambda group: min((tag for kind in group[1] if (tag := _tag(kind)) is not None), default=0)
     )
+
+
+def _is_for_clients(title: str) -> bool:
+    """Return whether clients send or get the messages of the module with this title."""
+    return "Client" in title or title.startswith("Every connection")
+
+
+def _first_sentence(kind: type[msgspec.Struct]) -> str:
+    return doc_of(kind).partition("\n")[0].partition(". ")[0].rstrip(".")
 
 
 def _tag(kind: type[msgspec.Struct]) -> int | None:
@@ -245,6 +261,11 @@ Sockets carry messages in MessagePack, followed by tensors as raw bytes. [The pa
 shows them in use. Clients need Hello, Welcome, Rejected and the messages between client and frontend.
 
 A message is an array of its tag and its fields. Fields with a default may be missing at the end.
+"""
+
+BETWEEN_SERVICES = """## Messages between services
+
+Fields and their docstrings: [`horologe_common/wire/`](../libs/common/horologe_common/wire/), a module for each link.
 """
 
 PACKETS = """## Packets
