@@ -78,10 +78,8 @@ def wire_page() -> str:
         if _is_for_clients(title):
             parts += [f"### {title}\n", *map(_message, kinds)]
     parts.append(BETWEEN_SERVICES)
-    for title, kinds in modules:
-        if not _is_for_clients(title):
-            rows = [(str(_tag(kind) or ""), f"`{kind.__name__}`", _first_sentence(kind)) for kind in kinds]
-            parts += [f"### {title}\n", _table(("tag", "message", ""), rows)]
+    rows = [(title, _tagged_names(kinds)) for title, kinds in modules if not _is_for_clients(title)]
+    parts.append(_table(("link", "messages, with their tags"), rows))
     parts.append("## Model descriptions\n")
     parts += map(_message, (models.TensorSpec, models.ModelSpec, models.Profile))
     docs = field_docs(Status)
@@ -129,8 +127,11 @@ def quantity(value: int, units: Mapping[str, int]) -> str:
 
 
 def _metrics_table(metrics: Mapping[str, Metric]) -> str:
-    rows = [(f"`{name}`", metric.kind, ", ".join(metric.labels), metric.help) for name, metric in metrics.items()]
-    return _table(("name", "kind", "labels", "meaning"), rows)
+    rows = []
+    for name, metric in metrics.items():
+        labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""
+        rows.append((f"`{name}{labels}`", metric.kind, metric.help))
+    return _table(("name, with its labels", "kind", "meaning"), rows)
 
 
 def _messages_by_module() -> list[tuple[str, list[type[msgspec.Struct]]]]:
@@ -138,7 +139,7 @@ def _messages_by_module() -> list[tuple[str, list[type[msgspec.Struct]]]]:
     groups = []
     for info in pkgutil.iter_modules(wire.__path__, f"{wire.__name__}."):
         module = importlib.import_module(info.name)
-        title = (module.__doc__ or "").strip().removesuffix(".")
+        title = (module.__doc__ or "").strip().partition("\n")[0].removesuffix(".")
         names = [node.name for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)]
         if kinds := [getattr(wire, name) for name in names if name != "Message"]:
             groups.append((title, kinds))
@@ -152,8 +153,8 @@ def _is_for_clients(title: str) -> bool:
     return "Client" in title or title.startswith("Every connection")
 
 
-def _first_sentence(kind: type[msgspec.Struct]) -> str:
-    return doc_of(kind).partition("\n")[0].partition(". ")[0].rstrip(".")
+def _tagged_names(kinds: Iterable[type[msgspec.Struct]]) -> str:
+    return ", ".join(f"{kind.__name__} {tag}" for kind in kinds if (tag := _tag(kind)) is not None)
 
 
 def _tag(kind: type[msgspec.Struct]) -> int | None:
