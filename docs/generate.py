@@ -150,7 +150,7 @@ def _messages_by_module() -> list[tuple[str, list[type[msgspec.Struct]]]]:
 
 def _is_for_clients(title: str) -> bool:
     """Return whether clients send or get the messages of the module with this title."""
-    return "Client" in title or title.startswith("Every connection")
+    return title.startswith(("Client ", "Every connection"))
 
 
 def _tagged_names(kinds: Iterable[type[msgspec.Struct]]) -> str:
@@ -168,17 +168,17 @@ def _message(kind: type[msgspec.Struct]) -> str:
     items = [*([str(tag)] if tag is not None else []), *map(_wire_field, fields)]
     unbroken = ", ".join(item.replace(" ", UNBROKEN) for item in items)
     array = textwrap.fill(f"[{unbroken}]", 110, subsequent_indent=" ").replace(UNBROKEN, " ")
-    parts = [heading + "\n", *([doc_of(kind) + "\n"] if kind.__doc__ else []), f"```python\n{array}\n```\n"]
+    parts = [heading + "\n", *([doc_of(kind) + "\n"] if kind.__doc__ else []), f"```text\n{array}\n```\n"]
     docs = "".join(f"- `{field.name}`: {field.doc}\n" for field in fields if field.doc)
     return "\n".join([*parts, *([docs] if docs else [])])
 
 
 def _wire_field(field: Field) -> str:
-    """Return name and type of a field, and the default of a field that may be left out."""
+    """Return name and type of a field. A field that may be left out has `?`, and its default unless that is empty."""
     if field.default is msgspec.NODEFAULT:
         return f"{field.name}: {field.type}"
-    default = "b''" if isinstance(field.default, bytes) else msgspec.json.encode(field.default).decode()
-    return f"{field.name}: {field.type} = {default}"
+    default = f" = {msgspec.json.encode(field.default).decode()}" if field.default else ""
+    return f"{field.name}?: {field.type}{default}"
 
 
 def _packets() -> str:
@@ -261,7 +261,8 @@ WIRE_HEAD = f"""# Wire format
 Sockets carry messages in MessagePack, followed by tensors as raw bytes. [The path of a request](request-path.md)
 shows them in use. Clients need Hello, Welcome, Rejected and the messages between client and frontend.
 
-A message is an array of its tag and its fields. Fields with a default may be missing at the end.
+A message is an array of its tag and its fields. Fields with `?` may be missing at the end. They are then 0, false or
+empty, or have the value that is shown.
 """
 
 BETWEEN_SERVICES = """## Messages between services
