@@ -187,7 +187,6 @@ def _packets() -> str:
     header = wire.encode([wire.Envelope("", "", [predict])])
     return PACKETS.format(
         wire="\n".join(inspect.cleandoc(wire.__doc__ or "").splitlines()[2:]),
-        frames="\n".join(inspect.cleandoc(frames.__doc__ or "").splitlines()[2:]),
         protocol=wire.PROTOCOL,
         header_limit=quantity(wire.HEADER_LIMIT, settings.SIZES),
         peer_limit=quantity(wire.PEER_HEADER_LIMIT, settings.SIZES),
@@ -239,20 +238,9 @@ the others get other ports.
 METRICS_HEAD = f"""# Metrics
 
 {NOTICE}
-Every process serves its metrics at `/metrics` (`metrics.bind`, see [settings](settings.md)):
-
-| service | metrics |
-| --- | --- |
-| frontend | requests |
-| selector | prediction cache, applications |
-| controller | batches, predictions |
-| worker | start errors, lanes, free pages |
-| profiler | samples, runs |
-| tuner | decisions, replicas, workers |
-
-Histograms of durations are in seconds, counters that end in `_us` in microseconds. The names are those that Prometheus
-scrapes. Kind `untyped`: Triton's name does not follow Prometheus' conventions. Names that end in `_us` have a page of
-their own, `/metrics/triton`. [Observing](observing.md) has the PromQL for each question.
+Every process serves its metrics at `/metrics` (`metrics.bind`). Histograms of durations are in seconds, counters that
+end in `_us` in microseconds. Kind `untyped`: Triton's name does not follow Prometheus' conventions. Names that end in
+`_us` have a page of their own, `/metrics/triton`. [Observing](observing.md) has the PromQL for each question.
 """
 
 WIRE_HEAD = f"""# Wire format
@@ -274,8 +262,6 @@ PACKETS = """## Packets
 
 {wire}
 
-{frames}
-
 - The protocol version is {protocol}. A process that connects sends Hello first, and again after every reconnect. The
   answer is Welcome, or Rejected with status PROTOCOL if the versions differ. Packets in flight on a broken connection
   are lost. Both ends treat a new connection as a new peer.
@@ -285,7 +271,8 @@ PACKETS = """## Packets
 - In envelopes from and to clients, `to` and `sender` are empty.
 - Tensors are little-endian and row-major. In a BYTES tensor, each string follows its length (four bytes,
   little-endian), and text is UTF-8. Any other tensor has exactly the bytes of its shape. Datatypes: {datatypes}.
-- The body is one frame if all tensors of the packet together have at most {glue}, else one frame for each tensor.
+- The body is one frame if all tensors of the packet together have at most {glue}, else one frame for each tensor. The
+  sizes in the header say which.
 - The maximum length of a header is {header_limit} from a client and {peer_limit} between services. Longer headers are
   rejected without decoding.
 
