@@ -1,4 +1,4 @@
-"""Load that a cell of 100 devices carries, and how evenly models spread over 100 cells: figures of docs/scaling-out.md.
+"""Load that a cell of 100 devices carries, and how evenly models spread over 100 cells: figures of results/scaling.md.
 
     python benchmarks/cells.py
     python benchmarks/cells.py --rates 5000,10000,20000 --seconds 3 --json benchmarks/results/cells.json

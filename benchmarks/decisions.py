@@ -2,7 +2,7 @@
 
     python benchmarks/decisions.py              default point: 4,026 models, 20 devices, 0.9 of capacity
     python benchmarks/decisions.py --before ../before --rounds 5
-    python benchmarks/decisions.py --curves --json benchmarks/results/decisions.json --plot docs/decisions.png
+    python benchmarks/decisions.py --curves --json benchmarks/results/decisions.json --plot decisions.png
 
 The default point is measured with the schedulers `clockwork` and `horologe`. `--curves` varies the number of models,
 devices and pending requests with `clockwork`. The load is that of `horologe experiment fig8`: the Azure trace over

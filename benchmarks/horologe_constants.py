@@ -4,8 +4,8 @@
     python benchmarks/horologe_constants.py --only COLLISION,PATIENCE --factors 0,0.5,2 --first-seed 61
     python benchmarks/horologe_constants.py --json constants.json
 
-Prints a table for docs/experiments/orloj.md. All settings are the defaults. A column has the mean change of the score,
-and in parentheses the seeds that gain and that lose more than 0.002.
+Prints a table for experiments/results/orloj.md. All settings are the defaults. A column has the mean change of the
+score, and in parentheses the seeds that gain and that lose more than 0.002.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ LITERAL = "Literal["
 SETTING_COLUMNS = ("setting", "type", "default", "range", "meaning")
 POLICY_TABLE = "policy"
 """The field of `[controller]` that is a table. Its fields have a page of their own."""
+UNBROKEN = "\0"
+"""Stands for the spaces within a field, where a line of the array may not break."""
 ANNOTATED = re.compile(r"^(?:typing\.)?Annotated\[(\w+), .*\]$")
 
 
@@ -96,9 +98,14 @@ def metrics_page() -> str:
 
 def wire_page() -> str:
     """Return the page of the packet format, all messages and all statuses."""
-    parts = [WIRE_HEAD, _packets(), "## Messages\n"]
-    for title, kinds in _messages_by_module():
-        parts += [f"### {title}\n", *map(_message, kinds)]
+    parts = [WIRE_HEAD, _packets(), "## Messages of clients\n"]
+    modules = _messages_by_module()
+    for title, kinds in modules:
+        if _is_for_clients(title):
+            parts += [f"### {title}\n", *map(_message, kinds)]
+    parts.append(BETWEEN_SERVICES)
+    rows = [(title, _tagged_names(kinds)) for title, kinds in modules if not _is_for_clients(title)]
+    parts.append(_table(("link", "messages, with their tags"), rows))
     parts.append("## Model descriptions\n")
     parts += map(_message, (models.TensorSpec, models.ModelSpec, models.Profile))
     docs = field_docs(Status)
@@ -151,8 +158,11 @@ def quantity(value: int, units: Mapping[str, int]) -> str:
 
 
 def _metrics_table(metrics: Mapping[str, Metric]) -> str:
-    rows = [(f"`{name}`", metric.kind, ", ".join(metric.labels), metric.help) for name, metric in metrics.items()]
-    return _table(("name", "kind", "labels", "meaning"), rows)
+    rows = []
+    for name, metric in metrics.items():
+        labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""
+        rows.append((f"`{name}{labels}`", metric.kind, metric.help))
+    return _table(("name, with its labels", "kind", "meaning"), rows)
 
 
 def _messages_by_module() -> list[tuple[str, list[type[msgspec.Struct]]]]:
@@ -160,13 +170,22 @@ def _messages_by_module() -> list[tuple[str, list[type[msgspec.Struct]]]]:
     groups = []
     for info in pkgutil.iter_modules(wire.__path__, f"{wire.__name__}."):
         module = importlib.import_module(info.name)
-        title = (module.__doc__ or "").strip().removesuffix(".")
+        title = (module.__doc__ or "").strip().partition("\n")[0].removesuffix(".")
         names = [node.name for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.ClassDef)]
         if kinds := [getattr(wire, name) for name in names if name != "Message"]:
             groups.append((title, kinds))
     return sorted(
         groups, key=lambda group: min((tag for kind in group[1] if (tag := _tag(kind)) is not None), default=0)
     )
+
+
+def _is_for_clients(title: str) -> bool:
+    """Return whether clients send or get the messages of the module with this title."""
+    return title.startswith(("Client ", "Every connection"))
+
+
+def _tagged_names(kinds: Iterable[type[msgspec.Struct]]) -> str:
+    return ", ".join(f"{kind.__name__} {tag}" for kind in kinds if (tag := _tag(kind)) is not None)
 
 
 def _tag(kind: type[msgspec.Struct]) -> int | None:
@@ -177,17 +196,20 @@ def _tag(kind: type[msgspec.Struct]) -> int | None:
 def _message(kind: type[msgspec.Struct]) -> str:
     tag, fields = _tag(kind), fields_of(kind)
     heading = f"#### {kind.__name__}" + (f" (tag {tag})" if tag is not None else "")
-    items = [*([str(tag)] if tag is not None else []), *(field.name for field in fields)]
-    parts = [heading + "\n", *([doc_of(kind) + "\n"] if kind.__doc__ else []), f"`[{', '.join(items)}]`\n"]
-    rows = [(f"`{field.name}`", f"`{field.type}`", _wire_default(field), field.doc) for field in fields]
-    return "\n".join([*parts, _table(("field", "type", "default", ""), rows)])
+    items = [*([str(tag)] if tag is not None else []), *map(_wire_field, fields)]
+    unbroken = ", ".join(item.replace(" ", UNBROKEN) for item in items)
+    array = textwrap.fill(f"[{unbroken}]", 110, subsequent_indent=" ").replace(UNBROKEN, " ")
+    parts = [heading + "\n", *([doc_of(kind) + "\n"] if kind.__doc__ else []), f"```text\n{array}\n```\n"]
+    docs = "".join(f"- `{field.name}`: {field.doc}\n" for field in fields if field.doc)
+    return "\n".join([*parts, *([docs] if docs else [])])
 
 
-def _wire_default(field: Field) -> str:
-    """Return the default. Empty for a required field."""
+def _wire_field(field: Field) -> str:
+    """Return name and type of a field. A field that may be left out has `?`, and its default unless that is empty."""
     if field.default is msgspec.NODEFAULT:
-        return ""
-    return "`b''`" if isinstance(field.default, bytes) else f"`{msgspec.json.encode(field.default).decode()}`"
+        return f"{field.name}: {field.type}"
+    default = f" = {msgspec.json.encode(field.default).decode()}" if field.default else ""
+    return f"{field.name}?: {field.type}{default}"
 
 
 def _packets() -> str:
@@ -196,7 +218,6 @@ def _packets() -> str:
     header = wire.encode([wire.Envelope("", "", [predict])])
     return PACKETS.format(
         wire="\n".join(inspect.cleandoc(wire.__doc__ or "").splitlines()[2:]),
-        frames="\n".join(inspect.cleandoc(frames.__doc__ or "").splitlines()[2:]),
         protocol=wire.PROTOCOL,
         header_limit=quantity(wire.HEADER_LIMIT, settings.SIZES),
         peer_limit=quantity(wire.PEER_HEADER_LIMIT, settings.SIZES),
@@ -270,20 +291,9 @@ HOROLOGE_CONTROLLER_POLICY_DELAY_NS=2ms horologe-controller --set controller.sch
 METRICS_HEAD = f"""# Metrics
 
 {NOTICE}
-Every process serves its metrics at `/metrics` (`metrics.bind`, see [settings](settings.md)):
-
-| service | metrics |
-| --- | --- |
-| frontend | requests |
-| selector | prediction cache, applications |
-| controller | batches, predictions |
-| worker | start errors, lanes, free pages |
-| profiler | samples, runs |
-| tuner | decisions, replicas, workers |
-
-Histograms of durations are in seconds, counters that end in `_us` in microseconds. The names are those that Prometheus
-scrapes. Kind `untyped`: Triton's name does not follow Prometheus' conventions. Names that end in `_us` have a page of
-their own, `/metrics/triton`. [Observing](observing.md) has the PromQL for each question.
+Every process serves its metrics at `/metrics` (`metrics.bind`). Histograms of durations are in seconds, counters that
+end in `_us` in microseconds. Kind `untyped`: Triton's name does not follow Prometheus' conventions. Names that end in
+`_us` have a page of their own, `/metrics/triton`. [Observing](observing.md) has the PromQL for each question.
 """
 
 WIRE_HEAD = f"""# Wire format
@@ -291,13 +301,19 @@ WIRE_HEAD = f"""# Wire format
 {NOTICE}
 Sockets carry messages in MessagePack, followed by tensors as raw bytes. [The path of a request](request-path.md)
 shows them in use. Clients need Hello, Welcome, Rejected and the messages between client and frontend.
+
+A message is an array of its tag and its fields. Fields with `?` may be missing at the end. They are then 0, false or
+empty, or have the value that is shown.
+"""
+
+BETWEEN_SERVICES = """## Messages between services
+
+Fields and their docstrings: [`horologe_common/wire/`](../libs/common/horologe_common/wire/), a module for each link.
 """
 
 PACKETS = """## Packets
 
 {wire}
-
-{frames}
 
 - The protocol version is {protocol}. A process that connects sends Hello first, and again after every reconnect. The
   answer is Welcome, or Rejected with status PROTOCOL if the versions differ. Packets in flight on a broken connection
@@ -308,7 +324,8 @@ PACKETS = """## Packets
 - In envelopes from and to clients, `to` and `sender` are empty.
 - Tensors are little-endian and row-major. In a BYTES tensor, each string follows its length (four bytes,
   little-endian), and text is UTF-8. Any other tensor has exactly the bytes of its shape. Datatypes: {datatypes}.
-- The body is one frame if all tensors of the packet together have at most {glue}, else one frame for each tensor.
+- The body is one frame if all tensors of the packet together have at most {glue}, else one frame for each tensor. The
+  sizes in the header say which.
 - The maximum length of a header is {header_limit} from a client and {peer_limit} between services. Longer headers are
   rejected without decoding.
 

@@ -14,7 +14,14 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/**/*.md", "deploy/**/*.md")
+OUTSIDE = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "benchmarks/**/*.md",
+    "deploy/**/*.md",
+    "experiments/results/**/*.md",
+    "experiments/results/**/*.png",
+)
 LINK = re.compile(r"\[((?:[^\]\[]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```\s*?$)", re.MULTILINE | re.DOTALL)
 
@@ -37,7 +44,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages outside docs/, under their paths in the repository."""
+    """Add the pages and pictures outside docs/, under their paths in the repository."""
     for path in _outside():
         files.append(File.generated(config, str(path.relative_to(ROOT)), abs_src_path=str(path)))
     return files
@@ -65,7 +72,7 @@ def _outside() -> list[Path]:
 
 def _pages() -> list[str]:
     own = [str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")]
-    return [*own, *(str(path.relative_to(ROOT)) for path in _outside())]
+    return [*own, *(str(path.relative_to(ROOT)) for path in _outside() if path.suffix == ".md")]
 
 
 def _anchor(link: str) -> str:

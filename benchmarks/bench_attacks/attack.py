@@ -44,6 +44,6 @@ class Attack(NamedTuple):
     """One sentence for the table."""
     run: Callable[[Doors, Clock], int]
     growth_mb: int
-    """Bound of the growth of a process's resident memory that docs/security.md states."""
+    """Bound of the growth of a process's resident memory (benchmarks/results/attacks.md)."""
     settings: tuple[str, ...] = ()
     """Settings of the system, `section.field=value`."""

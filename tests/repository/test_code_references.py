@@ -1,4 +1,4 @@
-"""Files and functions that docs/architecture.md and docs/request-path.md name in tables exist."""
+"""Files and functions that the pages about the architecture name in tables exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_architecture_answers_at_least_20_questions() -> None:
     assert len(set(questions)) == len(questions) >= 20
 
 
-@pytest.mark.parametrize("page", ["architecture.md", "request-path.md"])
+@pytest.mark.parametrize("page", ["architecture.md", "request-path.md", "pipeline-query.md", "plan.md"])
 def test_functions_in_tables_are_defined_in_the_linked_file(page: str) -> None:
     for row in ROW.findall((DOCS / page).read_text(encoding="utf-8")):
         cells = row.split(" | ")

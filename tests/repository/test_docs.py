@@ -17,6 +17,7 @@ import typer
 from horologe_cli.local.topology import settings_sections
 from horologe_cli.main import app
 from horologe_common import wire
+from horologe_controller.schedulers import SCHEDULERS
 from horologe_gpu_worker.repository.manifest import Manifest
 from horologe_sim.scenario.scenario import Scenario
 
@@ -30,6 +31,7 @@ PAGES = sorted(
         *ROOT.glob("*.md"),
         *(ROOT / "deploy").rglob("*.md"),
         *ROOT.glob("benchmarks/*.md"),
+        *(ROOT / "experiments" / "results").rglob("*.md"),
     ]
 )
 FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1\s*$", re.MULTILINE | re.DOTALL)
@@ -116,6 +118,9 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_settings_in_pages_exist(page: Path) -> None:
     known = {f"{section}.{name}" for section, kind in settings_sections().items() for name in kind.__struct_fields__}
+    known |= {
+        f"controller.policy.{name}" for policy in SCHEDULERS.values() for name in policy.Parameters.__struct_fields__
+    }
     text = page.read_text(encoding="utf-8")
     named = re.findall(r"--set[ =]([a-z]+\.[a-z_]+)=", text)
     variables = {f"HOROLOGE_{name.replace('.', '_').upper()}": name for name in known}

@@ -19,7 +19,7 @@ ALL = [
     (section, kind, field)
     for section, kind in settings_sections().items()
     for field in msgspec.structs.fields(kind)
-    if field.name != "policy"  # a table: tests/policies/test_policy_parameters.py
+    if field.name != "policy"  # a table: tests/controller/scheduling/test_policy_parameters.py
 ]
 NUMBERS = [(section, kind, field) for section, kind, field in ALL if range_of(field.name, field.type)]
 WORDS = ["nan", "inf", "-inf", "-1", "1e30", "many", "", "[]", "0x10", "1_0 0", "5 parsecs", "true"]

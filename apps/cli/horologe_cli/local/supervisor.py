@@ -229,7 +229,7 @@ class ChildProcess:
 
         Linux schedules sessions as groups with equal parts of the processors (`sched_autogroup_enabled`). In one
         session, all services together would get as much as one busy program beside them: a worker waited for up to
-        25 ms, at 16,000 requests/s on two cores (docs/operating.md).
+        25 ms, at 16,000 requests/s on two cores.
         """
         inherited = {name: value for name, value in os.environ.items() if name not in self.spec.hidden}
         return subprocess.Popen(

@@ -25,8 +25,8 @@ def batches_for_growth(evaluator: Evaluator, configuration: Configuration) -> Co
     """Return the configuration with the batches that meet the objective at the highest multiple of the sample's rate.
 
     They also meet it at the sample's rate. Small batches leave the most time at this rate, but their throughput does
-    not suffice for a higher one: on the third of July of docs/experiments/inferline.md, following the traffic with them
-    costs a third more.
+    not suffice for a higher one: following the traffic of a day with them costs a third more
+    (experiments/results/inferline.md).
     """
     factor, best = 1.0, configuration
     while (factor := factor * STEP) < MOST:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STEP = 1.05
 """Ratio of the factors of two levels. With 1.2, traffic that exceeds the sample by chance gets replicas for a fifth
-more: the first of July of docs/experiments/inferline.md then costs 14% more."""
+more: the first of July of experiments/results/inferline.md then costs 14% more."""
 FACTORS = tuple(STEP**power for power in range(-30, 31))
 """From 0.23 to 4.3 times the rate of the sample."""
 

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 IDLE, BUSY = 0.6, 1.2
 """Utilisation of a share (1: busy all the time; more: planned ahead). Below `IDLE`, never wait for a larger batch.
 Between `IDLE` and `BUSY`, scale the wait linearly up to the latest start that meets the deadline. Lower values serve a
-little more near saturation (docs/experiments/orloj.md); at low load a wait only adds latency."""
+little more near saturation (experiments/results/orloj.md); at low load a wait only adds latency."""
 LIKELY = 1.0
 """Part of the expected arrival time of the missing requests that must fit into the wait, else there is no wait. Lower
 values serve a little more of open loops, and much less of closed ones, whose clients send nothing while they wait for
-answers (docs/experiments/schedulers.md)."""
+answers (experiments/results/schedulers.md)."""
 SILENCE = 3
 """Stop waiting for a larger batch after this many times the expected arrival time of the missing requests without any.
-Less gives up on batches that would fill (docs/experiments/orloj.md)."""
+Less gives up on batches that would fill (experiments/results/orloj.md)."""
 MESSAGE_TRIPS = 3
 """Decision lead, in return latencies: a message to the worker, one back, and a turn of the controller."""
 SAVING = 0.01
@@ -52,7 +52,7 @@ SAVING = 0.01
 that is asked 100 times a second saves 0.0005, and each of its requests would wait for milliseconds."""
 COLLISION = 4.0
 """Margin before the last start, in mean batch durations, divided by the number of shares with the model: these shares
-may run other work at that moment. More shortens waits (docs/experiments/orloj.md)."""
+may run other work at that moment. More shortens waits (experiments/results/orloj.md)."""
 
 
 class HorologeParameters(PolicyParameters, frozen=True):
@@ -223,7 +223,7 @@ class Horologe(SchedulingPolicy):
 
         The wait grows with the utilisation of the share: where there is time to spare, small batches cost nothing.
         There is none unless a request has been lost lately (`_has_lost`): time saved would serve nobody. Clients that
-        wait for answers would send less, and leave the share idle (docs/experiments/schedulers.md).
+        wait for answers would send less, and leave the share idle (experiments/results/schedulers.md).
         """
         queue, load = strategy.queue, self._load
         if not self._has_lost(now_ns, queue):

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 PACE_BATCHES = 16
 """Batches of the average of `DynamicPace`. Fewer follow single inputs, more follow a change of the device late
-(docs/experiments/schedulers.md). The median of ten, as of static models, says more about the inputs than about the
+(experiments/results/schedulers.md). The median of ten, as of static models, says more about the inputs than about the
 device."""
 PACE_AGE_NS, PACE_AGE_BATCHES = s(1), 8
 """The average is dropped after 1 s without a batch, or eight times the duration of the last one: a share that counts as
-too slow for every request runs no batch that would show its recovery (docs/experiments/schedulers.md)."""
+too slow for every request runs no batch that would show its recovery (experiments/results/schedulers.md)."""
 MOST_JUMP = 2.0
 """Most that a batch counts for, as a multiple of the pace before it or of the batch before it, whichever is more. So a
 single stall of the machine counts little, and a slow device counts from its second batch on."""

@@ -31,12 +31,12 @@ SLOWER, FASTER = 1050, 950
 TRIAL_EXECS = 8
 """Pause between trials against measurements, in durations of a slow EXEC: slow EXECs then take at most a ninth of a
 share's time. A shorter pause serves more of this model's requests and fewer of those of a model beside it
-(docs/experiments/schedulers.md)."""
+(experiments/results/schedulers.md)."""
 TRIAL_NS = s(1)
 """Pause before the second trial of a model against a profile. It doubles with each failed trial, up to
 `TRIAL_DOUBLINGS` times. A share has at most one trial in this time, whatever the models: an idle share is busy when the
 next request comes. If this pause doubled too, a model with a wrong profile beside 100 with right ones and short SLOs
-might get no trial for an hour (docs/experiments/schedulers.md)."""
+might get no trial for an hour (experiments/results/schedulers.md)."""
 TRIAL_DOUBLINGS = 6
 PROFILE_PART = 4
 """A trial may assume a quarter of the profile: profiles measured on a machine in use were up to five times too long."""

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 MAX_CANDIDATES = 256
 """Requests of a dynamic queue to choose from, those with the earliest deadlines. It bounds the time of a decision. The
-finish rates with 32 and 1,024 are the same (docs/experiments/orloj.md)."""
+finish rates with 32 and 1,024 are the same (experiments/results/orloj.md)."""
 PATIENCE = 2.0
 """Decay of urgency, in mean solo times: a kind with this much more slack than another counts 1/e of it. Less forgets
-the value of a batch, more its deadline (benchmarks/horologe_constants.py, docs/experiments/orloj.md)."""
+the value of a batch, more its deadline (benchmarks/horologe_constants.py, experiments/results/orloj.md)."""
 CANDIDATE_QUANTILES = (0.5, 0.95)
 """A candidate batch holds the requests that are in time if its longest row takes this quantile. Two candidates per kind
-and size: an optimistic and a cautious one. More candidates gain next to nothing (docs/experiments/orloj.md)."""
+and size: an optimistic and a cautious one. More candidates gain next to nothing (experiments/results/orloj.md)."""
 UNLIKELY_QUANTILES = (0.1,)
-"""Used if there is none: an idle device may try what is likely to be late (docs/experiments/schedulers.md)."""
+"""Used if there is none: an idle device may try what is likely to be late (experiments/results/schedulers.md)."""
 LIMIT_MARGIN = 1.0 + 1e-9
 """Raises a limit above the rounding errors of the value that it limits."""
 

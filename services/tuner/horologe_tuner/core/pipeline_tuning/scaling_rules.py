@@ -38,7 +38,7 @@ class ScalingRules(msgspec.Struct, frozen=True):
     headroom: float = 1.25
     """Plans with levels: multiple of the present traffic that the replicas carry. A replica works seconds after it was
     ordered, and nearly all misses after a rise of the rate are in these seconds. More headroom has fewer misses and
-    costs more (docs/experiments/inferline.md)."""
+    costs more (experiments/results/inferline.md)."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if the headroom is below 1."""

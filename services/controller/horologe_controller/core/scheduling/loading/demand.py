@@ -12,8 +12,8 @@ Two additions to the appendix:
 - A share that loses requests counts as one with less capacity (`record_loss`, if the policy `relieves_shares`): divided
   by one more than its recent losses, and for the order of LOADs by one more than their `excess`. Its queues may be
   short nevertheless, as the requests of some models pass those of others. In the Azure trace on twelve devices, all
-  lost requests were for popular models that one device held (docs/experiments/clockwork.md). `Relief` says which share
-  can load such a model.
+  lost requests were for popular models that one device held (experiments/results/clockwork.md). `Relief` says which
+  share can load such a model.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 RELIEF_PAUSE_NS = ms(10)
 """Pause after no share could load a model whose shares lose requests, or a share has kept its models: to look at 200
-models takes 30 us. A longer pause lets requests be lost meanwhile (docs/experiments/schedulers.md)."""
+models takes 30 us. A longer pause lets requests be lost meanwhile (experiments/results/schedulers.md)."""
 
 
 class Placement:

@@ -24,12 +24,12 @@ CALM_PART = 0.25
 """Losses of a share that relieves others, as a part of theirs."""
 SPARE_PART = 0.75
 """Part of their time that shares may be busy after they have taken over the work for a model: `CAPACITY_PART` of
-`demand.py`. With more, some workloads gain and more lose (docs/experiments/schedulers.md)."""
+`demand.py`. With more, some workloads gain and more lose (experiments/results/schedulers.md)."""
 IDLE_NS = s(1)
 """Time without a request after which a model may be evicted for one whose shares lose requests."""
 SETTLED_NS = s(3)
 """Time after a LOAD of a model in which none of its copies in use is spare. Without, models take shares from each other
-in turn (docs/experiments/schedulers.md)."""
+in turn (experiments/results/schedulers.md)."""
 ALL_MODELS = ""
 MOST_SUMS, FORGOTTEN_NS = 256, 20 * MEMORY_NS
 """Sums that are kept without a look at their age, and the age from which they are dropped: e^-20 is left of them."""
