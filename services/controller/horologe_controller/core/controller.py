@@ -48,7 +48,7 @@ from horologe_controller.core.cluster_metrics import publish_cluster, publish_re
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
 from horologe_controller.core.request_tracer import RequestTracer
-from horologe_controller.core.requests.lifecycle import RequestLifecycle
+from horologe_controller.core.requests.lifecycle import RequestLifecycle, RequestObservers
 from horologe_controller.core.runtime_distributions import store_distributions
 from horologe_controller.core.scheduler_choice import SchedulerChoice
 from horologe_controller.core.tuner_requests import TunerRequests
@@ -81,10 +81,8 @@ class Controller:
         tracer = RequestTracer() if self._choice.automatic else None
         self._events = EventRecorder(settings.events_ns, tracer)
         self._activity = ActivityRecorder()
-        self._requests = RequestLifecycle(
-            settings, self.cluster, self.scheduler, self.catalogue, self._metrics, self._post, self._events,
-            self._activity,
-        )  # fmt: skip
+        observers = RequestObservers(self._metrics, self._events, self._activity)
+        self._requests = RequestLifecycle(settings, self.cluster, self.scheduler, self.catalogue, self._post, observers)
         self._actions = Actions(address, self.cluster, settings.action_grace_ns)
         self._handovers = Handovers(self.cluster, self._actions.load_model)
         self._workers = WorkerLinks(self.cluster, self.catalogue, self._actions, self._handovers, host)
