@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Register, Result
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
-    from horologe_controller.core.cluster.lane import ActionKind, Lane
+    from horologe_controller.core.cluster.lane import Lane
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.scheduler import Batch, Plan
@@ -69,7 +69,7 @@ class Actions:
             for model, action_id in report.loading:
                 if model in share.loading and model not in pending_models:
                     expected_ns = share.predict(now_ns, model, LOAD_SIZE) if share.find_estimate(model) else 0
-                    self._create(now_ns, "load", share, model, LOAD_SIZE, [], now_ns, expected_ns, action_id)
+                    self._append_load(action_id, now_ns, share, model, now_ns, expected_ns)
 
     def unload_unservable(self, unservable: Iterable[tuple[Share, str]]) -> Iterator[Out]:
         """Yield UNLOADs of models that their share cannot run. INFERs that arrive after them are planned again."""
@@ -113,9 +113,12 @@ class Actions:
     def _start_batch(self, now_ns: int, batch: Batch) -> list[Out]:
         """Return an INFER for the worker, and for each holder a Dispatch of the inputs that it has to ship."""
         share = batch.share
-        action = self._create(
-            now_ns, "infer", share, batch.model, batch.batch_size, batch.requests, batch.start_ns, batch.expected_ns
-        )
+        estimate, end_ns = share.estimates.get(batch.model), batch.start_ns + batch.expected_ns
+        action = Action(
+            self._next_id(), "infer", share, batch.model, batch.batch_size, batch.requests, now_ns, batch.start_ns,
+            end_ns, batch.expected_ns, end_ns, estimate.slack_ns(batch.batch_size) if estimate else 0,
+        )  # fmt: skip
+        self._append(action)
         share.mark_used(batch.model)
         parties: dict[str, int] = {}
         rows = []
@@ -150,7 +153,8 @@ class Actions:
         """Return a LOAD, and reserve the model's pages."""
         share.reserve_pages(model, self._cluster.specs[model].pages, loading=True)
         expected_ns = share.predict(now_ns, model, LOAD_SIZE)
-        action = self._create(now_ns, "load", share, model, LOAD_SIZE, [], share.loads_free_at(now_ns), expected_ns)
+        start_ns = share.loads_free_at(now_ns)
+        action = self._append_load(self._next_id(), now_ns, share, model, start_ns, expected_ns)
         worker = self._cluster.workers[share.worker]
         earliest_ns = now_ns + worker.offset_ns()
         latest_ns = earliest_ns + (action.end_ns - now_ns) + ACTION_GRACE_NS
@@ -160,35 +164,28 @@ class Actions:
     def _unload(self, share: Share, model: str) -> Out:
         """Return an UNLOAD. It is not pending: its pages are free at once."""
         share.unload_model(model)
-        self._last_id += 1
         registration = self._cluster.workers[share.worker].last_register
-        return Out(share.worker, Unload(self._last_id, share.number, model, registration))
+        return Out(share.worker, Unload(self._next_id(), share.number, model, registration))
 
-    def _create(
-        self,
-        now_ns: int,
-        kind: ActionKind,
-        share: Share,
-        model: str,
-        size: int,
-        requests: list[Request],
-        start_ns: int,
-        expected_ns: int,
-        action_id: int = 0,
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _append_load(
+        self, action_id: int, now_ns: int, share: Share, model: str, start_ns: int, expected_ns: int
     ) -> Action:
-        if not action_id:
-            action_id = self._last_id = self._last_id + 1
-        end_ns = start_ns + expected_ns
-        estimate = share.estimates.get(model)
-        slack_ns = estimate.slack_ns(size) if estimate and kind == "infer" else 0
+        spec, end_ns = self._cluster.specs.get(model), start_ns + expected_ns
         action = Action(
-            action_id, kind, share, model, size, requests, now_ns, start_ns, end_ns, expected_ns, end_ns, slack_ns
-        )
-        spec = self._cluster.specs.get(model)
-        action.is_beside = kind == "load" and spec is not None and spec.loads_beside
+            action_id, "load", share, model, LOAD_SIZE, [], now_ns, start_ns, end_ns, expected_ns, end_ns,
+            is_beside=spec is not None and spec.loads_beside,
+        )  # fmt: skip
+        self._append(action)
+        return action
+
+    def _append(self, action: Action) -> None:
+        """Put an action in a lane of its share, and await its Result."""
         self._pending[action.id] = action
         _lane(action).append_action(action)
-        return action
 
 
 def _first_id(address: str) -> int:

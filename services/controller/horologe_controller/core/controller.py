@@ -49,7 +49,7 @@ from horologe_controller.core.cluster_metrics import publish_cluster, publish_re
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
 from horologe_controller.core.request_tracer import RequestTracer
-from horologe_controller.core.requests.lifecycle import RequestLifecycle
+from horologe_controller.core.requests.lifecycle import RequestLifecycle, RequestObservers
 from horologe_controller.core.runtime_distributions import store_distributions
 from horologe_controller.core.scheduler_choice import SchedulerChoice
 from horologe_controller.core.tuner_requests import TunerRequests
@@ -87,10 +87,8 @@ class Controller:
         tracer = RequestTracer() if self._choice.automatic else None
         self._events = EventRecorder(tracer)
         self._activity = ActivityRecorder()
-        self._requests = RequestLifecycle(
-            settings, self.cluster, self.scheduler, self.catalogue, self._metrics, self._post, self._events,
-            self._activity,
-        )  # fmt: skip
+        observers = RequestObservers(self._metrics, self._events, self._activity)
+        self._requests = RequestLifecycle(settings, self.cluster, self.scheduler, self.catalogue, self._post, observers)
         self._actions = Actions(address, self.cluster)
         self._handovers = Handovers(self.cluster, self._actions.load_model)
         self._workers = WorkerLinks(self.cluster, self.catalogue, self._actions, self._handovers, host)

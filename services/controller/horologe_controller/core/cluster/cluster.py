@@ -166,11 +166,7 @@ class Cluster:
     def _add_share(self, worker: WorkerMirror, report: wire.Share) -> Share:
         """Mirror a share that is new here, with the models in its pages."""
         self._last_index += 1
-        hardware = report.hardware or report.device
-        share = Share(
-            worker.address, report.share, self._last_index, report.device, hardware, report.pages_total,
-            self.residency, self.latency, report.percent,
-        )  # fmt: skip
+        share = Share(worker.address, report, self._last_index, self.residency, self.latency)
         worker.shares[report.share] = share
         adopt_pages(share, report, {key: spec.pages for key, (spec, *_) in worker.models.items()})
         return share

@@ -14,6 +14,7 @@ from horologe_controller.core.cluster.estimates import LOAD_SIZE, ShareTrials, n
 from horologe_controller.core.cluster.lane import ACTION_GRACE_NS, Lane
 
 if TYPE_CHECKING:
+    from horologe_common import wire
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.estimates import Estimate
     from horologe_controller.core.cluster.lane import MessageLatency
@@ -104,19 +105,18 @@ class Share:
     """
 
     def __init__(
-        self, worker: str, number: int, index: int, device: str, hardware: str, pages_total: int,
-        residency: ModelResidency, latency: MessageLatency, percent: float = 100.0,
-    ) -> None:  # fmt: skip
+        self, worker: str, report: wire.Share, index: int, residency: ModelResidency, latency: MessageLatency
+    ) -> None:
         self.worker = worker
-        self.number = number
+        self.number = report.share
         self.index = index
-        self.device = device
-        self.hardware = hardware
+        self.device = report.device
+        self.hardware = report.hardware or report.device
         """Hardware type, by which plans name pools."""
-        self.percent = percent
+        self.percent = report.percent
         """Part of the device's compute resources."""
-        self.pages_total = pages_total
-        self.pages_free: float = pages_total
+        self.pages_total = report.pages_total
+        self.pages_free: float = report.pages_total
         self.residency = residency
         self.exec = Lane(latency)
         self.load = Lane()

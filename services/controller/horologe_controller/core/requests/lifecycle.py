@@ -7,7 +7,7 @@ the worker's Outputs. Nothing else removes a request.
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.core.faults import for_each, raise_faults
 from horologe_common.core.protocol import Out
@@ -97,6 +97,14 @@ class RequestTable:
         assert len(self) == len(placed) + queued
 
 
+class RequestObservers(NamedTuple):
+    """Where the fates of requests are recorded."""
+
+    metrics: ActionMetrics
+    events: EventRecorder
+    activity: ActivityRecorder
+
+
 class RequestLifecycle:
     """All requests of the controller.
 
@@ -109,21 +117,19 @@ class RequestLifecycle:
         cluster: Cluster,
         scheduler: Scheduler,
         catalogue: ModelCatalogue,
-        metrics: ActionMetrics,
         post: Callable[[Out], None],
-        events: EventRecorder,
-        activity: ActivityRecorder,
+        observers: RequestObservers,
     ) -> None:
         self.table = RequestTable()
         self._settings = settings
         self._cluster = cluster
         self._scheduler = scheduler
         self._catalogue = catalogue
-        self._refusals = metrics.refusals
-        self._slack = metrics.admission_slack
+        self._refusals = observers.metrics.refusals
+        self._slack = observers.metrics.admission_slack
         self._post = post
-        self._events = events
-        self._activity = activity
+        self._events = observers.events
+        self._activity = observers.activity
         self.submitted: list[tuple[str, Submit, int]] = []
         """(sender, message, arrival) of Submits. `admit_buffered` queues or refuses them at the end of the turn."""
         self.awaited = AwaitedModels(catalogue, settings.max_queued, post)
