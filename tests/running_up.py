@@ -10,6 +10,8 @@ import sys
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
 
+from command_line import run_horologe
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -36,9 +38,9 @@ class Up:
 
     def ask(self, command: str, *arguments: str, code: int = 0) -> Any:
         """Run a `horologe` command. Return its JSON, or its standard error if `code` is not 0."""
-        full = [*HOROLOGE, command, *arguments, "--json", "--endpoint", self.ready["clients"][0]]
-        result = subprocess.run(full, capture_output=True, text=True, timeout=30, cwd=self.folder, env=self.env)
-        assert result.returncode == code, (result.stderr, self.read_log())
+        full = (command, *arguments, "--json", "--endpoint", self.ready["clients"][0])
+        result = run_horologe(*full, cwd=self.folder)
+        assert result.exit_code == code, (result.stderr, self.read_log())
         return result.stderr if code else json.loads(result.stdout)
 
     def get(self, url: str) -> tuple[int, bytes]:

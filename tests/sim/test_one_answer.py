@@ -94,7 +94,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     return msgspec.structs.replace(scenario, faults=chosen, worker=worker)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_one_answer_by_deadline_plus_grace_and_never_swapped(scenario: Scenario) -> None:
     house = played(scenario)

@@ -131,7 +131,7 @@ def one_kill_per_driver(faults: Any) -> list[Any]:
     return chosen
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(FAULTS, st.integers(0, 1000), st.sampled_from(["50ms", "200ms"]))
 def test_any_pipelines_with_any_faults(faults: Any, seed: int, slo: str) -> None:
     with TemporaryDirectory() as folder:

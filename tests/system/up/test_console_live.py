@@ -50,11 +50,10 @@ class Load(threading.Thread):
             await asyncio.gather(*(offer(client, tally, rate, SECONDS, slo_ms=slo) for tally, rate, slo in kinds))
 
 
-@pytest.fixture(params=["--fused", "--split"])
-def up(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+@pytest.fixture
+def up(tmp_path: Path) -> Any:
     an_emulated_model(tmp_path / "models")
-    options = ["--split"] if request.param == "--split" else []
-    up = Up(tmp_path, "--models", "models", "--no-profiler", *options, HOROLOGE_WORKER_CACHE=str(tmp_path / "cache"))
+    up = Up(tmp_path, "--models", "models", "--no-profiler", "--split", HOROLOGE_WORKER_CACHE=str(tmp_path / "cache"))
     yield up
     up.stop(signal.SIGTERM)
 

@@ -27,7 +27,6 @@ class Model:
 """
 REDIRECTIONS = {
     "head takes the first line": "2>&1 | head -n 1",
-    "standard error is closed": "2>&-",
     "all streams are closed": "<&- >&- 2>&-",
     "the disk is full": ">/dev/full 2>&1",
     "the reader has stopped": "2>&1 | sleep 60",
