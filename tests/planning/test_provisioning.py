@@ -35,7 +35,7 @@ from horologe_planning.provisioning.provisioner import (
 from horologe_planning.provisioning.share_bounds import least_bound, paper_bound
 from horologe_planning.provisioning.share_tables import GpuType
 from horologe_planning.provisioning.workloads import ProvisioningError, SharingPlan, Workload, parse_sharing_plan
-from workload_lists import (
+from planning.workload_lists import (
     LARGEST,
     PAPER,
     SLOW,

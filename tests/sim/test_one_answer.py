@@ -13,7 +13,7 @@ from horologe_common.clock import ms, s
 from horologe_sim.engine.noise import Noise
 from horologe_sim.scenario.scenario import Scenario
 from horologe_sim.scenario.workload import LoadPhase
-from sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, stall
+from sim.sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, stall
 
 PROCESSES = ("worker/0", "worker/1", "edge", "frontend", "selector", "controller")
 

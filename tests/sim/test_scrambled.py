@@ -16,7 +16,7 @@ from horologe_common.wire.frames import tensors
 from horologe_profiler.settings import ProfilerSettings
 from horologe_sim.scenario.scenario import Fault, Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, cut, kill, poisson, stall
+from sim.sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, cut, kill, poisson, stall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

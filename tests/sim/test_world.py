@@ -17,7 +17,7 @@ from horologe_sim.engine.world import World
 from horologe_sim.scenario import scenario as scenarios
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from horologe_sim.scenario.workload import LoadPhase, Workload
-from sim_builders import (
+from sim.sim_builders import (
     a_scenario,
     an_entry,
     assert_at_rest,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from every_scheduler import contributing_example, everyone, names
+from controller.every_scheduler import contributing_example, everyone, names
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Out
 from horologe_common.models import PAGE_BYTES
@@ -16,7 +16,7 @@ from horologe_common.wire import Infer, Load, Outcome, Result, Submit, Unload
 from horologe_sim.engine.noise import Noise
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from horologe_sim.scenario.workload import LoadPhase as Phase
-from sim_builders import a_scenario, an_entry, assert_at_rest, assert_mirror, played, poisson
+from sim.sim_builders import a_scenario, an_entry, assert_at_rest, assert_mirror, played, poisson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

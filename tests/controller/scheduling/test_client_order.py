@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import a_spec
-from every_scheduler import LATE_ON_PURPOSE
+from controller.every_scheduler import LATE_ON_PURPOSE
+from harness.builders import a_spec
 from horologe_common.clock import ms, s
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.client_order import KNOWN_CLIENTS, share_batch

@@ -10,22 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_spec, sent
-from horologe_common.clock import ms
-from horologe_common.core.protocol import Out
-from horologe_common.models import TensorSpec
-from horologe_common.status import Status
-from horologe_common.wire import (
-    Cancel,
-    Outputs,
-    Result,
-    Row,
-    Ship,
-    Shipped,
-    Tensor,
-)
-from horologe_gpu_worker.core.lanes import Finished, Operation
-from worker_builders import (
+from gpu_worker.worker_builders import (
     CONTROLLER,
     HOLDER,
     SELECTOR,
@@ -40,6 +25,21 @@ from worker_builders import (
     run_operation,
     tick_worker,
 )
+from harness.builders import a_spec, sent
+from horologe_common.clock import ms
+from horologe_common.core.protocol import Out
+from horologe_common.models import TensorSpec
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Cancel,
+    Outputs,
+    Result,
+    Row,
+    Ship,
+    Shipped,
+    Tensor,
+)
+from horologe_gpu_worker.core.lanes import Finished, Operation
 
 
 def test_a_model_without_batches_gets_its_one_row_as_it_is() -> None:

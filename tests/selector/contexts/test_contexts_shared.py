@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contexts_harness import ContextsHarness, RecordedLosses, observation_name_of, stored_losses
 from horologe_selector.core.contexts.context import MIN_NAMES
 from horologe_selector.stores.memory import MemoryStore
+from selector.contexts_harness import ContextsHarness, RecordedLosses, observation_name_of, stored_losses
 
 KEY = "contexts/digits\n"
 SHARED: dict[str, Any] = {"store_retry_ns": 10, "context_refresh_ns": 30, "context_read_timeout_ns": 5}

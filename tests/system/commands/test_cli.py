@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from command_line import run_horologe
+from harness.command_line import run_horologe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from click.testing import Result
+    from typer.testing import Result
 
 COMMANDS = (
     "up",

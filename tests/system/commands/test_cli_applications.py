@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from command_line import run_horologe
-from fake_frontend import ECHO, FakeFrontend
+from fakes.frontend import ECHO, FakeFrontend
+from harness.command_line import run_horologe
 from horologe_cli.commands.serving.application_text import parse_policy_settings, parse_truth, read_application
 from horologe_common.application_answers import answer_tensors, output_specs
 from horologe_common.applications import Application

@@ -13,12 +13,9 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
-from horologe import AsyncClient
-from horologe_cli.local.local_system import LocalSystem
-from horologe_cli.local.ports import free_port
-from horologe_cli.local.topology import SystemOptions
-from model_folders import an_emulated_model
-from offered_load import (
+from fakes.proxy import Proxy
+from harness.model_folders import an_emulated_model
+from harness.offered_load import (
     GRACE_MS,
     SETTLE_S,
     START_S,
@@ -29,7 +26,11 @@ from offered_load import (
     run_under_load,
     wait_for_service,
 )
-from proxy import Proxy
+from harness.waiting import until
+from horologe import AsyncClient
+from horologe_cli.local.local_system import LocalSystem
+from horologe_cli.local.ports import free_port
+from horologe_cli.local.topology import SystemOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -137,7 +138,7 @@ def test_no_model_is_unknown_to_a_restarted_controller(system: RunningSystem) ->
     assert patient.counts() == {"OK": 1}
     assert set(codes) <= {0, 200, 429}, codes
     assert codes[200 if system.options.split else 429] > 0, codes
-    assert http_status(f"{system.local.topology.http}/v2/models/other") == 404
+    until(lambda: http_status(f"{system.local.topology.http}/v2/models/other") == 404)  # once both have registered
 
 
 def http_status(url: str) -> int:

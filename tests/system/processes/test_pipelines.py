@@ -14,12 +14,12 @@ import numpy as np
 import psutil
 import pytest
 
+from harness.model_folders import an_emulated_model
+from harness.pipeline_folders import write_pipelines
 from horologe import Application, AsyncClient, Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
 from horologe_common.status import HorologeError, ModelFailed
-from model_folders import an_emulated_model
-from pipeline_folders import write_pipelines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

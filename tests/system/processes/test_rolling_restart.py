@@ -19,12 +19,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 from bench.service_processes import ServiceProcesses, clients_of, one_of_each
+from harness.model_folders import an_emulated_model
+from harness.offered_load import START_S, Tally, offer, wait_for_service
 from horologe import AsyncClient, Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.ports import free_port
 from horologe_cli.local.topology import SystemOptions
-from model_folders import an_emulated_model
-from offered_load import START_S, Tally, offer, wait_for_service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from harness.model_folders import an_emulated_model
+from harness.waiting import until
 from horologe import Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
@@ -26,8 +28,6 @@ from horologe_common.wanted_shares import WantedShare
 from horologe_common.wire import Events, Plan, PlannedModel
 from horologe_tuner.scalers.process import ProcessScaler
 from horologe_tuner.settings import TunerSettings
-from model_folders import an_emulated_model
-from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

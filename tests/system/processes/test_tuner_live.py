@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from harness.model_folders import a_folder
+from harness.pipeline_folders import CHAIN, write_pipelines
 from horologe import AsyncClient, Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
@@ -25,8 +27,6 @@ from horologe_experiments.live.local_services import apply_plan
 from horologe_load.arrivals import gamma
 from horologe_planning.envelope import TrafficEnvelope, envelope_of, window_lengths
 from horologe_planning.tuning_plan import StageTarget, TuningPlan
-from model_folders import a_folder
-from pipeline_folders import CHAIN, write_pipelines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

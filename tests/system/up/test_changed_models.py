@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from conftest import STATE_VARIABLES
+from harness.model_folders import a_python_model
+from harness.running_up import Up
 from horologe import Client
 from horologe_common.status import ModelFailed
-from model_folders import a_python_model
-from running_up import Up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

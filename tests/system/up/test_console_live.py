@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from console_page import Page, browser, needs_chromium
+from harness.model_folders import an_emulated_model
+from harness.offered_load import START_S, Tally, offer
+from harness.running_up import Up
 from horologe import AsyncClient, Client
-from model_folders import an_emulated_model
-from offered_load import START_S, Tally, offer
-from running_up import Up
+from system.console_page import Page, browser, needs_chromium
 
 __all__ = ["browser"]
 

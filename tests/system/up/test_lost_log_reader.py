@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.model_folders import a_python_model
+from harness.running_up import HOROLOGE
 from horologe_cli.local.ports import free_port
-from model_folders import a_python_model
-from running_up import HOROLOGE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import prometheus_server
+from harness import prometheus_server
+from harness.model_folders import an_emulated_model
+from harness.prometheus_server import MISSING, Prometheus
+from harness.running_up import Up
 from horologe import Client
-from model_folders import an_emulated_model
-from prometheus_server import MISSING, Prometheus
-from running_up import Up
 
 from dashboard_queries import ask  # isort: skip  # its folder is on the path of prometheus_server
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs horologe[tracing]")
 
-from otlp_collector import WAIT_S, Collector, attributes
+from fakes.otlp_collector import WAIT_S, Collector, attributes
 
 PARENT = "00f067aa0ba902b7"
 NAMES = ["EXEC", "INPUT", "OUTPUT", "predict", "queue"]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from model_folders import ECHO, a_python_model, an_emulated_model, an_onnx_model
-from running_up import HOROLOGE, Up
-from waiting import until
+from harness.model_folders import ECHO, a_python_model, an_emulated_model, an_onnx_model
+from harness.running_up import HOROLOGE, Up
+from harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
