@@ -27,7 +27,7 @@ from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
 from horologe_controller.schedulers.orloj.scores import Scores
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-from orloj_tournament import TournamentQueue
+from controller.orloj_tournament import TournamentQueue
 
 SIZES = (1, 2, 4, 8, 16)
 MEDIANS_MS = (10, 20, 40, 80)

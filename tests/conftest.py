@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import hypothesis
 
-from short_paths import choose_temporary_folder
+from harness.short_paths import choose_temporary_folder
 
 if TYPE_CHECKING:
     import pytest

@@ -20,7 +20,7 @@ from horologe_sim.explaining.recorded_requests import find_requests
 from horologe_sim.explaining.request_explanation import explain
 from horologe_sim.scenario.scenario import Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from sim_builders import a_scenario, an_entry, poisson
+from sim.sim_builders import a_scenario, an_entry, poisson
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

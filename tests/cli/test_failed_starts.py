@@ -15,6 +15,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from harness.model_folders import a_python_model, an_emulated_model
+from harness.pipeline_folders import CHAIN, write_pipelines
 from horologe_cli.local.supervisor import ChildSpec, Supervisor
 from horologe_cli.local.worker_pool import WorkerPool
 from horologe_common.service import processes
@@ -30,8 +32,6 @@ from horologe_selector.driver import DriverEnded
 from horologe_selector.drivers.driver_processes import DriverProcesses
 from horologe_selector.settings import SelectorSettings
 from horologe_tuner import rehearsal_thread
-from model_folders import a_python_model, an_emulated_model
-from pipeline_folders import CHAIN, write_pipelines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

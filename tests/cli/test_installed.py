@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fake_nvml import FakeGpu, FakeNvml, hide_nvml
+from fakes.nvml import FakeGpu, FakeNvml, hide_nvml
 from horologe_cli.commands import machine
 from horologe_cli.doctor import checks, package_checks
 from horologe_cli.doctor.finding import Finding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_spec, a_state
+from harness.builders import a_spec, a_state
 from horologe_cli.planning.planning_problem import add_measured
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_common.wire import Description, ShareState

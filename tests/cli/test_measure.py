@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from cli.simulated_bench import SimulatedBench
 from horologe_cli.measuring.measurement_session import MeasurementSession, SessionProgress
 from horologe_common.interference.measured_runs import Measurements, ShareLoad
 from horologe_common.interference.v100 import CALIBRATED
@@ -20,14 +21,13 @@ from horologe_planning.interference.measurement_plan import (
     profiled_batches,
 )
 from horologe_planning.interference.measurements import ProfileError
-from simulated_bench import SimulatedBench
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.interference.measured_runs import MeasuredRun
 
-from measure_builders import EXACT, MODELS, ORIGIN, SIZES, fitted, measure, predictions
+from cli.measure_builders import EXACT, MODELS, ORIGIN, SIZES, fitted, measure, predictions
 
 
 def test_a_model_has_eleven_runs() -> None:

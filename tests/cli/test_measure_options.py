@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from cli.simulated_bench import SimulatedBench
+from harness.model_folders import an_emulated_model
 from horologe_cli.commands.measuring.measure_options import MeasureOptions
 from horologe_cli.main import app
 from horologe_cli.measuring import measurement_run
@@ -21,14 +23,12 @@ from horologe_gpu_worker.measurement.device_sensor import DeviceLost, SensorFail
 from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS
 from horologe_planning.interference.measured_fit import FitOptions, fit_measurements
 from horologe_planning.interference.measurements import ProfileError
-from model_folders import an_emulated_model
-from simulated_bench import SimulatedBench
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-from measure_builders import EXACT, MODELS, ORIGIN, fitted, measure, options, predictions
+from cli.measure_builders import EXACT, MODELS, ORIGIN, fitted, measure, options, predictions
 
 
 @pytest.mark.parametrize(

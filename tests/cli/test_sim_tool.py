@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
+from harness.model_folders import an_emulated_model
 from horologe_cli.main import app
 from horologe_common.clock import ms
 from horologe_sim.scenario.command_line_scenario import measured_models
-from model_folders import an_emulated_model
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,8 @@ import msgpack
 import numpy as np
 import pytest
 
-from fake_frontend import ECHO, echo
+from client.talk import Sink, Talk, X
+from fakes.frontend import ECHO, echo
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.status import (
@@ -35,7 +36,6 @@ from horologe_common.wire import (
     Predict,
     Tensor,
 )
-from talk import Sink, Talk, X
 
 
 def test_a_request_is_sent_with_what_remains_of_its_budget_and_its_answer_comes_back() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fake_frontend import ECHO
+from fakes.frontend import ECHO
 from horologe import Application, HorologeError, InvalidInput, MissingInput, Refused, UnknownModel
 from horologe.core.encoding import Signature
 from horologe.core.feedback import feedback_messages, find_application, raise_first_error

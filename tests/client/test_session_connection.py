@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fake_frontend import ECHO, WORDS, echo
+from client.talk import Sink, Talk, X
+from fakes.frontend import ECHO, WORDS, echo
 from horologe.core.encoding import SIGNATURE_TIMEOUT_NS
 from horologe_common.clock import ms
 from horologe_common.status import (
@@ -35,7 +36,6 @@ from horologe_common.wire import (
     Tensor,
     Welcome,
 )
-from talk import Sink, Talk, X
 
 
 def test_when_the_frontend_goes_what_was_sent_is_lost_and_what_was_not_waits() -> None:

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from fake_frontend import ECHO, PAIR, WORDS, echo
+from client.talk import Sink, Talk, X
+from fakes.frontend import ECHO, PAIR, WORDS, echo
 from horologe.core.encoding import SIGNATURE_PAUSE_NS, SIGNATURE_TIMEOUT_NS
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, TensorSpec
@@ -27,7 +28,6 @@ from horologe_common.wire import (
     ModelState,
     Predict,
 )
-from talk import Sink, Talk, X
 
 
 def test_one_question_serves_all_requests_that_wait_for_a_signature() -> None:

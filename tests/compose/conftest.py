@@ -12,8 +12,8 @@ import pytest
 os.environ["TESTCONTAINERS_RYUK_DISABLED"] = "true"  # Ryuk is an image of a registry
 
 from compose.stack import ROOT, Stack, wait_until
+from harness.model_folders import SIGNATURE
 from horologe import Client
-from model_folders import SIGNATURE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

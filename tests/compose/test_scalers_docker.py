@@ -12,10 +12,10 @@ import docker
 import pytest
 
 from compose.engine import open_engine
+from harness.waiting import until
 from horologe_common.wanted_shares import WantedShare
 from horologe_tuner.scaler import ScalingError
 from horologe_tuner.settings import TunerSettings
-from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

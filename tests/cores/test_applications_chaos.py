@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import a_spec, a_state, a_tensor, some_bytes
+from harness.builders import a_spec, a_state, a_tensor, some_bytes
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
@@ -36,7 +36,7 @@ from horologe_frontend.digest import digest
 from horologe_frontend.settings import FrontendSettings
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
-from selector_harness import CONTROLLER, FRONTEND, WORKER, UnavailableStore, store_replies
+from selector.selector_harness import CONTROLLER, FRONTEND, WORKER, UnavailableStore, store_replies
 
 CLIENT = "client/aa"
 MODELS = ("a", "b", "c")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
+from harness.builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from builders import a_report, a_spec, a_state, a_tensor, sent, some_bytes
-from frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, digest
+from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, digest
+from harness.builders import a_report, a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status

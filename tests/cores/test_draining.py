@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_predict, a_spec, a_state, sent, some_bytes
-from frontend_builders import CLIENT, NOW, SELECTOR, announce, connected_frontend
+from client.talk import Talk, X
+from frontend.frontend_builders import CLIENT, NOW, SELECTOR, announce, connected_frontend
+from harness.builders import a_predict, a_spec, a_state, sent, some_bytes
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.status import Lost, Status
@@ -25,8 +26,7 @@ from horologe_common.wire import (
 from horologe_common.wire.frames import unpack
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.core.links.draining import SERVE_NS
-from selector_harness import FRONTEND, ApplicationHarness
-from talk import Talk, X
+from selector.selector_harness import FRONTEND, ApplicationHarness
 
 HTTP, OTHER, THIRD = "http/0#1", "client/bb", "selector/1#1"
 

@@ -8,8 +8,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import BrokenError, a_report, a_spec, a_tensor, sent, some_bytes
-from frontend_builders import CLIENT, connected_frontend
+from frontend.frontend_builders import CLIENT, connected_frontend
+from gpu_worker.worker_builders import (
+    CONTROLLER,
+    HOLDER,
+    MODEL,
+    SELECTOR,
+    a_ship,
+    a_worker,
+    an_infer,
+    deliver,
+    only_result,
+    operations,
+    responses_by_row,
+    run_operation,
+)
+from harness.builders import BrokenError, a_report, a_spec, a_tensor, sent, some_bytes
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
@@ -32,21 +46,7 @@ from horologe_common.wire import (
 from horologe_controller.core.controller import Controller
 from horologe_controller.settings import ControllerSettings
 from horologe_gpu_worker.core.lanes import Finished
-from selector_harness import FRONTEND, WORKER, ApplicationHarness
-from worker_builders import (
-    CONTROLLER,
-    HOLDER,
-    MODEL,
-    SELECTOR,
-    a_ship,
-    a_worker,
-    an_infer,
-    deliver,
-    only_result,
-    operations,
-    responses_by_row,
-    run_operation,
-)
+from selector.selector_harness import FRONTEND, WORKER, ApplicationHarness
 
 
 def break_policy(harness: ApplicationHarness, monkeypatch: pytest.MonkeyPatch, context: str = "bad") -> None:

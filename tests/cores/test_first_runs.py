@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from builders import a_report, a_spec, sent
-from controller_builders import SELECTOR, WORKER, a_controller, finish, submit
+from controller.controller_builders import SELECTOR, WORKER, a_controller, finish, submit
+from gpu_worker.worker_builders import (
+    CONTROLLER,
+    HOLDER,
+    a_ship,
+    an_infer,
+    connect_controller,
+    deliver,
+    operations,
+)
+from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Out
 from horologe_common.models import Profile
@@ -18,15 +27,6 @@ from horologe_gpu_worker.core.lanes import Finished
 from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.repository.warm_up import first_estimate
 from horologe_gpu_worker.settings import WorkerSettings
-from worker_builders import (
-    CONTROLLER,
-    HOLDER,
-    a_ship,
-    an_infer,
-    connect_controller,
-    deliver,
-    operations,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

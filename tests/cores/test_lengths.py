@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from builders import a_spec
+from harness.builders import a_spec
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput
 from horologe_common.wire import Submit, Tensor

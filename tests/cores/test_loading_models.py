@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from builders import a_predict, a_report, a_spec, a_state, sent, some_bytes
-from cluster_builders import FRONTEND, WORKER, a_controller, register, state, submit, tick
-from fake_frontend import ECHO
-from frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, digest
+from client.talk import Talk
+from controller.cluster_builders import FRONTEND, WORKER, a_controller, register, state, submit, tick
+from fakes.frontend import ECHO
+from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, digest
+from harness.builders import a_predict, a_report, a_spec, a_state, sent, some_bytes
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
@@ -33,8 +34,7 @@ from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.settings import FrontendSettings
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
-from profiler_builders import a_profiler, run_sample
-from talk import Talk
+from profiler.profiler_builders import a_profiler, run_sample
 
 
 def unread(name: str = "sum", version: str = "1") -> ModelSpec:

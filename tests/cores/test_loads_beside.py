@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from threading import Event
 
-from builders import a_report, a_spec, sent
-from cluster_builders import SELECTOR, WORKER, a_controller, register, tick
-from executor_harness import ExecutorHarness, StubStore, Sum
+from controller.cluster_builders import SELECTOR, WORKER, a_controller, register, tick
+from gpu_worker.executor_harness import ExecutorHarness, StubStore, Sum
+from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status

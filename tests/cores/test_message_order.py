@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from builders import a_report, a_spec, a_state, sent
-from frontend_builders import SELECTOR, connected_frontend
-from horologe_common.applications import Application
-from horologe_common.clock import ms
-from horologe_common.core.message_order import AnnouncementOrder, RecentCalls
-from horologe_common.core.protocol import PeerConnected, PeerDisconnected
-from horologe_common.status import Status
-from horologe_common.wire import Admit, Declare, Load, Models, Register, Result, Rollback, Scan, Share, Unload
-from horologe_controller.core.controller import Controller
-from horologe_controller.settings import ControllerSettings
-from horologe_gpu_worker.core.lanes import Finished
-from selector_harness import FRONTEND, SelectorHarness
-from worker_builders import (
+from frontend.frontend_builders import SELECTOR, connected_frontend
+from gpu_worker.worker_builders import (
     CONTROLLER,
     HOLDER,
     MODEL,
@@ -26,6 +15,17 @@ from worker_builders import (
     operations,
     run_operation,
 )
+from harness.builders import a_report, a_spec, a_state, sent
+from horologe_common.applications import Application
+from horologe_common.clock import ms
+from horologe_common.core.message_order import AnnouncementOrder, RecentCalls
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.status import Status
+from horologe_common.wire import Admit, Declare, Load, Models, Register, Result, Rollback, Scan, Share, Unload
+from horologe_controller.core.controller import Controller
+from horologe_controller.settings import ControllerSettings
+from horologe_gpu_worker.core.lanes import Finished
+from selector.selector_harness import FRONTEND, SelectorHarness
 
 WORKER = "worker/0#1"
 

@@ -10,8 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import a_spec, a_state, sent
-from client_door import Door as ClientDoor
+from common.client_door import Door as ClientDoor
+from gpu_worker.worker_builders import (
+    HOLDER,
+    SELECTOR,
+    a_ship,
+    a_worker,
+    an_infer,
+    connect_controller,
+    deliver,
+    operations,
+)
+from harness.builders import a_spec, a_state, sent
 from horologe_common.clock import ms
 from horologe_common.core.protocol import UNLIMITED, Out, PeerConnected, PeerDisconnected
 from horologe_common.core.staging import StagedInputs
@@ -39,7 +49,6 @@ from horologe_gpu_worker.core.output_sizes import divide_outputs
 from horologe_selector.core.selector import Selector
 from horologe_selector.drivers.driver_runs import DriverRuns
 from horologe_selector.settings import SelectorSettings
-from worker_builders import HOLDER, SELECTOR, a_ship, a_worker, an_infer, connect_controller, deliver, operations
 
 CONTROLLER, FRONTEND, PROFILER = "controller/0#1", "frontend/0#1", "profiler/0#1"
 TOO_LARGE = int(Status.TOO_LARGE)

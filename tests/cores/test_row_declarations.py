@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from builders import a_predict, a_profile, a_spec, a_state, sent
-from frontend_core_builders import CLIENT, a_frontend, send_predict
+from frontend.frontend_core_builders import CLIENT, a_frontend, send_predict
+from gpu_worker.worker_builders import HOLDER, a_worker, an_infer, connect_controller, deliver, operations
+from harness.builders import a_predict, a_profile, a_spec, a_state, sent
+from harness.model_folders import SIGNATURE, a_folder, a_pytorch_model, onnx_bytes
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, TensorSpec, check_request
 from horologe_common.status import InvalidInput
@@ -22,8 +24,6 @@ from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtimes.onnx.onnx_runtime import OnnxRuntime
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
-from model_folders import SIGNATURE, a_folder, a_pytorch_model, onnx_bytes
-from worker_builders import HOLDER, a_worker, an_infer, connect_controller, deliver, operations
 
 if TYPE_CHECKING:
     from pathlib import Path

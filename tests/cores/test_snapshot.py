@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_report
+from harness.builders import a_report
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out, PeerConnected
 from horologe_common.models import PAGE_BYTES

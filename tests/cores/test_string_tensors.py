@@ -12,8 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from builders import a_spec, a_state, sent
-from frontend_core_builders import CLIENT, CONTROLLER, a_frontend, send_predict
+from frontend.frontend_core_builders import CLIENT, CONTROLLER, a_frontend, send_predict
+from frontend.oip_requests import binary, error, post
+from gpu_worker.worker_builders import (
+    HOLDER,
+    SELECTOR,
+    a_worker,
+    an_infer,
+    connect_controller,
+    deliver,
+    only_result,
+    operations,
+)
+from harness.builders import a_spec, a_state, sent
+from harness.model_folders import a_folder
 from horologe.core.encoding import Signature, encode_inputs
 from horologe_cli.commands.serving.predict import read_input
 from horologe_cli.output import print_json
@@ -37,10 +49,7 @@ from horologe_gpu_worker.core.lanes import Finished
 from horologe_gpu_worker.repository.model_signature import datatype_of
 from horologe_gpu_worker.runtimes.onnx.onnx_runtime import OnnxRuntime
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
-from model_folders import a_folder
-from oip_requests import binary, error, post
-from pipeline_desk import Desk
-from worker_builders import HOLDER, SELECTOR, a_worker, an_infer, connect_controller, deliver, only_result, operations
+from selector.pipeline_desk import Desk
 
 if TYPE_CHECKING:
     from pathlib import Path

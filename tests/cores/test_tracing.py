@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builders import a_predict, a_report, sent, some_bytes
-from frontend_builders import CLIENT, NOW, SELECTOR, connected_frontend
+from frontend.frontend_builders import CLIENT, NOW, SELECTOR, connected_frontend
+from harness.builders import a_predict, a_report, sent, some_bytes
 from horologe_common.clock import ms, s
 from horologe_common.core.instruments import Exemplar
 from horologe_common.core.protocol import PeerConnected
@@ -16,7 +16,7 @@ from horologe_common.status import Status
 from horologe_common.wire import Answer, Infer, Load, Query, Register, Result, Share, Submit
 from horologe_controller.core.controller import Controller
 from horologe_controller.settings import ControllerSettings
-from selector_harness import FRONTEND, SelectorHarness
+from selector.selector_harness import FRONTEND, SelectorHarness
 
 if TYPE_CHECKING:
     from horologe_frontend.core.frontend import Frontend

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from typer.testing import CliRunner
 
+from experiments.interference_data import needs_measurements
 from horologe_cli.main import app
 from horologe_experiments.igniter.igniter_data import VARIABLE
-from interference_data import needs_measurements
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from experiments.interference_data import needs_measurements
 from horologe_common.interference.prediction import (
     DEFAULT_INTERFERENCE_MODEL,
     INTERFERENCE_MODELS,
@@ -18,12 +19,11 @@ from horologe_common.interference.v100 import PAPER, V100_CATALOGUES
 from horologe_experiments.igniter.held_out_errors import gpu_lets_errors, model_errors
 from horologe_experiments.igniter.igniter_data import MODELS, gpu_profile, model_profile, read_rows, solo_points
 from horologe_planning.interference.fitting import active_deviation, fit_gpu, fit_model
-from interference_data import needs_measurements
 
 if TYPE_CHECKING:
     pass
 
-from interference_builders import GPU, IGNITER
+from planning.interference_builders import GPU, IGNITER
 
 
 @pytest.mark.parametrize("field", ["max_power_w", "pcie_bytes_per_ms", "frequency_slope", "price_per_hour"])

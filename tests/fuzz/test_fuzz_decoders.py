@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fake_gateway import FLOATS, FakeGateway, a_model
-from fuzzing import fuzz
+from fakes.gateway import FLOATS, FakeGateway, a_model
+from fuzz.fuzzing import fuzz
 from horologe_common.models import TensorSpec
 from horologe_common.status import HorologeError
 from horologe_common.transport.clients.zmtp import (

@@ -17,7 +17,7 @@ if not torch.cuda.is_available():
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from bench_gpu.rig import Rig
-from cuda_cases import *  # noqa: F403 (its tests are run here)
+from gpu_worker.cuda_cases import *  # noqa: F403 (its tests are run here)
 from horologe_gpu_worker.runtimes.pytorch.cuda_engine import pin_memory
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import CudaError, device_name, load_driver
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages import CudaBacking

@@ -26,7 +26,7 @@ CUDA = DeviceConfig("cuda:0", 8, 16 << 20)
 @pytest.mark.parametrize("kind", ["echo", "convnet", "wide"])
 def test_pytorch_serves_a_folder(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="the builders of test models need onnx")
-    from model_folders import a_pytorch_export, pytorch_exports
+    from harness.model_folders import a_pytorch_export, pytorch_exports
 
     folder = a_pytorch_export(tmp_path, kind)
     runtime = RUNTIMES["pytorch"](CUDA)
@@ -49,8 +49,8 @@ def test_onnx_keeps_weights_and_buffers_on_the_device(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime-gpu is not installed (the extra `onnx-cuda`)")
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has no CUDA (the extra `onnx-cuda`)")
+    from harness.model_folders import an_onnx_model
     from horologe_gpu_worker.runtimes.onnx.onnx_runtime import BoundModel
-    from model_folders import an_onnx_model
 
     folder = an_onnx_model(tmp_path)
     runtime = RUNTIMES["onnx"](CUDA)

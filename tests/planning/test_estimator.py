@@ -17,8 +17,8 @@ from horologe_planning.estimator.pipeline_workload import Workload, draw_calls
 from horologe_planning.hardware import parse_prices
 from horologe_planning.plans import StageConfiguration
 from horologe_planning.profiles import RANKS, Profiles, StageProfile, collect_profiles
-from reference_estimator import Change, Reference
-from reference_estimator import input_rank as reference_rank
+from planning.reference_estimator import Change, Reference
+from planning.reference_estimator import input_rank as reference_rank
 
 
 def a_chain(*latencies_ns: dict[int, int], visits: float = 1.0, fan_out: float = 1.0) -> tuple[Any, Profiles]:

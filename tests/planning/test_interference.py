@@ -38,7 +38,7 @@ from horologe_planning.interference.pair_fitting import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-from interference_builders import GPU, PCIE
+from planning.interference_builders import GPU, PCIE
 
 MODEL = ModelCoefficients("m", 0.5, 8, 4, 5, 1, 0.01, 0.5, 10, 0.25, 1, 10, 0.2, 50, 20)
 

@@ -33,7 +33,7 @@ from horologe_planning.search.initialization import Infeasible, fastest_hardware
 from horologe_planning.search.minimization import cheaper_action, minimize_cost
 from horologe_planning.search.objective import BLOCKS, Objective, student_quantile
 from horologe_planning.search.planner import make_plan, tuning_plan
-from planner_builders import PRICES, an_evaluator, gamma_arrivals
+from planning.planner_builders import PRICES, an_evaluator, gamma_arrivals
 
 
 def assert_guarantees(evaluator: Evaluator, plan: PipelinePlan) -> None:

@@ -12,7 +12,7 @@ from horologe_planning.search.evaluation import Evaluator, first_true
 from horologe_planning.search.initialization import Infeasible
 from horologe_planning.search.objective import percentile_ns
 from horologe_planning.search.variants import cheapest_accurate, combinations, most_accurate
-from planner_builders import an_evaluator
+from planning.planner_builders import an_evaluator
 
 
 def test_the_percentile_is_a_latency_that_at_least_this_part_does_not_exceed() -> None:

@@ -35,7 +35,7 @@ from horologe_planning.provisioning.provisioner import (
 from horologe_planning.provisioning.share_bounds import least_bound, paper_bound
 from horologe_planning.provisioning.share_tables import GpuType
 from horologe_planning.provisioning.workloads import ProvisioningError, SharingPlan, Workload, parse_sharing_plan
-from workload_lists import (
+from planning.workload_lists import (
     LARGEST,
     PAPER,
     SLOW,
@@ -106,7 +106,7 @@ def test_plans_meet_every_slo_with_the_margin(workloads: list[Workload], margin:
             assert placement.latency_ms * factor <= placement.slo_ms / 2 + 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(workload_lists(10))
 def test_no_rule_beats_the_exact_plan_and_no_bound_exceeds_it(workloads: list[Workload]) -> None:
     fleets = empty_fleets(workloads, [V100], ProvisioningOptions())
@@ -137,7 +137,7 @@ def test_a_smaller_batch_than_theorem_1_needs_a_smaller_share() -> None:
     assert least_bound(PAPER.gpu, model, workload) == (1, 2)
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.7, 3.1])
+@pytest.mark.parametrize("factor", [1.0, 3.1])
 def test_two_parts_of_a_workload_are_never_on_one_gpu(factor: float) -> None:
     small = GpuType(msgspec.structs.replace(V100.gpu, name="small", price_per_hour=0.5), V100.with_times(2.2).models)
     for options in (ProvisioningOptions(), ProvisioningOptions(exact_workloads=0)):
@@ -145,7 +145,7 @@ def test_two_parts_of_a_workload_are_never_on_one_gpu(factor: float) -> None:
         check_plan(provision(loads, [V100, small], options), loads)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(workload_lists())
 def test_several_gpu_types_never_cost_more_than_one(workloads: list[Workload]) -> None:
     both = provision(workloads, [V100, SLOW])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from horologe_planning.provisioning.incremental import RunningProvision, update_plan
 from horologe_planning.provisioning.provisioner import provision
 from horologe_planning.provisioning.workloads import ProvisioningError, Workload, parse_sharing_plan
-from workload_lists import (
+from planning.workload_lists import (
     LARGEST,
     SLOW,
     TABLE_3,

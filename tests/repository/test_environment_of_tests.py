@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from conftest import STATE_VARIABLES
-from short_paths import SOCKET_PATH_BYTES, choose_temporary_folder
+from harness.short_paths import SOCKET_PATH_BYTES, choose_temporary_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 SOCKETS = "tests/system/sockets/test_sdk.py::test_arrays_in_arrays_out"

@@ -10,7 +10,13 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from helm_chart import (
+from horologe_cli.key_secrets import secret_manifests
+from horologe_cli.local.topology import settings_sections
+from horologe_common.metrics.metric_definitions import METRICS
+from horologe_common.service.settings import load_settings
+from horologe_common.transport.keys import make_keys
+from horologe_tuner.worker_names import WorkerNames
+from repository.helm_chart import (
     CHART,
     EXAMPLES,
     NAMESPACE,
@@ -24,12 +30,6 @@ from helm_chart import (
     render,
     run_helm,
 )
-from horologe_cli.key_secrets import secret_manifests
-from horologe_cli.local.topology import settings_sections
-from horologe_common.metrics.metric_definitions import METRICS
-from horologe_common.service.settings import load_settings
-from horologe_common.transport.keys import make_keys
-from horologe_tuner.worker_names import WorkerNames
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from horologe_sim.engine.traceable_inputs import Skill, label, truth
 from horologe_sim.scenario.scenario import Scenario, read_scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from horologe_sim.scenario.workload import LoadPhase
-from sim_builders import a_scenario, an_entry, assert_at_rest, kill, played, poisson
+from sim.sim_builders import a_scenario, an_entry, assert_at_rest, kill, played, poisson
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from horologe_frontend.core.frontend import Frontend
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_sim.engine.simulated_clients import FrontendClient
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, poisson, stall
+from sim.sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, poisson, stall
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ import pytest
 
 from horologe_common.clock import ms, s
 from horologe_gpu_worker.settings import WorkerSettings
-from sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, poisson, stall
+from sim.sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, poisson, stall
 
 
 @pytest.mark.parametrize("at_ms", [100, 101, 102, 103, 104, 105])

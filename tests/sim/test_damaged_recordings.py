@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from damaged_files import damaged_values, make_folder
+from harness.damaged_files import damaged_values, make_folder
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.recording.recorder import Recorder, RecorderSettings
@@ -18,8 +18,8 @@ from horologe_common.recording.recording_file import read_segments
 from horologe_common.service.settings import SettingsError
 from horologe_common.wire import Pong, Tune
 from horologe_sim.replay import replay_recording
-from profiler_builders import a_profiler
-from tuner_bench import CONTROLLER, FRONTEND, Bench
+from profiler.profiler_builders import a_profiler
+from tuner.tuner_bench import CONTROLLER, FRONTEND, Bench
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.world import START_NS
 from horologe_sim.replay import replay_recording
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from sim_builders import a_scenario, an_entry, poisson
+from sim.sim_builders import a_scenario, an_entry, poisson
 
 if TYPE_CHECKING:
     from pathlib import Path

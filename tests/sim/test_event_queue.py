@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_sim.engine.event_queue import EventQueue
+from horologe_sim.engine.event_queue import Event, EventQueue
 
 
 def test_happens_in_order_of_time_then_of_asking() -> None:
@@ -20,9 +20,9 @@ def test_happens_in_order_of_time_then_of_asking() -> None:
 
 def test_cancelled_does_not_happen_even_by_one_of_the_same_instant() -> None:
     events, seen = EventQueue(), list[str]()
-    numbers: list[int] = []
-    events.schedule(5, lambda: events.cancel(numbers[0]))
-    numbers.append(events.schedule(5, seen.append, "cancelled"))
+    cancelled: list[Event] = []
+    events.schedule(5, lambda: events.cancel(cancelled[0]))
+    cancelled.append(events.schedule(5, seen.append, "cancelled"))
     events.cancel(events.schedule(7, seen.append, "cancelled too"))
     while events.step():
         events.check()

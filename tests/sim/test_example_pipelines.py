@@ -10,7 +10,7 @@ import pytest
 from horologe_common.clock import ms
 from horologe_planning.catalogue import catalogue_profiles
 from horologe_planning.example_pipelines import EXAMPLE_PIPELINES
-from sim_builders import a_scenario, an_entry, played, poisson
+from sim.sim_builders import a_scenario, an_entry, played, poisson
 
 REPOSITORY = Path(__file__).parents[2] / "benchmarks" / "emulated-pipelines"
 TIMES = {

@@ -18,7 +18,7 @@ from horologe_gpu_worker.core.lanes import Finished
 from horologe_sim.engine.noise import Noise
 from horologe_sim.engine.simulated_faults import Fault
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from sim_builders import (
+from sim.sim_builders import (
     a_scenario,
     an_entry,
     assert_at_rest,

@@ -13,7 +13,7 @@ from horologe_common.clock import ms, s
 from horologe_sim.engine.noise import Noise
 from horologe_sim.scenario.scenario import Scenario
 from horologe_sim.scenario.workload import LoadPhase
-from sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, stall
+from sim.sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, stall
 
 PROCESSES = ("worker/0", "worker/1", "edge", "frontend", "selector", "controller")
 
@@ -94,7 +94,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     return msgspec.structs.replace(scenario, faults=chosen, worker=worker)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_one_answer_by_deadline_plus_grace_and_never_swapped(scenario: Scenario) -> None:
     house = played(scenario)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from horologe_common.clock import ms, s, us
 from horologe_sim.scenario.workload import LoadPhase
-from sim_builders import a_scenario, an_entry, played, stall, with_network
+from sim.sim_builders import a_scenario, an_entry, played, stall, with_network
 
 EXEC_MS = {1: 0.012, 2: 0.013, 4: 0.015, 8: 0.018, 16: 0.025}
 

@@ -21,8 +21,8 @@ def outcomes(slo_ns: int, slow_links: tuple[tuple[str, str], ...] = ()) -> dict[
     scenario = Scenario(
         models=(ModelEntry("m", TIMES, slo_ns=slo_ns),),
         load=(LoadPhase(rate=RATE),),
-        duration_ns=s(8),
-        warmup_ns=s(4),
+        duration_ns=s(5),
+        warmup_ns=s(3),
         network=NetworkSettings(split=True, delay_ns=everywhere),
     )
     cluster = SimulatedCluster(scenario)

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from harness.pipeline_folders import CHAIN, DIAMOND, write_pipelines
 from horologe_common.applications import Application
 from horologe_common.clock import ms
 from horologe_selector.settings import SelectorSettings
-from pipeline_folders import CHAIN, DIAMOND, write_pipelines
-from sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, poisson, stall
+from sim.sim_builders import a_scenario, an_entry, assert_at_rest, cut, kill, played, poisson, stall
 
 if TYPE_CHECKING:
     from horologe_sim.scenario.scenario import Scenario
@@ -131,7 +131,7 @@ def one_kill_per_driver(faults: Any) -> list[Any]:
     return chosen
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(FAULTS, st.integers(0, 1000), st.sampled_from(["50ms", "200ms"]))
 def test_any_pipelines_with_any_faults(faults: Any, seed: int, slo: str) -> None:
     with TemporaryDirectory() as folder:

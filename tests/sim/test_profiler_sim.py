@@ -15,7 +15,7 @@ from horologe_profiler.settings import ProfilerSettings
 from horologe_sim.engine.noise import Noise
 from horologe_sim.engine.simulated_faults import Fault
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, kill, played, poisson
+from sim.sim_builders import a_scenario, an_entry, assert_at_rest, assert_one_answer_each, kill, played, poisson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

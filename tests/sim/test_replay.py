@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from frontend_core_builders import CLIENT, a_frontend
+from frontend.frontend_core_builders import CLIENT, a_frontend
 from horologe_common.clock import ms, us
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.recording.recorder import Recorder, RecorderSettings
@@ -18,7 +18,7 @@ from horologe_controller.core.actions import Actions
 from horologe_sim.replay import replay_recording
 from horologe_sim.scenario.scenario import Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from sim_builders import a_scenario, an_entry, kill, poisson, stall, with_network
+from sim.sim_builders import a_scenario, an_entry, kill, poisson, stall, with_network
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -31,7 +31,7 @@ from horologe_sim.engine.simulated_clients import FrontendClient
 from horologe_sim.engine.traceable_inputs import ROWS_A_REQUEST, truth
 from horologe_sim.replay import replay_recording
 from horologe_sim.scenario import simulated_cluster as houses
-from sim_builders import a_scenario, an_entry, kill, poisson
+from sim.sim_builders import a_scenario, an_entry, kill, poisson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from request_path import ROOT, trace_request
+from sim.request_path import ROOT, trace_request
 
 if TYPE_CHECKING:
-    from request_path import Trace
+    from sim.request_path import Trace
 
 PAGE = ROOT / "docs" / "request-path.md"
 LINKED_MODULE = re.compile(r"^\| \[[^\]]*\]\(\.\./(\S+\.py)\)", re.MULTILINE)

@@ -20,7 +20,7 @@ from horologe_sim.engine.noise import NOISES
 from horologe_sim.scenario.scenario import ModelEntry, ShareEntry
 from horologe_sim.scenario.shared_models import EmulatedHardware, share_workers
 from horologe_sim.scenario.workload import LoadPhase
-from sim_builders import a_scenario, kill, played
+from sim.sim_builders import a_scenario, kill, played
 
 if TYPE_CHECKING:
     from horologe_common.wire import Result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from horologe_common.clock import ms, s
-from sim_builders import a_scenario, an_entry, assert_at_rest, played, poisson, stall
+from sim.sim_builders import a_scenario, an_entry, assert_at_rest, played, poisson, stall
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from horologe_common.clock import ms, s
 from horologe_sim.engine.noise import Noise
 from horologe_sim.engine.simulated_faults import Fault
-from sim_builders import a_scenario, an_entry, assert_at_rest, played, poisson
+from sim.sim_builders import a_scenario, an_entry, assert_at_rest, played, poisson
 
 if TYPE_CHECKING:
     from horologe_sim.scenario.scenario import Scenario

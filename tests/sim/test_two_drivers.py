@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builders import a_report, a_spec, a_tensor
+from harness.builders import a_report, a_spec, a_tensor
 from horologe_common.applications import Application
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected

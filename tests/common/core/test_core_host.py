@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_report, a_spec
+from harness.builders import a_report, a_spec
 from horologe_common.core.hosting import FAULT_PAUSE_NS, MESSAGES_PER_PASS, CoreHost, raise_fault
 from horologe_common.core.protocol import Out
 from horologe_common.models import Profile

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import BrokenError
+from harness.builders import BrokenError
 from horologe_common.clock import s
 from horologe_common.core.faults import for_each
 from horologe_common.core.hosting import FAULT_PAUSE_NS, CoreHost, NoTransport

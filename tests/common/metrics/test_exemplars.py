@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from exposition import all_metrics, read_fields, read_samples
+from common.exposition import all_metrics, read_fields, read_samples
 from horologe_common.clock import ms, s, us
 from horologe_common.core.instruments import Exemplar, Stats
 from horologe_common.metrics import protobuf_exposition

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from exposition import all_metrics, read_fields, read_samples, render_text
+from common.exposition import all_metrics, read_fields, read_samples, render_text
 from horologe_common.clock import ms, s, us
 from horologe_common.core.buckets import NATIVE_NS, classic_bounds
 from horologe_common.core.instruments import Histogram, Stats
@@ -18,7 +18,7 @@ from horologe_common.metrics.endpoint import MetricsSettings, serve_metrics
 from horologe_common.metrics.exposition import NAMED_MODELS, OTHER, ModelLimit, TextPage, group_series
 from horologe_common.metrics.metric_definitions import METRICS
 from horologe_common.metrics.process_stats import process_stats
-from selector_harness import ApplicationHarness
+from selector.selector_harness import ApplicationHarness
 
 LATENCY = "horologe_request_seconds"
 PROMTOOL = shutil.which("promtool")

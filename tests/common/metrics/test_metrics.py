@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builders import a_spec
-from exposition import read_samples
+from common.exposition import read_samples
+from harness.builders import a_spec
 from horologe_common.clock import us
 from horologe_common.core.instruments import MODELS_AT_ZERO, ModelCounters, Stats
 from horologe_common.metrics.endpoint import MetricsSettings, serve_metrics

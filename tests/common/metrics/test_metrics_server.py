@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.waiting import until
 from horologe_common.core.instruments import Stats
 from horologe_common.metrics import metrics_server
 from horologe_common.metrics.endpoint import MetricsSettings, serve_metrics
 from horologe_common.metrics.metrics_server import HEAD_BYTES, SLOTS
-from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from forged_desk import MESSAGES, ForgedDesk
-from forged_messages import forged_messages
+from harness.forged_desk import MESSAGES, ForgedDesk
+from harness.forged_messages import forged_messages
 from horologe_common.clock import ms
 from horologe_common.core.hosting import CoreHost, NoTransport
 from horologe_common.core.protocol import PeerConnected

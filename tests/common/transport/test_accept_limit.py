@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
+from harness.socket_filters import needs_socket_filters
 from horologe_common.transport.accept_limit import AcceptLimit
-from socket_filters import needs_socket_filters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from client_door import LIMITS, Door, FakeTransport, packet, predict
+from common.client_door import LIMITS, Door, FakeTransport, packet, predict
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import Status
 from horologe_common.transport.clients import client_connection

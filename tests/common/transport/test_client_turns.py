@@ -6,7 +6,7 @@ from time import monotonic_ns
 
 import msgspec
 
-from client_door import LIMITS, Door, packet, predict
+from common.client_door import LIMITS, Door, packet, predict
 from horologe_common.clock import s
 from horologe_common.transport.clients.client_connection import (
     PACKETS_WAITING,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from client_door import FakeLoop
+from common.client_door import FakeLoop
 from horologe_common.transport.clients.acceptor import REFUSALS, Acceptor
 from horologe_common.transport.clients.client_connection import READ_TURN, ClientConnection
 from horologe_common.transport.clients.client_server import READERS, ClientLimits, ClientServer

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from builders import a_report, a_spec, sent
-from cluster_builders import (
+from controller.cluster_builders import (
     OTHER,
     WORKER,
     a_controller,
@@ -14,6 +13,7 @@ from cluster_builders import (
     submit,
     tick,
 )
+from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status

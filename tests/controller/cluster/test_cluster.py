@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from builders import a_report, a_spec, sent
-from cluster_builders import (
+from controller.cluster_builders import (
     OTHER,
     WORKER,
     a_controller,
@@ -16,6 +15,7 @@ from cluster_builders import (
     submit,
     tick,
 )
+from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.distribution import Distribution

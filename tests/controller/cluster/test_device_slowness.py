@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from horologe_common import wire
 from horologe_common.clock import ms, s
 from horologe_controller.core.cluster.lane import MessageLatency
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
@@ -28,7 +29,7 @@ steps = st.lists(
 def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, int]]) -> None:
     """An INFER is sent without marking the share; a LOAD and the end of an action mark it."""
     holders, latency, slowness = ModelResidency(ClusterChanges()), MessageLatency(), DeviceSlowness()
-    shares = [Share("w", number, number, "d", "d", 10, holders, latency) for number in range(3)]
+    shares = [Share("w", wire.Share(number, "d", 10), number, holders, latency) for number in range(3)]
     now_ns = s(100)
     for share in shares:
         slowness.changed[share] = True

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from builders import a_report, a_spec, sent
-from changed_model_builders import (
+from controller.changed_model_builders import (
     FRONTEND,
     MODEL,
     NEW,
@@ -18,6 +17,7 @@ from changed_model_builders import (
     settle,
     submit,
 )
+from harness.builders import a_report, a_spec, sent
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (

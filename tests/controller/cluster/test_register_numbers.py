@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import a_report, a_spec, sent
-from changed_model_builders import FRONTEND, MODEL, OTHER, SELECTOR, WORKER, a_controller, submit
+from controller.changed_model_builders import FRONTEND, MODEL, OTHER, SELECTOR, WORKER, a_controller, submit
+from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import s
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.models import MAX_DIM, Profile, TensorSpec

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from builders import sent
+from controller.plan_bench import FRONTEND, SELECTOR, Bench
+from harness.builders import sent
 from horologe_common.clock import ms, s
 from horologe_common.status import Status
 from horologe_common.wire import Activity, Result, Submit, Watch
 from horologe_controller.core import activity_recorder
-from plan_bench import FRONTEND, SELECTOR, Bench
 
 
 def watch(bench: Bench, after: int = 0, limit: int = 300) -> Activity:

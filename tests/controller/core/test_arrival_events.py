@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builders import sent
+from controller.plan_bench import FRONTEND, SELECTOR, TUNER, Bench
+from harness.builders import sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
@@ -25,7 +26,6 @@ from horologe_common.wire import (
 )
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.schedulers import SCHEDULERS
-from plan_bench import FRONTEND, SELECTOR, TUNER, Bench
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

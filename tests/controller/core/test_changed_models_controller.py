@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_report, a_spec, sent
-from changed_model_builders import (
+from controller.changed_model_builders import (
     FRONTEND,
     MODEL,
     NEW,
@@ -23,6 +22,7 @@ from changed_model_builders import (
     settle,
     submit,
 )
+from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_report, sent
+from harness.builders import a_report, sent
 from horologe_common.clock import ms, s, us
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.models import PAGE_BYTES

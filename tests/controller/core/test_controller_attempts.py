@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from builders import a_report, a_spec, sent
-from controller_builders import FRONTEND, PROMPT_SCHEDULERS, SELECTOR, WORKER, a_controller, finish, join, submit
+from controller.controller_builders import (
+    FRONTEND,
+    PROMPT_SCHEDULERS,
+    SELECTOR,
+    WORKER,
+    a_controller,
+    finish,
+    join,
+    submit,
+)
+from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from builders import sent
-from controller_builders import WORKER, a_controller, finish, submit
+from controller.controller_builders import WORKER, a_controller, finish, submit
+from harness.builders import sent
 from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire import (

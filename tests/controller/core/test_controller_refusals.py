@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builders import a_report, a_spec, sent
-from controller_builders import FRONTEND, PROMPT_SCHEDULERS, SELECTOR, WORKER, a_controller, submit
+from controller.controller_builders import FRONTEND, PROMPT_SCHEDULERS, SELECTOR, WORKER, a_controller, submit
+from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status

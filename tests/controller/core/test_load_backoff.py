@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builders import a_report, a_spec, sent
+from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status

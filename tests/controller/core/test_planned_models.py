@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import a_spec
+from controller.plan_bench import FRONTEND, SELECTOR, TUNER, Bench
+from harness.builders import a_spec
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
@@ -19,7 +20,6 @@ from horologe_common.wire import (
     Result,
 )
 from horologe_controller.schedulers import SCHEDULERS
-from plan_bench import FRONTEND, SELECTOR, TUNER, Bench
 
 if TYPE_CHECKING:
     pass

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builders import sent
+from controller.plan_bench import FRONTEND, SELECTOR, TUNER, Bench
+from harness.builders import sent
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Describe, Description, Events, Load, Plan, PlannedModel, Result
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.schedulers import SCHEDULERS
-from plan_bench import FRONTEND, SELECTOR, TUNER, Bench
 
 if TYPE_CHECKING:
     from horologe_common.models import Profile

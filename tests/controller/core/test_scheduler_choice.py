@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import a_report, a_spec, sent
+from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.distribution import Distribution

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from builders import a_report, a_spec
+from harness.builders import a_report, a_spec
 from horologe_common.clock import ms, s
 from horologe_common.core import indexed_heap
 from horologe_common.models import PAGE_BYTES

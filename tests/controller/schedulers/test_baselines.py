@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from desk import NOW, Desk
+from controller.desk import NOW, Desk
 from horologe_common.clock import ms
 from horologe_controller.schedulers.clipper import BatchLimit, ClipperParameters, quantile_line, quantile_loss
 from horologe_controller.schedulers.deferred import START_DELAY_NS

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builders import a_report, a_spec
-from every_scheduler import LATE_ON_PURPOSE, NAMES, contributing_example, everyone, names
+from controller.every_scheduler import LATE_ON_PURPOSE, NAMES, contributing_example, everyone, names
+from harness.builders import a_report, a_spec
 from horologe_common.clock import ms, s
 from horologe_common.models import PAGE_BYTES, ModelSpec
 from horologe_common.wire import Register, Share

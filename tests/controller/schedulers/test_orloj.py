@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_report, a_spec
+from harness.builders import a_report, a_spec
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution
 from horologe_common.recording import snapshot

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.orloj_tournament import TournamentQueue
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution, batch_of, mixture
 from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
 from horologe_controller.schedulers.orloj.scores import Scores
-from orloj_tournament import TournamentQueue
 
 NOW = s(10**6)
 SIZES = (1, 2, 4)

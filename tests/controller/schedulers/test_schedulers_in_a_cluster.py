@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
-from every_scheduler import contributing_example, everyone, names
+from controller.every_scheduler import contributing_example, everyone, names
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Out
 from horologe_common.models import PAGE_BYTES
@@ -15,7 +16,7 @@ from horologe_common.wire import Infer, Load, Outcome, Result, Submit, Unload
 from horologe_sim.engine.noise import Noise
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from horologe_sim.scenario.workload import LoadPhase as Phase
-from sim_builders import a_scenario, an_entry, assert_at_rest, assert_mirror, played, poisson
+from sim.sim_builders import a_scenario, an_entry, assert_at_rest, assert_mirror, played, poisson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,8 +59,10 @@ class Witness:
     def observe_fault(self, now_ns: int, core: Core) -> None: ...
 
 
-def watched(scenario: Scenario) -> tuple[SimulatedCluster, Witness]:
-    house = SimulatedCluster(scenario)
+@cache
+def watched(name: str, noise: Noise | None = None) -> tuple[SimulatedCluster, Witness]:
+    """Run `a_busy_one` once for all tests of a scheduler."""
+    house = SimulatedCluster(a_busy_one(name, noise=noise))
     witness = Witness(house)
     house.run()
     house.world.check()
@@ -99,7 +102,7 @@ def test_the_world_holds_together(name: str, noise: Noise) -> None:
 
 @everyone
 def test_no_action_starts_outside_its_window(name: str) -> None:
-    _, witness = watched(a_busy_one(name, noise=Noise(0.2, 0.02, ms(20))))
+    _, witness = watched(name, Noise(0.2, 0.02, ms(20)))
     begun = 0
     for _, result in witness.results:
         if result.action_id in witness.actions and result.status == 0:
@@ -111,7 +114,7 @@ def test_no_action_starts_outside_its_window(name: str) -> None:
 
 @everyone
 def test_infer_only_after_its_load_and_before_its_unload(name: str) -> None:
-    _, witness = watched(a_busy_one(name))
+    _, witness = watched(name)
     resident: dict[tuple[str, str], bool] = {}
     loads = {number: action for number, (_, action) in witness.actions.items() if isinstance(action, Load)}
     events: list[tuple[int, int, Any]] = [(now_ns, 1, out) for now_ns, out in witness.said]
@@ -134,7 +137,7 @@ def test_under_its_own_estimates_nobody_in_a_batch_is_late(name: str) -> None:
     The default's windows are open while one request of the batch can be in time, the others' while all can.
     """
     decides = max if name == "horologe" else min
-    house, witness = watched(a_busy_one(name))
+    house, witness = watched(name)
     total = house.report().total
     assert total.late == total.lost == total.failed == 0
     margin_ns = house.scenario.controller.margin_ns
@@ -148,7 +151,7 @@ def test_under_its_own_estimates_nobody_in_a_batch_is_late(name: str) -> None:
 
 @names
 def test_each_request_is_planned_once_or_refused_before_any_work(name: str) -> None:
-    _, witness = watched(a_busy_one(name))
+    _, witness = watched(name)
     planned = [
         row.submit_id for _, action in witness.actions.values() if isinstance(action, Infer) for row in action.rows
     ]
@@ -161,7 +164,7 @@ def test_each_request_is_planned_once_or_refused_before_any_work(name: str) -> N
 
 @names
 def test_a_refusal_comes_no_later_than_when_batch_one_cannot_finish(name: str) -> None:
-    house, witness = watched(a_busy_one(name))
+    house, witness = watched(name)
     specs = {model.report.spec.key: model.report for model in house.models.values()}
     slack_ns = house.scenario.network.turn_ns + 1000
     for now_ns, out in witness.said:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from builders import a_report, a_spec
+from harness.builders import a_report, a_spec
 from horologe_common.clock import ms
 from horologe_common.distribution import Distribution
 from horologe_common.wire import Register

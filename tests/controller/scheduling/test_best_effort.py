@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from desk import NOW, Desk
+from controller.desk import NOW, Desk
 from horologe_common.clock import ms, s
 from horologe_controller.core.scheduling.admission import WINDOW_NS
 from horologe_controller.core.scheduling.best_effort import LONG_PART

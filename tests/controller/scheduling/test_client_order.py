@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import a_spec
-from every_scheduler import LATE_ON_PURPOSE
+from controller.every_scheduler import LATE_ON_PURPOSE
+from harness.builders import a_spec
 from horologe_common.clock import ms, s
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.client_order import KNOWN_CLIENTS, share_batch
@@ -140,11 +140,11 @@ def test_backlogged_clients_get_similar_service(data: st.DataObject) -> None:
     assert min(served[client] for client in clients) >= 0.75 * max(served.values())
 
 
-def simulate(scheduler: str, rates: dict[str, float], slo_ms: float = 400, **fields: Any) -> Any:
-    """Return the report of a simulation of two workers whose clients send with these rates."""
+def simulate(scheduler: str, rates: dict[str, float], seconds: float = 4, **fields: Any) -> Any:
+    """Return the report of two workers whose clients send with these rates. The first second does not count."""
     load = tuple(LoadPhase(rate=rate, client=name, **fields.get(name, {})) for name, rate in rates.items())
     scenario = Scenario(
-        (ModelEntry("model", EXEC_MS, slo_ns=ms(slo_ms)),), load, workers=2, duration_ns=s(4), warmup_ns=s(1),
+        (ModelEntry("model", EXEC_MS, slo_ns=ms(400)),), load, workers=2, duration_ns=s(seconds), warmup_ns=s(1),
         controller=ControllerSettings(scheduler=scheduler),
     )  # fmt: skip
     cluster = SimulatedCluster(scenario)
@@ -155,10 +155,10 @@ def simulate(scheduler: str, rates: dict[str, float], slo_ms: float = 400, **fie
 @pytest.mark.parametrize("scheduler", FAIR_SCHEDULERS)
 def test_every_scheduler_shares_between_clients(scheduler: str) -> None:
     """A flood of twice the capacity, and a client that sends a tenth of it: the latter gets 0.9 of what it sends."""
-    report = simulate(scheduler, {"flood": 2 * CAPACITY, "small": CAPACITY / 10})
+    report = simulate(scheduler, {"flood": 2 * CAPACITY, "small": CAPACITY / 10}, 3)
     small, flood = report.clients["small"], report.clients["flood"]
     assert small.ok >= 0.9 * small.sent
-    alone = simulate(scheduler, {"flood": 2.1 * CAPACITY})
+    alone = simulate(scheduler, {"flood": 2.1 * CAPACITY}, 3)
     assert small.ok + flood.ok >= 0.95 * alone.total.ok
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_spec
-from desk import NOW, Desk
+from controller.desk import NOW, Desk
+from harness.builders import a_spec
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.loading.demand import Demand
 from horologe_controller.core.scheduling.queues import RequestQueues

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from desk import NOW, Desk
+from controller.desk import NOW, Desk
 from horologe_common.clock import ms, s, us
 from horologe_controller.core.scheduling import device_price
 from horologe_experiments.clockwork.catalogue_models import catalogue_models

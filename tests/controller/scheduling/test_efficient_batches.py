@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from desk import NOW, Desk
+from controller.desk import NOW, Desk
 from horologe_common.clock import ms, us
 from horologe_common.core.instruments import RollingQuantile
 from horologe_controller.core.cluster.estimates import Estimate, efficient_sizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from desk import NOW, Desk
+from controller.desk import NOW, Desk
 from horologe_common.clock import ms
 from horologe_controller.schedulers.horologe import Horologe
 

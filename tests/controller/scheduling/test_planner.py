@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_spec
-from desk import NOW, Desk
+from controller.desk import NOW, Desk
+from harness.builders import a_spec
 from horologe_common.clock import ms, us
 from horologe_common.models import Profile
 from horologe_common.wire import ModelReport, Register

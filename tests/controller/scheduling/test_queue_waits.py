@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from builders import a_spec
-from desk import NOW, Desk
+from controller.desk import NOW, Desk
+from harness.builders import a_spec
 from horologe_common.clock import ms
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.queues import ModelQueue

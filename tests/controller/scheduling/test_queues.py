@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_spec
+from harness.builders import a_spec
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
 

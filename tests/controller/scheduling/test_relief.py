@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from desk import NOW, Desk
+from controller.desk import NOW, Desk
 from horologe_common.clock import ms, s
 from horologe_controller.core.scheduling.loading.relief import SETTLED_NS, Relief, excess_losses
 

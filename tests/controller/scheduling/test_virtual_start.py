@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from desk import NOW, Desk
+from controller.desk import NOW, Desk
 from horologe_common.clock import ms, s
 from horologe_controller.core.scheduling.ranking import Advance
 

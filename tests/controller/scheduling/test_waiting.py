@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from builders import a_spec
-from desk import NOW, Desk
+from controller.desk import NOW, Desk
+from harness.builders import a_spec
 from horologe_common.clock import ms, s, us
 from horologe_controller.core.cluster.estimates import Estimate
 from horologe_controller.core.cluster.lane import FIRST_GAP_NS, MOST_MODELS, RecentLoad

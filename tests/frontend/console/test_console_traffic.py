@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from builders import a_predict, a_spec, a_state, sent, some_bytes
-from frontend_builders import CLIENT, NOW, SELECTOR, connected_frontend, request_application
+from frontend.frontend_builders import CLIENT, NOW, SELECTOR, connected_frontend, request_application
+from harness.builders import a_predict, a_spec, a_state, sent, some_bytes
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.pipelines import PIPELINE_RUNTIME

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
-from frontend_builders import connected_frontend
+from frontend.frontend_builders import connected_frontend
+from harness.builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.applications import Application
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.core.staging import OWNED_FROM, StagedInputs

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_spec, a_state, a_tensor, sent, some_bytes
-from frontend_builders import (
+from frontend.frontend_builders import (
     BARE,
     CLIENT,
     CONTROLLER,
@@ -25,6 +24,7 @@ from frontend_builders import (
     request_application,
     the_answer,
 )
+from harness.builders import a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from builders import a_predict, a_state, sent
-from frontend_core_builders import CLIENT, CONTROLLER, WORKER, a_frontend, send_predict
+from frontend.frontend_core_builders import CLIENT, CONTROLLER, WORKER, a_frontend, send_predict
+from harness.builders import a_predict, a_state, sent
 from horologe_common.clock import s
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import sent
-from frontend_builders import (
+from frontend.frontend_builders import (
     BARE,
     CLIENT,
     NOW,
@@ -20,6 +19,7 @@ from frontend_builders import (
     send_feedback,
     the_answer,
 )
+from harness.builders import sent
 from horologe_common.applications import Application
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status

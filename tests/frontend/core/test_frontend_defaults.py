@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from builders import a_tensor, sent, some_bytes
-from frontend_builders import (
+from frontend.frontend_builders import (
     CLIENT,
     NOW,
     SELECTOR,
@@ -15,6 +14,7 @@ from frontend_builders import (
     request_application,
     the_answer,
 )
+from harness.builders import a_tensor, sent, some_bytes
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerDisconnected

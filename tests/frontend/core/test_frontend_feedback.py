@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import a_tensor, sent, some_bytes
-from frontend_builders import (
+from frontend.frontend_builders import (
     CLIENT,
     NOW,
     SELECTOR,
@@ -19,6 +18,7 @@ from frontend_builders import (
     request_application,
     send_feedback,
 )
+from harness.builders import a_tensor, sent, some_bytes
 from horologe_common.applications import Application
 from horologe_common.clock import s
 from horologe_common.core.protocol import PeerDisconnected

@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_spec, a_tensor, sent, some_bytes
-from frontend_builders import (
+from frontend.frontend_builders import (
     CLIENT,
     NOW,
     SELECTOR,
@@ -17,6 +16,8 @@ from frontend_builders import (
     an_observation,
     request_application,
 )
+from frontend.selector_routing_builders import OTHER, queries, two_selectors
+from harness.builders import a_spec, a_tensor, sent, some_bytes
 from horologe_common.application_answers import selector_mark
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
@@ -27,7 +28,6 @@ from horologe_common.wire import (
     Predict,
 )
 from horologe_frontend.core.links.selector_routing import highest_ranked
-from selector_routing_builders import OTHER, queries, two_selectors
 
 ADDRESSES = st.lists(st.integers(0, 9), min_size=1, unique=True).map(
     lambda numbers: [f"selector/{number}#{number:x}" for number in numbers]

@@ -8,8 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_tensor, sent, some_bytes
-from frontend_builders import (
+from frontend.frontend_builders import (
     BARE,
     CLIENT,
     NOW,
@@ -22,6 +21,8 @@ from frontend_builders import (
     request_application,
     send_feedback,
 )
+from frontend.selector_routing_builders import OTHER, connect, queries, two_selectors
+from harness.builders import a_tensor, sent, some_bytes
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance
 from horologe_common.status import Status
@@ -36,7 +37,6 @@ from horologe_common.wire import (
     Query,
     Release,
 )
-from selector_routing_builders import OTHER, connect, queries, two_selectors
 
 BYTES = some_bytes()
 

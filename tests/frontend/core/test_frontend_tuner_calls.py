@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from builders import sent
-from frontend_builders import CLIENT, connected_frontend
+from frontend.frontend_builders import CLIENT, connected_frontend
+from harness.builders import sent
 from horologe_cli.commands.planning.tuner import _read_plan
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status

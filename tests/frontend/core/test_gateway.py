@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fake_gateway import FLOATS, a_model
+from fakes.gateway import FLOATS, a_model
 from horologe_common.applications import Application
 from horologe_common.status import Status, UnknownModel
 from horologe_common.wire import (

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_predict, some_bytes
-from frontend_builders import connected_frontend
+from frontend.frontend_builders import connected_frontend
+from harness.builders import a_predict, some_bytes
 from horologe_common.clock import ms, s, us
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Refused

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_predict, a_spec, a_state, sent, some_bytes
+from harness.builders import a_predict, a_spec, a_state, sent, some_bytes
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status

@@ -20,7 +20,7 @@ from horologe_frontend.http.settings import HttpSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-from fake_http_connections import Door, until
+from fakes.http_connections import Door, until
 
 CHUNKED = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
 BODY = b'{"inputs": [{"name": "in", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}'

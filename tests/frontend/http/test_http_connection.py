@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fake_gateway import FakeGateway
+from fakes.gateway import FakeGateway
 from horologe_frontend.http.connection import HttpConnection
 from horologe_frontend.http.request_limits import RequestLimits
 from horologe_frontend.http.server import HttpServer

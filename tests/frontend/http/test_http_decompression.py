@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from fake_http_connections import Door, until
+from fakes.http_connections import Door, until
 from horologe_common.core.accounts import Total
 from horologe_common.status import InvalidInput, Refused, TooLarge
 from horologe_frontend.http.client_accounts import ClientAccount, HeldBytes

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fake_gateway import PREDICTION, FakeGateway, respond
+from fakes.gateway import PREDICTION, FakeGateway, respond
 from horologe_common.applications import Application
 from horologe_common.clock import ms
 from horologe_common.status import Status

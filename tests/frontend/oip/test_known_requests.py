@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fake_gateway import FLOATS, FakeGateway, a_model, respond
+from fakes.gateway import FLOATS, FakeGateway, a_model, respond
 from horologe_common.models import TensorSpec
 from horologe_common.status import HorologeError
 from horologe_frontend.http.http_requests import HttpRequest

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fake_http_connections import Door, until
+from fakes.http_connections import Door, until
+from frontend.oip_requests import error, post
 from horologe_common.core.accounts import Total
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import HorologeError, InvalidInput, Refused, TooLarge
@@ -31,7 +32,6 @@ from horologe_frontend.oip.inference_response import (
     write_answer,
     write_in_steps,
 )
-from oip_requests import error, post
 
 ROWS, COLUMNS = 8, 5000
 SPEC = ModelSpec(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fake_gateway import FakeGateway
+from fakes.gateway import FakeGateway
+from frontend.oip_requests import FOUR, GOOD, ROW, binary, error, post
 from horologe_frontend.oip import json_encoding
-from oip_requests import FOUR, GOOD, ROW, binary, error, post
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from fake_gateway import ENDS, FakeGateway
+from fakes.gateway import ENDS, FakeGateway
+from frontend.oip_requests import FOUR, GOOD, ROW, binary, error, post
 from horologe_frontend.http.http_responses import HttpResponse
-from oip_requests import FOUR, GOOD, ROW, binary, error, post
 
 
 def split(response: HttpResponse) -> tuple[Any, bytes]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fake_gateway import FakeGateway, respond
+from fakes.gateway import FakeGateway, respond
 from horologe_common.service.settings import SettingsError
 from horologe_frontend.auth import BearerKeys, check_open, read_keys
 from horologe_frontend.http.client_accounts import ClientAccount

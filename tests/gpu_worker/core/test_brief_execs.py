@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import a_spec
-from executor_harness import ExecutorHarness, StubStore, Sum, an_exec, harness, store
+from gpu_worker.executor_harness import ExecutorHarness, StubStore, Sum, an_exec, harness, store
+from harness.builders import a_spec
 from horologe_common.clock import monotonic_ns, ms, us
 from horologe_common.status import Status
 from horologe_gpu_worker.core.lanes import Operation

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from builders import a_spec
+from harness.builders import a_spec
 from horologe_common.status import ModelFailed, Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from builders import a_report, a_spec
-from horologe_common.clock import ms
-from horologe_common.core.protocol import PeerDisconnected
-from horologe_common.status import Status
-from horologe_common.wire import Load, ModelReport, Outputs, Register, Result, Scan, Unload
-from horologe_gpu_worker.core.lanes import Finished, Operation, not_run
-from worker_builders import (
+from gpu_worker.worker_builders import (
     CONTROLLER,
     HOLDER,
     MODEL,
@@ -26,6 +20,12 @@ from worker_builders import (
     operations,
     run_operation,
 )
+from harness.builders import a_report, a_spec
+from horologe_common.clock import ms
+from horologe_common.core.protocol import PeerDisconnected
+from horologe_common.status import Status
+from horologe_common.wire import Load, ModelReport, Outputs, Register, Result, Scan, Unload
+from horologe_gpu_worker.core.lanes import Finished, Operation, not_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

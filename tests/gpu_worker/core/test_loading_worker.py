@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from builders import a_report, a_spec
+from gpu_worker.worker_builders import CONTROLLER, connect_controller, deliver, only_result, operations, tick_worker
+from harness.builders import a_report, a_spec
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status
@@ -14,7 +15,6 @@ from horologe_common.wire import Load, ModelReport, Register, Scan
 from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned, not_run
 from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.settings import WorkerSettings
-from worker_builders import CONTROLLER, connect_controller, deliver, only_result, operations, tick_worker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

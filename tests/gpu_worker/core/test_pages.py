@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_worker.worker_builders import a_ship
 from horologe_gpu_worker.core.input_memory import EarlyInputs, IoCache
 from horologe_gpu_worker.core.residency import PageCache
 from horologe_gpu_worker.execution.workspace import Workspace
-from worker_builders import a_ship
 
 models = st.sampled_from("abcde")
 

@@ -6,22 +6,7 @@ from typing import Any
 
 import pytest
 
-from horologe_common.clock import ms
-from horologe_common.core.protocol import Out
-from horologe_common.status import Status
-from horologe_common.wire import (
-    Cancel,
-    Outputs,
-    Result,
-    Row,
-    Ship,
-    Shipped,
-    Tensor,
-)
-from horologe_gpu_worker.core.infer_lifecycle import EARLY_NS, JOIN_MARGIN_NS
-from horologe_gpu_worker.core.lanes import Abort, Finished, not_run
-from horologe_gpu_worker.core.worker import ACTIONS_MAX
-from worker_builders import (
+from gpu_worker.worker_builders import (
     CONTROLLER,
     HOLDER,
     MODEL,
@@ -37,6 +22,21 @@ from worker_builders import (
     run_operation,
     tick_worker,
 )
+from horologe_common.clock import ms
+from horologe_common.core.protocol import Out
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Cancel,
+    Outputs,
+    Result,
+    Row,
+    Ship,
+    Shipped,
+    Tensor,
+)
+from horologe_gpu_worker.core.infer_lifecycle import EARLY_NS, JOIN_MARGIN_NS
+from horologe_gpu_worker.core.lanes import Abort, Finished, not_run
+from horologe_gpu_worker.core.worker import ACTIONS_MAX
 
 
 @pytest.mark.parametrize("infer_first", [True, False])

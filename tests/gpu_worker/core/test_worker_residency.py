@@ -4,22 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders import a_spec
-from horologe_common.clock import ms
-from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
-from horologe_common.status import Status
-from horologe_common.wire import (
-    Drain,
-    Load,
-    Ping,
-    Pong,
-    Register,
-    Result,
-    Unload,
-)
-from horologe_gpu_worker.core.lanes import Finished, not_run
-from horologe_gpu_worker.core.worker import Worker
-from worker_builders import (
+from gpu_worker.worker_builders import (
     CONTROLLER,
     HOLDER,
     MODEL,
@@ -36,6 +21,21 @@ from worker_builders import (
     run_operation,
     tick_worker,
 )
+from harness.builders import a_spec
+from horologe_common.clock import ms
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
+from horologe_common.status import Status
+from horologe_common.wire import (
+    Drain,
+    Load,
+    Ping,
+    Pong,
+    Register,
+    Result,
+    Unload,
+)
+from horologe_gpu_worker.core.lanes import Finished, not_run
+from horologe_gpu_worker.core.worker import Worker
 
 
 def a_load(action_id: int = 1, model: str = MODEL, latest_ns: int = ms(100)) -> Load:

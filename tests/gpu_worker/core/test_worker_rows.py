@@ -10,7 +10,22 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_spec, sent
+from gpu_worker.worker_builders import (
+    CONTROLLER,
+    HOLDER,
+    SELECTOR,
+    a_ship,
+    a_worker,
+    an_infer,
+    connect_controller,
+    deliver,
+    only_result,
+    operations,
+    responses_by_row,
+    run_operation,
+    tick_worker,
+)
+from harness.builders import a_spec, sent
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out
 from horologe_common.models import TensorSpec
@@ -26,21 +41,6 @@ from horologe_common.wire import (
 )
 from horologe_gpu_worker.core.infer_lifecycle import JOIN_MARGIN_NS
 from horologe_gpu_worker.core.lanes import Finished, Operation
-from worker_builders import (
-    CONTROLLER,
-    HOLDER,
-    SELECTOR,
-    a_ship,
-    a_worker,
-    an_infer,
-    connect_controller,
-    deliver,
-    only_result,
-    operations,
-    responses_by_row,
-    run_operation,
-    tick_worker,
-)
 
 
 def test_a_model_without_batches_gets_its_one_row_as_it_is() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fake_nvml import FakeGpu, FakeNvml, hide_nvml
+from fakes.nvml import FakeGpu, FakeNvml, hide_nvml
 from horologe_common.service.settings import SettingsError
 from horologe_common.wire import DeviceInfo
 from horologe_gpu_worker.core.worker import Worker

@@ -7,14 +7,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_spec
-from executor_harness import an_exec
+from gpu_worker.executor_harness import an_exec
+from gpu_worker.worker_builders import an_input
+from harness.builders import a_spec
 from horologe_common.models import TensorSpec
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Operation
 from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors
 from horologe_gpu_worker.execution.workspace import Workspace
-from worker_builders import an_input
 
 
 @given(st.lists(st.lists(st.integers(-9, 9), min_size=1, max_size=4), min_size=1, max_size=4), st.integers(0, 3))

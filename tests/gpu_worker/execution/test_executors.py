@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from executor_harness import Arrays, ExecutorHarness, StubStore, Sum, an_exec, extract_values, harness, store
+from gpu_worker.executor_harness import Arrays, ExecutorHarness, StubStore, Sum, an_exec, extract_values, harness, store
 from horologe_common.clock import NEVER_NS, monotonic_ns, ms, s
 from horologe_common.status import ModelFailed, Status
 from horologe_gpu_worker.core.lanes import Abort, Operation

@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_spec
+from gpu_worker.worker_builders import (
+    CONTROLLER,
+    HOLDER,
+    SELECTOR,
+    a_worker,
+    an_infer,
+    deliver,
+    operations,
+    responses_by_row,
+)
+from harness.builders import a_spec
+from harness.model_folders import SIGNATURE, a_folder, an_onnx_model
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out
 from horologe_common.models import ModelSpec, TensorSpec
@@ -23,8 +34,6 @@ from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.repository.model_signature import zeros
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.profiling import ProfileCache
-from model_folders import SIGNATURE, a_folder, an_onnx_model
-from worker_builders import CONTROLLER, HOLDER, SELECTOR, a_worker, an_infer, deliver, operations, responses_by_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,12 +11,20 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from gpu_worker.inspection_harness import RunningScans
+from harness.model_folders import (
+    ECHO,
+    SIGNATURE,
+    a_folder,
+    a_python_model,
+    a_pytorch_model,
+    an_emulated_model,
+    an_onnx_model,
+)
+from harness.waiting import until
 from horologe_common.status import UnknownModel
 from horologe_gpu_worker.inspection import inspection_pool
 from horologe_gpu_worker.runtimes.python import measured_models
-from inspection_harness import RunningScans
-from model_folders import ECHO, SIGNATURE, a_folder, a_python_model, a_pytorch_model, an_emulated_model, an_onnx_model
-from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

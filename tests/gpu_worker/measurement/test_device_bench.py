@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.model_folders import a_folder, an_emulated_model
 from horologe_common.clock import ms
 from horologe_common.interference.measured_runs import ShareLoad
 from horologe_gpu_worker.measurement.device_bench import BenchSettings, DeviceBench, InvalidShare
@@ -16,7 +17,6 @@ from horologe_gpu_worker.measurement.device_sensors.host_sensor import HostSenso
 from horologe_gpu_worker.measurement.share_connection import ShareConnection, ShareFailed
 from horologe_gpu_worker.measurement.share_messages import Begin, Measured, Ready, Running, ShareJob
 from horologe_gpu_worker.settings import WorkerSettings
-from model_folders import a_folder, an_emulated_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

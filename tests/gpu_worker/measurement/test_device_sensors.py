@@ -8,8 +8,8 @@ from time import sleep
 
 import pytest
 
-from fake_cuda import FakeCuda
-from fake_nvml import FakeGpu, FakeNvml, hide_nvml
+from fakes.cuda import FakeCuda
+from fakes.nvml import FakeGpu, FakeNvml, hide_nvml
 from horologe_common.clock import s
 from horologe_gpu_worker.measurement import device_sensor
 from horologe_gpu_worker.measurement.device_sensor import (

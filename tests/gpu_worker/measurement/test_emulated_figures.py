@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from harness.model_folders import SIGNATURE, a_folder, an_emulated_model
 from horologe_common.clock import monotonic_ns, s
 from horologe_common.interference.colocation import Activity
 from horologe_common.interference.prediction import run_alone, stack_coefficients
@@ -17,7 +18,6 @@ from horologe_gpu_worker.measurement.emulated_figures import EmulatedFigures
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.emulated_device import EmulatedDeviceFile
-from model_folders import SIGNATURE, a_folder, an_emulated_model
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from builders import a_spec
+from harness.builders import a_spec
+from harness.model_folders import an_emulated_model, an_onnx_model
 from horologe_common.clock import ms
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.execution.workspace import Workspace
@@ -31,7 +32,6 @@ from horologe_gpu_worker.measurement.share_messages import (
 from horologe_gpu_worker.measurement.share_process import serve
 from horologe_gpu_worker.measurement.share_runner import ShareRunner
 from horologe_gpu_worker.settings import WorkerSettings
-from model_folders import an_emulated_model, an_onnx_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.model_folders import a_python_model
 from horologe_common.status import Refused
 from horologe_gpu_worker.repository import content as content_module
 from horologe_gpu_worker.repository.content import ContentHashes, list_files
 from horologe_gpu_worker.repository.manifest import InvalidModel
-from model_folders import a_python_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,10 +13,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from harness.model_folders import SIGNATURE, a_folder, an_emulated_model
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.onnx.onnx_runtime import OnnxRuntime
-from model_folders import SIGNATURE, a_folder, an_emulated_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable

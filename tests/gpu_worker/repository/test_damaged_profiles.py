@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from builders import a_profile, a_spec
-from damaged_files import damaged_values, make_folder
+from harness.builders import a_profile, a_spec
+from harness.damaged_files import damaged_values, make_folder
 from horologe_gpu_worker.repository.profiling import ProfileCache
 from horologe_gpu_worker.runtime import RowsFailed
 

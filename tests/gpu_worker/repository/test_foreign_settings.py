@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.model_folders import a_folder, an_emulated_model, onnx_bytes
 from horologe_gpu_worker.repository.foreign_settings import foreign_notes, triton_fields
 from horologe_gpu_worker.repository.modelstore import ModelStore
-from model_folders import a_folder, an_emulated_model, onnx_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

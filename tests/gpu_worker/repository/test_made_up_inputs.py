@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from gpu_worker.warm_up_folders import OUTPUT, a_dividing_graph, a_graph, an_input, an_output
+from harness.model_folders import a_folder
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import InvalidModel, read_manifest, warmup_inputs
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
-from model_folders import a_folder
-from warm_up_folders import OUTPUT, a_dividing_graph, a_graph, an_input, an_output
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 import pytest
 
-from builders import a_spec
+from harness.builders import a_spec
+from harness.model_folders import ECHO, SIGNATURE, a_folder, an_emulated_model
 from horologe_common.clock import ms
 from horologe_common.model_limits import check_profile, check_size, check_spec
 from horologe_common.models import MAX_DIM, ModelSpec, Profile, TensorSpec
@@ -15,7 +16,6 @@ from horologe_common.status import TEXT_MAX, HorologeError, InvalidInput, descri
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.profiling import ProfileCache
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime
-from model_folders import ECHO, SIGNATURE, a_folder, an_emulated_model
 
 if TYPE_CHECKING:
     from pathlib import Path

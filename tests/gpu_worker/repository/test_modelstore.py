@@ -11,6 +11,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from harness.model_folders import (
+    ECHO,
+    SIGNATURE,
+    a_folder,
+    a_python_model,
+    an_emulated_model,
+    an_onnx_model,
+    onnx_bytes,
+)
 from horologe_common.clock import ms, s
 from horologe_common.status import Refused, UnknownModel
 from horologe_gpu_worker.repository.content import ContentHashes
@@ -18,7 +27,6 @@ from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime
-from model_folders import ECHO, SIGNATURE, a_folder, a_python_model, an_emulated_model, an_onnx_model, onnx_bytes
 
 if TYPE_CHECKING:
     from horologe_common.models import ModelSpec

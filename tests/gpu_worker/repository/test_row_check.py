@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from builders import a_profile, a_spec
+from harness.builders import a_profile, a_spec
+from harness.model_folders import a_folder
 from horologe_common.clock import s
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
@@ -18,7 +19,6 @@ from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.row_check import check_rows, measure_unbatched_if_needed
 from horologe_gpu_worker.runtime import ProcessFailed, RowsFailed
-from model_folders import a_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

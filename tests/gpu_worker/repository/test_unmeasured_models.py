@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from gpu_worker.warm_up_folders import a_dividing_graph, an_input, an_output
+from harness.model_folders import a_folder, a_python_model
 from horologe_common.models import ModelSpec
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
-from model_folders import a_folder, a_python_model
-from warm_up_folders import a_dividing_graph, an_input, an_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable

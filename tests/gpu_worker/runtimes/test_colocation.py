@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.model_folders import SIGNATURE, a_folder
 from horologe_common.clock import ms, s
 from horologe_common.interference.colocation import Activity, CoLocatedModel, ExecutionNoise, SharedDevice
 from horologe_common.interference.prediction import INTERFERENCE_MODELS, predict_shares, stack_coefficients
@@ -23,7 +24,6 @@ from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime, Waiter
 from horologe_gpu_worker.runtimes.emulated_device import FILE_BYTES, SLOT, SLOTS, EmulatedDeviceFile
-from model_folders import SIGNATURE, a_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from harness.model_folders import a_python_model, an_onnx_model
 from horologe_cli.local.topology import SystemOptions, build_topology
 from horologe_common.service.processes import child_environment, describe_exit, user_options
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 from horologe_gpu_worker.settings import WorkerSettings, device_config
-from model_folders import a_python_model, an_onnx_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fake_cuda import GRANULARITY, FakeCuda
+from fakes.cuda import GRANULARITY, FakeCuda
 from horologe_gpu_worker.execution.workspace import Arena
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import AllocationProperties, CudaError, Driver
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages import CudaBacking

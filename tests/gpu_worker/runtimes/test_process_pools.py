@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from harness.model_folders import a_python_model
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
-from model_folders import a_python_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from harness.model_folders import ECHO, a_python_model
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.runtime import ProcessFailed
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonModel, PythonRuntime
-from model_folders import ECHO, a_python_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

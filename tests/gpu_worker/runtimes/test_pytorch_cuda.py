@@ -17,7 +17,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from bench_gpu.pretend import pretend_cuda
 from bench_gpu.rig import Rig
-from cuda_cases import *  # noqa: F403 (its tests are run here)
+from gpu_worker.cuda_cases import *  # noqa: F403 (its tests are run here)
+from harness.model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
 from horologe_common.status import Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
@@ -29,7 +30,6 @@ from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.version_inspector import VersionInspector
 from horologe_gpu_worker.runtime import DeviceConfig, StagedModel
 from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
-from model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from bench_gpu.pretend import pretend_cuda
+from harness.model_folders import a_folder
 from horologe_common.models import DTYPES
 from horologe_common.status import ModelFailed, Status
 from horologe_common.wire.frames import encode_array
@@ -23,7 +24,6 @@ from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtime import DeviceConfig, WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
-from model_folders import a_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,6 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
 
+from harness.model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
 from horologe_common.models import PAGE_BYTES
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import InvalidModel
@@ -18,7 +19,6 @@ from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.pytorch import pytorch_runtime
 from horologe_gpu_worker.runtimes.pytorch.host_engine import HostEngine
 from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
-from model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

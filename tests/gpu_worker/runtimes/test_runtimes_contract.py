@@ -12,6 +12,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from harness.model_folders import (
+    a_folder,
+    a_python_model,
+    a_pytorch_model,
+    an_emulated_model,
+    an_onnx_model,
+    onnx_bytes,
+)
 from horologe_common.clock import ms
 from horologe_common.models import TensorSpec
 from horologe_common.status import ModelFailed
@@ -19,7 +27,6 @@ from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime, Waiter
-from model_folders import a_folder, a_python_model, a_pytorch_model, an_emulated_model, an_onnx_model, onnx_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

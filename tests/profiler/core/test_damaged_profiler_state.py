@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from builders import a_spec
-from damaged_files import EXTREMES, FILE_DAMAGE, damaged_values
+from harness.builders import a_spec
+from harness.damaged_files import EXTREMES, FILE_DAMAGE, damaged_values
 from horologe_common.clock import ms, s
 from horologe_common.service.state_file import StateFile
 from horologe_profiler.core.batch_fit import Point
 from horologe_profiler.core.input_dependence import Verdict
 from horologe_profiler.core.measurements import BatchTime, MeasurementKey, ProfilerState, RowTime
-from profiler_builders import a_profiler, published_distributions
+from profiler.profiler_builders import a_profiler, published_distributions
 
 if TYPE_CHECKING:
     from pathlib import Path

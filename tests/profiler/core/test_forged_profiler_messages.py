@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import a_spec, a_state, a_tensor, sent, some_bytes
-from forged_messages import SENDERS, check_sendable, forged_messages
+from harness.builders import a_spec, a_state, a_tensor, sent, some_bytes
+from harness.forged_messages import SENDERS, check_sendable, forged_messages
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.wire import Cancel, Dispatch, Distributions, Models, Outcome, Outputs, RowStatus, Sample, Submit
 from horologe_profiler.core.measurements import MeasurementKey
 from horologe_profiler.core.profiler import Profiler
-from profiler_builders import CONTROLLER, FRONTEND, WORKER, a_profiler, finish_run, run_sample, sample
+from profiler.profiler_builders import CONTROLLER, FRONTEND, WORKER, a_profiler, finish_run, run_sample, sample
 
 SPECS = (a_spec(batch_sizes=(1, 2)), a_spec("product"))
 MESSAGES: tuple[tuple[str, Any], ...] = (

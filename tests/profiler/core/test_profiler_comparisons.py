@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from builders import a_spec, sent
+from harness.builders import a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -19,7 +19,7 @@ from horologe_profiler.core.profiler import Profiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-from profiler_builders import CONTROLLER, a_profiler, announce, finish_run, sample
+from profiler.profiler_builders import CONTROLLER, a_profiler, announce, finish_run, sample
 
 
 def play_rows(profiler: Profiler, took_of: Callable[[int, int], int], until_ns: int, now_ns: int = 0) -> int:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import a_spec, a_tensor, sent
+from harness.builders import a_spec, a_tensor, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.recording.snapshot import restore, snapshot, strip_tensors
@@ -20,7 +20,7 @@ from horologe_common.wire import (
     Submit,
 )
 from horologe_profiler.core.measurements import ProfilerState
-from profiler_builders import (
+from profiler.profiler_builders import (
     CONTROLLER,
     WORKER,
     a_profiler,

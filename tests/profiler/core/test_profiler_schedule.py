@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from builders import a_spec, sent
+from harness.builders import a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.wire import (
     Distributions,
     Submit,
 )
-from profiler_builders import a_profiler, finish_run, published_distributions, run_sample, sample
+from profiler.profiler_builders import a_profiler, finish_run, published_distributions, run_sample, sample
 
 if TYPE_CHECKING:
     from horologe_profiler.core.profiler import Profiler

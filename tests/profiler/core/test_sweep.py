@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import a_spec
+from harness.builders import a_spec
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_profiler.core.sweep import Sweep, SweepCell, input_shapes
 

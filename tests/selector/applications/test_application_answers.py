@@ -7,7 +7,7 @@ import pytest
 from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire import Answer
-from selector_harness import ApplicationHarness
+from selector.selector_harness import ApplicationHarness
 
 
 def test_the_models_of_an_application_are_queried_and_combined() -> None:

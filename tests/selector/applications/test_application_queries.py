@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import sent
+from harness.builders import sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.recording.snapshot import restore, snapshot
@@ -19,7 +19,7 @@ from horologe_common.wire import (
     Release,
 )
 from horologe_selector.core.applications.losses import LOSSES
-from selector_harness import CONTROLLER, FRONTEND, HASH, ApplicationHarness
+from selector.selector_harness import CONTROLLER, FRONTEND, HASH, ApplicationHarness
 
 
 def test_present_predictions_are_combined_at_the_deadline() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders import sent
+from harness.builders import sent
 from horologe_common.applications import Application
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
@@ -16,7 +16,7 @@ from horologe_selector.core.applications.registry import APPLICATIONS_LIMIT
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import RecordsWritten, WriteRecords
-from selector_harness import FRONTEND, ApplicationHarness
+from selector.selector_harness import FRONTEND, ApplicationHarness
 
 
 def test_declared_applications_are_announced_changed_rolled_back_and_withdrawn() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builders import sent
+from harness.builders import sent
 from horologe_common.applications import Application
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -15,8 +15,8 @@ from horologe_common.wire import (
     Withdraw,
 )
 from horologe_selector.store import RecordChange, RecordsWritten, WriteRecords
-from learning_selector import OK, LearningSelector, repredict_submits
-from selector_harness import FRONTEND
+from selector.learning_selector import OK, LearningSelector, repredict_submits
+from selector.selector_harness import FRONTEND
 
 
 def test_a_pending_status_request_is_answered_when_its_application_is_withdrawn() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from builders import sent
+from harness.builders import sent
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Drains
@@ -20,8 +20,8 @@ from horologe_common.wire import (
     Submit,
 )
 from horologe_selector.store import ReadRecords
-from learning_selector import OK, REFUSED, LearningSelector, repredict_submits
-from selector_harness import FRONTEND
+from selector.learning_selector import OK, REFUSED, LearningSelector, repredict_submits
+from selector.selector_harness import FRONTEND
 
 
 def test_feedback_is_learned_saved_and_acknowledged() -> None:

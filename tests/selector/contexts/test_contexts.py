@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-from contexts_harness import (
+from horologe_common.clock import ms, s
+from horologe_selector.core.contexts.context import MIN_NAMES, observation_name
+from horologe_selector.store import ReadRecords, TrimFamily, WriteRecords
+from horologe_selector.stores.memory import MemoryStore
+from selector.contexts_harness import (
     BOTH,
     ContextsHarness,
     RecordedLosses,
@@ -14,10 +18,6 @@ from contexts_harness import (
     observation_name_of,
     stored_losses,
 )
-from horologe_common.clock import ms, s
-from horologe_selector.core.contexts.context import MIN_NAMES, observation_name
-from horologe_selector.store import ReadRecords, TrimFamily, WriteRecords
-from horologe_selector.stores.memory import MemoryStore
 
 KEY = "contexts/digits\n"
 

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contexts_harness import ContextsHarness, RecordedLosses, observation_name_of, stored_losses
 from horologe_selector.core.contexts.context import MIN_NAMES
 from horologe_selector.store import StoreTimes
 from horologe_selector.stores.memory import MemoryStore
+from selector.contexts_harness import ContextsHarness, RecordedLosses, observation_name_of, stored_losses
 
 KEY = "contexts/digits\n"
 SHARED: dict[str, Any] = {"times": StoreTimes(retry_ns=10, read_timeout_ns=5, refresh_ns=30)}

@@ -8,10 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-import selector_harness
-from builders import sent
-from damaged_files import EXTREMES, damaged_values
-from damaged_selector import OK, REFUSED, TwoApplications
+from harness.builders import sent
+from harness.damaged_files import EXTREMES, damaged_values
 from horologe_common.applications import Application
 from horologe_common.clock import ms
 from horologe_common.status import Status
@@ -26,7 +24,9 @@ from horologe_common.wire import (
 )
 from horologe_selector.policies import POLICIES
 from horologe_selector.store import TIMES, DamagedRecord, RecordChange
-from selector_harness import FRONTEND, UnavailableStore
+from selector import selector_harness
+from selector.damaged_selector import OK, REFUSED, TwoApplications
+from selector.selector_harness import FRONTEND, UnavailableStore
 
 DIGITS, LETTERS = "applications\ndigits", "applications\nletters"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from forged_desk import MESSAGES, ForgedDesk
-from forged_messages import SENDERS, forged_messages
+from harness.forged_desk import MESSAGES, ForgedDesk
+from harness.forged_messages import SENDERS, forged_messages
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
@@ -28,7 +28,7 @@ from horologe_common.wire import (
     Submit,
 )
 from horologe_selector.store import RecordsRead
-from pipeline_desk import FRONTEND, INPUTS, OUTPUTS, RESULT, ROW, WORKER
+from selector.pipeline_desk import FRONTEND, INPUTS, OUTPUTS, RESULT, ROW, WORKER
 
 
 @pytest.mark.parametrize(("sender", "message"), MESSAGES, ids=lambda value: type(value).__name__)

@@ -7,7 +7,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_tensor
+from harness.builders import a_tensor
 from horologe_common.applications import Application
 from horologe_common.wire import Tensor
 from horologe_selector.core.predictions.cache import ENTRY_BYTES, VALUES, PredictionCache, cached_values

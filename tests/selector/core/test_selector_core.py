@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_spec, a_state, sent
+from harness.builders import a_spec, a_state, sent
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status

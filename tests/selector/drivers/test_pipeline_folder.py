@@ -10,12 +10,12 @@ from textwrap import dedent
 import msgspec
 import pytest
 
+from harness.pipeline_folders import CHAIN, write_pipelines
 from horologe_common.clock import ms
 from horologe_common.service.user_files import MAX_FILE_BYTES
 from horologe_common.status import InvalidInput
 from horologe_selector.drivers.driver_file import load_driver
 from horologe_selector.drivers.pipeline_folder import folder_state, read_pipelines
-from pipeline_folders import CHAIN, write_pipelines
 
 TENSOR = '[{name = "x", datatype = "FP32", shape = [1, 64]}]'
 VALID = f'[p]\nslo = "150ms"\ninputs = {TENSOR}\noutputs = {TENSOR}\n'

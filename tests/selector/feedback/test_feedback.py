@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contexts_harness import A, B, make_active_application
-from feedback_harness import INVALID, LOST, MISSING, OK, REFUSED, FeedbackHarness, make_observation
 from horologe_common.clock import ms, s
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Observation
+from selector.contexts_harness import A, B, make_active_application
+from selector.feedback_harness import INVALID, LOST, MISSING, OK, REFUSED, FeedbackHarness, make_observation
 
 
 def test_feedback_is_joined_with_each_models_prediction_and_acknowledged_once_saved() -> None:

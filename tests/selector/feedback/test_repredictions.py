@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from contexts_harness import BOTH, A, B, make_active_application
-from feedback_harness import FRONTEND, LOST, MISSING, OK, REFUSED, FeedbackHarness, make_observation
 from horologe_common.clock import ms, s
 from horologe_common.wire import Query
 from horologe_selector.policy import Selection
+from selector.contexts_harness import BOTH, A, B, make_active_application
+from selector.feedback_harness import FRONTEND, LOST, MISSING, OK, REFUSED, FeedbackHarness, make_observation
 
 QUERY = Query(9, "", ms(100), 1, bytes(32), application="digits")
 

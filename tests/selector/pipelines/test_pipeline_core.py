@@ -33,7 +33,7 @@ from horologe_common.wire import (
 from horologe_selector.core.selector import Selector
 from horologe_selector.driver import DriverEnded, PipelinesRead
 from horologe_selector.settings import SelectorSettings
-from pipeline_desk import (
+from selector.pipeline_desk import (
     CONTROLLER,
     FRONTEND,
     INPUTS,

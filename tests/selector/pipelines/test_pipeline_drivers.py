@@ -20,7 +20,7 @@ from horologe_common.wire import (
     Tensor,
 )
 from horologe_selector.driver import DriverEnded, KillDriver, PipelineDefinition, PipelinesRead
-from pipeline_desk import (
+from selector.pipeline_desk import (
     FOUR,
     Desk,
     a_pipeline,

@@ -14,7 +14,7 @@ from horologe_common.wire import (
     Sample,
     Submit,
 )
-from pipeline_desk import (
+from selector.pipeline_desk import (
     CONTROLLER,
     FOUR,
     FRONTEND,

@@ -175,17 +175,17 @@ def test_feedback_may_be_late_or_about_removed_models(name: str, rounds: list[di
 
 @every_policy
 @pytest.mark.parametrize("extreme", ["all wrong", "all right", "one right", "turning", "one absent"])
-def test_a_hundred_thousand_extreme_observations_keep_the_policy_sound(name: str, extreme: str) -> None:
+def test_twenty_thousand_extreme_observations_keep_the_policy_sound(name: str, extreme: str) -> None:
     models = POOL[:3]
     policy, random_source = build_policy(name, models), Random(1)
     state = policy.init()
-    for at in range(100_000):
+    for at in range(20_000):
         selection = policy.select(state, random_source)
         wrong = {
             "all wrong": dict.fromkeys(models, 1.0),
             "all right": dict.fromkeys(models, 0.0),
             "one right": {models[0]: 0.0, models[1]: 1.0, models[2]: 1.0},
-            "turning": {model: float((at // 10_000 + place) % 2) for place, model in enumerate(models)},
+            "turning": {model: float((at // 2_000 + place) % 2) for place, model in enumerate(models)},
             "one absent": {models[0]: 1.0, models[1]: 0.0},
         }[extreme]
         state = policy.observe(state, selection, {model: wrong[model] for model in selection.models if model in wrong})

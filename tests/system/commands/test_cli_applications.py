@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fake_frontend import ECHO, FakeFrontend
+from fakes.frontend import ECHO, FakeFrontend
+from harness.command_line import run_horologe
 from horologe_cli.commands.serving.application_text import parse_policy_settings, parse_truth, read_application
 from horologe_common.application_answers import answer_tensors, output_specs
 from horologe_common.applications import Application
@@ -88,10 +86,8 @@ class Shell:
 
     def run(self, *arguments: str, code: int = OK, stdin: str = "") -> str:
         """Run `horologe application ...`. Return standard output, or standard error if `code` is not 0."""
-        env = {name: value for name, value in os.environ.items() if not name.startswith("HOROLOGE_")}
-        command = [sys.executable, "-m", "horologe_cli.main", "application", *arguments, "--endpoint", self.endpoint]
-        result = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=30, env=env)
-        assert result.returncode == code, result.stderr
+        result = run_horologe("application", *arguments, "--endpoint", self.endpoint, stdin=stdin)
+        assert result.exit_code == code, result.stderr
         return result.stderr if code else result.stdout
 
     def json(self, *arguments: str) -> Any:
@@ -108,8 +104,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_examples(command: str) -> None:
-    full = [sys.executable, "-m", "horologe_cli.main", "application", command, "--help"]
-    result = subprocess.run(full, capture_output=True, text=True, timeout=30)
+    result = run_horologe("application", command, "--help")
     assert f"horologe application {command}" in result.stdout
     assert "--json" in result.stdout
 
@@ -150,9 +145,9 @@ def test_an_application_from_flags(shell: Shell) -> None:
 
 
 def test_models_that_are_not_ready_are_named(shell: Shell) -> None:
-    command = [sys.executable, "-m", "horologe_cli.main", "application", "create", "new", "--endpoint", shell.endpoint]
-    result = subprocess.run([*command, "-m", "echo", "-m", "ecco"], capture_output=True, text=True, timeout=30)
-    assert result.returncode == OK
+    create = ("application", "create", "new", "--endpoint", shell.endpoint)
+    result = run_horologe(*create, "-m", "echo", "-m", "ecco")
+    assert result.exit_code == OK
     assert "not ready, and missing from answers until they are: ecco" in result.stderr
 
 

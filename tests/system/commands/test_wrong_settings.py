@@ -24,9 +24,7 @@ CASES = [
     ("frontend", "http.keys_file=/no/where", "http.keys_file: /no/where: No such file or directory"),
     ("frontend", "http.port={port}", "http.host, http.port: 127.0.0.1:"),
     ("frontend", "frontend.clients=foo", "frontend.clients: got 'foo', wanted tcp://HOST:PORT or ipc://PATH"),
-    ("frontend", "frontend.max_pending=-1", "frontend.max_pending: got '-1', wanted 1 to"),
     ("edge", "controller.scheduler=magic", "controller.scheduler: got 'magic', wanted one of clockwork"),
-    ("edge", "frontend.grace_ns=-5s", "frontend.grace_ns: got '-5s', wanted 0 to"),
     ("controller", "controller.policy.advance=nan", "controller.policy.advance: got 'nan', wanted 0 to 1000"),
     ("controller", "controler.workers=1", "controler: no such section; the sections are links"),
     ("controller", "log.level=loud", "log.level: got 'loud', wanted one of debug, info, warning, error"),
@@ -44,7 +42,6 @@ CASES = [
     ("tuner", "tracing.endpoint=collector:4318", "tracing.endpoint: got 'collector:4318', wanted http://"),
     ("up", "controller.scheduler=magic", "controller.scheduler: got 'magic', wanted one of"),
     ("up", "frontend.max_pending=-1", "frontend.max_pending: got '-1', wanted 1 to"),
-    ("up", "http.host=0.0.0.0", "http.host: 0.0.0.0 is not loopback and no keys are set"),
     ("up", "nothing.at=all", "nothing: no such section"),
 ]
 

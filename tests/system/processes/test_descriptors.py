@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from http_server_thread import read_response
-from socket_filters import needs_socket_filters
+from harness.socket_filters import needs_socket_filters
+from system.http_server_thread import read_response
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ def is_open(n):
 HTTP = (
     PREAMBLE
     + """
-from fake_gateway import FakeGateway
+from fakes.gateway import FakeGateway
 from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.pipeline_folders import CHAIN, write_pipelines
 from horologe_common.wire import DriverReady
 from horologe_selector.driver import DriverEnded
 from horologe_selector.drivers import driver_processes
 from horologe_selector.drivers.driver_processes import DriverProcesses
 from horologe_selector.drivers.pipeline_folder import read_pipelines
 from horologe_selector.settings import SelectorSettings
-from pipeline_folders import CHAIN, write_pipelines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

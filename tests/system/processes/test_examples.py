@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from harness.model_folders import ECHO, a_python_model
 from horologe import AsyncClient, Client
 from horologe_cli.demo.digits import held_out
 from horologe_common.status import HorologeError, ModelFailed
 from horologe_experiments.live.local_services import local_services
-from model_folders import ECHO, a_python_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

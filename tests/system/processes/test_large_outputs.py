@@ -11,12 +11,12 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 
+from harness.model_folders import a_folder, an_emulated_model
+from harness.pipeline_folders import write_pipelines
 from horologe import Application, Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
 from horologe_common.status import HorologeError, TooLarge
-from model_folders import a_folder, an_emulated_model
-from pipeline_folders import write_pipelines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from contexts_harness import stored_losses
+from harness.redis_server import RedisServer, a_redis
 from horologe_common.clock import ms
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import TIMES, StoreTimes
 from horologe_selector.stores import open_store
-from redis_server import RedisServer, a_redis
+from selector.contexts_harness import stored_losses
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LEARNER = Path(__file__).parents[2] / "contexts_process.py"
+LEARNER = Path(__file__).parents[2] / "selector" / "contexts_process.py"
 CONTEXTS = 5
 
 server = pytest.fixture(name="server")(a_redis)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.model_folders import a_python_model
+from harness.waiting import until
 from horologe_cli.local.ports import free_port
-from model_folders import a_python_model
-from waiting import until
 
 SERVICES = {
     "horologe_cli.local.edge": ("frontend.clients=ipc://{0}/c", "http.port=0", "links.bind=unix://{0}/edge"),

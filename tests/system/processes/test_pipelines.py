@@ -14,12 +14,12 @@ import numpy as np
 import psutil
 import pytest
 
+from harness.model_folders import an_emulated_model
+from harness.pipeline_folders import write_pipelines
 from horologe import Application, AsyncClient, Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
 from horologe_common.status import HorologeError, ModelFailed
-from model_folders import an_emulated_model
-from pipeline_folders import write_pipelines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,7 +195,7 @@ def test_a_faulty_driver_fails_its_query_and_no_other(client: Client, pipeline: 
         "horologe_frontend",
     ],
 )
-def test_a_thousand_queries_have_one_answer_each_if_a_process_is_killed(system: Running, module: str) -> None:
+def test_queries_have_one_answer_each_if_a_process_is_killed(system: Running, module: str) -> None:
     """The victim is killed when a third and two thirds of the queries are sent."""
 
     async def scenario() -> Counter[str]:
@@ -212,16 +212,16 @@ def test_a_thousand_queries_have_one_answer_each_if_a_process_is_killed(system: 
                     statuses["OK"] += 1
 
             tasks = []
-            for number in range(1000):
+            for number in range(450):
                 tasks.append(asyncio.create_task(ask(number)))
-                if number in (333, 666):
+                if number in (150, 300):
                     system.kill(module)
                 await asyncio.sleep(0.005)
             await asyncio.wait_for(asyncio.gather(*tasks), 20)
             return statuses
 
     statuses = asyncio.run(scenario())
-    assert statuses.total() == 1000
-    assert statuses["OK"] > 300
+    assert statuses.total() == 450
+    assert statuses["OK"] > 130
     assert set(statuses) <= {"OK", "REFUSED", "LATE", "LOST", "FAILED", "UNKNOWN_MODEL"}
     system.local.wait_ready(READY_S)

@@ -11,6 +11,8 @@ import numpy as np
 import psutil
 import pytest
 
+from harness.model_folders import a_folder, an_emulated_model
+from harness.waiting import until
 from horologe import Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
@@ -20,8 +22,6 @@ from horologe_common.recording.recording_file import Handled, read_segments
 from horologe_common.wire import Distributions
 from horologe_profiler.core.measurements import length_bound
 from horologe_profiler.core.sweep import SweepCell
-from model_folders import a_folder, an_emulated_model
-from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

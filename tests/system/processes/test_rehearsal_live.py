@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from harness.model_folders import SIGNATURE, a_folder
+from harness.offered_load import ClosedLoad
+from harness.waiting import until
 from horologe import Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
 from horologe_common.status import HorologeError
 from horologe_common.transport.sockets import LinkSettings
 from horologe_common.wire import UseScheduler
-from model_folders import SIGNATURE, a_folder
-from offered_load import ClosedLoad
-from reactors import Running, no_signals
-from waiting import until
+from system.reactors import Running, no_signals
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,16 +18,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
-import prometheus_server
 from bench.service_processes import ServiceProcesses, clients_of, one_of_each
+from harness import prometheus_server
+from harness.model_folders import an_emulated_model
+from harness.offered_load import START_S, Tally, offer, wait_for_service
+from harness.prometheus_server import MISSING, RULES, Prometheus
 from horologe import AsyncClient
 from horologe_cli.local.ports import free_port
-from model_folders import an_emulated_model
-from offered_load import START_S, Tally, offer, wait_for_service
-from prometheus_server import MISSING, RULES, Prometheus
 
 from dashboard_queries import ask  # isort: skip  # its folder is on the path of prometheus_server
-from promtool_series import record_series  # isort: skip
+from system.promtool_series import record_series  # isort: skip
 
 RECORDING = Path(__file__).resolve().parents[2] / "rolling_restart.json"
 INTERVAL_S = 5

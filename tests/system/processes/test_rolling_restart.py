@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
 import threading
@@ -20,12 +19,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 from bench.service_processes import ServiceProcesses, clients_of, one_of_each
+from harness.model_folders import an_emulated_model
+from harness.offered_load import START_S, Tally, offer, wait_for_service
 from horologe import AsyncClient, Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.ports import free_port
 from horologe_cli.local.topology import SystemOptions
-from model_folders import an_emulated_model
-from offered_load import START_S, Tally, offer, wait_for_service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,10 +34,15 @@ SLO_MS = 20_000.0
 RATE = 40.0
 
 
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[ServiceProcesses]:
-    an_emulated_model(tmp_path / "models")
-    with ServiceProcesses(tmp_path, one_of_each(tmp_path, free_port("127.0.0.1"))) as processes:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("r")
+
+
+@pytest.fixture(scope="module")
+def processes(folder: Path) -> Iterator[ServiceProcesses]:
+    an_emulated_model(folder / "models")
+    with ServiceProcesses(folder, one_of_each(folder, free_port("127.0.0.1"))) as processes:
         processes.wait_ready()
         yield processes
     logs = [line for name in processes.services for line in processes.read_log(name).splitlines()]
@@ -99,9 +103,9 @@ class BlockingLoad(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_rolling_restart_of_every_service_loses_nothing(processes: ServiceProcesses, tmp_path: Path) -> None:
+def test_a_rolling_restart_of_every_service_loses_nothing(processes: ServiceProcesses, folder: Path) -> None:
     stop = threading.Event()
-    endpoint = clients_of(tmp_path)
+    endpoint = clients_of(folder)
     settings = dict(text.split("=", 1) for text in processes.services["frontend-0"].settings)
     http = [HttpLoad(int(settings["http.port"]), stop) for _ in range(4)]
     blocking = BlockingLoad(endpoint, stop)
@@ -124,11 +128,11 @@ def test_a_rolling_restart_of_every_service_loses_nothing(processes: ServiceProc
         assert load.statuses.keys() == {200}
 
 
-def test_one_of_two_frontends_may_die(processes: ServiceProcesses, tmp_path: Path) -> None:
+def test_one_of_two_frontends_may_die(processes: ServiceProcesses, folder: Path) -> None:
     """Requests that it had are LOST. All clients use the other one from then on."""
 
     async def scenario() -> None:
-        async with AsyncClient(clients_of(tmp_path)) as one, AsyncClient(clients_of(tmp_path)) as other:
+        async with AsyncClient(clients_of(folder)) as one, AsyncClient(clients_of(folder)) as other:
             await asyncio.gather(wait_for_service(one, START_S), wait_for_service(other, START_S))
             processes.stop("frontend-0", signal.SIGKILL)
             await asyncio.gather(wait_for_service(one), wait_for_service(other))
@@ -153,9 +157,9 @@ def test_a_restarted_edge_loses_nothing(tmp_path: Path) -> None:
         system.wait_ready(START_S)
 
         def restart() -> None:
-            for module in ("horologe_cli.local.edge", "horologe_gpu_worker"):
-                (old,) = [child for child in psutil.Process().children(recursive=True) if module in child.cmdline()]
-                os.kill(old.pid, signal.SIGTERM)
+            for name in ("edge", "worker-0"):
+                old = psutil.Process(system.supervisor.pids()[name])
+                old.terminate()
                 old.wait(20)
                 time.sleep(1)
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from harness.model_folders import a_folder
 from horologe import AsyncClient, Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
@@ -21,7 +22,6 @@ from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_common.status import HorologeError
 from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
-from model_folders import a_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

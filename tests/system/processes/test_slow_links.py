@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fakes.proxy import SlowProxy
+from harness.model_folders import an_emulated_model
+from harness.offered_load import GRACE_MS, a_process, run_under_load
 from horologe_cli.local.ports import free_port
-from model_folders import an_emulated_model
-from offered_load import GRACE_MS, a_process, run_under_load
-from proxy import SlowProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

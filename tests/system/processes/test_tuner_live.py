@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from harness.model_folders import a_folder
+from harness.pipeline_folders import CHAIN, write_pipelines
 from horologe import AsyncClient, Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
@@ -25,8 +27,6 @@ from horologe_experiments.live.local_services import apply_plan
 from horologe_load.arrivals import gamma
 from horologe_planning.envelope import TrafficEnvelope, envelope_of, window_lengths
 from horologe_planning.tuning_plan import StageTarget, TuningPlan
-from model_folders import a_folder
-from pipeline_folders import CHAIN, write_pipelines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,7 +132,7 @@ def system(spike: object, tmp_path: Path) -> Iterator[LocalSystem]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_a_thousand_queries_survive_a_killed_tuner_and_a_killed_worker(system: LocalSystem) -> None:
+def test_queries_survive_a_killed_tuner_and_a_killed_worker(system: LocalSystem) -> None:
     endpoint = system.topology.clients[0]
     plan = a_plan()
     stages = tuple(msgspec.structs.replace(stage, replicas=2) for stage in plan.stages)
@@ -141,14 +141,14 @@ def test_a_thousand_queries_survive_a_killed_tuner_and_a_killed_worker(system: L
     def kill(process: str) -> None:
         os.kill(system.supervisor.pids()[process], signal.SIGKILL)
 
-    timers = [threading.Timer(5, kill, ("tuner",)), threading.Timer(12, kill, ("worker-2",))]
+    timers = [threading.Timer(4, kill, ("tuner",)), threading.Timer(8, kill, ("worker-2",))]
     with Client(endpoint) as client:
         apply_plan(client, plan, PATIENCE_S)
         for timer in timers:
             timer.start()
-        outcomes = asyncio.run(send_queries(endpoint, [number / 40 for number in range(1_000)]))
+        outcomes = asyncio.run(send_queries(endpoint, [number / 40 for number in range(600)]))
         status = status_when(client, "v100", 4)
-    assert outcomes == {"OK": 1_000}
+    assert outcomes == {"OK": 600}
     assert status["pipelines"][0]["replicas"] == {"a": 2, "b": 2}
     assert system.supervisor.restarts()["tuner"] == system.supervisor.restarts()["worker-2"] == 1
 

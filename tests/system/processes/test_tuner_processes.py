@@ -11,6 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from harness.model_folders import an_emulated_model
+from harness.offered_load import ClosedLoad
+from harness.waiting import until
 from horologe import Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
@@ -20,9 +23,6 @@ from horologe_planning.envelope import TrafficEnvelope
 from horologe_planning.tuning_plan import StageTarget, TuningPlan
 from horologe_tuner.scalers.process import ProcessScaler
 from horologe_tuner.settings import TunerSettings
-from model_folders import an_emulated_model
-from offered_load import ClosedLoad
-from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from harness.model_folders import an_emulated_model
+from harness.redis_server import RedisServer, a_redis
 from horologe import Application, AsyncClient
 from horologe_common.application_answers import MARK_BYTES
 from horologe_common.status import HorologeError, Lost, Refused, Status
-from model_folders import an_emulated_model
-from redis_server import RedisServer, a_redis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from reactors import no_signals, start
+from system.reactors import no_signals, start
 
 __all__ = ["no_signals", "start"]
 

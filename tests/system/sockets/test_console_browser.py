@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from console_page import Page, browser, needs_chromium
-from console_scene import SceneGateway
 from horologe_frontend.auth import read_keys
-from http_server_thread import HttpServerThread
+from system.console_page import Page, browser, needs_chromium
+from system.console_scene import SceneGateway
+from system.http_server_thread import HttpServerThread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from horologe_common.wire import ActionRecord, Activity
 from horologe_frontend.auth import read_keys
 from horologe_frontend.console import feed
 from horologe_frontend.console.traffic import Totals
-from http_server_thread import HttpServerThread
+from system.http_server_thread import HttpServerThread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

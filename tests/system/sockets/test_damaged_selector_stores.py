@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from damaged_files import make_folder
-from damaged_selector import OK, TwoApplications
+from harness.damaged_files import make_folder
+from harness.redis_server import RedisServer, a_redis
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import Status
 from horologe_selector.settings import SelectorSettings
@@ -18,7 +18,7 @@ from horologe_selector.store import DamagedRecord, RecordChange, StoreUnavailabl
 from horologe_selector.stores import open_store
 from horologe_selector.stores.sqlite import open_sqlite
 from horologe_selector.stores.store_writer import StoreWriter
-from redis_server import RedisServer, a_redis
+from selector.damaged_selector import OK, TwoApplications
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,12 +14,12 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.transport.keys import load_keys, make_keys
 from horologe_common.wire import PROTOCOL, Envelope, Hello, Ping, Pong, Welcome, decode, encode
-from reactors import no_signals, start
+from system.reactors import no_signals, start
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from reactors import Running
+    from system.reactors import Running
 
 __all__ = ["no_signals", "start"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from http_server_thread import GOOD, HttpServerThread, http, is_closed, read_response, request
+from system.http_server_thread import GOOD, HttpServerThread, http, is_closed, read_response, request
 
 __all__ = ["http"]
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horologe_frontend.auth import read_keys
-from http_server_thread import (
+from system.http_server_thread import (
     GOOD,
     HttpServerThread,
     check_infer,

@@ -8,7 +8,7 @@ import socket
 import httpx
 import pytest
 
-from http_server_thread import (
+from system.http_server_thread import (
     GOOD,
     HttpServerThread,
     check_infer,

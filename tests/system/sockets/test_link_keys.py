@@ -27,7 +27,7 @@ from horologe_common.wire import (
     Welcome,
     encode,
 )
-from reactors import client, no_signals, packet, reply, start
+from system.reactors import client, no_signals, packet, reply, start
 
 __all__ = ["client", "no_signals", "start"]
 

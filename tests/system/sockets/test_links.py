@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from fakes.proxy import Proxy
 from horologe_cli.local.ports import free_port
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.transport.keys import make_keys
 from horologe_common.wire import Ping, Pong, Sample, Tensor
-from proxy import Proxy
-from reactors import Running, no_signals, start
+from system.reactors import Running, no_signals, start
 
 __all__ = ["no_signals", "start"]
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fakes.proxy import Proxy
 from horologe_cli.local.ports import free_port
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.wire import (
@@ -24,8 +25,7 @@ from horologe_common.wire import (
     Welcome,
 )
 from horologe_common.wire.message import MAX_FRAME_BYTES
-from proxy import Proxy
-from reactors import client, no_signals, packet, reply, start
+from system.reactors import client, no_signals, packet, reply, start
 
 __all__ = ["client", "no_signals", "start"]
 

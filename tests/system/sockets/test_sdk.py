@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from fake_frontend import FakeFrontend, echo, free_endpoint, stay_silent
+from fakes.frontend import FakeFrontend, echo, free_endpoint, stay_silent
+from fakes.proxy import Proxy
+from harness.waiting import until
 from horologe import (
     Cancelled,
     Client,
@@ -21,8 +23,6 @@ from horologe import (
 )
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Hello, ModelInfo, Predict
-from proxy import Proxy
-from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import uvloop
 
-from fake_frontend import FakeFrontend, echo, free_endpoint, stay_silent
+from fakes.frontend import FakeFrontend, echo, free_endpoint, stay_silent
+from fakes.proxy import Proxy
+from harness.waiting import until
 from horologe import (
     AsyncClient,
     Cancelled,
@@ -23,8 +25,6 @@ from horologe import (
 )
 from horologe_common.transport.keys import make_keys
 from horologe_common.wire import Cancel, Hello, Predict
-from proxy import Proxy
-from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

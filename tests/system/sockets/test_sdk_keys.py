@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import zmq
 
-from fake_frontend import FakeFrontend, free_endpoint
+from fakes.frontend import FakeFrontend, free_endpoint
+from fakes.proxy import Proxy
+from harness.waiting import until
 from horologe import (
     Client,
     HorologeError,
@@ -17,8 +19,6 @@ from horologe import (
 )
 from horologe.transport.dealer import HANDSHAKES
 from horologe_common.transport.keys import make_keys, service_keys
-from proxy import Proxy
-from waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

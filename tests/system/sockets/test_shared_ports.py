@@ -13,7 +13,7 @@ from horologe_common.service.settings import SettingsError
 from horologe_common.transport.clients.client_server import listen
 from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
-from http_server_thread import HttpServerThread
+from system.http_server_thread import HttpServerThread
 
 CONNECTIONS = 64
 """The kernel gives each connection to a listener by a hash of its addresses."""

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from contexts_harness import ContextsHarness, observation_name_of, stored_losses
+from harness.redis_server import RedisServer, a_redis
 from horologe_common.service.settings import SettingsError
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import Record, RecordChange, StoreUnavailable
 from horologe_selector.stores import STORES, open_store
-from redis_server import RedisServer, a_redis
+from selector.contexts_harness import ContextsHarness, observation_name_of, stored_losses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

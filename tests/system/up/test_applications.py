@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from harness.running_up import Up
+from harness.waiting import until
 from horologe import Application, Client, HorologeError, InvalidInput, UnknownModel
 from horologe_cli.demo.digits import held_out
-from running_up import Up
-from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from console_page import Page, browser, needs_chromium
+from harness.model_folders import an_emulated_model
+from harness.offered_load import START_S, Tally, offer
+from harness.running_up import Up
 from horologe import AsyncClient, Client
-from model_folders import an_emulated_model
-from offered_load import START_S, Tally, offer
-from running_up import Up
+from system.console_page import Page, browser, needs_chromium
 
 __all__ = ["browser"]
 
@@ -50,11 +50,10 @@ class Load(threading.Thread):
             await asyncio.gather(*(offer(client, tally, rate, SECONDS, slo_ms=slo) for tally, rate, slo in kinds))
 
 
-@pytest.fixture(params=["--fused", "--split"])
-def up(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+@pytest.fixture
+def up(tmp_path: Path) -> Any:
     an_emulated_model(tmp_path / "models")
-    options = ["--split"] if request.param == "--split" else []
-    up = Up(tmp_path, "--models", "models", "--no-profiler", *options, HOROLOGE_WORKER_CACHE=str(tmp_path / "cache"))
+    up = Up(tmp_path, "--models", "models", "--no-profiler", "--split", HOROLOGE_WORKER_CACHE=str(tmp_path / "cache"))
     yield up
     up.stop(signal.SIGTERM)
 

@@ -18,17 +18,17 @@ import msgspec
 import numpy as np
 import pytest
 
-import prometheus_server
+from harness import prometheus_server
+from harness.model_folders import an_emulated_model
+from harness.pipeline_folders import CHAIN, write_pipelines
+from harness.prometheus_server import MISSING, Prometheus
+from harness.running_up import Up
 from horologe import Application, AsyncClient, Client
 from horologe_common.clock import ms, s
 from horologe_common.status import HorologeError
 from horologe_planning.envelope import TrafficEnvelope
 from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
 from horologe_planning.tuning_plan import StageTarget, TuningPlan
-from model_folders import an_emulated_model
-from pipeline_folders import CHAIN, write_pipelines
-from prometheus_server import MISSING, Prometheus
-from running_up import Up
 
 import dashboard_queries  # isort: skip  # its folder is on the path of prometheus_server
 

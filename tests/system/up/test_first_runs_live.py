@@ -7,9 +7,9 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from model_folders import a_folder, a_python_model
-from running_up import Up
-from warm_up_folders import a_dividing_graph, an_input, an_output
+from gpu_worker.warm_up_folders import a_dividing_graph, an_input, an_output
+from harness.model_folders import a_folder, a_python_model
+from harness.running_up import Up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

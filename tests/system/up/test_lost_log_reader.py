@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.model_folders import a_python_model
+from harness.running_up import HOROLOGE
 from horologe_cli.local.ports import free_port
-from model_folders import a_python_model
-from running_up import HOROLOGE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,6 @@ class Model:
 """
 REDIRECTIONS = {
     "head takes the first line": "2>&1 | head -n 1",
-    "standard error is closed": "2>&-",
     "all streams are closed": "<&- >&- 2>&-",
     "the disk is full": ">/dev/full 2>&1",
     "the reader has stopped": "2>&1 | sleep 60",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from running_up import Up
+from harness.running_up import Up
 
 MODELS = Path(__file__).parents[3] / "models"
 REQUESTS = 100

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.running_up import Up
 from horologe import Application, Client, HorologeError
 from horologe_cli.demo.digits import held_out
 from horologe_sim.replay import replay_recording
-from running_up import Up
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.running_up import Up
 from horologe_planning.provisioning.workloads import parse_sharing_plan
-from running_up import Up
 
 if TYPE_CHECKING:
     from collections.abc import Callable

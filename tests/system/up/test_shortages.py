@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from model_folders import a_python_model, an_emulated_model
-from pipeline_folders import write_pipelines
-from running_up import Up
-from waiting import until
+from harness.model_folders import a_python_model, an_emulated_model
+from harness.pipeline_folders import write_pipelines
+from harness.running_up import Up
+from harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.model_folders import ECHO, a_python_model, an_emulated_model
+from harness.running_up import HOROLOGE, Up, send_http
+from harness.waiting import until
 from horologe import Client
 from horologe_common.status import Lost, Refused, UnknownModel
-from model_folders import ECHO, a_python_model, an_emulated_model
-from running_up import HOROLOGE, Up, send_http
-from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from harness.model_folders import a_folder
+from harness.running_up import Up
 from horologe import Application, Client, InvalidInput, ModelFailed
 from horologe_common.string_tensors import join_strings
-from model_folders import a_folder
-from running_up import Up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

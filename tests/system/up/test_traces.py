@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import prometheus_server
+from harness import prometheus_server
+from harness.model_folders import an_emulated_model
+from harness.prometheus_server import MISSING, Prometheus
+from harness.running_up import Up
 from horologe import Client
-from model_folders import an_emulated_model
-from prometheus_server import MISSING, Prometheus
-from running_up import Up
 
 from dashboard_queries import ask  # isort: skip  # its folder is on the path of prometheus_server
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs horologe[tracing]")
 
-from otlp_collector import WAIT_S, Collector, attributes
+from fakes.otlp_collector import WAIT_S, Collector, attributes
 
 PARENT = "00f067aa0ba902b7"
 NAMES = ["EXEC", "INPUT", "OUTPUT", "predict", "queue"]
@@ -33,13 +33,11 @@ def traceparent(number: int) -> str:
     return f"00-{number:032x}-{PARENT}-01"
 
 
-@pytest.mark.parametrize("mode", ["--fused", "--split"])
-def test_spans_of_a_request_reach_the_collector(mode: str, tmp_path: Path) -> None:
+def test_spans_of_a_request_reach_the_collector(tmp_path: Path) -> None:
     an_emulated_model(tmp_path / "models")
     with Collector() as collector:
-        options = [mode] if mode == "--split" else []
         sets = ("tracing.own_per_second=0", f"tracing.endpoint={collector.endpoint}", f"worker.cache={tmp_path}/cache")
-        up = Up(tmp_path, "--models", "models", *options, *(f"--set={text}" for text in sets))
+        up = Up(tmp_path, "--models", "models", "--split", *(f"--set={text}" for text in sets))
         try:
             with Client(up.ready["clients"][0]) as client:
                 client.predict("pretend", [[1.0] * 4], timeout=20)
@@ -53,26 +51,31 @@ def test_spans_of_a_request_reach_the_collector(mode: str, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(prometheus_server.BINARY is None, reason=MISSING)
-@pytest.mark.parametrize("features", ["exemplar-storage", "exemplar-storage,native-histograms"])
-def test_prometheus_stores_the_trace_of_a_latency(features: str, tmp_path: Path) -> None:
+def test_prometheus_stores_the_trace_of_a_latency(tmp_path: Path) -> None:
+    """In a system with one process for all services but the worker, with and without native histograms."""
     an_emulated_model(tmp_path / "models")
     with Collector() as collector:
         sets = ("tracing.own_per_second=0", f"tracing.endpoint={collector.endpoint}", f"worker.cache={tmp_path}/cache")
         up = Up(tmp_path, "--models", "models", *(f"--set={text}" for text in sets))
-        server = Prometheus(tmp_path / "prometheus", up.ready["metrics"], f"--enable-feature={features}")
+        servers = [
+            Prometheus(tmp_path / features, up.ready["metrics"], f"--enable-feature={features}")
+            for features in ("exemplar-storage", "exemplar-storage,native-histograms")
+        ]
         try:
             with Client(up.ready["clients"][0]) as client:
                 for context in (traceparent(1), "", ""):
                     client.predict("pretend", [[1.0] * 4], timeout=20, traceparent=context)
             span = collector.wait_for(f"{1:032x}", len(NAMES))["predict"][1]
-            exemplar = wait_for_exemplar(server.url, "horologe_request_seconds")
-            assert exemplar["labels"] == {"trace_id": f"{1:032x}"}
             took_s = (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9
-            assert float(exemplar["value"]) == pytest.approx(took_s)
-            assert exemplar["timestamp"] == pytest.approx(span.end_time_unix_nano / 1e9, abs=1)
-            wait_for_scrapes(server.url)
+            for server in servers:
+                exemplar = wait_for_exemplar(server.url, "horologe_request_seconds")
+                assert exemplar["labels"] == {"trace_id": f"{1:032x}"}
+                assert float(exemplar["value"]) == pytest.approx(took_s)
+                assert exemplar["timestamp"] == pytest.approx(span.end_time_unix_nano / 1e9, abs=1)
+                wait_for_scrapes(server.url)
         finally:
-            server.stop()
+            for server in servers:
+                server.stop()
             up.stop(signal.SIGTERM)
 
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from damaged_files import EXTREMES, FILE_DAMAGE, damaged_values
+from harness.damaged_files import EXTREMES, FILE_DAMAGE, damaged_values
 from horologe_common.clock import ms, s
 from horologe_common.service.state_file import StateFile
 from horologe_planning.envelope import TrafficEnvelope
 from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan
 from horologe_tuner.core.tuner import TunerState
-from tuner_bench import PLAN, Bench
-from tuner_state import AUDIO, OTHER, STATE, VIDEO
+from tuner.tuner_bench import PLAN, Bench
+from tuner.tuner_state import AUDIO, OTHER, STATE, VIDEO
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import a_report, a_spec, a_state
-from forged_messages import SENDERS, check_sendable, forged_messages
+from harness.builders import a_report, a_spec, a_state
+from harness.forged_messages import SENDERS, check_sendable, forged_messages
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.rehearsal import RehearsalScores
@@ -28,8 +28,8 @@ from horologe_common.wire import (
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.core.worker_scaling import Scaled
 from horologe_tuner.settings import TunerSettings
-from tuner_bench import CONTROLLER, FRONTEND, PLAN
-from tuner_state import STATE
+from tuner.tuner_bench import CONTROLLER, FRONTEND, PLAN
+from tuner.tuner_state import STATE
 
 BINS = ((0, 3), (2, 5))
 DEVICES = (DeviceState("worker/chat.v100-1.400#1", 0, "v100", ("chat/1",), ("chat/1",), 40.0, "v100-1"),)

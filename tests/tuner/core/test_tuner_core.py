@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders import a_spec, a_state
+from harness.builders import a_spec, a_state
 from horologe_common.status import Status
 from horologe_common.wire import (
     DeviceState,
@@ -12,7 +12,7 @@ from horologe_common.wire import (
     Plan,
     PlannedModel,
 )
-from tuner_bench import CONTROLLER, Bench
+from tuner.tuner_bench import CONTROLLER, Bench
 
 
 def test_a_plan_reaches_controller_scaler_and_state_file() -> None:

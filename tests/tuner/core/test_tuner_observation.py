@@ -21,7 +21,7 @@ from horologe_tuner.core.worker_scaling import ScaleTo
 
 if TYPE_CHECKING:
     from pathlib import Path
-from tuner_bench import CONTROLLER, FRONT, FRONTEND, PLAN, STEP_NS, Bench
+from tuner.tuner_bench import CONTROLLER, FRONT, FRONTEND, PLAN, STEP_NS, Bench
 
 
 def test_only_the_entry_stage_counts_as_queries() -> None:

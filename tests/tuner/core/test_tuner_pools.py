@@ -8,7 +8,7 @@ from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire import PlannedModel
 from horologe_planning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
-from tuner_bench import FRONT, PLAN, Bench
+from tuner.tuner_bench import FRONT, PLAN, Bench
 
 
 def test_stages_of_a_pooled_plan_share_their_workers() -> None:

@@ -12,7 +12,7 @@ from horologe_common.wire import (
 )
 from horologe_tuner.core.rehearsal.comparison import choose_candidate, gain_of
 from horologe_tuner.core.rehearsal.traffic_window import TrafficWindow
-from rehearsal_scores import scores_of
+from tuner.rehearsal_scores import scores_of
 
 
 def choose(scores: RehearsalScores, current: str = "horologe") -> str:

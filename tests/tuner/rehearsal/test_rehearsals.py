@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_report, a_spec, sent
+from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.rehearsal import RehearsalCall, RehearsalScores
@@ -23,7 +23,7 @@ from horologe_tuner.core.rehearsal.rehearsals import DEFAULT, LEAST_REQUESTS, NE
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.core.tuner_status import JournalEntry
 from horologe_tuner.settings import TunerSettings
-from rehearsal_scores import scores_of
+from tuner.rehearsal_scores import scores_of
 
 CONTROLLER = "controller/0#1"
 STATE = SchedulingState({"scheduler": "horologe"}, (ScheduledModel(a_report(a_spec("m"))),), (ScheduledShare(64),))

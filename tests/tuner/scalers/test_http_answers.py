@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from endless_server import ENDLESS, EndlessServer
+from fakes.endless_server import ENDLESS, EndlessServer
 from horologe_common.core.tracing import Span
 from horologe_common.service import trace_export
 from horologe_common.service.http_answers import AnswerError, BoundedPool, bound_session

@@ -14,7 +14,7 @@ from horologe_common.latency_buckets import bucket_bound_ns, latency_bucket
 from horologe_planning.provisioning.workloads import SharingPlan
 from horologe_tuner.core.sharing.running_sharing import RunningSharing
 from horologe_tuner.core.sharing.targets import DeviceShare, collect_targets, parse_targets, percent_by_device
-from running_sharing_bench import Bench, a_plan
+from tuner.running_sharing_bench import Bench, a_plan
 
 
 def test_a_violation_is_confirmed_and_repaired_by_the_shadow() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from horologe_tuner.core.sharing.running_sharing import RunningSharing
 from horologe_tuner.core.sharing.shadow_rules import ShadowRules
-from running_sharing_bench import Bench
+from tuner.running_sharing_bench import Bench
 
 
 def test_a_standby_serves_in_place_of_a_lost_worker() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from builders import sent
+from harness.builders import sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.latency_buckets import latency_bucket

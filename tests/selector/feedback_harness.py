@@ -1,0 +1,94 @@
+"""Feedback in a selector core with a store, and the predictions that it refers to."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from horologe_common.application_answers import HEAD_BYTES
+from horologe_common.applications import undeclared_application
+from horologe_common.clock import s
+from horologe_common.status import Status
+from horologe_common.wire import Acknowledged, Feedback, Observation, Release, Tensor
+from horologe_selector.core.feedback.feedback import FeedbackProcessor
+from horologe_selector.core.predictions.cache import PredictionCache
+from horologe_selector.policy import Selection
+from horologe_selector.settings import SelectorSettings
+from horologe_selector.stores.memory import MemoryStore
+from selector.contexts_harness import BOTH, A, B, ContextsHarness, RecordedLosses, make_active_application
+
+FRONTEND = "frontend/0#1"
+OK, LOST = int(Status.OK), int(Status.LOST)
+MISSING, INVALID, REFUSED = int(Status.MISSING_INPUT), int(Status.INVALID_INPUT), int(Status.REFUSED)
+
+
+class FeedbackHarness:
+    """Feedback processing of a selector with logged answers, and a store that replies step by step."""
+
+    def __init__(self, active: Any = None, **settings: Any) -> None:
+        self.active = active or make_active_application()
+        self.contexts_harness = ContextsHarness(MemoryStore(), active=self.active, **settings)
+        self.cache = PredictionCache(1 << 20)
+        applications = {self.active.application.name: self.active}
+        self.feedback = FeedbackProcessor(
+            SelectorSettings(**settings), applications, self.contexts_harness.contexts, self.cache,
+            undeclared_application,
+        )  # fmt: skip
+        self.number = 0
+        self.released: list[int] = []
+
+    def log_answer(
+        self, context: str = "", own: bool = False, selection: Selection = BOTH, **predictions: tuple[int, ...]
+    ) -> bytes:
+        """Log an answer and cache the predictions of `digits-a` and `digits-b`. Return the prediction id."""
+        self.number += 1
+        prediction = self.number.to_bytes(HEAD_BYTES, "big") + self.number.to_bytes(32, "little")
+        keys = {}
+        for model, values in {A: predictions.get("a"), B: predictions.get("b")}.items():
+            keys[model] = b"%s/1\0hash" % model.encode() + (prediction if own else prediction[HEAD_BYTES:])
+            if values:
+                tensor = Tensor("label", "INT64", (len(values),), 8 * len(values))
+                data = struct.pack(f"<{len(values)}q", *values)
+                self.cache.store(self.contexts_harness.now_ns, keys[model], (tensor,), [data], s(60))
+        self.feedback.predictions.add(prediction, self.active.application.name, context, selection, keys)
+        return prediction
+
+    def send_feedback(self, *items: Observation, application: str = "digits") -> int:
+        self.number += 1
+        self.feedback.on_feedback(self.contexts_harness.now_ns, FRONTEND, Feedback(self.number, application, items))
+        self.tick()
+        return self.number
+
+    def tick(self, later_ns: int = 0) -> None:
+        self.contexts_harness.now_ns += later_ns
+        self.contexts_harness.contexts.tick(self.contexts_harness.now_ns)
+        self.contexts_harness.requests += self.contexts_harness.contexts.pop_messages()
+        self.feedback.tick(self.contexts_harness.now_ns)
+        self.feedback.check()
+
+    def run_until_idle(self) -> None:
+        while self.contexts_harness.requests or self.contexts_harness.replies:
+            self.contexts_harness.serve_request()
+            if self.contexts_harness.replies:
+                self.contexts_harness.contexts.on_store_reply(
+                    self.contexts_harness.now_ns, self.contexts_harness.replies.popleft()
+                )
+            self.tick()
+
+    def pop_acknowledgements(self) -> dict[int, Acknowledged]:
+        outs = self.feedback.pop_messages()
+        assert all(out.to == FRONTEND for out in outs)
+        self.released += [input_id for out in outs if isinstance(out.message, Release) for input_id in out.message.ids]
+        messages = [out.message for out in outs if isinstance(out.message, Acknowledged)]
+        by_id = {message.id: message for message in messages}
+        assert len(by_id) == len(messages)
+        return by_id
+
+    def observed_losses(self, context: str = "") -> list[float]:
+        state = self.contexts_harness.contexts.get_state(self.contexts_harness.now_ns, self.active, context)
+        assert isinstance(state, RecordedLosses)
+        return state.losses
+
+
+def make_observation(prediction: bytes, *truths: float, **fields: Any) -> Observation:
+    return Observation(truths or (7.0,), prediction, **fields)
