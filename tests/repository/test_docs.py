@@ -17,7 +17,6 @@ import typer
 from horologe_cli.local.topology import settings_sections
 from horologe_cli.main import app
 from horologe_common import wire
-from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_gpu_worker.repository.manifest import Manifest
 from horologe_sim.scenario.scenario import Scenario
 
@@ -118,11 +117,6 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_settings_in_pages_exist(page: Path) -> None:
     known = {f"{section}.{name}" for section, kind in settings_sections().items() for name in kind.__struct_fields__}
-    known |= {
-        f"controller.policy.{name}"
-        for policy in SchedulingPolicy.__subclasses__()
-        for name in policy.Parameters.__struct_fields__
-    }
     text = page.read_text(encoding="utf-8")
     named = re.findall(r"--set[ =]([a-z]+\.[a-z_]+)=", text)
     variables = {f"HOROLOGE_{name.replace('.', '_').upper()}": name for name in known}
