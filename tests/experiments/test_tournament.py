@@ -80,7 +80,7 @@ def test_fixed_workloads_have_the_slo_of_their_name() -> None:
         ({"schedulers": ["horologe", "zz"]}, "schedulers: got 'zz', wanted some of clockwork"),
         (
             {"variants": {"off": {"nosuch": False}}},
-            "variants.off: nosuch: got an unknown name, wanted one of name",
+            "variants.off: nosuch: got an unknown name, wanted one of workers",
         ),
         ({"variants": {"off": {"admission": "zz"}}}, "variants.off: admission: got 'zz', wanted true or false"),
         ({"variants": {"edf": {"admission": False}}}, "variants.edf: got the name of another column"),

@@ -17,6 +17,7 @@ import typer
 from horologe_cli.local.topology import settings_sections
 from horologe_cli.main import app
 from horologe_common import wire
+from horologe_controller.schedulers import SCHEDULERS
 from horologe_gpu_worker.repository.manifest import Manifest
 from horologe_sim.scenario.scenario import Scenario
 
@@ -114,11 +115,17 @@ def test_commands_and_their_options_exist(page: Path) -> None:
                 assert word.partition("=")[0] in known, f"{' '.join(words)}: no option {word}"
 
 
+def parameters_of(policy: Any) -> tuple[str, ...]:
+    """Return the names of the parameters that a scheduling policy declares."""
+    return tuple(policy.Parameters.__struct_fields__)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_settings_in_pages_exist(page: Path) -> None:
     known = {f"{section}.{name}" for section, kind in settings_sections().items() for name in kind.__struct_fields__}
+    known |= {f"controller.policy.{name}" for kind in SCHEDULERS.values() for name in parameters_of(kind)}
     text = page.read_text(encoding="utf-8")
-    named = re.findall(r"--set[ =]([a-z]+\.[a-z_]+)=", text)
+    named = re.findall(r"--set[ =]([a-z]+\.[a-z_.]+)=", text)
     variables = {f"HOROLOGE_{name.replace('.', '_').upper()}": name for name in known}
     named += [variables.get(name, name) for name in re.findall(r"\bHOROLOGE_[A-Z]+_[A-Z_]+\b", text)]
     placeholders = {"HOROLOGE_SECTION_FIELD", "section.field", "HOROLOGE_IGNITER_DATA", "HOROLOGE_SWARM_TESTS"}
