@@ -24,6 +24,7 @@ from horologe_sim.engine.event_queue import EventQueue
 from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.engine.noise import NOISES, Draws, measured
+from horologe_sim.engine.simulated_faults import Fault, schedule_faults
 from horologe_sim.scenario import scenario as scenarios
 from horologe_sim.scenario.scenario import ModelEntry, Scenario
 from horologe_sim.scenario.workload import LoadPhase as Phase
@@ -258,6 +259,25 @@ def test_quantiles_of_a_histogram_are_good_to_a_bucket(values: list[int], q: flo
     found = times.quantile_ms(q)
     assert found >= exact - 0.01 if exact < 1000 else found > 999
     assert found <= max(exact + 0.02, 0.0) if exact < 1000 else found <= max(values) / 1e6 + 0.001
+
+
+def test_a_device_is_slow_for_a_time() -> None:
+    setting = ClusterSettings(noise=NOISES["none"])
+    ledger = Ledger(["all"], 1, s(1))
+    world = ControllerWorld(setting, RESNET.copies(1), ledger, 1, loops=[Loop(0, s(1), 0)])
+    schedule_faults(world, [Fault(s(1), "worker/0", "slow", for_ns=s(1), factor=4.0)], world.begin_ns)
+    world.run(s(3))
+    before, slow, after = (panel.lines[0].ok for panel in ledger.panels[:3])
+    assert slow < 0.5 * before
+    assert after == pytest.approx(before, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["stall", "cut"])
+def test_faults_of_processes_are_errors(kind: Any) -> None:
+    world = ControllerWorld(ClusterSettings(settle_ns=ms(10)), RESNET.copies(1), Ledger(["all"], 1, s(1)), 1)
+    schedule_faults(world, [Fault(0, "worker/0", kind)], world.begin_ns)
+    with pytest.raises(ValueError, match=f"got a {kind} of worker/0, wanted kill or slow"):
+        world.run(ms(10))
 
 
 def test_a_setting_is_told_by_its_fields() -> None:
