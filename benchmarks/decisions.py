@@ -98,20 +98,20 @@ def run(case: Case, rate: float, seconds: int, seed: int) -> CaseRun:
     )
 
 
-def measure_run(lean: ControllerWorld, total_ns: int) -> CaseRun:
+def measure_run(world: ControllerWorld, total_ns: int) -> CaseRun:
     """Run for `total_ns`, the first `WARMUP_S` of it unmeasured."""
     cpu_ns: list[int] = []
 
     def progress(part: float) -> None:
-        cpu_ns.append(lean.controller_ns)
+        cpu_ns.append(world.controller_ns)
 
     gc.collect()
     gc.disable()
     try:
-        lean.run(total_ns, progress)
+        world.run(total_ns, progress)
     finally:
         gc.enable()
-    ledger = lean.ledger
+    ledger = world.ledger
     line = ledger.lines[0]
     rows, batches = (sum(getattr(panel, name) for panel in ledger.panels) for name in ("rows", "batches"))
     return CaseRun(line.ok, line.satisfaction, rows / max(1, batches), cpu_ns[-1] - cpu_ns[WARMUP_S - 1])

@@ -75,12 +75,12 @@ def run(models: int, scheduler: str, seconds: int, seed: int) -> CaseRun:
     )
     ledger = Ledger(["all"], models, total_ns, s(WARMUP_S))
     served = [_dynamic_model(number) for number in range(models)]
-    lean = ControllerWorld(setting, served, ledger, seed, [chunk], options=WorldOptions(clock=time.thread_time_ns))
+    world = ControllerWorld(setting, served, ledger, seed, [chunk], options=WorldOptions(clock=time.thread_time_ns))
     parts = [SoloDistribution(name, 0, Distribution.from_samples(_draw_solos(name, rng, 500))) for name in ROW_MS]
     for model in served:
         distributions = RuntimeDistributions(BASE_NS, parts)
-        lean.controller.cluster.distributions[model.report.spec.key] = distributions
-    return measure_run(lean, total_ns)
+        world.controller.cluster.distributions[model.report.spec.key] = distributions
+    return measure_run(world, total_ns)
 
 
 def _draw_solos(application: str, rng: np.random.Generator, count: int) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Models whose time depends on the input, in the lean world: who is in time, and that every law is kept."""
+"""Models whose time depends on the input, with the controller alone: who is in time, and that every law is kept."""
 
 from __future__ import annotations
 
@@ -75,19 +75,19 @@ def played(
     ledger = Ledger(["text", "static"], 4, s(1))
     served = [TEXT, *RESNET.copies(3)]
     options = WorldOptions([DeviceEntry(served, factor) for factor in factors])
-    lean = ControllerWorld(setting, served, ledger, seed, [chunk], options=options)
+    world = ControllerWorld(setting, served, ledger, seed, [chunk], options=options)
     parts = [SoloDistribution(one, 0, Distribution.from_samples(solos(one, rng, 500))) for one in ROW_MS]
-    lean.controller.cluster.distributions[SPEC.key] = RuntimeDistributions(BASE_NS, parts)
-    lean.run(s(seconds))
-    lean.check()
-    assert not lean.open
-    for line in lean.ledger.lines:
+    world.controller.cluster.distributions[SPEC.key] = RuntimeDistributions(BASE_NS, parts)
+    world.run(s(seconds))
+    world.check()
+    assert not world.open
+    for line in world.ledger.lines:
         assert line.sent == line.ok + line.late + line.lost + line.refused
-    return lean
+    return world
 
 
-def in_time(lean: ControllerWorld) -> int:
-    return sum(line.ok for line in lean.ledger.lines)
+def in_time(world: ControllerWorld) -> int:
+    return sum(line.ok for line in world.ledger.lines)
 
 
 @pytest.mark.parametrize("static", [0.0, 300.0])
@@ -129,6 +129,6 @@ def test_best_effort_work_keeps_nobody_waiting() -> None:
     """A batch may wait for more requests, not for those that come only when it has been answered."""
     setting = ClusterSettings(settle_ns=ms(500), controller=ControllerSettings(scheduler="horologe"))
     loops = [Loop(0, s(5), 0), Loop(0, 0, 1), Loop(0, 0, 1)]
-    lean = ControllerWorld(setting, RESNET.copies(1), Ledger(["one by one", "best effort"], 1, s(1)), 1, (), loops)
-    lean.run(s(2))
-    assert lean.ledger.line("one by one").times.max_ns < ms(30)
+    world = ControllerWorld(setting, RESNET.copies(1), Ledger(["one by one", "best effort"], 1, s(1)), 1, (), loops)
+    world.run(s(2))
+    assert world.ledger.line("one by one").times.max_ns < ms(30)

@@ -1,4 +1,4 @@
-"""Pipelines in the fast world, and pooled plans that are made with it."""
+"""Pipelines with the controller alone, and pooled plans that are made with it."""
 
 from __future__ import annotations
 

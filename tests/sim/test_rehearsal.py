@@ -1,4 +1,4 @@
-"""Rehearsals in the fast world and in their process, and a tuner that changes the scheduler by them."""
+"""Rehearsals by calls and in their process, and a tuner that changes the scheduler by them."""
 
 from __future__ import annotations
 

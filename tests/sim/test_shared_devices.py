@@ -51,7 +51,7 @@ def exec_ms(gpus: list[list[Placement]], seed: int | None = None) -> dict[str, f
     return {name.partition("/")[0]: sum(times[5:]) / len(times[5:]) for name, times in took.items()}
 
 
-def test_neighbours_slow_each_other_in_the_fast_world() -> None:
+def test_neighbours_slow_each_other_below_the_controller() -> None:
     apart, together = exec_ms([[PAIR[0]], [PAIR[1]]]), exec_ms([PAIR])
     for name in ("vgg19", "ssd"):
         assert 1.03 < together[name] / apart[name] < 1.5

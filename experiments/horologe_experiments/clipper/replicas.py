@@ -98,8 +98,8 @@ def _row(scene: Scene, replicas: int, first: float, seed: int, runs: SimulationR
     batches = BatchLog()
     chunks = poisson([stream], scene.duration_ns, [seed, 3])
     label, models = f"{replicas} replicas", scene.model.copies(1)
-    lean = runs.simulate(label, setting, models, ledger, seed, scene.duration_ns, chunks, watch=batches.record_result)
-    counts, took_ms = batches.between(lean.begin_ns + scene.warmup_ns, lean.begin_ns + scene.duration_ns)
+    world = runs.simulate(label, setting, models, ledger, seed, scene.duration_ns, chunks, watch=batches.record_result)
+    counts, took_ms = batches.between(world.begin_ns + scene.warmup_ns, world.begin_ns + scene.duration_ns)
     throughput = float(counts.sum()) / ((scene.duration_ns - scene.warmup_ns) / 1e9)
     return {
         "replicas": replicas,

@@ -1,4 +1,4 @@
-"""Runs of the fast simulated cluster for an experiment: progress, cost, and a log of the batches."""
+"""Runs of the controller with simulated devices for an experiment: progress, cost, and a log of the batches."""
 
 from __future__ import annotations
 

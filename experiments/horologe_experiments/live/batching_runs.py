@@ -59,10 +59,10 @@ def simulate_case(
     stream = PoissonStream(lambda step: np.array([case.rate]), case.duration_ns, lambda step: slo_ns)
     batches = BatchLog()
     chunks = poisson([stream], case.duration_ns, [seed, 3])
-    lean = runs.simulate(
+    world = runs.simulate(
         case.label, setting, [model], ledger, seed, case.duration_ns, chunks, watch=batches.record_result
     )
-    requests, took_ms = batches.between(lean.begin_ns + case.warmup_ns, lean.begin_ns + case.duration_ns)
+    requests, took_ms = batches.between(world.begin_ns + case.warmup_ns, world.begin_ns + case.duration_ns)
     seconds, times = (case.duration_ns - case.warmup_ns) / 1e9, ledger.lines[0].times
     return BatchingRun(
         case.unit * float(requests.sum()) / seconds,

@@ -1,4 +1,4 @@
-"""Simulation of a workload under a scheduler: the controller's core and one device in the fast simulated cluster.
+"""Simulation of a workload under a scheduler: the controller's core and one simulated device.
 
 Schedulers that use distributions get those of `HISTORY` earlier requests, as the profiler would publish them.
 """
@@ -83,12 +83,12 @@ def finish_rate(
     chunk = Chunk(workload.arrival_ns.tolist(), chosen, [workload.slo_ns] * count, [0] * count, requests)
     duration_ns = int(workload.arrival_ns[-1]) + 2 * workload.slo_ns + s(1)
     ledger = Ledger(["all"], len(models), duration_ns + s(10))
-    lean = ControllerWorld(setting, models, ledger, 0, [chunk])
+    world = ControllerWorld(setting, models, ledger, 0, [chunk])
     if distributions is not None and not separate:
-        lean.controller.cluster.distributions[KEY] = distributions
-    lean.run(duration_ns)
-    lean.check()
-    return lean.ledger.lines[0].ok / count
+        world.controller.cluster.distributions[KEY] = distributions
+    world.run(duration_ns)
+    world.check()
+    return world.ledger.lines[0].ok / count
 
 
 def known_distributions(knowledge: SchedulerKnowledge) -> RuntimeDistributions | None:

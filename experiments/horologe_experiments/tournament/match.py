@@ -1,4 +1,4 @@
-"""One scheduler plays one workload in the fast world: its score, and the worst of the popular models."""
+"""One scheduler plays one workload with the controller alone: its score, and the worst of the popular models."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def compare_schedulers(
     """Play the scenario under each scheduler, all of `COMPARED` if none is named. Deterministic.
 
     `progress(done, scheduler)` is called during the runs. Raises SettingsError for an unknown scheduler, or a scenario
-    that the fast world cannot play.
+    that `ControllerWorld` cannot play.
     """
     for name in schedulers:
         check_scheduler("--scheduler", name)

@@ -169,12 +169,14 @@ class ControllerWorld:
     def _run(self, until_ns: int) -> None:
         events, host, open_loop = self.events, self._host, self._open_loop
         while True:
-            at_ns = min(events.next_ns() or NEVER_NS, open_loop.next_ns, self._wake_ns)
+            event_ns = events.next_ns() or NEVER_NS
+            at_ns = min(event_ns, open_loop.next_ns, self._wake_ns)
             if at_ns > until_ns:
                 self.now_ns = until_ns
                 return
             now_ns = self.now_ns = max(at_ns, self._free_ns)
-            events.run_until(now_ns)
+            if event_ns <= now_ns:
+                events.run_until(now_ns)
             if open_loop.next_ns <= now_ns:
                 for sent_ns, model, slo_ns, group, traits in open_loop.pop_arrived(now_ns):
                     self.submit(sent_ns, model, slo_ns, group, -1, traits)

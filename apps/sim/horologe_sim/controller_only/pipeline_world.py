@@ -1,4 +1,4 @@
-"""The fast world with pipelines: queries call stages in the order of their graph, through the real controller.
+"""The controller alone with pipelines: queries call stages in the order of their graph, through the real controller.
 
 A stage starts when the visited parents have answered. Its deadline is the query's deadline minus the time that the rest
 of the path needs. A query whose stage has no time left, or whose call is refused, is dropped there.

@@ -1,4 +1,4 @@
-"""A tuner beside the controller of a fast world: its rehearsals are played at once, and their scores arrive later."""
+"""A tuner beside the controller: its rehearsals are played at once, and their scores arrive later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load of the fast world: open-loop streams drawn in chunks, and closed loops."""
+"""Requests for the controller alone: open-loop streams drawn in chunks, and closed loops."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Event = tuple[int, int, Callable[..., None], tuple[Any, ...]]
+
+MOST_EVENTS = 1 << 62
 COMPACT_ABOVE = 64
 """Entries: a shorter heap is not worth compacting."""
-
-Event = list[Any]
-"""Time, number, call and arguments. The call of an event that has happened or was cancelled is None."""
 
 
 class EventQueue:
@@ -24,37 +24,33 @@ class EventQueue:
     def __init__(self, now_ns: int = 0) -> None:
         self.now_ns = now_ns
         self._heap: list[Event] = []
-        self._scheduled = 0
-        self._cancelled = 0
-        """Cancelled events in the heap."""
+        self._last_id = 0
+        self._cancelled: set[int] = set()
+        """Cancelled events in the heap. Nothing iterates over them."""
 
     def __len__(self) -> int:
-        return len(self._heap) - self._cancelled
+        return len(self._heap) - len(self._cancelled)
 
-    def schedule(self, at_ns: int, call: Callable[..., None], *args: Any) -> Event:
-        """Schedule `call(*args)` at `at_ns`, or at `now_ns` if that is later. Return the event for `cancel`."""
-        self._scheduled += 1
-        event = [at_ns if at_ns > self.now_ns else self.now_ns, self._scheduled, call, args]
-        heappush(self._heap, event)
-        return event
+    def schedule(self, at_ns: int, call: Callable[..., None], *args: Any) -> int:
+        """Schedule `call(*args)` at `at_ns`, or at `now_ns` if that is later. Return the event's id for `cancel`."""
+        self._last_id = event_id = self._last_id + 1
+        heappush(self._heap, (at_ns if at_ns > self.now_ns else self.now_ns, event_id, call, args))
+        return event_id
 
-    def cancel(self, event: Event) -> None:
-        """Cancel an event; do nothing if it has happened."""
-        if event[2] is None:
-            return
-        event[2] = None
-        self._cancelled += 1
-        if len(self._heap) > COMPACT_ABOVE and 2 * self._cancelled > len(self._heap):
-            self._heap[:] = [event for event in self._heap if event[2] is not None]
-            heapify(self._heap)
-            self._cancelled = 0
+    def cancel(self, event_id: int) -> None:
+        """Cancel an event that has not happened."""
+        heap, cancelled = self._heap, self._cancelled
+        cancelled.add(event_id)
+        if len(heap) > COMPACT_ABOVE and 2 * len(cancelled) > len(heap):
+            heap[:] = [event for event in heap if event[1] not in cancelled]
+            heapify(heap)
+            cancelled.clear()
 
     def next_ns(self) -> int | None:
         """Return the time of the next event, or None if there is none."""
-        heap = self._heap
-        while heap and heap[0][2] is None:
-            heappop(heap)
-            self._cancelled -= 1
+        heap, cancelled = self._heap, self._cancelled
+        while cancelled and heap and heap[0][1] in cancelled:
+            cancelled.remove(heappop(heap)[1])
         return heap[0][0] if heap else None
 
     def step(self) -> bool:
@@ -62,30 +58,24 @@ class EventQueue:
 
         An event that these schedule at the same instant runs in the next step, at the same `now_ns`.
         """
-        at_ns, last = self.next_ns(), self._scheduled
+        at_ns = self.next_ns()
         if at_ns is None:
             return False
-        heap = self._heap
-        while heap and heap[0][0] == at_ns and heap[0][1] <= last:
-            self._run_first()
+        self.run_until(at_ns, self._last_id)
         return True
 
-    def run_until(self, until_ns: int) -> None:
-        """Run all events up to `until_ns`, those included that they schedule."""
-        heap = self._heap
-        while heap and heap[0][0] <= until_ns:
-            self._run_first()
+    def run_until(self, until_ns: int, last_id: int = MOST_EVENTS) -> None:
+        """Run events up to `until_ns` in order, until the first with an id above `last_id`."""
+        heap, cancelled = self._heap, self._cancelled
+        while heap and heap[0][0] <= until_ns and heap[0][1] <= last_id:
+            at_ns, event_id, call, args = heappop(heap)
+            if cancelled and event_id in cancelled:
+                cancelled.remove(event_id)
+                continue
+            self.now_ns = at_ns
+            call(*args)
 
     def check(self) -> None:
-        """Assert that the number of cancelled events is right, and that no event is in the past."""
-        assert self._cancelled == sum(event[2] is None for event in self._heap)
-        assert all(event[0] >= self.now_ns for event in self._heap if event[2] is not None)
-
-    def _run_first(self) -> None:
-        event = heappop(self._heap)
-        call = event[2]
-        if call is None:
-            self._cancelled -= 1
-            return
-        self.now_ns, event[2] = event[0], None
-        call(*event[3])
+        """Assert that the cancelled events are in the heap, and that no event is in the past."""
+        assert self._cancelled <= {event_id for _, event_id, *_ in self._heap}
+        assert all(at_ns >= self.now_ns for at_ns, event_id, *_ in self._heap if event_id not in self._cancelled)

@@ -98,14 +98,16 @@ class SimulatedDevice:
         model = self.models[key]
         if model.co_located:
             return round(self.factor * self.slowness * model.co_located.begin_exec(now_ns, batch_size))
-        exec_ns = model.profile.exec_ns[batch_size]
         if solo_ns:
             exec_ns = model.base_ns + batch_size * (solo_ns - model.base_ns)
+        else:
+            exec_ns = model.profile.exec_ns[batch_size]
         draws = self._own.get(key, self._draws)
-        return self._slow(draws.noisy(int(self.factor * exec_ns)))
+        took_ns = draws.noisy(int(self.factor * exec_ns))
+        return took_ns if self.slowness == 1.0 else self._slow(took_ns)
 
     def _slow(self, time_ns: int) -> int:
-        return time_ns if self.slowness == 1.0 else round(self.slowness * time_ns)
+        return round(self.slowness * time_ns)
 
 
 class LaneInTime:

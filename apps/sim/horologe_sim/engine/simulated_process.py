@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from horologe_common.core.hosting import CoreObserver
     from horologe_common.core.protocol import Arrival, Buffer, Core
     from horologe_common.wire import Envelope
-    from horologe_sim.engine.event_queue import Event, EventQueue
+    from horologe_sim.engine.event_queue import EventQueue
 
 IDLE_TURNS = 1000
 IDLE_NS = 100_000
@@ -70,7 +70,7 @@ class Process:
         """True if a turn is scheduled for `free_ns`."""
         self._hosting = CoreHost((), self._clock, self, raise_fault)
         self._attached: dict[str, Callable[[Any, Sequence[Buffer]], None]] = {}
-        self._timer: Event | None = None
+        self._timer: int | None = None
         self._timer_ns = NEVER_NS
         self._dropped = 0
         self._sent = False
@@ -104,7 +104,7 @@ class Process:
         """Put a message into a core's mailbox; the core handles it in the next turn."""
         self.receive([(to, sender, message, buffers)])
 
-    def schedule(self, at_ns: int, call: Callable[..., None], *args: Any) -> Event:
+    def schedule(self, at_ns: int, call: Callable[..., None], *args: Any) -> int:
         """Schedule `call` at `at_ns` of this process's clock. It is skipped if this incarnation has ended by then."""
         return self.world.events.schedule(at_ns - self.clock_ns, self._call, self.incarnation, call, args)
 

@@ -173,9 +173,16 @@ class ControllerObserver:
             action = core.cluster.workers[worker].shares[infer.share].exec.pending.get(infer.action_id)
             end_ns = action.promised_ns if action else now_ns + infer.expected_ns
             attempt = Attempt(
-                infer.action_id, instance(worker), infer.share, infer.batch_size, len(infer.rows), now_ns,
-                infer.expected_ns, end_ns - infer.expected_ns, end_ns,
-            )  # fmt: skip
+                infer.action_id,
+                instance(worker),
+                infer.share,
+                infer.batch_size,
+                len(infer.rows),
+                now_ns,
+                infer.expected_ns,
+                end_ns - infer.expected_ns,
+                end_ns,
+            )
             submit.attempts.append(attempt)
             self._actions[infer.action_id] = submit, attempt
 

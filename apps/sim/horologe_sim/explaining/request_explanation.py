@@ -96,18 +96,21 @@ def find_deviations(request: RequestHistory, submit: SubmitHistory, attempt: Att
     returned_ns = request.answered_ns - attempt.end_ns
     deviations = (
         Deviation(
-            attempt.begin_ns - attempt.planned_begin_ns, "its batch began {} later than planned",
+            attempt.begin_ns - attempt.planned_begin_ns,
+            "its batch began {} later than planned",
             "A batch that begins when it is planned: no other program on the worker's cores (`horologe doctor`).",
         ),
         Deviation(
-            took_ns - attempt.expected_ns, "its batch took {} longer than predicted",
+            took_ns - attempt.expected_ns,
+            "its batch took {} longer than predicted",
             "A batch as fast as predicted: `horologe doctor` on the worker's machine, or a new profile.",
         ),
         Deviation(
-            returned_ns - reserved_ns if is_one_clock else 0, "its answer took {} longer to the client than reserved",
+            returned_ns - reserved_ns if is_one_clock else 0,
+            "its answer took {} longer to the client than reserved",
             "An answer as fast as usual: no stall of worker, selector or frontend (`horologe doctor`).",
         ),
-    )  # fmt: skip
+    )
     return sorted(deviations, reverse=True)
 
 

@@ -60,10 +60,16 @@ def build_scenario(options: ScenarioOptions) -> Scenario:
     if not (options.rate or options.trace or options.counts or options.requests):
         raise SettingsError("--rate, --trace, --counts, --requests: got none, wanted one of them")
     scenario = Scenario(
-        entries, (LoadPhase(rate=options.rate),), name="command line", settle_ns=s(2), path="direct",
-        workers=options.devices, noise=NOISES[options.noise], slo_ns=slo_ns,
+        entries,
+        (LoadPhase(rate=options.rate),),
+        name="command line",
+        settle_ns=s(2),
+        path="direct",
+        workers=options.devices,
+        noise=NOISES[options.noise],
+        slo_ns=slo_ns,
         worker=WorkerSettings(pages_bytes=options.pages * PAGE_BYTES),
-    )  # fmt: skip
+    )
     return replace_load(scenario, options)
 
 
@@ -105,17 +111,24 @@ def measured_models(repository: Path, slo_ns: int, override: bool) -> tuple[Mode
             raise SettingsError(f"--models {repository}: {spec.key}: {report.reason}")
         exec_ms = {size: profile.exec_ns[size] / 1e6 for size in spec.batch_sizes}
         latest[spec.name] = ModelEntry(
-            spec.name, exec_ms, load_ms=profile.load_ns / 1e6, weights_mb=spec.weights_bytes / MIB,
+            spec.name,
+            exec_ms,
+            load_ms=profile.load_ns / 1e6,
+            weights_mb=spec.weights_bytes / MIB,
             slo_ns=slo_ns if override or not spec.slo_ns else spec.slo_ns,
-        )  # fmt: skip
+        )
     if not latest:
         raise SettingsError(f"--models {repository}: got no models, wanted a model repository")
     return tuple(latest.values())
 
 
 def _check_sources(options: ScenarioOptions) -> None:
-    given = {"--rate": options.rate or None, "--trace": options.trace, "--counts": options.counts,
-             "--requests": options.requests}  # fmt: skip
+    given = {
+        "--rate": options.rate or None,
+        "--trace": options.trace,
+        "--counts": options.counts,
+        "--requests": options.requests,
+    }
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
         raise SettingsError(f"{', '.join(named)}: got several, wanted one of {', '.join(given)}")
@@ -155,6 +168,9 @@ def _arrivals(option: str, path: Path, read: Callable[[Path], dict[str, list[int
         for model, at in times.items()
     )
     return {
-        "load": phases, "duration_ns": last_ns - origin_ns + 1, "warmup_ns": 0, "requests": "",
+        "load": phases,
+        "duration_ns": last_ns - origin_ns + 1,
+        "warmup_ns": 0,
+        "requests": "",
         "description": describe_origin(origin_ns),
-    }  # fmt: skip
+    }

@@ -269,6 +269,4 @@ def _sim_model(entry: ModelEntry, spec: ModelSpec, percent: float, activity: Dev
         times = co_located_model(f"model {entry.name}", spec.name, entry.sharing, percent, activity)
     exec_ns = {size: times.solo_ns(size) if times else ms(entry.exec_ms[size]) for size in spec.batch_sizes}
     report = ModelReport(spec, Profile(exec_ns, max(1, ms(entry.load_ms))))
-    return SimModel(
-        report, ms(entry.input_ms), ms(entry.output_ms), skill=skill, noise=entry.noise, co_located=times
-    )  # fmt: skip
+    return SimModel(report, ms(entry.input_ms), ms(entry.output_ms), skill=skill, noise=entry.noise, co_located=times)

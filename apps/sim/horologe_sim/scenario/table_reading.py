@@ -1,4 +1,4 @@
-"""Converts tables of TOML files to structs, with errors that name the field, the value and what was wanted."""
+"""Converts tables of TOML files to structs: durations and sizes with units, and errors that name what was wanted."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from horologe_common.service.settings import SettingsError
+from horologe_common.service.settings import DURATIONS, SIZES, SettingsError, parse_quantity
 from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_toml
-from horologe_sim.scenario.units import field_name, read_units, written_name
+from horologe_sim.engine.noise import NOISES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,10 +19,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PLACE = re.compile(r"^(?P<text>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
 STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
-NAMES = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false", "array": "a list",
-         "object": "a table"}  # fmt: skip
+NAMES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
 """Types of msgspec -> words in errors."""
 UNKNOWN, MISSING = re.compile("contains unknown field `(.*)`"), re.compile("missing required field `(.*)`")
+DURATION_KEYS = re.compile(
+    "duration|warmup|settle|patience|slo|at|restart|for|from|think|every|burst|times|clocks|turn|delay|resend|step|"
+    "minute|jitter|notice|spike"
+)
+"""Keys of a scenario file whose fields end in `_ns`."""
 
 
 def read_table(where: str, path: Path) -> dict[str, Any]:
@@ -96,3 +107,42 @@ def _step_type(kind: inspect.Type, name: str) -> inspect.Type:
     if isinstance(kind, inspect.UnionType):
         kind = next((each for each in kind.types if not isinstance(each, inspect.NoneType)), kind)
     return kind
+
+
+def read_units(where: str, value: Any, key: str = "", with_unit: bool = False) -> Any:
+    """Convert durations and sizes to numbers, the name of a noise to its settings, and keys to field names.
+
+    `with_unit`: a plain number other than 0 is an error, because the key does not name its unit. Raises SettingsError
+    for this, and for an unknown unit or noise.
+    """
+    if isinstance(value, dict):
+        return {
+            field_name(name): read_units(
+                f"{where}: {name}", item, key if with_unit else field_name(name), with_unit or field_name(name) != name
+            )
+            for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [read_units(where, item, key, with_unit) for item in value]
+    if isinstance(value, str) and key.endswith("_ns"):
+        return parse_quantity(where, value, DURATIONS)
+    if isinstance(value, str) and key.endswith("_bytes"):
+        return parse_quantity(where, value, SIZES)
+    if isinstance(value, int | float) and with_unit and value:
+        raise SettingsError(f'{where}: got {value}, wanted a duration with a unit, such as "{value}ms" or "{value}s"')
+    if isinstance(value, str) and key == "noise":
+        if value not in NOISES:
+            raise SettingsError(f"{where}: got {value!r}, wanted one of {', '.join(NOISES)}, or a table")
+        return msgspec.to_builtins(NOISES[value])
+    return value
+
+
+def field_name(key: str) -> str:
+    """Return the field for a key of a scenario file."""
+    return "cancel_ns" if key == "cancel_after" else f"{key}_ns" if DURATION_KEYS.fullmatch(key) else key
+
+
+def written_name(field: str) -> str:
+    """Return the key of a scenario file for a field."""
+    key = field.removesuffix("_ns")
+    return "cancel_after" if field == "cancel_ns" else key if field_name(key) == field else field

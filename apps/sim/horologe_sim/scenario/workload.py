@@ -144,9 +144,17 @@ class _Phase:
             model = "" if load.application else self._model()
             context = str(self._rng.integers(load.contexts)) if load.contexts else ""
             yield PlannedRequest(
-                at_ns, model, load.rows, load.slo_ns, load.best_effort, cancel_ns, loop, load.application, context,
+                at_ns,
+                model,
+                load.rows,
+                load.slo_ns,
+                load.best_effort,
+                cancel_ns,
+                loop,
+                load.application,
+                context,
                 load.client,
-            )  # fmt: skip
+            )
 
     def times(self) -> Iterator[int]:
         load = self.load

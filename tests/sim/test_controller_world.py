@@ -1,4 +1,4 @@
-"""The lean world: every request has one end, windows and pages are kept, and it agrees with the exact world."""
+"""The controller alone: every request has one end, windows and pages are kept, and it agrees with the exact world."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from horologe_sim.engine.event_queue import EventQueue
 from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.engine.noise import NOISES, Draws, measured
+from horologe_sim.engine.simulated_faults import Fault, schedule_faults
 from horologe_sim.scenario import scenario as scenarios
 from horologe_sim.scenario.scenario import ModelEntry, Scenario
 from horologe_sim.scenario.workload import LoadPhase as Phase
@@ -38,13 +39,13 @@ def a_stream(rate: float, models: int = 1, slo_ms: float = 50) -> PoissonStream:
 def played(
     setting: ClusterSettings, models: int, chunks: Any = (), loops: Any = (), duration_ns: int = s(1)
 ) -> ControllerWorld:
-    lean = ControllerWorld(setting, RESNET.copies(models), Ledger(["all"], models, s(1)), 1, chunks, loops)
-    lean.run(duration_ns)
-    lean.check()
-    assert not lean.open
-    (line,) = lean.ledger.lines
+    world = ControllerWorld(setting, RESNET.copies(models), Ledger(["all"], models, s(1)), 1, chunks, loops)
+    world.run(duration_ns)
+    world.check()
+    assert not world.open
+    (line,) = world.ledger.lines
     assert line.sent == line.ok + line.late + line.lost + line.refused > 0
-    return lean
+    return world
 
 
 @settings(max_examples=12, deadline=None)
@@ -71,7 +72,7 @@ def test_it_agrees_with_the_exact_world_on_the_same_arrivals(load: float) -> Non
     rate, slo_ms, seconds = load * 16 / 0.01567, 100, 2
     chunks = list(poisson([a_stream(rate, 2, slo_ms)], s(seconds), [7]))
     controller = ControllerSettings(admission=False, margin_ns=us(300))
-    lean = played(ClusterSettings(noise=NOISES["none"], controller=controller), 2, chunks, duration_ns=s(seconds))
+    world = played(ClusterSettings(noise=NOISES["none"], controller=controller), 2, chunks, duration_ns=s(seconds))
     times = [(at + us(100), model) for chunk in chunks for at, model in zip(*chunk[:2], strict=True)]
     entry = ModelEntry(
         "m", RESNET.exec_ms, count=2, load_ms=RESNET.load_ms, weights_mb=RESNET.weights_mb, slo_ns=ms(slo_ms)
@@ -94,7 +95,7 @@ def test_it_agrees_with_the_exact_world_on_the_same_arrivals(load: float) -> Non
             network=NetworkSettings(delay_ns=us(60), jitter_ns=0),
         )
     )
-    (line,) = lean.ledger.lines
+    (line,) = world.ledger.lines
     assert line.ok == pytest.approx(report.total.ok, rel=0.02)
     assert line.times.quantile_ms(0.5) == pytest.approx(report.total.p50_ms + 0.1, rel=0.05)
 
@@ -113,15 +114,15 @@ def test_a_turn_can_last_as_long_as_the_controller_computes(charged: bool) -> No
 
 def test_an_answer_travels_as_long_as_other_messages() -> None:
     setting = ClusterSettings(noise=NOISES["none"], worker_ns=ms(5))
-    lean = played(setting, 1, loops=[Loop(0, s(1), 0)], duration_ns=s(1))
-    (line,) = lean.ledger.lines
+    world = played(setting, 1, loops=[Loop(0, s(1), 0)], duration_ns=s(1))
+    (line,) = world.ledger.lines
     assert line.times.quantile_ms(0.5) == pytest.approx(10.2 + RESNET.exec_ms[1], rel=0.05)
 
 
 def test_a_closed_loop_of_full_batches_reaches_what_batches_allow() -> None:
     loops = [Loop(model, ms(500), 0, ms(1)) for _ in range(16) for model in range(3)]
-    lean = played(ClusterSettings(noise=NOISES["none"]), 3, loops=loops, duration_ns=s(3))
-    assert lean.ledger.panels[1].lines[0].ok == pytest.approx(batch_limited_rate(RESNET, 500), rel=0.05)
+    world = played(ClusterSettings(noise=NOISES["none"]), 3, loops=loops, duration_ns=s(3))
+    assert world.ledger.panels[1].lines[0].ok == pytest.approx(batch_limited_rate(RESNET, 500), rel=0.05)
 
 
 OVERLOADED = {
@@ -139,9 +140,9 @@ OVERLOADED = {
 def test_in_overload_full_batches_in_time_are_what_counts(scheduler: str) -> None:
     loops = [Loop(model, ms(100), 0, ms(1)) for _ in range(16) for model in range(15)]
     controller = ControllerSettings(scheduler=scheduler, margin_ns=us(100), admission=False)
-    lean = played(ClusterSettings(controller=controller), 15, loops=loops, duration_ns=s(3))
+    world = played(ClusterSettings(controller=controller), 15, loops=loops, duration_ns=s(3))
     low, high = OVERLOADED[scheduler]
-    assert low <= lean.ledger.panels[2].lines[0].ok / batch_limited_rate(RESNET, 100) <= high
+    assert low <= world.ledger.panels[2].lines[0].ok / batch_limited_rate(RESNET, 100) <= high
 
 
 @pytest.mark.parametrize("scheduler", OVERLOADED)
@@ -192,7 +193,7 @@ def a_load(number: int, model: str) -> Load:
 @given(
     some.lists(some.tuples(some.integers(0, 20), some.integers(0, 20), some.integers(0, 10)), min_size=1, max_size=12)
 )
-def test_a_lean_lane_runs_one_at_a_time_inside_the_windows(windows: list[tuple[int, int, int]]) -> None:
+def test_a_lane_runs_one_at_a_time_inside_the_windows(windows: list[tuple[int, int, int]]) -> None:
     bench = Bench()
     bench.device.begin_load(0, a_load(1000, "resnet50_v1-0/1"))
     bench.run()
@@ -214,7 +215,7 @@ def test_a_lean_lane_runs_one_at_a_time_inside_the_windows(windows: list[tuple[i
     bench.device.check()
 
 
-def test_a_lean_device_has_no_more_pages_than_it_has() -> None:
+def test_a_device_has_no_more_pages_than_it_has() -> None:
     bench = Bench()
     for number, model in enumerate(("resnet50_v1-0/1", "resnet50_v1-1/1")):
         bench.device.begin_load(0, a_load(number, model))
@@ -258,6 +259,25 @@ def test_quantiles_of_a_histogram_are_good_to_a_bucket(values: list[int], q: flo
     found = times.quantile_ms(q)
     assert found >= exact - 0.01 if exact < 1000 else found > 999
     assert found <= max(exact + 0.02, 0.0) if exact < 1000 else found <= max(values) / 1e6 + 0.001
+
+
+def test_a_device_is_slow_for_a_time() -> None:
+    setting = ClusterSettings(noise=NOISES["none"])
+    ledger = Ledger(["all"], 1, s(1))
+    world = ControllerWorld(setting, RESNET.copies(1), ledger, 1, loops=[Loop(0, s(1), 0)])
+    schedule_faults(world, [Fault(s(1), "worker/0", "slow", for_ns=s(1), factor=4.0)], world.begin_ns)
+    world.run(s(3))
+    before, slow, after = (panel.lines[0].ok for panel in ledger.panels[:3])
+    assert slow < 0.5 * before
+    assert after == pytest.approx(before, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["stall", "cut"])
+def test_faults_of_processes_are_errors(kind: Any) -> None:
+    world = ControllerWorld(ClusterSettings(settle_ns=ms(10)), RESNET.copies(1), Ledger(["all"], 1, s(1)), 1)
+    schedule_faults(world, [Fault(0, "worker/0", kind)], world.begin_ns)
+    with pytest.raises(ValueError, match=f"got a {kind} of worker/0, wanted kill or slow"):
+        world.run(ms(10))
 
 
 def test_a_setting_is_told_by_its_fields() -> None:
