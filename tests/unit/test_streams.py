@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from horologe_common.transport.streams import COUNT, Stream
+from horologe_common.service.parent_link import COUNT
+from horologe_common.transport.streams import Stream
 
 PACKETS = [[b"header", b"tensor"], [b"header"], [b"", b"tensor"]]
 
