@@ -41,7 +41,7 @@ def uses(client: Client, name: str) -> bool:
 def test_rehearsals_run_and_changes_under_load_lose_nothing(tmp_path: Path) -> None:
     a_folder(tmp_path / "models", "pretend", MODEL)
     endpoint = f"ipc://{tmp_path}/clients"
-    sets = (f"worker.cache={tmp_path}/cache", f"tuner.state={tmp_path}/state", "tuner.rehearsal_interval_ns=500ms",
+    sets = (f"worker.cache={tmp_path}/cache", f"tuner.state={tmp_path}/state", "tuner.rehearsal_interval_ns=5s",
             "worker.pages_bytes=64MiB", "worker.host_bytes=1MiB")  # fmt: skip
     options = SystemOptions(
         str(tmp_path / "models"), 1, False, "127.0.0.1:0", (endpoint,), "off", scheduler="auto", sets=sets
