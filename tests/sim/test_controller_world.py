@@ -170,7 +170,8 @@ class Bench:
         self.events = EventQueue()
         self.solo_ns: dict[int, int] = {}
         self.results: list[tuple[int, int, int, int]] = []
-        self.device = DirectDevice(self, "worker/0#1", DeviceEntry(RESNET.copies(2)), [1])
+        world: Any = self
+        self.device = DirectDevice(world, "worker/0#1", DeviceEntry(RESNET.copies(2)), [1])
 
     def on_result(self, now_ns: int, ended: Any) -> None:
         device, action, result = ended

@@ -13,7 +13,7 @@ from horologe_sim.comparison.bound import measured_requests, score_bound
 from horologe_sim.comparison.played_load import build_load
 from horologe_sim.controller_only.controller_world import ControllerWorld, WorldOptions
 from horologe_sim.controller_only.rehearsed_tuner import RehearsedTuner
-from horologe_sim.engine.durations import DurationSamples
+from horologe_sim.engine.durations import DurationSamples, quantiles_ms
 from horologe_sim.engine.ledger import Ledger
 from horologe_sim.report.tables import Table
 from horologe_sim.scenario.scenario_checks import check_scheduler
@@ -221,6 +221,7 @@ def _summarize(
     attainment = float(in_time.sum() / total)
     measured_ns = max(1, load.duration_ns - load.warmup_ns)
     popular = [place for place in range(len(load.models)) if sent[place] >= max(1, POPULAR * total)]
+    p50_ms, p99_ms = quantiles_ms([ledger.times_in_time], (0.5, 0.99))
     worst = min(popular, key=lambda place: in_time[place] / sent[place], default=0)
     return SchedulerResult(
         name,
@@ -230,8 +231,8 @@ def _summarize(
         round(ledger.exec_ns / measured_ns / load.cluster.devices, 4),
         round(float(refused.sum() / total), 5),
         round(float((sent - in_time - refused).sum() / total), 5),
-        round(ledger.times_in_time.quantile_ms(0.5), 3),
-        round(ledger.times_in_time.quantile_ms(0.99), 3),
+        round(p50_ms, 3),
+        round(p99_ms, 3),
         load.models[worst].report.spec.name,
         round(float(in_time[worst] / max(1, sent[worst])), 4),
         *(_compare_blocks(ledger, default, total) or (None, None)),

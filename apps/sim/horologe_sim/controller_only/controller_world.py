@@ -111,7 +111,7 @@ class ControllerWorld:
         """Time of the controller's process. A turn makes it later than that of `events`."""
         self.events = EventQueue(START_NS)
         self.solo_ns: dict[int, int] = {}
-        """Part of `DeviceWorld`."""
+        """Execution time alone of each request of a dynamic model, by input id."""
         self.devices: dict[str, DirectDevice] = {}
         """Connected devices by address."""
         self._keys = [model.report.spec.key for model in models]
@@ -217,30 +217,29 @@ class ControllerWorld:
         """Put a message into the mailbox of a core."""
         self._host.enqueue(((to, sender, message, ()),))
 
-    def kill(self, process: str, *, void: bool = False) -> None:
-        """Lose a device, with what it holds and the actions on it. Part of `FaultyWorld`."""
-        self.disconnect_device(self.device(process).address)
+    def kill(self, name: str, *, void: bool = False) -> None:
+        """Lose the device `worker/NUMBER`, with what it holds and the actions on it."""
+        self.disconnect_device(self._find_device(name).address)
 
-    def start(self, process: str) -> None:
-        """Connect a device that was lost: it holds no models. Part of `FaultyWorld`."""
-        self._connect(int(process.removeprefix("worker/")))
+    def start(self, name: str) -> None:
+        """Connect a device that was lost. It holds no models."""
+        self._connect(int(name.removeprefix("worker/")))
 
-    def slow(self, process: str, factor: float) -> None:
-        """Multiply the execution times of a device. Part of `FaultyWorld`."""
-        device = self.device(process)
+    def slow(self, name: str, factor: float) -> None:
+        """Multiply the execution times of a device by `factor` from now on."""
+        device = self._find_device(name)
         device.factor = device.nominal_factor * factor
 
-    def stall(self, process: str, for_ns: int) -> None:
-        """Raise ValueError: no process but the controller's is simulated. Part of `FaultyWorld`."""
-        raise ValueError(f"faults: got a stall of {process}, wanted kill or slow of a worker")
+    def stall(self, name: str, for_ns: int) -> None:
+        """Raise ValueError: no process but the controller's is simulated."""
+        raise ValueError(f"faults: got a stall of {name}, wanted kill or slow of a worker")
 
-    def cut(self, process: str, for_ns: int) -> None:
-        """Raise ValueError: there are no connections. Part of `FaultyWorld`."""
-        raise ValueError(f"faults: got a cut of {process}, wanted kill or slow of a worker")
+    def cut(self, name: str, for_ns: int) -> None:
+        """Raise ValueError: there are no connections."""
+        raise ValueError(f"faults: got a cut of {name}, wanted kill or slow of a worker")
 
-    def device(self, process: str) -> DirectDevice:
-        """Return the connected device `worker/NUMBER`. Raises KeyError if it is lost."""
-        number = int(process.removeprefix("worker/"))
+    def _find_device(self, name: str) -> DirectDevice:
+        number = int(name.removeprefix("worker/"))
         return self.devices[_device_address(number, self._incarnations[number])]
 
     def disconnect_device(self, address: str) -> None:
@@ -303,7 +302,7 @@ class ControllerWorld:
             self.schedule(now_ns + self.setting.client_ns, self._submit_next, (request.loop, self._loops[request.loop]))
 
     def on_result(self, now_ns: int, ended: Ended) -> None:
-        """Handle a Result that arrives at the controller, and count the outputs of an INFER. Part of `DeviceWorld`."""
+        """Handle a Result that arrives at the controller, and count the outputs of an INFER."""
         device, action, result = ended
         if device.address not in self.devices:
             return

@@ -6,7 +6,7 @@ models have them: INPUT before EXEC, and OUTPUT after it as a part of EXEC (h of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -19,8 +19,7 @@ from horologe_sim.engine.simulated_device import LaneInTime, SimModel, Simulated
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from horologe_sim.controller_only.controller_world import ClusterSettings
-    from horologe_sim.engine.event_queue import EventQueue
+    from horologe_sim.controller_only.controller_world import ControllerWorld
 
 Ended = tuple["DirectDevice", "Infer | Load", Result]
 
@@ -37,22 +36,10 @@ class DeviceEntry(NamedTuple):
     """Keys of models."""
 
 
-class DeviceWorld(Protocol):
-    """Interface of the world to a device."""
-
-    setting: ClusterSettings
-    events: EventQueue
-    solo_ns: dict[int, int]
-    """Execution time alone of each request of a dynamic model, by input id."""
-
-    def on_result(self, now_ns: int, ended: Ended) -> None:
-        """Handle a Result that arrives at the controller."""
-
-
 class DirectDevice(SimulatedDevice):
     """A device at an address."""
 
-    def __init__(self, world: DeviceWorld, address: str, entry: DeviceEntry, seed: Sequence[int]) -> None:
+    def __init__(self, world: ControllerWorld, address: str, entry: DeviceEntry, seed: Sequence[int]) -> None:
         super().__init__({model.report.spec.key: model for model in entry.models}, world.setting.noise, seed)
         self.address = address
         self.factor = self.nominal_factor = entry.factor

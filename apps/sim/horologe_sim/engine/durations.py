@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,23 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 FINE_NS, LONGEST_NS = us(10), ms(1000)
-
-
-class Durations(Protocol):
-    """Durations of which quantiles are known."""
-
-    @property
-    def total(self) -> int:
-        """Number of durations."""
-        ...
-
-    def add(self, took_ns: int) -> None:
-        """Add a duration."""
-        ...
-
-    def quantile_ms(self, q: float) -> float:
-        """Return a quantile; 0 if there are no durations."""
-        ...
 
 
 class DurationCounts:
@@ -74,18 +57,9 @@ class DurationSamples:
     def __init__(self) -> None:
         self.samples_ns = array("q")
 
-    @property
-    def total(self) -> int:
-        """Number of durations."""
-        return len(self.samples_ns)
-
     def add(self, took_ns: int) -> None:
         """Add a duration."""
         self.samples_ns.append(took_ns)
-
-    def quantile_ms(self, q: float) -> float:
-        """Return a quantile; 0 if there are no durations."""
-        return quantiles_ms([self], (q,))[0]
 
 
 def quantiles_ms(parts: Iterable[DurationSamples], quantiles: Sequence[float]) -> list[float]:

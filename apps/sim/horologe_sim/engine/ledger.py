@@ -9,14 +9,14 @@ import numpy as np
 
 from horologe_common.clock import us
 from horologe_common.status import Status
-from horologe_sim.engine.durations import DurationCounts, Durations
+from horologe_sim.engine.durations import DurationCounts, DurationSamples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-T = TypeVar("T", bound=Durations)
+T = TypeVar("T", bound=DurationCounts | DurationSamples)
 COARSE_NS = us(100)
 SIGNS = ("over", "under")
 OK, LATE, LOST, REFUSED = (status.name for status in (Status.OK, Status.LATE, Status.LOST, Status.REFUSED))

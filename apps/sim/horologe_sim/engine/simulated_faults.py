@@ -46,25 +46,15 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FaultyWorld(Protocol):
-    """A world that can have faults."""
+    """A world that can have faults. `slow` sets the factor on the times of a worker's device."""
 
     @property
     def events(self) -> EventQueue: ...
-
-    def kill(self, process: str, *, void: bool = False) -> None:
-        """Kill a process. With `void`, its packets in flight are lost."""
-
-    def start(self, process: str) -> None:
-        """Start a process that was killed."""
-
-    def slow(self, process: str, factor: float) -> None:
-        """Multiply the times of a worker's device by `factor`; 1 ends it."""
-
-    def stall(self, process: str, for_ns: int) -> None:
-        """Give a process no turn for `for_ns`."""
-
-    def cut(self, process: str, for_ns: int) -> None:
-        """Break the connections of a process for `for_ns`."""
+    def kill(self, name: str, *, void: bool = False) -> None: ...
+    def start(self, name: str) -> None: ...
+    def slow(self, name: str, factor: float) -> None: ...
+    def stall(self, name: str, for_ns: int) -> None: ...
+    def cut(self, name: str, for_ns: int) -> None: ...
 
 
 def schedule_faults(world: FaultyWorld, faults: Iterable[Fault], begin_ns: int) -> None:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from horologe_common.interference.colocation import LocalShare
     from horologe_profiler.core.measurements import ProfilerState
     from horologe_profiler.core.profiling_rules import ProfilingRules
-    from horologe_sim.engine.event_queue import EventQueue
     from horologe_sim.engine.simulated_process import Process
     from horologe_sim.report.report import Report
     from horologe_sim.scenario.scenario import Scenario
@@ -56,6 +55,7 @@ class SimulatedCluster:
         self.signatures = scenario.signatures()
         self.tally = Tally()
         self.world = World(Network(scenario.network, scenario.seed), wire=scenario.wire)
+        self.events, self.stall, self.cut = self.world.events, self.world.stall, self.world.cut
         self.meters: dict[str, Meter] = {}
         self.devices: dict[str, WorkerDevice] = {}
         self.shared_devices: dict[str, SharedDevice] = {}
@@ -223,34 +223,21 @@ class SimulatedCluster:
     def _client_timeout_ns(self) -> int:
         return self.scenario.frontend.grace_ns + self.scenario.patience_ns
 
-    @property
-    def events(self) -> EventQueue:
-        """Part of `FaultyWorld`."""
-        return self.world.events
-
-    def kill(self, process: str, *, void: bool = False) -> None:
-        """Part of `FaultyWorld`. A driver restarts by itself."""
-        if not process.startswith(DRIVER):
-            self.world.kill(process, void=void)
+    def kill(self, name: str, *, void: bool = False) -> None:
+        """Kill a process. A driver restarts by itself."""
+        if not name.startswith(DRIVER):
+            self.world.kill(name, void=void)
         elif self.drivers is not None:
-            self.drivers.kill(process.removeprefix(DRIVER))
+            self.drivers.kill(name.removeprefix(DRIVER))
 
-    def start(self, process: str) -> None:
-        """Part of `FaultyWorld`."""
-        if not process.startswith(DRIVER):
-            self.world.start(process)
+    def start(self, name: str) -> None:
+        """Start a process that was killed."""
+        if not name.startswith(DRIVER):
+            self.world.start(name)
 
-    def slow(self, process: str, factor: float) -> None:
-        """Part of `FaultyWorld`."""
-        self.devices[process].slowness = factor
-
-    def stall(self, process: str, for_ns: int) -> None:
-        """Part of `FaultyWorld`."""
-        self.world.stall(process, for_ns)
-
-    def cut(self, process: str, for_ns: int) -> None:
-        """Part of `FaultyWorld`."""
-        self.world.cut(process, for_ns)
+    def slow(self, name: str, factor: float) -> None:
+        """Multiply all times of a worker's device by `factor` from now on."""
+        self.devices[name].slowness = factor
 
 
 def _single(make: Callable[[Process], Core]) -> Callable[[Process], Sequence[Core]]:
