@@ -226,7 +226,7 @@ def compact_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(
-    max_examples=150,
+    max_examples=70,
     deadline=None,
     suppress_health_check=[
         HealthCheck.large_base_example,
