@@ -1,4 +1,4 @@
-"""A scheduler with its own cluster, for tests of its decisions: plans are carried out at once."""
+"""Schedulers with a cluster of their own, for tests of their decisions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from harness.builders import a_report, a_spec
 from horologe_common.clock import ms, s
 from horologe_common.models import PAGE_BYTES
-from horologe_common.wire import Register
-from horologe_common.wire import Share as Told
+from horologe_common.wire import Register, Share
 from horologe_controller.core.actions import Actions
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.core.requests.request import Request
@@ -16,30 +15,56 @@ from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.lane import Action
+    from horologe_controller.core.scheduling.planner import Planner
+    from horologe_controller.core.scheduling.scheduler import Refusal
 
 NOW = s(1000)
 
 
-class Desk:
-    """A scheduler, and workers of one share each that hold the named models."""
+class SchedulerDesk:
+    """A scheduler with its own cluster, whose workers `w0`, `w1`, ... have one share each."""
+
+    def __init__(self, scheduler: Planner, specs: Iterable[ModelSpec], pages: int = 64) -> None:
+        self.scheduler = scheduler
+        self.cluster = Cluster(10)
+        self.cluster.specs = {spec.key: spec for spec in specs}
+        self.pages = pages
+        self.requests = 0
+
+    def register(self, number: int, resident: Iterable[str], **profile: Any) -> None:
+        """Register a worker that reports all models, and holds the `resident` ones."""
+        worker = self.cluster.workers.setdefault(f"w{number}", WorkerMirror(f"w{number}", True))
+        reports = tuple(a_report(spec, **profile) for spec in self.cluster.specs.values())
+        self.cluster.register_worker(worker, Register((Share(0, "d", self.pages, tuple(resident)),), reports))
+
+    def a_request(self, now_ns: int, spec: ModelSpec, budget_ms: float, rows: int = 1, **fields: Any) -> Request:
+        self.requests += 1
+        number, given = self.requests, {"best_effort": False} | fields
+        return Request(
+            number, "s", number, spec, spec.key, rows, "f", number, now_ns, now_ns + ms(budget_ms), **given
+        )  # fmt: skip
+
+    def add(self, now_ns: int, *requests: Request) -> list[Refusal]:
+        """Queue requests that arrive in one turn. Return the refusals."""
+        return self.scheduler.add(now_ns, list(requests), self.cluster)
+
+
+class Desk(SchedulerDesk):
+    """A scheduler, and workers of one share each that hold the named models. Plans are carried out at once."""
 
     def __init__(
         self, name: str, resident: list[tuple[str, ...]], models: tuple[str, ...] = ("m",), **settings: Any
     ) -> None:
         self.settings = ControllerSettings(scheduler=name, preload=False, **settings)
-        self.scheduler = create_scheduler(self.settings)
-        self.cluster = Cluster(10)
-        self.actions = Actions("controller/0#1", self.cluster)
         self.specs = {key: a_spec(key, weights_bytes=4 * PAGE_BYTES) for key in models}
-        self.cluster.specs = {spec.key: spec for spec in self.specs.values()}
-        reports = tuple(a_report(spec) for spec in self.specs.values())
+        super().__init__(create_scheduler(self.settings), self.specs.values(), pages=8)
+        self.actions = Actions("controller/0#1", self.cluster)
         for number, held in enumerate(resident):
-            worker = self.cluster.workers[f"w{number}"] = WorkerMirror(f"w{number}", True)
-            self.cluster.register_worker(
-                worker, Register((Told(0, "d", 8, tuple(f"{key}/1" for key in held)),), reports)
-            )
-        self.asked = 0
+            self.register(number, [f"{key}/1" for key in held])
         self.refused: list[int] = []
         """The ids of requests refused by plans."""
         self.wake_ns: int | None = None
@@ -54,25 +79,11 @@ class Desk:
         solo: bool = False,
         urgent_ns: int | None = None,
     ) -> Request:
-        self.asked += 1
-        spec = self.specs[model]
-        request = Request(
-            self.asked,
-            "s",
-            self.asked,
-            spec,
-            spec.key,
-            rows,
-            "f",
-            self.asked,
-            now_ns,
-            now_ns + ms(budget_ms),
-            best_effort,
-            -self.asked if solo else 0,
-            solo=solo,
-            urgent_ns=urgent_ns,
+        request = self.a_request(
+            now_ns, self.specs[model], budget_ms, rows, best_effort=best_effort, solo=solo, urgent_ns=urgent_ns
         )
-        self.scheduler.add(now_ns, [request], self.cluster)
+        request.shape_key = -request.id if solo else 0
+        self.add(now_ns, request)
         return request
 
     def plan(self, now_ns: int) -> tuple[list[Action], list[str]]:

@@ -49,7 +49,7 @@ from horologe_gpu_worker.core.lanes import Finished
 from horologe_gpu_worker.repository.model_signature import datatype_of
 from horologe_gpu_worker.runtimes.onnx.onnx_runtime import OnnxRuntime
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
-from selector.pipeline_desk import Desk
+from selector.pipeline_desk import PipelineDesk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -230,7 +230,7 @@ def test_one_bad_row_does_not_fail_the_others_of_its_batch(bad: bytes | None) ->
 
 
 def test_a_call_of_a_pipeline_with_other_bytes_is_refused() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     desk.receive(CONTROLLER, Models(0, (a_state(TEXT), a_state(a_spec("m"))), number=2))
     run = desk.query()
     tensor, payload = a_string_tensor(b"cat", b"\xff")

@@ -83,7 +83,7 @@ def workloads(draw: st.DrawFn) -> Workload:
     return small(arrivals, solos, slo_ns, padded_batching(ms(2)))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(workloads())
 def test_the_optimum_is_between_the_schedule_and_the_bound(workload: Workload) -> None:
     found = solve(workload, steps=30, width=20)
@@ -92,7 +92,7 @@ def test_the_optimum_is_between_the_schedule_and_the_bound(workload: Workload) -
     assert best - found.finished <= 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(workloads(), st.data())
 def test_any_prices_give_a_bound(workload: Workload, data: st.DataObject) -> None:
     prices = np.array(data.draw(st.lists(st.floats(0, 1), min_size=workload.requests, max_size=workload.requests)))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 CORPUS = Path(__file__).parent / "corpus"
-SECONDS = float(os.environ.get("FUZZ_SECONDS", "30"))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", "12"))
 """Time for all decoders together."""
 EXAMPLES = 200
 MAX_BYTES = 20_000

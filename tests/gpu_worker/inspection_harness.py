@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from harness.waiting import until
 from horologe_common.status import Status
 from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned
+from horologe_gpu_worker.inspection.inspection_pool import QUANTUM_NS, SLOW_MAX
 from horologe_gpu_worker.inspection.repository_scans import create_scans
 from horologe_gpu_worker.repository.modelstore import ModelStore
+from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.settings import WorkerSettings, device_config
 
 if TYPE_CHECKING:
@@ -20,12 +22,23 @@ if TYPE_CHECKING:
 
 
 class RunningScans:
-    """Scans of `<folder>/models` with the settings of a worker."""
+    """Scans of `<folder>/models` with the settings of a worker. `quantum_ns`, `slow_max`: of the `InspectionPool`."""
 
-    def __init__(self, folder: Path, inspections: int = 0, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        inspections: int = 0,
+        quantum_ns: int = QUANTUM_NS,
+        slow_max: int = SLOW_MAX,
+        runtimes: Any = RUNTIMES,
+        **settings: Any,
+    ) -> None:
         self.settings = WorkerSettings(repository=str(folder / "models"), cache=str(folder / "cache"), **settings)
-        self.store = ModelStore(folder / "models", folder / "cache", device=device_config(self.settings))
-        self.scans = create_scans(self.settings, self.store, inspections)
+        self.store = ModelStore(
+            folder / "models", folder / "cache", device=device_config(self.settings), runtimes=runtimes
+        )
+        self.scans = create_scans(self.settings, self.store, inspections, quantum_ns, slow_max)
         self.finished: SimpleQueue[Finished] = SimpleQueue()
         self.reports: dict[str, ModelReport] = {}
         """Last report of each version."""

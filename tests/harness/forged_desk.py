@@ -35,7 +35,7 @@ from horologe_common.wire import (
     Submit,
     Withdraw,
 )
-from selector.pipeline_desk import CONTROLLER, FRONTEND, INPUTS, OUTPUTS, RESULT, SELECTOR, WORKER, Desk
+from selector.pipeline_desk import CONTROLLER, FRONTEND, INPUTS, OUTPUTS, RESULT, SELECTOR, WORKER, PipelineDesk
 from selector.selector_harness import UnavailableStore, store_replies
 
 OK = int(Status.OK)
@@ -71,7 +71,7 @@ MESSAGES: tuple[tuple[str, Any], ...] = (
 )
 
 
-class ForgedDesk(Desk):
+class ForgedDesk(PipelineDesk):
     """A selector with an application, pipelines and a model, and open queries. Its store answers at once."""
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(problems())
 def test_equal_to_the_reference_to_the_nanosecond(problem: dict[str, Any]) -> None:
     changes = problem.pop("changes")

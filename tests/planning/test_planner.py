@@ -77,7 +77,7 @@ def with_slo(evaluator: Evaluator, slo_ns: int) -> Evaluator:
     return Evaluator(evaluator.workload, evaluator.profiles, evaluator.hardware, objective)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(small_problems())
 def test_a_plan_is_returned_if_and_only_if_there_is_one_and_no_action_improves_it(evaluator: Evaluator) -> None:
     # No configuration answers sooner than one in which no call waits, on the fastest hardware.

@@ -95,7 +95,7 @@ def test_baselines_on_table_3() -> None:
     assert len(violations(gslice)) >= 3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(workload_lists(), st.sampled_from((0.0, 1.0, 3.0)))
 def test_plans_meet_every_slo_with_the_margin(workloads: list[Workload], margin: float) -> None:
     plan = provision(workloads, [V100], ProvisioningOptions(margin=margin))
@@ -121,7 +121,7 @@ def test_no_rule_beats_the_exact_plan_and_no_bound_exceeds_it(workloads: list[Wo
         assert sum(fleet.cost for fleet in place_all(fleets, rule)) >= cost - 1e-6
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(workload_lists(1))
 def test_the_least_share_is_at_most_that_of_theorem_1(workloads: list[Workload]) -> None:
     (load,) = workloads
@@ -178,7 +178,7 @@ def test_a_workload_too_large_for_a_gpu_is_split() -> None:
     assert len(provision([load], [V100]).gpus) <= 4
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from((PAPER, V100)),
     st.sampled_from(sorted(LARGEST)),

@@ -24,7 +24,7 @@ from planning.workload_lists import (
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     workload_lists(),
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.floats(0.05, 3.0)), max_size=12),
@@ -65,7 +65,7 @@ def test_changes_of_one_workload_among_many_move_at_most_two_others() -> None:
     assert np.quantile(moves, 0.95) <= 2
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(workload_lists(), workload_lists(), st.booleans())
 def test_a_running_plan_is_changed_to_any_other_list(
     before: list[Workload], after: list[Workload], two_types: bool

@@ -43,7 +43,7 @@ def a_pipeline(name: str) -> PipelineDefinition:
     return PipelineDefinition(ModelSpec(name, "1", "pipeline", *sides, (1,), False, ms(100), content_hash=name), "f.py")
 
 
-class Desk:
+class PipelineDesk:
     """A selector with two pipelines, `p` and `q`, and a model `m`."""
 
     def __init__(self, **fields: Any) -> None:

@@ -190,7 +190,7 @@ def a_load(number: int, model: str) -> Load:
     return Load(number, 0, model, 0, s(10), ms(8.33))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     some.lists(some.tuples(some.integers(0, 20), some.integers(0, 20), some.integers(0, 10)), min_size=1, max_size=12)
 )

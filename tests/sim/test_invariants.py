@@ -153,7 +153,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     return msgspec.structs.replace(scenario, faults=chosen, worker=worker, controller=controller)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scenarios())
 def test_of_every_action(scenario: Scenario) -> None:
     house = SimulatedCluster(scenario)

@@ -93,7 +93,7 @@ changes_of = some.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     changes=changes_of,
     rate=some.floats(100, 3000),

@@ -11,7 +11,6 @@ import pytest
 
 from harness.waiting import until
 from horologe_common.core.instruments import Stats
-from horologe_common.metrics import metrics_server
 from horologe_common.metrics.endpoint import MetricsSettings, serve_metrics
 from horologe_common.metrics.metrics_server import HEAD_BYTES, SLOTS
 
@@ -104,10 +103,8 @@ def test_probes_and_scrapes_are_answered_behind_slow_connections(endpoint: Endpo
 
 
 @pytest.mark.parametrize("first", [b"", b"G", GET, b"\r\n"])
-def test_a_request_has_a_deadline_however_it_arrives(
-    endpoint: Endpoint, first: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metrics_server, "REQUEST_S", 0.3)
+def test_a_request_has_a_deadline_however_it_arrives(endpoint: Endpoint, first: bytes) -> None:
+    endpoint.server.request_s = 0.3
     connection = endpoint.connect(first)
     ended = threading.Event()
 
@@ -134,7 +131,7 @@ def large_stats() -> list[Stats]:
     return [stats]
 
 
-def test_readers_that_do_not_read_do_not_stop_others(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_that_do_not_read_do_not_stop_others(endpoint: Endpoint) -> None:
     stats = large_stats()
     endpoint.stats = lambda: stats
     stopped = [endpoint.connect(GET + b"\r\n", receive_bytes=4096) for _ in range(2 * SLOTS)]
@@ -151,8 +148,8 @@ def test_readers_that_do_not_read_do_not_stop_others(endpoint: Endpoint, monkeyp
     assert received < len(page)
 
 
-def test_an_answer_has_a_deadline(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server, "ANSWER_S", 0.3)
+def test_an_answer_has_a_deadline(endpoint: Endpoint) -> None:
+    endpoint.server.answer_s = 0.3
     stats = large_stats()
     endpoint.stats = lambda: stats
     endpoint.connect(GET + b"\r\n", receive_bytes=4096)

@@ -134,7 +134,7 @@ def _no_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) ->
     return None
 
 
-class Desk:
+class ScanDesk:
     """A planner, its cluster, and devices that end every action within its expected time."""
 
     def __init__(self, kind: type[Planner], models: int, shares: int, pages: int, admission: bool) -> None:
@@ -226,7 +226,7 @@ def compact_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(
-    max_examples=150,
+    max_examples=70,
     deadline=None,
     suppress_health_check=[
         HealthCheck.large_base_example,
@@ -238,7 +238,7 @@ def compact_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_decides_as_the_literal_scan(
     steps: list[Any], models: int, shares: int, pages: int, admission: bool
 ) -> None:
-    desks = [Desk(kind, models, shares, pages, admission) for kind in (Planner, ScanPlanner)]
+    desks = [ScanDesk(kind, models, shares, pages, admission) for kind in (Planner, ScanPlanner)]
     now_ns = NOW
     for verb, one, other in steps:
         if verb == "wait":

@@ -7,61 +7,41 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from controller.desk import NOW, SchedulerDesk
 from controller.every_scheduler import LATE_ON_PURPOSE, NAMES, contributing_example, everyone, names
-from harness.builders import a_report, a_spec
-from horologe_common.clock import ms, s
+from harness.builders import a_spec
+from horologe_common.clock import ms
 from horologe_common.models import PAGE_BYTES, ModelSpec
-from horologe_common.wire import Register, Share
-from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
-from horologe_controller.core.requests.request import Request
 from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_controller.core.scheduling.scheduler import Batch, Plan, Refusal, Scheduler
+    from horologe_controller.core.requests.request import Request
+    from horologe_controller.core.scheduling.scheduler import Batch, Plan, Refusal
 
-NOW = s(1000)
 EXEC = {size: ms(2 + 0.5 * (size - 1)) for size in (1, 2, 4, 8, 16)}  # a_profile's
 
 __all__ = ["contributing_example"]
 
 
-class Desk:
-    """A scheduler with its own cluster: workers of one share each, with the given models resident."""
+class ContractDesk(SchedulerDesk):
+    """A scheduler, and workers of one share each with the same models resident."""
 
     def __init__(
         self, name: str, models: Sequence[ModelSpec], resident: Sequence[str] = (), workers: int = 1, pages: int = 64
     ) -> None:
         self.settings = ControllerSettings(scheduler=name)
-        self.scheduler: Scheduler = create_scheduler(self.settings)
-        self.cluster = Cluster(10)
-        self.cluster.specs = {spec.key: spec for spec in models}
-        self.requests = 0
+        super().__init__(create_scheduler(self.settings), models, pages)
         for number in range(workers):
-            worker = self.cluster.workers[f"worker/{number}#1"] = WorkerMirror(f"worker/{number}#1", True)
-            report = Register((Share(0, "d", pages, tuple(resident)),), tuple(a_report(spec) for spec in models))
-            self.cluster.register_worker(worker, report)
+            self.register(number, resident)
 
     def ask(
         self, spec: ModelSpec, deadline_ms: float, rows: int = 1, now_ns: int = NOW, best_effort: bool = False
     ) -> tuple[Request, Refusal | None]:
-        self.requests += 1
-        request = Request(
-            self.requests,
-            "selector/0#1",
-            self.requests,
-            spec,
-            spec.key,
-            rows,
-            "frontend/0#1",
-            self.requests,
-            now_ns,
-            now_ns + ms(deadline_ms),
-            best_effort,
-        )
-        refusals = self.scheduler.add(now_ns, [request], self.cluster)
+        request = self.a_request(now_ns, spec, deadline_ms, rows, best_effort=best_effort)
+        refusals = self.add(now_ns, request)
         return request, refusals[0] if refusals else None
 
     def plan(self, now_ns: int = NOW) -> Plan:
@@ -80,7 +60,7 @@ class Desk:
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in (*LATE_ON_PURPOSE, "deferred")])
 def test_a_request_that_fits_is_started_at_once(name: str) -> None:
     spec = a_spec()
-    desk = Desk(name, [spec], [spec.key])
+    desk = ContractDesk(name, [spec], [spec.key])
     request, refusal = desk.ask(spec, 50)
     assert refusal is None
     (batch,) = desk.plan().start
@@ -94,7 +74,7 @@ def test_a_request_that_fits_is_started_at_once(name: str) -> None:
 @pytest.mark.parametrize(("deadline_ms", "fits"), [(2.0, True), (1.99, False), (0, False), (-5, False)])
 def test_refused_as_soon_as_not_even_batch_one_fits(name: str, deadline_ms: float, fits: bool) -> None:
     spec = a_spec()
-    desk = Desk(name, [spec], [spec.key])
+    desk = ContractDesk(name, [spec], [spec.key])
     request, refusal = desk.ask(spec, deadline_ms)
     assert (refusal is None) == fits
     if refusal:
@@ -108,7 +88,7 @@ def test_refused_as_soon_as_not_even_batch_one_fits(name: str, deadline_ms: floa
 def test_refused_when_its_turn_has_not_come_before_any_work(name: str) -> None:
     """If no LOAD ends in time, the request is refused when a batch of one cannot finish any more."""
     spec = a_spec()
-    desk = Desk(name, [spec], pages=64)
+    desk = ContractDesk(name, [spec], pages=64)
     request, _ = desk.ask(spec, 10)
     first = desk.plan()
     assert [model for _, model in first.load] == [spec.key]
@@ -127,7 +107,7 @@ def test_refused_when_its_turn_has_not_come_before_any_work(name: str) -> None:
 @everyone
 def test_nothing_to_do_needs_no_waking(name: str) -> None:
     spec = a_spec()
-    plan = Desk(name, [spec], [spec.key]).plan()
+    plan = ContractDesk(name, [spec], [spec.key]).plan()
     assert not any((plan.start, plan.load, plan.unload, plan.refuse))
     assert plan.wake_ns is None
 
@@ -135,7 +115,7 @@ def test_nothing_to_do_needs_no_waking(name: str) -> None:
 @names
 def test_no_batch_holds_a_request_that_could_not_make_its_deadline_in_it(name: str) -> None:
     spec = a_spec()
-    desk = Desk(name, [spec], [spec.key])
+    desk = ContractDesk(name, [spec], [spec.key])
     for deadline_ms in (2.1, 2.6, 3.0, 4.0, 9.0, 9.5, 11, 30, 31, 32, 33, 34, 50, 51, 52, 53):
         desk.ask(spec, deadline_ms)
     started = desk.plan().start
@@ -152,7 +132,7 @@ def test_no_batch_holds_a_request_that_could_not_make_its_deadline_in_it(name: s
 @names
 def test_requests_of_a_model_are_batched(name: str) -> None:
     spec = a_spec()
-    desk = Desk(name, [spec], [spec.key])
+    desk = ContractDesk(name, [spec], [spec.key])
     for _ in range(16):
         desk.ask(spec, 100)
     first = desk.plan().start[0]
@@ -162,7 +142,7 @@ def test_requests_of_a_model_are_batched(name: str) -> None:
 @everyone
 def test_rows_count_towards_the_batch(name: str) -> None:
     spec = a_spec()
-    desk = Desk(name, [spec], [spec.key])
+    desk = ContractDesk(name, [spec], [spec.key])
     for rows in (5, 5, 5, 5):
         desk.ask(spec, 200, rows)
     for batch in desk.plan().start:
@@ -173,7 +153,7 @@ def test_rows_count_towards_the_batch(name: str) -> None:
 @everyone
 def test_no_more_in_flight_than_set(name: str) -> None:
     spec = a_spec(batch_sizes=(1,))
-    desk = Desk(name, [spec], [spec.key])
+    desk = ContractDesk(name, [spec], [spec.key])
     for _ in range(10):
         desk.ask(spec, 500)
     plan = desk.plan()
@@ -185,7 +165,7 @@ def test_no_more_in_flight_than_set(name: str) -> None:
 @everyone
 def test_load_comes_before_infer_and_only_where_there_are_pages(name: str) -> None:
     small, large = a_spec("small"), a_spec("large", weights_bytes=100 * PAGE_BYTES)
-    desk = Desk(name, [small, large], pages=64)
+    desk = ContractDesk(name, [small, large], pages=64)
     desk.ask(small, 200)
     desk.ask(large, 200)
     plan = desk.plan()
@@ -197,7 +177,7 @@ def test_load_comes_before_infer_and_only_where_there_are_pages(name: str) -> No
 @everyone
 def test_the_least_recently_used_makes_room_unless_it_is_wanted(name: str) -> None:
     specs = [a_spec(one, weights_bytes=20 * PAGE_BYTES) for one in ("old", "wanted", "recent", "new")]
-    desk = Desk(name, specs, [spec.key for spec in specs[:3]], pages=64)
+    desk = ContractDesk(name, specs, [spec.key for spec in specs[:3]], pages=64)
     share = next(desk.cluster.shares())
     for model in ("old/1", "wanted/1", "recent/1"):
         share.mark_used(model)
@@ -210,7 +190,7 @@ def test_the_least_recently_used_makes_room_unless_it_is_wanted(name: str) -> No
 @everyone
 def test_a_model_that_runs_is_not_unloaded(name: str) -> None:
     specs = [a_spec(one, weights_bytes=40 * PAGE_BYTES) for one in ("running", "new")]
-    desk = Desk(name, specs, [specs[0].key], pages=64)
+    desk = ContractDesk(name, specs, [specs[0].key], pages=64)
     desk.ask(specs[0], 300)
     desk.ask(specs[1], 300)
     plan = desk.plan()
@@ -221,13 +201,13 @@ def test_a_model_that_runs_is_not_unloaded(name: str) -> None:
 @names
 def test_best_effort_gets_what_is_left(name: str) -> None:
     spec, other = a_spec("a"), a_spec("b")
-    desk = Desk(name, [spec, other], [spec.key, other.key])
+    desk = ContractDesk(name, [spec, other], [spec.key, other.key])
     patient, _ = desk.ask(spec, 30_000, best_effort=True)
     urgent = [desk.ask(other, 20)[0] for _ in range(16)]
     started = [request.id for batch in desk.plan().start for request in batch.requests]
     assert started[: len(urgent)] == [request.id for request in urgent]
     assert patient.id not in started[: len(urgent)]
-    idle = Desk(name, [spec], [spec.key])
+    idle = ContractDesk(name, [spec], [spec.key])
     alone, _ = idle.ask(spec, 30_000, best_effort=True)
     assert [one.id for batch in idle.plan().start for one in batch.requests] == [alone.id]
 
@@ -235,7 +215,7 @@ def test_best_effort_gets_what_is_left(name: str) -> None:
 @everyone
 def test_a_removed_request_is_forgotten(name: str) -> None:
     spec = a_spec()
-    desk = Desk(name, [spec], [spec.key])
+    desk = ContractDesk(name, [spec], [spec.key])
     gone, stays = desk.ask(spec, 100)[0], desk.ask(spec, 100)[0]
     desk.scheduler.remove(gone)
     assert [one.id for batch in desk.start() for one in batch.requests] == [stays.id]
@@ -246,7 +226,7 @@ def test_a_removed_request_is_forgotten(name: str) -> None:
 def test_the_same_questions_get_the_same_answers(name: str) -> None:
     def told() -> list[Any]:
         specs = [a_spec(one, weights_bytes=30 * PAGE_BYTES) for one in "abcd"]
-        desk = Desk(name, specs, ["a/1", "b/1"], workers=3)
+        desk = ContractDesk(name, specs, ["a/1", "b/1"], workers=3)
         plans = []
         for turn in range(20):
             now_ns = NOW + ms(turn)

@@ -8,39 +8,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.builders import a_report, a_spec
+from controller.desk import NOW, SchedulerDesk
+from harness.builders import a_spec
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution
 from horologe_common.recording import snapshot
-from horologe_common.wire import Register, Share
-from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
-from horologe_controller.core.requests.request import Request
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.core.scheduling.planner import Planner
 from horologe_controller.schedulers.orloj.orloj import Orloj, batch_quantile_ns
 from horologe_controller.settings import ControllerSettings
 
 if TYPE_CHECKING:
+    from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.scheduler import Batch, Refusal
 
-NOW = s(1000)
 BASE_NS = ms(4)
 SHORT, LONG = Distribution.from_counts([ms(5), ms(7)], [1]), Distribution.from_counts([ms(20), ms(40)], [1])
 
 
-class Desk:
+class OrlojDesk(SchedulerDesk):
     """A planner with the policy, and one share with one model and its distributions."""
 
     def __init__(self, *, known: bool = True, **settings: Any) -> None:
         self.spec = a_spec(batch_sizes=(1, 2, 4))
         self.settings = ControllerSettings(scheduler="orloj", **settings)
         self.policy = Orloj(self.settings)
-        self.scheduler = Planner(self.policy, self.settings)
-        self.cluster = Cluster(10)
-        self.cluster.specs = {self.spec.key: self.spec}
-        worker = self.cluster.workers["w"] = WorkerMirror("w", True)
-        self.cluster.register_worker(worker, Register((Share(0, "d", 64, (self.spec.key,)),), (a_report(self.spec),)))
-        self.asked = 0
+        super().__init__(Planner(self.policy, self.settings), [self.spec])
+        self.register(0, [self.spec.key])
         if known:
             self.learn(SHORT, LONG)
 
@@ -49,22 +43,8 @@ class Desk:
         self.cluster.distributions[self.spec.key] = RuntimeDistributions(BASE_NS, parts)
 
     def ask(self, application: str, left_ms: float, now_ns: int = NOW, rows: int = 1) -> tuple[Request, Refusal | None]:
-        self.asked += 1
-        request = Request(
-            self.asked,
-            "s",
-            self.asked,
-            self.spec,
-            self.spec.key,
-            rows,
-            "f",
-            self.asked,
-            now_ns,
-            now_ns + ms(left_ms),
-            False,
-            application=application,
-        )
-        refusals = self.scheduler.add(now_ns, [request], self.cluster)
+        request = self.a_request(now_ns, self.spec, left_ms, rows, application=application)
+        refusals = self.add(now_ns, request)
         return request, refusals[0] if refusals else None
 
     def plan(self, now_ns: int = NOW) -> tuple[list[Batch], list[Refusal]]:
@@ -77,7 +57,7 @@ class Desk:
 
 
 def test_the_expected_duration_is_a_high_quantile_of_the_batch() -> None:
-    desk = Desk()
+    desk = OrlojDesk()
     asked = [desk.ask("short", 200)[0], desk.ask("long", 200)[0]]
     ((batch, *_), _) = desk.plan()
     assert batch.requests == asked
@@ -89,14 +69,14 @@ def test_the_expected_duration_is_a_high_quantile_of_the_batch() -> None:
 
 def test_a_likely_failure_gives_way_to_a_likely_success() -> None:
     """Both requests are viable. The long one has the earlier deadline, and a chance of one half."""
-    desk = Desk(policy={"order": "latest"})
+    desk = OrlojDesk(policy={"order": "latest"})
     desk.ask("long", 31)
     sure, _ = desk.ask("short", 40)
     assert desk.first() == [sure]
 
 
 def test_a_request_with_less_left_than_it_takes_on_average_is_refused() -> None:
-    desk = Desk()
+    desk = OrlojDesk()
     _, at_once = desk.ask("long", 29)
     assert at_once is not None
     assert at_once.retry_after_ns == pytest.approx(ms(1), abs=ms(0.01))
@@ -113,7 +93,7 @@ def test_a_request_with_less_left_than_it_takes_on_average_is_refused() -> None:
 
 def test_the_order_of_sizes_is_a_setting() -> None:
     for order, size in (("earliest", 1), ("latest", 4)):
-        desk = Desk(policy={"order": order})
+        desk = OrlojDesk(policy={"order": order})
         desk.ask("short", 9)
         for _ in range(4):
             desk.ask("short", 300)
@@ -121,7 +101,7 @@ def test_the_order_of_sizes_is_a_setting() -> None:
 
 
 def test_new_distributions_apply_to_queued_requests() -> None:
-    desk = Desk()
+    desk = OrlojDesk()
     for number in range(4):
         desk.ask("short", 60 + number)
     ((batch, *_), _) = desk.plan()
@@ -138,7 +118,7 @@ def test_new_distributions_apply_to_queued_requests() -> None:
 
 @pytest.mark.parametrize("order", ["earliest", "latest"])
 def test_without_distributions_deadlines_decide(order: str) -> None:
-    desk = Desk(known=False, policy={"order": order})
+    desk = OrlojDesk(known=False, policy={"order": order})
     asked = [desk.ask("", 10 + number)[0] for number in (5, 1, 3, 2, 4)]
     assert desk.first() == sorted(asked, key=lambda one: one.deadline_ns)[:4]
 
@@ -148,7 +128,7 @@ def test_without_distributions_deadlines_decide(order: str) -> None:
     st.sampled_from(["earliest", "latest"]),
 )
 def test_no_request_starts_late_and_all_leave_the_queue(told: list[tuple[str, float, int]], order: str) -> None:
-    desk = Desk(policy={"order": order})
+    desk = OrlojDesk(policy={"order": order})
     open_ids = {request.id for request, refusal in (desk.ask(*one[:2], rows=one[2]) for one in told) if not refusal}
     now_ns = NOW
     while open_ids and now_ns < NOW + s(1):
@@ -168,7 +148,7 @@ def test_no_request_starts_late_and_all_leave_the_queue(told: list[tuple[str, fl
 
 
 def test_the_state_survives_a_snapshot() -> None:
-    desk = Desk()
+    desk = OrlojDesk()
     for number in range(9):
         desk.ask("short" if number % 2 else "long", 60 + number)
     desk.plan()
@@ -187,7 +167,7 @@ def test_the_state_survives_a_snapshot() -> None:
 
 
 def test_the_expected_duration_follows_the_longest_row() -> None:
-    desk = Desk()
+    desk = OrlojDesk()
     known = desk.cluster.distributions[desk.spec.key]
     requests = [desk.ask(one, 500)[0] for one in ("long", "long", "short")]
     wanted = ms(4) + 4 * (ms(16) + ms(20) * 0.9**0.5)

@@ -6,39 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.builders import a_report, a_spec
-from horologe_common.clock import ms, s
-from horologe_common.models import ModelSpec
-from horologe_common.wire import Register, Share
-from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
-from horologe_controller.core.requests.request import Request
+from controller.desk import NOW, SchedulerDesk
+from harness.builders import a_spec
 from horologe_controller.core.scheduling.scheduler import Refusal
 from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings
 
-NOW = s(1000)
 
-
-class Desk:
-    """A scheduler, and workers of one share that hold the named models."""
-
+class AdmissionDesk(SchedulerDesk):
     def __init__(self, *workers: tuple[str, ...], admission: bool = True) -> None:
-        self.scheduler = create_scheduler(ControllerSettings(admission=admission))
-        self.cluster = Cluster(10)
-        self.specs = {name: a_spec(name) for names in workers for name in names}
-        self.cluster.specs = {spec.key: spec for spec in self.specs.values()}
-        self.asked = 0
+        settings = ControllerSettings(admission=admission)
+        super().__init__(create_scheduler(settings), map(a_spec, sorted({name for names in workers for name in names})))
         for number, names in enumerate(workers):
-            self.register(number, *names)
-
-    def register(self, number: int, *names: str) -> None:
-        address = f"worker/{number}#1"
-        worker = self.cluster.workers.setdefault(address, WorkerMirror(address, True))
-        specs: list[ModelSpec] = [self.specs[name] for name in names]
-        report = Register(
-            (Share(0, "d", 64, tuple(spec.key for spec in specs)),), tuple(a_report(spec) for spec in specs)
-        )
-        self.cluster.register_worker(worker, report)
+            self.register(number, [f"{name}/1" for name in names])
 
     def ask(self, name: str, budget_ms: float) -> Refusal | None:
         refusals = self.ask_together(name, budget_ms)
@@ -46,16 +26,8 @@ class Desk:
 
     def ask_together(self, name: str, *budgets_ms: float) -> list[Refusal]:
         """Send requests for one queue in one turn."""
-        spec, requests = self.specs[name], []
-        for budget_ms in budgets_ms:
-            self.asked += 1
-            number, deadline_ns = self.asked, NOW + ms(budget_ms)
-            requests.append(
-                Request(
-                    number, "selector/0#1", number, spec, spec.key, 1, "frontend/0#1", number, NOW, deadline_ns, False
-                )
-            )
-        refusals = self.scheduler.add(NOW, requests, self.cluster)
+        spec = self.cluster.specs[f"{name}/1"]
+        refusals = self.add(NOW, *(self.a_request(NOW, spec, budget_ms) for budget_ms in budgets_ms))
         self.scheduler.check()
         return refusals
 
@@ -66,7 +38,7 @@ class Desk:
 
 
 def test_work_for_other_models_refuses_nothing() -> None:
-    desk = Desk(("a", "b"))
+    desk = AdmissionDesk(("a", "b"))
     desk.fill("a", 8)
     assert desk.ask("a", 8) is not None
     assert desk.ask("b", 8) is None
@@ -74,41 +46,41 @@ def test_work_for_other_models_refuses_nothing() -> None:
 
 def test_the_work_ahead_counts_in_full_batches_on_all_shares() -> None:
     """16 requests take 9.5 ms in a batch: two shares are done with 32 of them after as long."""
-    one, two = Desk(("a",)), Desk(("a",), ("a",))
+    one, two = AdmissionDesk(("a",)), AdmissionDesk(("a",), ("a",))
     admitted = [sum(desk.ask("a", 40) is None for _ in range(200)) for desk in (one, two)]
     assert 48 <= admitted[0] <= 64
     assert 1.9 * admitted[0] <= admitted[1] <= 2.1 * admitted[0]
 
 
 def test_requests_with_later_deadlines_are_not_ahead() -> None:
-    desk = Desk(("a",))
+    desk = AdmissionDesk(("a",))
     while desk.ask("a", 50) is None:
         pass
     assert desk.ask("a", 10) is None
 
 
 def test_without_admission_only_the_request_itself_counts() -> None:
-    desk = Desk(("a",), admission=False)
+    desk = AdmissionDesk(("a",), admission=False)
     assert [desk.ask("a", 20) for _ in range(200)] == [None] * 200
     assert desk.ask("a", 0.1) is not None
 
 
 def test_requests_of_a_turn_are_admitted_together_if_the_last_of_them_fits() -> None:
-    desk = Desk(("a",))
+    desk = AdmissionDesk(("a",))
     assert desk.ask_together("a", *[100] * 16) == []
     assert len(desk.scheduler) == 16
 
 
 @given(st.lists(st.integers(1, 12), min_size=2, max_size=24))
 def test_a_turn_admits_at_least_the_requests_that_are_admitted_one_by_one(budgets_ms: list[int]) -> None:
-    together, alone = Desk(("a",)), Desk(("a",))
+    together, alone = AdmissionDesk(("a",)), AdmissionDesk(("a",))
     refused = {refusal.request.id for refusal in together.ask_together("a", *budgets_ms)}
     one_by_one = [alone.ask("a", budget_ms) for budget_ms in budgets_ms]
     assert refused <= {refusal.request.id for refusal in one_by_one if refusal is not None}
 
 
 def test_a_request_without_a_chance_does_not_keep_the_others_of_its_turn_out() -> None:
-    desk = Desk(("a",))
+    desk = AdmissionDesk(("a",))
     refusals = desk.ask_together("a", 100, 1, 100)
     assert [refusal.request.id for refusal in refusals] == [2]
     assert len(desk.scheduler) == 2
@@ -116,14 +88,14 @@ def test_a_request_without_a_chance_does_not_keep_the_others_of_its_turn_out() -
 
 def test_requests_that_come_too_late_for_a_full_batch_are_not_ahead() -> None:
     """A full batch takes 9.5 ms: those due within 9 ms will be given up or run in a smaller one."""
-    desk = Desk(("a",))
+    desk = AdmissionDesk(("a",))
     admitted = sum(desk.ask("a", 9) is None for _ in range(100))
     assert admitted >= 1
     assert [desk.ask("a", 10) for _ in range(12)] == [None] * 12
 
 
 def test_only_refused_requests_of_a_turn_count_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk, lost = Desk(("a",)), []
+    desk, lost = AdmissionDesk(("a",)), []
     monkeypatch.setattr(desk.scheduler, "_on_request_late", lambda now_ns, request, cluster: lost.append(request.id))
     refusals = desk.ask_together("a", *[10] * 40)
     assert 0 < len(refusals) < 40

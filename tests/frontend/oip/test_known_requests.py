@@ -69,7 +69,7 @@ def check_equal(known: KnownRequests, spec: ModelSpec, body: bytes, header_lengt
     assert outcome(lambda: known.read(spec, "", body, header_length)) == expected
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.lists(st.tuples(st.sampled_from(sorted(SPECS)), texts, numbers), min_size=2, max_size=8))
 def test_json_is_read_as_the_parser_reads_it(requests: list[tuple[str, str, list[Any]]]) -> None:
     known = KnownRequests(LIMIT)
@@ -77,7 +77,7 @@ def test_json_is_read_as_the_parser_reads_it(requests: list[tuple[str, str, list
         check_equal(known, SPECS[datatype], (text % (datatype, json.dumps(values))).encode())
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(
     st.lists(
         st.tuples(st.sampled_from([0, 8, 16]), st.binary(max_size=40), st.sampled_from([b"", b"0", b"9", b"x"])),

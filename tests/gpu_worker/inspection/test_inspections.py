@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -23,15 +23,16 @@ from harness.model_folders import (
 )
 from harness.waiting import until
 from horologe_common.status import UnknownModel
-from horologe_gpu_worker.inspection import inspection_pool
-from horologe_gpu_worker.runtimes.python import measured_models
+from horologe_gpu_worker.runtime import DeviceConfig
+from horologe_gpu_worker.runtimes import RUNTIMES
+from horologe_gpu_worker.runtimes.python.measured_models import KeptModels
+from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HANG = "import time\ntime.sleep(1e6)\n"
 WARM_UP = """
-import time
 class Model:
     runs = 0
     def predict_batch(self, inputs):
@@ -41,11 +42,9 @@ class Model:
         return {{"y": inputs["x"]}}
 """
 HANGS = {
-    "in its import": HANG,
     "in its import, with the interpreter's lock": "import ctypes\nctypes.PyDLL(None).sleep(1000000)\n",
     "in a loop of its import": "while True: pass\n",
     "in its constructor": ECHO + "    def __init__(self):\n        import time\n        time.sleep(60)\n",
-    "in its first batch": WARM_UP.format(runs=0),
     "while it is measured": WARM_UP.format(runs=4),
     "and ignores signals": "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HANG,
     "in a child that it waits for": "import subprocess\nsubprocess.run(['sleep', '1000000'])\n",
@@ -64,7 +63,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., RunningScans]]:
     (tmp_path / "models").mkdir()
     running: list[RunningScans] = []
 
-    def start(**settings: int) -> RunningScans:
+    def start(**settings: Any) -> RunningScans:
         running.append(RunningScans(tmp_path, **settings))
         return running[-1]
 
@@ -148,7 +147,7 @@ def test_a_process_that_is_killed_while_it_inspects_is_named(tmp_path: Path, run
     assert "its process ended (SIGKILL) while reading its files" in scans.reports["huge/1"].reason
 
 
-@pytest.mark.parametrize("file", ["model.py", "model.onnx", "model.toml", "weights.bin"])
+@pytest.mark.parametrize("file", ["model.py", "model.toml", "weights.bin"])
 def test_a_fifo_among_the_files_is_not_waited_for(tmp_path: Path, run: Callable[..., RunningScans], file: str) -> None:
     folder = a_python_model(tmp_path / "models", name="pipe")
     (folder / file).unlink(missing_ok=True)
@@ -161,15 +160,13 @@ def test_a_fifo_among_the_files_is_not_waited_for(tmp_path: Path, run: Callable[
 
 
 def test_more_hanging_models_than_places_do_not_keep_the_others_waiting(
-    tmp_path: Path, run: Callable[..., RunningScans], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Callable[..., RunningScans]
 ) -> None:
     """The first four hold all places, and one more is stopped to make room and begun again later."""
-    monkeypatch.setattr(inspection_pool, "QUANTUM_NS", 500_000_000)
-    monkeypatch.setattr(inspection_pool, "SLOW_MAX", 1)
     for number in range(4):
         a_python_model(tmp_path / "models", HANG, name=f"a-hang-{number}", load_timeout='"3s"')
     an_emulated_model(tmp_path / "models", name="z-fine")
-    scans = run(inspections=2)
+    scans = run(inspections=2, quantum_ns=500_000_000, slow_max=1)
     scans.begin_all()
     scans.wait_served("z-fine")
     assert any(scans.is_loading(f"a-hang-{number}") for number in range(4))
@@ -230,14 +227,15 @@ def test_a_slow_model_is_loaded_once_for_its_measurement_and_its_first_load(
     assert counter.read_text() == "x"
 
 
-def test_few_processes_wait_for_their_first_load(
-    tmp_path: Path, run: Callable[..., RunningScans], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(measured_models, "KEPT_MAX", 1)
-    monkeypatch.setattr(measured_models, "KEPT_LOAD_NS", 0)
+def test_few_processes_wait_for_their_first_load(tmp_path: Path, run: Callable[..., RunningScans]) -> None:
+    def keeps_one(device: DeviceConfig) -> PythonRuntime:
+        runtime = PythonRuntime(device)
+        runtime.kept = KeptModels(limit=1, load_ns=0)
+        return runtime
+
     for name in ("a", "b"):
         a_python_model(tmp_path / "models", f"# {name}\n" + ECHO, name=name)
-    scans = run()
+    scans = run(runtimes=RUNTIMES | {"python": keeps_one})
     reports = [*scans.scan("a"), *scans.scan("b")]
     assert [scans.store.is_open(report.spec.key) for report in reports] == [False, True]
     (tmp_path / "models" / "b" / "1" / "model.py").write_text("# changed\n" + ECHO)

@@ -11,7 +11,6 @@ import pytest
 from fakes.cuda import FakeCuda
 from fakes.nvml import FakeGpu, FakeNvml, hide_nvml
 from horologe_common.clock import s
-from horologe_gpu_worker.measurement import device_sensor
 from horologe_gpu_worker.measurement.device_sensor import (
     DeviceLimits,
     DeviceLost,
@@ -91,26 +90,24 @@ class Readings:
         pass
 
 
-def test_means_of_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_sensor, "SAMPLE_S", 60.0)  # no sample between entry and exit
-    with SensorWindow(Readings(DeviceReading(100, 900), DeviceReading(200, 1000))) as window:
+def test_means_of_a_window() -> None:
+    readings = Readings(DeviceReading(100, 900), DeviceReading(200, 1000))
+    with SensorWindow(readings, sample_s=60) as window:  # no sample between entry and exit
         pass
     assert window.mean() == DeviceReading(150, 950)
 
 
-def test_power_follows_from_counted_energy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_sensor, "SAMPLE_S", 60.0)
+def test_power_follows_from_counted_energy() -> None:
     times = count(0, s(2))
     readings = Readings(DeviceReading(100, 900, 1000.0), DeviceReading(100, 900, 1600.0))
-    with SensorWindow(readings, lambda: next(times)) as window:
+    with SensorWindow(readings, lambda: next(times), sample_s=60) as window:
         pass
     assert window.mean() == DeviceReading(300, 900)
 
 
-def test_a_sensor_that_fails_during_a_run_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_sensor, "SAMPLE_S", 0.001)
+def test_a_sensor_that_fails_during_a_run_fails_the_run() -> None:
     sensor = Readings(DeviceReading(100, 900), DeviceLost("the GPU is lost"))
-    with SensorWindow(sensor) as window:
+    with SensorWindow(sensor, sample_s=0.001) as window:
         while len(sensor.left) > 1:
             sleep(0.001)
     with pytest.raises(DeviceLost, match="the GPU is lost"):

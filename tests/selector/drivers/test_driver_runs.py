@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Desk:
+class DriverDesk:
     """A driver with a clock, and the messages that it has sent."""
 
     def __init__(self, function: Any, calls: int = 100) -> None:
@@ -78,7 +78,7 @@ async def chain(call: Any, inputs: Any) -> Any:
 
 
 def test_a_run_calls_models_and_returns() -> None:
-    desk = Desk(chain)
+    desk = DriverDesk(chain)
     desk.start(7)
     assert list(desk.calls) == [(7, 1)]
     desk.answer(7, 1)
@@ -91,7 +91,7 @@ def test_a_run_calls_models_and_returns() -> None:
 
 
 def test_runs_do_not_mix() -> None:
-    desk = Desk(chain)
+    desk = DriverDesk(chain)
     for run in (1, 2, 3):
         desk.start(run)
     for run, value in ((2, 20), (3, 30), (1, 10)):
@@ -134,7 +134,7 @@ async def groups(call: Any, inputs: Any) -> Any:
 def test_parents_are_the_calls_whose_results_a_call_may_use(
     function: Any, answers: list[int], parents: dict[int, tuple[int, ...]]
 ) -> None:
-    desk = Desk(function)
+    desk = DriverDesk(function)
     desk.start(1)
     for call in answers:
         desk.answer(1, call)
@@ -149,7 +149,7 @@ async def catches(call: Any, inputs: Any) -> Any:
 
 
 def test_a_driver_can_catch_a_failed_call() -> None:
-    desk = Desk(catches)
+    desk = DriverDesk(catches)
     desk.start(1)
     desk.fail(1, 1, Status.REFUSED)
     assert desk.done[1][1]["y"].tolist() == [[len("REFUSED")]]
@@ -157,7 +157,7 @@ def test_a_driver_can_catch_a_failed_call() -> None:
 
 @pytest.mark.parametrize("function", [chain, branches, groups])
 def test_a_failed_call_that_is_not_caught_ends_the_run_with_its_status(function: Any) -> None:
-    desk = Desk(function)
+    desk = DriverDesk(function)
     desk.start(1)
     desk.fail(1, 1, Status.REFUSED, "stage a: too late")
     message, _ = desk.done[1]
@@ -218,7 +218,7 @@ async def raises_surrogates(call: Any, inputs: Any) -> Any:
 def test_a_faulty_driver_fails_with_a_reason(
     function: Callable[..., Any], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    desk = Desk(function)
+    desk = DriverDesk(function)
     desk.start(1)
     message, _ = desk.done[1]
     assert message.status == Status.FAILED
@@ -229,7 +229,7 @@ def test_a_faulty_driver_fails_with_a_reason(
 
 
 def test_calls_are_limited_in_a_loop() -> None:
-    desk = Desk(loops_over_calls, calls=5)
+    desk = DriverDesk(loops_over_calls, calls=5)
     desk.start(1)
     for call in range(1, 6):
         desk.answer(1, call)
@@ -237,7 +237,7 @@ def test_calls_are_limited_in_a_loop() -> None:
 
 
 def test_an_ended_run_sends_nothing() -> None:
-    desk = Desk(branches)
+    desk = DriverDesk(branches)
     desk.start(1)
     desk.handle(EndRun(1))
     desk.answer(1, 1)
@@ -254,7 +254,7 @@ async def leaves_task(call: Any, inputs: Any) -> Any:
 
 
 def test_tasks_that_a_run_leaves_behind_are_cancelled() -> None:
-    desk = Desk(leaves_task)
+    desk = DriverDesk(leaves_task)
     desk.start(1)
     assert 1 in desk.done
     assert desk.runs.wakeup_ns() is None
@@ -269,7 +269,7 @@ async def hedges(call: Any, inputs: Any) -> Any:
 
 
 def test_timers_work() -> None:
-    desk = Desk(hedges)
+    desk = DriverDesk(hedges)
     desk.start(1)
     wakeup_ns = desk.runs.wakeup_ns()
     assert wakeup_ns == desk.now_ns + ms(50)
@@ -282,14 +282,14 @@ def test_timers_work() -> None:
 
 
 def test_pings_are_answered() -> None:
-    desk = Desk(chain)
+    desk = DriverDesk(chain)
     desk.handle(Ping(5))
     assert desk.others == [Pong(5, desk.now_ns)]
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5)), max_size=40))
 def test_each_run_ends_once_whatever_is_answered_in_whatever_order(events: list[tuple[int, int]]) -> None:
-    desk = Desk(diamond)
+    desk = DriverDesk(diamond)
     for run in range(1, 5):
         desk.start(run)
     ended: set[int] = set()

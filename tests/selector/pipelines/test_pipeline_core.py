@@ -42,12 +42,12 @@ from selector.pipeline_desk import (
     ROW,
     SELECTOR,
     WORKER,
-    Desk,
+    PipelineDesk,
 )
 
 
 def test_a_query_passes_driver_and_models() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     run = desk.query()
     (start,) = desk.take(StartRun)
     assert (start.run, start.inputs) == (run, INPUTS)
@@ -68,7 +68,7 @@ def test_a_query_passes_driver_and_models() -> None:
 
 
 def test_a_stage_leaves_time_for_the_stages_behind_it() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     for _ in range(3):
         run = desk.query()
         for call, parents in ((1, ()), (2, (1,))):
@@ -88,7 +88,7 @@ def test_a_stage_leaves_time_for_the_stages_behind_it() -> None:
 
 
 def test_without_drop_a_stage_has_the_deadline_of_its_query() -> None:
-    desk = Desk(pipeline_drop=False)
+    desk = PipelineDesk(pipeline_drop=False)
     for _ in range(2):
         run = desk.query()
         desk.call(run, 1)
@@ -100,7 +100,7 @@ def test_without_drop_a_stage_has_the_deadline_of_its_query() -> None:
 
 
 def test_a_query_that_cannot_make_it_is_dropped_at_the_first_stage() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     run = desk.query()
     desk.call(run, 1)
     desk.outputs(desk.take(Submit)[0].id)
@@ -118,7 +118,7 @@ def test_a_query_that_cannot_make_it_is_dropped_at_the_first_stage() -> None:
 
 @pytest.mark.parametrize("status", [Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED])
 def test_a_failed_call_names_its_stage(status: Status) -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     run = desk.query()
     desk.call(run, 1, place=5)
     desk.call(run, 2, place=9)
@@ -143,7 +143,7 @@ def test_a_failed_call_names_its_stage(status: Status) -> None:
     ],
 )
 def test_an_invalid_call_fails_with_a_reason(model: str, inputs: Any, reason: str) -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     run = desk.query()
     desk.receive("driver/p", ModelCall(run, 1, model, 3, (), inputs), [bytes(inputs[0].nbytes)])
     (done,) = desk.take(CallDone)
@@ -152,7 +152,7 @@ def test_an_invalid_call_fails_with_a_reason(model: str, inputs: Any, reason: st
 
 
 def test_a_cycle_of_pipelines_is_found() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     outer = desk.query()
     desk.call(outer, 1, "q")
     inner = desk.take(StartRun)[-1].run
@@ -176,7 +176,7 @@ def test_a_frontend_gets_an_announcement_once_the_pipelines_are_known() -> None:
 
 
 def test_a_pipeline_can_call_a_pipeline() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     outer = desk.query()
     desk.call(outer, 1, "q")
     inner = desk.take(StartRun)[-1].run
@@ -189,7 +189,7 @@ def test_a_pipeline_can_call_a_pipeline() -> None:
 
 
 def test_cancel_stops_the_rest_of_a_query() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     run = desk.query()
     desk.call(run, 1)
     (submit,) = desk.take(Submit)
@@ -204,14 +204,14 @@ def test_cancel_stops_the_rest_of_a_query() -> None:
 
 
 def test_calls_of_a_pipeline_count_for_the_client_of_its_query() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     run = desk.query(client="ann")
     desk.call(run, 1)
     assert [submit.client for submit in desk.take(Submit)] == ["ann"]
 
 
 def test_a_lost_frontend_stops_its_queries() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     run = desk.query()
     desk.call(run, 1, "q")
     desk.receive("", PeerDisconnected(FRONTEND))
@@ -220,7 +220,7 @@ def test_a_lost_frontend_stops_its_queries() -> None:
 
 
 def test_runs_and_intermediates_are_bounded() -> None:
-    desk = Desk(pipeline_runs=2, pipeline_staging_bytes=len(ROW))
+    desk = PipelineDesk(pipeline_runs=2, pipeline_staging_bytes=len(ROW))
     first, _ = desk.query(1), desk.query(2)
     desk.receive(FRONTEND, Query(3, "p/1", ms(100), 1))
     assert "2 queries of pipelines are open" in desk.answer().reason
@@ -231,7 +231,7 @@ def test_runs_and_intermediates_are_bounded() -> None:
 
 
 def test_inputs_that_are_missing_lose_the_query() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     desk.receive(FRONTEND, Query(1, "p/1", ms(100), 1))
     run = desk.take(Dispatch)[0].action_id
     desk.receive(FRONTEND, Ship(run, FRONTEND, (), (1,)))
@@ -239,7 +239,7 @@ def test_inputs_that_are_missing_lose_the_query() -> None:
 
 
 def test_a_new_controller_gets_the_calls_again_but_not_the_queries() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     desk.call(desk.query(), 1)
     (submit,) = desk.take(Submit)
     desk.receive("", PeerDisconnected(CONTROLLER))
@@ -257,7 +257,7 @@ events = st.tuples(
 @settings(deadline=None, max_examples=200)
 @given(st.lists(events, max_size=60))
 def test_each_query_has_one_answer_whatever_happens(sequence: list[tuple[str, int]]) -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     queries: dict[int, bool] = {}
     cancelled: set[int] = set()
     runs: list[tuple[int, str]] = []

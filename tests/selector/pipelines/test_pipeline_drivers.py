@@ -22,13 +22,13 @@ from horologe_common.wire import (
 from horologe_selector.driver import DriverEnded, KillDriver, PipelineDefinition, PipelinesRead
 from selector.pipeline_desk import (
     FOUR,
-    Desk,
+    PipelineDesk,
     a_pipeline,
 )
 
 
 def test_a_driver_that_does_not_return_is_late_at_the_deadline() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     first, second = desk.query(1), desk.query(2)
     desk.call(second, 1)
     desk.advance(ms(100))
@@ -43,7 +43,7 @@ def test_a_driver_that_does_not_return_is_late_at_the_deadline() -> None:
 
 
 def test_a_driver_that_hangs_is_killed() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     desk.query(budget_ns=s(5))
     desk.advance(ms(100))
     (ping,) = desk.take(Ping)[-1:]
@@ -54,7 +54,7 @@ def test_a_driver_that_hangs_is_killed() -> None:
 
 
 def test_the_run_at_fault_fails_and_others_start_again_once() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     guilty, innocent = desk.query(1), desk.query(2)
     desk.call(innocent, 1)
     desk.take(StartRun)
@@ -76,7 +76,7 @@ def test_the_run_at_fault_fails_and_others_start_again_once() -> None:
 
 
 def test_a_driver_that_ends_before_it_is_ready_makes_its_pipeline_unavailable() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     desk.receive("driver/p", DriverEnded("p", "SIGKILL"))
     waiting = desk.query(1)
     desk.take(Models)
@@ -94,7 +94,7 @@ def test_a_driver_that_ends_before_it_is_ready_makes_its_pipeline_unavailable() 
 
 @pytest.mark.parametrize("definitions", [(), (a_pipeline("q"),)])
 def test_a_pipeline_that_is_withdrawn_fails_its_queries(definitions: Any) -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     run = desk.query()
     desk.call(run, 1)
     desk.receive("drivers", PipelinesRead(definitions))
@@ -103,7 +103,7 @@ def test_a_pipeline_that_is_withdrawn_fails_its_queries(definitions: Any) -> Non
 
 
 def test_a_changed_pipeline_starts_its_queries_again() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     run = desk.query()
     desk.call(run, 1)
     changed = PipelineDefinition(a_pipeline("p").spec, "g.py")
@@ -124,7 +124,7 @@ def test_a_changed_pipeline_starts_its_queries_again() -> None:
     ],
 )
 def test_a_wrong_result_fails(outputs: Any, reason: str) -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     desk.receive("driver/p", RunDone(desk.query(), 0, "", outputs), [FOUR])
     answer = desk.answer()
     assert (answer.status, answer.reason) == (int(Status.FAILED), f"pipeline p: {reason}")

@@ -21,12 +21,12 @@ from selector.pipeline_desk import (
     INPUTS,
     OUTPUTS,
     WORKER,
-    Desk,
+    PipelineDesk,
 )
 
 
 def test_the_controller_learns_of_all_queries_also_of_refused_ones() -> None:
-    desk = Desk(pipeline_runs=2)
+    desk = PipelineDesk(pipeline_runs=2)
     for number in range(1, 4):
         desk.receive(FRONTEND, Query(number, "p/1", ms(100), 1))
         assert desk.take(QueriesArrived) == [QueriesArrived((("p", 1),))]
@@ -40,7 +40,7 @@ def test_the_controller_learns_of_all_queries_also_of_refused_ones() -> None:
 
 
 def test_metrics_count_calls_and_drops_by_stage() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     run = desk.query()
     desk.call(run, 1)
     desk.call(run, 2, "n")
@@ -53,7 +53,7 @@ def test_metrics_count_calls_and_drops_by_stage() -> None:
 
 
 def test_device_time_counts_by_what_became_of_the_query() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     for number, answered in ((1, True), (2, False)):
         run = desk.query(number)
         desk.call(run, 1)
@@ -70,7 +70,7 @@ def test_device_time_counts_by_what_became_of_the_query() -> None:
 
 
 def test_the_profiler_gets_samples_of_intermediates() -> None:
-    desk = Desk()
+    desk = PipelineDesk()
     desk.receive("", PeerConnected("profiler/0#1"))
     for _ in range(3):
         run = desk.query()

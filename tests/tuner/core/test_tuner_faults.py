@@ -117,7 +117,7 @@ class Run:
             self.tick()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(steps)
 def test_no_order_of_messages_and_faults_breaks_a_promise(sequence: list[tuple[str, Any, int]]) -> None:
     run = Run()

@@ -12,7 +12,6 @@ import pytest
 
 from fakes.endless_server import ENDLESS, EndlessServer
 from horologe_common.core.tracing import Span
-from horologe_common.service import trace_export
 from horologe_common.service.http_answers import AnswerError, BoundedPool, bound_session
 from horologe_common.service.trace_export import SpanExport
 from horologe_tuner.scaler import ScalingError
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 import zmq
 
-from horologe.transport import dealer
 from horologe.transport.dealer import Dealer
 
 requests: Any = pytest.importorskip("requests")
@@ -99,12 +97,10 @@ def a_span() -> Span:
 
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("kind", ENDLESS)
-def test_a_collector_without_end_does_not_stop_the_exporter(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_without_end_does_not_stop_the_exporter(kind: str) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs horologe[tracing]")
-    monkeypatch.setattr(trace_export, "TIMEOUT_S", 2.0)
-    monkeypatch.setattr(trace_export, "DELAY_MS", 10)
     with EndlessServer(*ENDLESS[kind]) as server:
-        exporter = SpanExport(f"http://127.0.0.1:{server.port}/v1/traces", "edge", "frontend/0")
+        exporter = SpanExport(f"http://127.0.0.1:{server.port}/v1/traces", "edge", "frontend/0", 2.0, 10)
         exporter.export(a_span(), ())
         assert server.left.acquire(timeout=10)
         exporter.close()
@@ -128,12 +124,11 @@ def test_the_control_socket_of_the_process_scaler_is_read_up_to_a_limit(tmp_path
         thread.join(10)
 
 
-def test_a_client_of_the_sdk_leaves_a_server_that_sends_an_endless_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dealer, "MAX_FRAME_BYTES", 10_000)
+def test_a_client_of_the_sdk_leaves_a_server_that_sends_an_endless_frame() -> None:
     with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
         router.setsockopt(zmq.LINGER, 0)
         port = router.bind_to_random_port("tcp://127.0.0.1")
-        client = Dealer([f"tcp://127.0.0.1:{port}"], None)
+        client = Dealer([f"tcp://127.0.0.1:{port}"], None, max_frame_bytes=10_000)
         client.open(context)
         client.socket.send(b"hello")
         identity, _ = router.recv_multipart()

@@ -104,8 +104,9 @@ class Dealer:
     connects to the next endpoint, if there are several.
     """
 
-    def __init__(self, endpoints: Sequence[str], keys: Keys | None) -> None:
+    def __init__(self, endpoints: Sequence[str], keys: Keys | None, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self.endpoints = tuple(endpoints)
+        self._max_frame_bytes = max_frame_bytes
         self.keys = keys
         self._silent_failures = 0
         self._was_accepted = False
@@ -131,7 +132,7 @@ class Dealer:
             (zmq.IMMEDIATE, 1),
             (zmq.SNDHWM, HIGH_WATER),
             (zmq.RCVHWM, HIGH_WATER),
-            (zmq.MAXMSGSIZE, MAX_FRAME_BYTES),
+            (zmq.MAXMSGSIZE, self._max_frame_bytes),
             (zmq.RECONNECT_IVL, 20),
             (zmq.RECONNECT_IVL_MAX, 200),
             (zmq.HEARTBEAT_IVL, HEARTBEAT_MS),

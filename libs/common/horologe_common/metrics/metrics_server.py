@@ -69,12 +69,15 @@ class Pages(Protocol):
 class MetricsServer:
     """Listens at once, and serves after `start` until `stop`. Raises OSError if the address is not available."""
 
-    def __init__(self, address: tuple[str, int], pages: Pages) -> None:
+    def __init__(
+        self, address: tuple[str, int], pages: Pages, request_s: float = REQUEST_S, answer_s: float = ANSWER_S
+    ) -> None:
         host = address[0].strip("[]")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, address[1]), family=family)
         self.server_address: tuple[str, int] = self._listener.getsockname()[:2]
         self.server_port = self.server_address[1]
+        self.request_s, self.answer_s = request_s, answer_s
         self._pages = pages
         self._loop = asyncio.new_event_loop()
         self._stopped = asyncio.Event()
@@ -161,7 +164,7 @@ class MetricsConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._expiry = asyncio.get_running_loop().call_later(REQUEST_S, self.abort)
+        self._expiry = asyncio.get_running_loop().call_later(self._server.request_s, self.abort)
         self._server.senders.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -187,7 +190,7 @@ class MetricsConnection(asyncio.Protocol):
         self._leave_slots()
         self._server.readers.add(self)
         self._expiry.cancel()
-        self._expiry = asyncio.get_running_loop().call_later(ANSWER_S, self.abort)
+        self._expiry = asyncio.get_running_loop().call_later(self._server.answer_s, self.abort)
 
     def send_answer(self, answer: MetricsAnswer) -> None:
         """Send the answer, then close the connection. Do nothing if it has been closed meanwhile."""

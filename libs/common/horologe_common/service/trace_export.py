@@ -68,9 +68,12 @@ def start_tracing(
 
 
 class SpanExport:
-    """Converts spans to those of the SDK, and exports them on a thread of the SDK."""
+    """Converts spans to those of the SDK, and exports them on a thread of the SDK, `delay_ms` after the first."""
 
-    def __init__(self, endpoint: str, service: str, instance: str) -> None:
+    def __init__(
+        self, endpoint: str, service: str, instance: str, timeout_s: float = TIMEOUT_S, delay_ms: int = DELAY_MS
+    ) -> None:
+        self._timeout_s = timeout_s
         try:
             import requests
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -84,9 +87,9 @@ class SpanExport:
         )
         self._new_span_id = RandomIdGenerator().generate_span_id
         session = requests.Session()
-        bound_session(session, TIMEOUT_S, ANSWER_BYTES)
-        exporter = OTLPSpanExporter(endpoint, timeout=TIMEOUT_S, session=session)
-        self._processor = BatchSpanProcessor(exporter, QUEUE, DELAY_MS, BATCH, TIMEOUT_S * 1e3)
+        bound_session(session, timeout_s, ANSWER_BYTES)
+        exporter = OTLPSpanExporter(endpoint, timeout=timeout_s, session=session)
+        self._processor = BatchSpanProcessor(exporter, QUEUE, delay_ms, BATCH, timeout_s * 1e3)
 
     def export(self, span: Span, buffers: Sequence[Buffer]) -> None:
         """Queue a span of a core. Its times become those of the wall clock."""
@@ -118,7 +121,7 @@ class SpanExport:
         )
 
     def close(self) -> None:
-        """Export what waits, within `TIMEOUT_S`. A collector that answers slowly does not delay the end further."""
+        """Export what waits, within `timeout_s`. A collector that answers slowly does not delay the end further."""
         last = threading.Thread(target=self._processor.shutdown, name="last spans", daemon=True)
         last.start()
-        last.join(TIMEOUT_S)
+        last.join(self._timeout_s)

@@ -72,7 +72,7 @@ class _Running:
 
 
 class InspectionPool:
-    """At most `limit` inspections run, and up to `SLOW_MAX` that have taken longer than `QUANTUM_NS`.
+    """At most `limit` inspections run, and up to `slow_max` that have taken longer than `quantum_ns`.
 
     `limit` 0: one per CPU, at least 2 and at most 8.
 
@@ -80,8 +80,11 @@ class InspectionPool:
     each request gets one result, unless the pool is stopped.
     """
 
-    def __init__(self, setup: InspectionSetup, limit: int = 0) -> None:
+    def __init__(
+        self, setup: InspectionSetup, limit: int = 0, quantum_ns: int = QUANTUM_NS, slow_max: int = SLOW_MAX
+    ) -> None:
         self._setup = setup
+        self._quantum_ns, self._slow_max = quantum_ns, slow_max
         self._limit = limit or min(max(2, len(os.sched_getaffinity(0))), 8)
         self._changed = Condition()
         """Protects all fields, and is notified when the dispatcher may have something to do."""
@@ -134,9 +137,9 @@ class InspectionPool:
         """Mark the inspections that have become slow. Stop those beyond the limit if others wait for their place."""
         slow = sum(running.slow for running in self._running)
         for running in self._running:
-            if running.slow or running.preempted or now_ns - running.begin_ns < QUANTUM_NS:
+            if running.slow or running.preempted or now_ns - running.begin_ns < self._quantum_ns:
                 continue
-            if slow < SLOW_MAX:
+            if slow < self._slow_max:
                 running.slow = True
                 slow += 1
             elif self._waiting:
@@ -149,7 +152,7 @@ class InspectionPool:
         started: list[_Running] = []
         while self._waiting and len(self._running) - slow < self._limit and self._has_process(now_ns):
             started.append(self._begin(self._waiting.popleft(), slow=False))
-        while self._preempted and slow < SLOW_MAX and not self._waiting:
+        while self._preempted and slow < self._slow_max and not self._waiting:
             started.append(self._begin(self._preempted.popleft(), slow=True))
             slow += 1
         return started
@@ -176,7 +179,7 @@ class InspectionPool:
 
         None: never.
         """
-        ends = [running.begin_ns + QUANTUM_NS for running in self._running if not running.slow]
+        ends = [running.begin_ns + self._quantum_ns for running in self._running if not running.slow]
         if self._waiting:
             ends += [running.begin_ns + RAMP_NS for running in self._running]
         ends = [end_ns for end_ns in ends if end_ns > monotonic_ns()]  # the others wait for an event

@@ -19,7 +19,7 @@ from horologe_common.status import HorologeError, ModelFailed, Status, describe_
 from horologe_common.wire import ModelReport
 from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned
 from horologe_gpu_worker.inspection.inspection_messages import READING, InspectionSetup
-from horologe_gpu_worker.inspection.inspection_pool import InspectionPool, InspectionRequest
+from horologe_gpu_worker.inspection.inspection_pool import QUANTUM_NS, SLOW_MAX, InspectionPool, InspectionRequest
 from horologe_gpu_worker.inspection.inspector import overdue_reason
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import waiting_report
@@ -194,8 +194,14 @@ class RepositoryScans:
             return self._adopting.setdefault(runtime, Lock())
 
 
-def create_scans(settings: WorkerSettings, store: ModelStore, inspections: int = 0) -> RepositoryScans:
-    """Return the scans of a worker. `inspections`: see `InspectionPool`.
+def create_scans(
+    settings: WorkerSettings,
+    store: ModelStore,
+    inspections: int = 0,
+    quantum_ns: int = QUANTUM_NS,
+    slow_max: int = SLOW_MAX,
+) -> RepositoryScans:
+    """Return the scans of a worker. `inspections`, `quantum_ns`, `slow_max`: see `InspectionPool`.
 
     Its processes inspect and measure on the CPU. Models of a CUDA device are only read there, because a second process
     would need memory of the device for all their weights and graphs. So are models that have their own processes, which
@@ -207,7 +213,8 @@ def create_scans(settings: WorkerSettings, store: ModelStore, inspections: int =
         device, unmeasured = device._replace(device="cpu", share_percent=100.0), (*ISOLATED, *ON_DEVICE)
     device = device._replace(host_bytes=0, emulated_device="")
     setup = InspectionSetup(os.fsencode(settings.repository), os.fsencode(settings.cache), device, unmeasured)
-    return RepositoryScans(store, InspectionPool(setup, inspections), settings.load_timeout_ns)
+    pool = InspectionPool(setup, inspections, quantum_ns, slow_max)
+    return RepositoryScans(store, pool, settings.load_timeout_ns)
 
 
 def _finished(

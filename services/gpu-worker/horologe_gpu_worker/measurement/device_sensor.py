@@ -62,8 +62,11 @@ class DeviceSensor(Protocol):
 class SensorWindow:
     """Reads a sensor on a thread while its `with` block runs. Call `mean` afterwards."""
 
-    def __init__(self, sensor: DeviceSensor, clock: Callable[[], int] = monotonic_ns) -> None:
+    def __init__(
+        self, sensor: DeviceSensor, clock: Callable[[], int] = monotonic_ns, sample_s: float = SAMPLE_S
+    ) -> None:
         self._sensor = sensor
+        self._sample_s = sample_s
         self._clock = clock
         self._readings: list[tuple[int, DeviceReading]] = []
         self._error: HorologeError | None = None
@@ -96,7 +99,7 @@ class SensorWindow:
         return DeviceReading(power_w, sum(reading.frequency_mhz for _, reading in self._readings) / count)
 
     def _sample(self) -> None:
-        while not self._ended.wait(SAMPLE_S) and self._error is None:
+        while not self._ended.wait(self._sample_s) and self._error is None:
             self._read()
 
     def _read(self) -> None:

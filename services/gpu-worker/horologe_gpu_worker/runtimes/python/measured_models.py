@@ -18,14 +18,16 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_gpu_worker.runtimes.python.python_runtime import PythonModel, PythonRuntime
 
-KEPT_MAX, KEPT_LOAD_NS = 4, s(1)
-"""Limit of processes that are kept, and the shortest loading time that is worth the memory of an idle process."""
-
 
 class KeptModels:
-    """Measured models by key, with their specs. Those that were measured first are closed first."""
+    """Measured models by key, with their specs. Those that were measured first are closed first.
 
-    def __init__(self) -> None:
+    `limit`: of processes that are kept. `load_ns`: shortest loading time that is worth the memory of an idle process.
+    """
+
+    def __init__(self, limit: int = 4, load_ns: int = s(1)) -> None:
+        self._limit = limit
+        self.load_ns = load_ns
         self._models: dict[str, tuple[ModelSpec, PythonModel]] = {}
         self._lock = Lock()
 
@@ -38,7 +40,7 @@ class KeptModels:
         with self._lock:
             surplus = [self._models.pop(spec.key)] if spec.key in self._models else []
             self._models[spec.key] = spec, model
-            while len(self._models) > KEPT_MAX:
+            while len(self._models) > self._limit:
                 surplus.append(self._models.pop(next(iter(self._models))))
         for _, closed in surplus:
             closed.close()
@@ -79,7 +81,7 @@ class MeasuredModel:
         begin_ns = monotonic_ns()
         self._spec = spec
         self._model.wait_loaded()
-        self._worth_keeping = monotonic_ns() - begin_ns >= KEPT_LOAD_NS and bool(spec.content_hash)
+        self._worth_keeping = monotonic_ns() - begin_ns >= self._kept.load_ns and bool(spec.content_hash)
         return self
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
