@@ -166,10 +166,10 @@ def test_changes_keep_devices_full_and_never_add_one(layout: Layout) -> None:
 
 def test_a_layout_of_whole_devices_has_the_forecast_of_its_configuration() -> None:
     evaluator = an_evaluator()
-    plan = make_plan(evaluator.problem)
-    layout = dedicated_layout(plan.configuration)
-    assert evaluator.price(layout) == pytest.approx(plan.cost_per_hour)
-    assert evaluator.forecast(layout).p99_ns == plan.p99_ns
+    plan, report = make_plan(evaluator.problem)
+    layout = dedicated_layout(plan.placements)
+    assert evaluator.price(layout) == pytest.approx(report.cost_per_hour)
+    assert evaluator.forecast(layout).p99_ns == report.p99_ns
 
 
 def test_equal_shares_are_one_group_and_unequal_ones_the_fastest_first() -> None:
@@ -215,7 +215,7 @@ def test_additions_are_devices_for_the_stages_that_gain_most() -> None:
 
 def test_a_joint_plan_is_feasible_and_cheaper_than_whole_devices() -> None:
     evaluator = an_evaluator(VIDEO_MONITORING, rate=150.0)
-    start = dedicated_layout(make_plan(evaluator.problem).configuration)
+    start = dedicated_layout(make_plan(evaluator.problem).plan.placements)
     layout = plan_layout(evaluator, start)
     assert evaluator.is_feasible(layout)
     assert evaluator.price(layout) < 0.8 * evaluator.price(start)
@@ -246,7 +246,7 @@ def test_the_tuner_can_carry_out_the_sharing_plan_of_a_layout() -> None:
 
 def test_a_search_that_ends_at_its_limit_still_shares_devices() -> None:
     evaluator = an_evaluator(VIDEO_MONITORING, rate=150.0)
-    start = dedicated_layout(make_plan(evaluator.problem).configuration)
+    start = dedicated_layout(make_plan(evaluator.problem).plan.placements)
     layout = plan_layout(evaluator, start, runs_limit=1)
     assert evaluator.is_feasible(layout)
     assert evaluator.price(layout) < evaluator.price(start)
@@ -254,5 +254,5 @@ def test_a_search_that_ends_at_its_limit_still_shares_devices() -> None:
 
 def test_without_runs_the_plan_is_that_of_whole_devices() -> None:
     evaluator = an_evaluator()
-    start = dedicated_layout(make_plan(evaluator.problem).configuration)
+    start = dedicated_layout(make_plan(evaluator.problem).plan.placements)
     assert plan_layout(evaluator, start, runs_limit=0) == start

@@ -38,9 +38,9 @@ def test_variants_maximise_accuracy_under_a_budget_and_cost_under_a_floor() -> N
     small = cheapest_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, 0.0)
     large = cheapest_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, 0.79)
     assert (small.models[1], large.models[1]) == ("resnet50_v2", "resnet152_v2")
-    assert small.plan.cost_per_hour < large.plan.cost_per_hour
+    assert small.planned.report.cost_per_hour < large.planned.report.cost_per_hour
     rich = most_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, 1000.0)
-    poor = most_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, small.plan.cost_per_hour)
+    poor = most_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, small.planned.report.cost_per_hour)
     assert (rich.models, poor.models) == (large.models, small.models)
     with pytest.raises(Infeasible, match=r"budget: got 0\.01 dollars per hour, the cheapest plan costs"):
         most_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, 0.01)

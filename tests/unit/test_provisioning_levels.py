@@ -12,7 +12,7 @@ from horologe_load.arrivals import gamma
 from horologe_planning.envelope import TrafficEnvelope
 from horologe_planning.estimator.pipeline_workload import Workload
 from horologe_planning.hardware import HardwareType
-from horologe_planning.plans import StageConfiguration
+from horologe_planning.plan import Placement
 from horologe_planning.profiles import StageProfile, collect_profiles
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.levels import provisioning_levels
@@ -126,7 +126,7 @@ def test_every_level_of_the_planner_meets_the_objective_at_its_rate() -> None:
     )
     hardware = {"gpu": HardwareType("gpu", 1.0)}
     workload = Workload(structure, gamma(200, 1, 60, 1), 1)
-    configuration = tuple(StageConfiguration(name, name, "gpu", 4, 2) for name in ("a", "b"))
+    configuration = tuple(Placement(name, name, "gpu", 4, 2) for name in ("a", "b"))
     levels = provisioning_levels(Evaluator(workload, profiles, hardware, Objective(ms(100))), configuration)
     assert levels[-1].factor > 4
     counts = np.array([level.replicas for level in levels])

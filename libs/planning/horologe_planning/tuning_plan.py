@@ -11,6 +11,7 @@ import msgspec
 
 from horologe_common.clock import s
 from horologe_planning.envelope import TrafficEnvelope
+from horologe_planning.plan import Plan
 
 MAX_REPLICAS = 10_000
 MAX_STAGES = 256
@@ -87,6 +88,17 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for stage in self.stages:
             _check_stage(stage)
         _check_levels(self.levels, len(self.stages))
+
+
+def tuning_plan(plan: Plan) -> TuningPlan:
+    """Return a plan of whole devices as the tuner reads it."""
+    assert plan.envelope is not None
+    stages = tuple(
+        StageTarget(p.stage, p.model, p.hardware, p.max_batch, p.replicas, p.throughput, p.scale_factor)
+        for p in plan.placements
+    )
+    levels = tuple(ProvisioningLevel(level.factor, level.replicas) for level in plan.levels)
+    return TuningPlan(plan.name, plan.slo_ns, plan.rate, plan.envelope, stages, plan.entry, levels, plan.pooled)
 
 
 def parse_plan(document: bytes | str) -> TuningPlan:

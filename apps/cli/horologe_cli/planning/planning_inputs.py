@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,10 +17,10 @@ from horologe_planning.example_pipelines import EXAMPLE_PIPELINES
 from horologe_planning.hardware import parse_prices
 from horologe_planning.hardware_settings import HardwareSettings
 from horologe_planning.joint_planning.joint_plan import JointPlan
-from horologe_planning.plans import PipelinePlan, StageConfiguration
+from horologe_planning.plan import Placement, Plan
 from horologe_planning.profiles import decode_profiles
 from horologe_planning.provisioning.workloads import SharingPlan
-from horologe_planning.search.planner import Search
+from horologe_planning.report import PlanReport
 from horologe_planning.tuning_plan import TuningPlan
 from horologe_sim.scenario.pooled_plan import PooledPlan
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from horologe_cli.commands.planning.planning_options import ProblemOptions
     from horologe_planning.hardware import HardwareType
-    from horologe_planning.plans import Configuration
     from horologe_planning.profiles import Profiles
+    from horologe_planning.search.evaluation import Configuration
 
 
 class PlanDocument(msgspec.Struct, frozen=True):
@@ -44,7 +44,8 @@ class PlanDocument(msgspec.Struct, frozen=True):
     it costs less than `plan`.
     """
 
-    plan: PipelinePlan
+    plan: Plan
+    report: PlanReport
     tuning_plan: TuningPlan
     accuracy: float | None = None
     pooled: PooledPlan | None = None
@@ -122,11 +123,11 @@ def read_profiles(path: Path | None) -> Profiles:
 
 def read_configuration(structure: PipelineStructure, plan: Path | None, stages: Sequence[str]) -> Configuration:
     """Return the configuration of a plan file, changed by texts STAGE=HARDWARE:BATCH:REPLICAS."""
-    chosen: dict[str, StageConfiguration] = {}
+    chosen: dict[str, Placement] = {}
     if plan:
         with option_errors(str(plan)):
             document = read_json(plan, PlanDocument)
-        chosen = {stage.stage: stage for stage in document.plan.configuration}
+        chosen = {placed.stage: placed for placed in document.plan.placements}
     models = {stage.name: stage.model for stage in structure.stages}
     for text in stages:
         name, equals, rest = text.partition("=")
@@ -136,7 +137,7 @@ def read_configuration(structure: PipelineStructure, plan: Path | None, stages: 
         if name not in models:
             raise SettingsError(f"--stage: got stage {name!r}, wanted one of {', '.join(models)}")
         model = chosen[name].model if name in chosen else models[name]
-        chosen[name] = StageConfiguration(name, model, parts[0], int(parts[1]), int(parts[2]))
+        chosen[name] = Placement(name, model, parts[0], int(parts[1]), int(parts[2]))
     if missing := [name for name in models if name not in chosen]:
         raise SettingsError(f"--stage, --plan: got no configuration of {', '.join(missing)}, wanted all stages")
     return tuple(chosen[name] for name in models)
@@ -154,11 +155,3 @@ def parse_accuracy(texts: Sequence[str]) -> dict[str, float]:
         if not equals:
             raise SettingsError(f"--accuracy: got {text!r}, wanted MODEL=PART, as resnet50_v2=0.77")
     return accuracy
-
-
-def parse_search(text: str) -> Search:
-    """Return the name of a search of the planner."""
-    for name in get_args(Search):
-        if text == name:
-            return cast("Search", name)
-    raise SettingsError(f"--search: got {text!r}, wanted one of {', '.join(get_args(Search))}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horologe_common.service.settings import SettingsError
-from horologe_planning.plans import price_of
+from horologe_planning.hardware import price_of
 from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
@@ -16,18 +16,19 @@ if TYPE_CHECKING:
 
     from horologe_cli.planning.planning_inputs import PlanDocument
     from horologe_planning.hardware import HardwareType
-    from horologe_planning.plans import Alternative, Configuration, StageConfiguration
-    from horologe_planning.search.evaluation import Evaluator, Forecast
+    from horologe_planning.plan import Placement
+    from horologe_planning.report import Alternative
+    from horologe_planning.search.evaluation import Configuration, Evaluator, Forecast
 
 PARTS = (0.5, 0.9, 0.99, 0.999)
 
 
-def estimate_document(evaluator: Evaluator, stages: Sequence[StageConfiguration], forecast: Forecast) -> dict[str, Any]:
+def estimate_document(evaluator: Evaluator, stages: Sequence[Placement], forecast: Forecast) -> dict[str, Any]:
     """Return the document of `horologe estimate --json`. Latencies are in milliseconds."""
     rows = []
     for stage, load in zip(stages, forecast.loads, strict=True):
         names = {"stage": stage.stage, "model": stage.model, "hardware": stage.hardware}
-        chosen = {"batch": stage.batch, "replicas": stage.replicas}
+        chosen = {"batch": stage.max_batch, "replicas": stage.replicas}
         used = {"calls": load.calls, "mean_batch": load.mean_batch, "utilisation": load.utilisation}
         rows.append({**names, **chosen, **used, "longest_queue": load.longest_queue})
     latency_ms = {f"p{part * 100:g}": float(np.quantile(forecast.latencies_ns, part)) / 1e6 for part in PARTS}
@@ -69,40 +70,44 @@ def _attainments(sample: float, bound: float) -> str:
 
 def plan_text(document: PlanDocument, hardware: Mapping[str, HardwareType], comparison: str) -> str:
     """Return the text of `horologe plan`. `comparison`: sentence about the exact search, or empty."""
-    plan, columns = document.plan, ("stage", "model", "hardware", "batch", "replicas", "calls/query", "used", "$/hour")
+    plan, report, columns = (
+        document.plan,
+        document.report,
+        ("stage", "model", "hardware", "batch", "replicas", "calls/query", "used", "$/hour"),
+    )
     table = Table(columns, left=3)
-    for stage in plan.stages:
-        cells = (stage.stage, stage.model, stage.hardware, stage.batch, stage.replicas)
+    for stage in plan.placements:
+        cells = (stage.stage, stage.model, stage.hardware, stage.max_batch, stage.replicas)
         cost = price_of((stage,), hardware)
-        table.add_row(*cells, f"{stage.scale_factor:.2f}", f"{stage.utilisation:.1%}", f"{cost:.3f}")
+        table.add_row(*cells, f"{stage.scale_factor:.2f}", f"{report.utilisation[stage.stage]:.1%}", f"{cost:.3f}")
     lines = [
-        f"{plan.pipeline}: SLO {plan.slo_ns / 1e6:g} ms, {plan.rate:.1f} queries per second",
+        f"{plan.name}: SLO {plan.slo_ns / 1e6:g} ms, {plan.rate:.1f} queries per second",
         table.text(),
-        f"cost: {plan.cost_per_hour:.3f} dollars per hour",
-        f"predicted P99: {plan.p99_ns / 1e6:.1f} ms",
-        f"within the SLO: {_attainments(plan.attainment, plan.attainment_bound)}",
+        f"cost: {report.cost_per_hour:.3f} dollars per hour",
+        f"predicted P99: {report.p99_ns / 1e6:.1f} ms",
+        f"within the SLO: {_attainments(report.attainment, report.attainment_bound)}",
     ]
     if document.accuracy is not None:
         lines.append(f"accuracy: {document.accuracy:.3f}")
-    if plan.cost_bound:
-        above = plan.cost_per_hour / plan.cost_bound - 1
-        lines.append(f"lower bound of the cost: {plan.cost_bound:.3f}; the plan is at most {above:.1%} above it")
+    if report.cost_bound:
+        above = report.cost_per_hour / report.cost_bound - 1
+        lines.append(f"lower bound of the cost: {report.cost_bound:.3f}; the plan is at most {above:.1%} above it")
     lines += [comparison] if comparison else []
     if document.pooled is not None:
         devices = ", ".join(f"{count} x {name}" for name, count in document.pooled.devices.items())
-        cost, less = document.pooled.cost_per_hour, 1 - document.pooled.cost_per_hour / plan.cost_per_hour
+        cost, less = document.pooled.cost_per_hour, 1 - document.pooled.cost_per_hour / report.cost_per_hour
         lines.append(
             f"pooled, every device serves all stages: {devices}, {cost:.3f} dollars per hour ({less:.1%} less)"
         )
-    lines += _alternative("runner-up", plan.runner_up)
-    lines += _alternative("cheaper, but not feasible", plan.rejected)
+    lines += _alternative("runner-up", report.runner_up)
+    lines += _alternative("cheaper, but not feasible", report.rejected)
     return "\n".join(lines)
 
 
 def _alternative(title: str, alternative: Alternative | None) -> list[str]:
     if alternative is None:
         return []
-    stages = "; ".join(f"{stage.stage}: {stage.describe()}" for stage in alternative.stages)
+    stages = "; ".join(f"{stage.stage}: {stage.describe()}" for stage in alternative.placements)
     return [f"{title}: {stages}", f"  {alternative.reason}"]
 
 

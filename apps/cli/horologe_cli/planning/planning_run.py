@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from horologe_cli.output import is_silent, open_client, print_result, stderr_console
-from horologe_cli.planning.planning_inputs import PlanDocument, parse_accuracy, parse_search
+from horologe_cli.planning.planning_inputs import PlanDocument, parse_accuracy
 from horologe_cli.planning.planning_problem import read_problem
 from horologe_cli.planning.planning_report import draw_plan, plan_text
 from horologe_cli.planning.planning_shares import find_shares, shares_text
@@ -16,16 +16,17 @@ from horologe_common.service.settings import DURATIONS, SettingsError, parse_qua
 from horologe_common.status import HorologeError
 from horologe_planning.search.exact_search import find_cheapest
 from horologe_planning.search.initialization import Infeasible
-from horologe_planning.search.levels import provisioning_levels
+from horologe_planning.search.levels import with_levels
 from horologe_planning.search.objective import Objective
-from horologe_planning.search.planner import make_plan, tuning_plan
+from horologe_planning.search.planner import make_plan
 from horologe_planning.search.variants import cheapest_accurate, most_accurate, with_models
+from horologe_planning.tuning_plan import tuning_plan
 
 if TYPE_CHECKING:
     from horologe_cli.commands.planning.planning_options import PlanOptions, ProblemOptions, ServerOptions
     from horologe_cli.planning.planning_problem import PlanningProblem
     from horologe_common.pipelines import PipelineStructure
-    from horologe_planning.plans import PipelinePlan
+    from horologe_planning.report import ReportedPlan
     from horologe_planning.search.evaluation import Evaluator
 
 
@@ -68,7 +69,7 @@ def plan_once(pipeline: str, traffic: ProblemOptions, options: PlanOptions, serv
     if options.shares:
         document = find_shares(document, evaluator, options, is_silent(server.json))
     if options.plot:
-        configuration = document.plan.configuration
+        configuration = document.plan.placements
         draw_plan(options.plot, evaluator, configuration, evaluator.forecast(configuration))
     if options.apply:
         with open_client(server.endpoint, server.keys) as client:
@@ -99,7 +100,7 @@ def find_plan(problem: PlanningProblem, objective: Objective, options: PlanOptio
             return problem.evaluator(objective, structure, on_run)
 
         evaluator, document = _choose(problem, options, evaluator_of)
-        exact = _search_exactly(evaluator, document.plan.cost_per_hour, progress, task) if options.exact else ""
+        exact = _search_exactly(evaluator, document.report.cost_per_hour, progress, task) if options.exact else ""
     return PlanResult(document, evaluator, exact)
 
 
@@ -120,39 +121,36 @@ def find_pool(document: PlanDocument, evaluator: Evaluator, silent: bool) -> Pla
         pooled = plan_pooled(
             simulation,
             evaluator.hardware,
-            document.plan.configuration,
+            document.plan.placements,
             lambda devices: progress.update(task, description=f"simulating a pool of {devices}"),
         )
-        if pooled is not None and pooled.cost_per_hour < document.plan.cost_per_hour:
+        if pooled is not None and pooled.cost_per_hour < document.report.cost_per_hour:
             progress.update(task, description="simulating parts of the pool")
-            chosen = pooled_tuning_plan(simulation, pooled, document.plan, evaluator.workload.arrivals_ns)
+            chosen = tuning_plan(pooled_tuning_plan(simulation, pooled, document.plan))
     return msgspec.structs.replace(document, pooled=pooled, tuning_plan=chosen)
 
 
 def _choose(problem: PlanningProblem, options: PlanOptions, evaluator_of: Any) -> tuple[Evaluator, PlanDocument]:
     structure, accuracy = problem.structure, parse_accuracy(options.accuracy or ())
-    search = parse_search(options.search)
     if options.budget and options.floor:
         raise SettingsError("--budget, --floor: got both, wanted at most one of them")
     if (options.budget or options.floor) and not accuracy:
         raise SettingsError("--accuracy: got none, wanted that of each variant, for --budget and --floor")
     if not (options.budget or options.floor):
         evaluator = evaluator_of(structure)
-        plan = make_plan(evaluator, search)
-        return evaluator, _document(problem, evaluator, plan)
+        plan = make_plan(evaluator)
+        return evaluator, _document(evaluator, plan)
     if options.budget:
         chosen = most_accurate(structure, accuracy, evaluator_of, options.budget)
     else:
         chosen = cheapest_accurate(structure, accuracy, evaluator_of, options.floor)
     evaluator = evaluator_of(with_models(structure, chosen.models))
-    return evaluator, _document(problem, evaluator, chosen.plan, chosen.accuracy)
+    return evaluator, _document(evaluator, chosen.planned, chosen.accuracy)
 
 
-def _document(
-    problem: PlanningProblem, evaluator: Evaluator, plan: PipelinePlan, accuracy: float | None = None
-) -> PlanDocument:
-    levels = provisioning_levels(evaluator, plan.configuration)
-    return PlanDocument(plan, tuning_plan(plan, problem.arrivals_ns, levels), accuracy)
+def _document(evaluator: Evaluator, planned: ReportedPlan, accuracy: float | None = None) -> PlanDocument:
+    plan = with_levels(planned.plan, evaluator)
+    return PlanDocument(plan, planned.report, tuning_plan(plan), accuracy)
 
 
 def _search_exactly(evaluator: Evaluator, cost: float, progress: Any, task: Any) -> str:

@@ -41,8 +41,8 @@ def find_shares(document: PlanDocument, evaluator: Evaluator, options: PlanOptio
         layouts = LayoutEvaluator(
             evaluator, times, lambda runs: progress.update(task, description=f"shares: {runs} layouts")
         )
-        layout = plan_layout(layouts, dedicated_layout(document.plan.configuration))
-        joint = joint_plan(layouts, layout, document.plan.cost_per_hour)
+        layout = plan_layout(layouts, dedicated_layout(document.plan.placements))
+        joint = joint_plan(layouts, layout, document.report.cost_per_hour)
     is_cheaper = joint.cost_per_hour < joint.dedicated_cost - CENT
     shared = sharing_plan(layouts, layout) if is_cheaper else None
     return msgspec.structs.replace(document, joint=joint, sharing_plan=shared)

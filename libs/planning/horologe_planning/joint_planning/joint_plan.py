@@ -52,17 +52,17 @@ def sharing_plan(evaluator: LayoutEvaluator, layout: Layout) -> SharingPlan:
     slo_ms = _stage_slos(evaluator, layout)
     throughput = dict.fromkeys(evaluator.models, 0.0)
     for group in evaluator.configuration(layout):
-        throughput[group.stage] += group.replicas * evaluator.problem.profile_of(group).throughput(group.batch)
+        throughput[group.stage] += group.replicas * evaluator.problem.profile_of(group).throughput(group.max_batch)
 
     def placement(device: PlannedDevice, place: int) -> Placement:
         group = evaluator.group_of(device, place)
         profile = evaluator.problem.profile_of(group)
-        own, stage = profile.throughput(group.batch), group.stage
+        own, stage = profile.throughput(group.max_batch), group.stage
         calls = evaluator.problem.workload.rate * evaluator.problem.structure.scale_factor(stage)
-        exec_ns = {size: ns for size, ns in profile.latency_ns.items() if size <= group.batch}
+        exec_ns = {size: ns for size, ns in profile.latency_ns.items() if size <= group.max_batch}
         return Placement(
-            stage, group.model, calls * own / throughput[stage], slo_ms[stage], group.batch,
-            device.shares[place].percent, profile.mean_latency_ns(group.batch) / 1e6, own, exec_ns=exec_ns,
+            stage, group.model, calls * own / throughput[stage], slo_ms[stage], group.max_batch,
+            device.shares[place].percent, profile.mean_latency_ns(group.max_batch) / 1e6, own, exec_ns=exec_ns,
             served_model=group.model,
         )  # fmt: skip
 
@@ -81,7 +81,7 @@ def _stage_slos(evaluator: LayoutEvaluator, layout: Layout) -> dict[str, float]:
     slowest = {group.stage: group for group in evaluator.configuration(layout)}  # the slowest group comes last
     structure = evaluator.problem.structure
     own_ns = {
-        stage: evaluator.problem.profile_of(group).mean_latency_ns(group.batch) for stage, group in slowest.items()
+        stage: evaluator.problem.profile_of(group).mean_latency_ns(group.max_batch) for stage, group in slowest.items()
     }
     before: dict[str, float] = {}
     after = dict.fromkeys(own_ns, 0.0)

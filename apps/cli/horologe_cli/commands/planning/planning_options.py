@@ -58,7 +58,6 @@ class PlanOptions(NamedTuple):
     confidence: Annotated[
         float, typer.Option(min=0.0, max=0.99999, help="Probability of it on unseen traffic. 0: on the sample only.")
     ] = 0.999
-    search: Annotated[str, typer.Option(help="paper, any-order or restarts; see docs/planning.md.")] = "restarts"
     accuracy: Annotated[
         list[str] | None, typer.Option(help="Accuracy of a variant. Repeat for all.", metavar="MODEL=PART")
     ] = None
