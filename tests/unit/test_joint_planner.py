@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from horologe_tuner.core.sharing.targets import parse_targets
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,7 +46,6 @@ from horologe_planning.joint_planning.share_times import ShareTimes
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.objective import Objective
 from horologe_planning.search.planner import make_plan
-from horologe_tuner.core.sharing.targets import parse_targets
 
 PRICES = parse_prices(DEFAULT_PRICES)
 PROFILES = catalogue_profiles()

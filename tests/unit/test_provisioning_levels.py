@@ -12,25 +12,28 @@ from horologe_load.arrivals import gamma
 from horologe_planning.envelope import TrafficEnvelope
 from horologe_planning.estimator.pipeline_workload import Workload
 from horologe_planning.hardware import HardwareType
+from horologe_planning.plan import Placement, Plan, ProvisioningLevel
 from horologe_planning.plans import StageConfiguration
 from horologe_planning.profiles import StageProfile, collect_profiles
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.levels import provisioning_levels
 from horologe_planning.search.objective import Objective
-from horologe_planning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
-from horologe_tuner.core.pipeline_tuning.provisioning_levels import HOLD_NS, RecentPeak, carried_factor, level_replicas
-from horologe_tuner.core.pipeline_tuning.scaling_rules import ScalingRules, ScalingState, decide, find_demand
+from horologe_tuner.core.scaling.provisioning_levels import HOLD_NS, RecentPeak, carried_factor, level_replicas
+from horologe_tuner.core.scaling.scaling_rules import ScalingRules, ScalingState, decide, find_demand
 
 LEVELS = tuple(
     ProvisioningLevel(factor, replicas)
     for factor, replicas in ((0.5, (1, 1)), (1.0, (2, 1)), (2.0, (4, 1)), (4.0, (8, 2)))
 )
-PLAN = TuningPlan(
+PLAN = Plan(
     "video",
     ms(300),
     100.0,
+    (
+        Placement("front", "classify", "cpu", 1, 2, throughput=100.0),
+        Placement("back", "identify", "gpu", 8, 1, throughput=1000.0),
+    ),
     TrafficEnvelope((ms(100), s(1), s(60)), (30, 180, 6600)),
-    (StageTarget("front", "classify", "cpu", 1, 2, 100.0), StageTarget("back", "identify", "gpu", 8, 1, 1000.0)),
     levels=LEVELS,
 )
 RULES = ScalingRules(headroom=1.15)

@@ -127,12 +127,12 @@ def test_bad_calls_get_a_clear_error() -> None:
     bench.events(devices=(DeviceState("worker/0", 0, "k80"),))
     answer = bench.apply()
     assert answer.status == Status.INVALID_INPUT
-    assert answer.reason.startswith("stage 'front': hardware: got 'v100', wanted one of k80")
+    assert answer.reason.startswith("plan 'video': stage 'front': hardware: got 'v100', wanted one of k80")
     served(bench, "classify")
     answer = bench.apply()
     assert (answer.status, answer.reason) == (
         Status.INVALID_INPUT,
-        "stage 'front': hardware: got 'v100', wanted one of k80: tuner.scaler is none, so no worker can be started",
+        "plan 'video': stage 'front': hardware: got 'v100', wanted one of k80: tuner.scaler is none, so no worker can be started",
     )
     bench.events(devices=(DeviceState("worker/0", 0, "v100"),))
     answer = bench.apply()

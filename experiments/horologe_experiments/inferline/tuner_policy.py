@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms
 from horologe_planning.envelope import SlidingEnvelope
-from horologe_tuner.core.pipeline_tuning.provisioning_levels import RecentPeak
-from horologe_tuner.core.pipeline_tuning.scaling_rules import (
+from horologe_tuner.core.scaling.provisioning_levels import RecentPeak
+from horologe_tuner.core.scaling.scaling_rules import (
     DOWN_SPAN_NS,
     DOWN_WINDOW_NS,
     ScalingRules,

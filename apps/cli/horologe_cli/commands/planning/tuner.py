@@ -28,7 +28,7 @@ def status(endpoint: Endpoint = DEFAULT_ENDPOINT, keys: Keys = "", json: Json = 
     \b
     Examples:
       horologe tuner status
-      horologe tuner status --json | jq '.pipelines[].replicas'
+      horologe tuner status --json | jq '.plans[].replicas'
     """
     _print(call_server(endpoint, keys, lambda client: client.tune("status")), json)
 
@@ -98,60 +98,60 @@ def _print(status: dict[str, Any], json: bool) -> None:
         out.print(f"not served: {', '.join(status['unserved_models'])}", style="yellow")
     if status["scaler_error"]:
         out.print(f"scaler {status['scaler']}: {status['scaler_error']}", style="red", markup=False)
-    if not (status["pipelines"] or status["workloads"]):
+    if not status["plans"]:
         out.print("no plan is applied")
     if rehearsal := status["rehearsal"]:
         served = ", ".join(f"{name} {share:.2%}" for name, share in rehearsal["served"].items())
         text = f"scheduler {rehearsal['scheduler']}; of the last {rehearsal['requests']:,} requests in time: {served}"
         out.print(rehearsal["error"] or text, markup=False)
-    for pipeline in status["pipelines"]:
-        _print_pipeline(out, pipeline, status["dry_run"])
-    _print_workloads(out, status)
+    for plan in status["plans"]:
+        _print_plan(out, plan, status["dry_run"])
     _print_workers(out, status)
     if status["journal"]:
         table = Table(("ago", "event", "plan", "what"), left=4)
         for entry in status["journal"]:
             event = entry["event"] + (" (dry run)" if entry["dry_run"] else "")
-            table.add_row(f"{entry['age_ns'] / 1e9:.0f} s", event, entry["pipeline"] or "-", entry["text"])
+            table.add_row(f"{entry['age_ns'] / 1e9:.0f} s", event, entry["subject"] or "-", entry["text"])
         table.print(out)
 
 
-def _print_pipeline(out: Console, pipeline: dict[str, Any], dry_run: bool) -> None:
-    mode = ", dry run" if dry_run or pipeline["dry_run"] else ""
-    demand = f", needs {pipeline['demand']:.0f} queries/s" if pipeline["demand"] else ""
-    out.print(f"pipeline {pipeline['pipeline']}{mode}: observed for {pipeline['observed_ns'] / 1e9:.0f} s{demand}")
-    table = Table(("stage", "replicas", "planned"), left=1)
-    for stage, replicas in pipeline["replicas"].items():
-        table.add_row(stage, replicas, pipeline["planned_replicas"][stage])
-    table.print(out)
-    rates = Table(("window", "queries/s", "planned for"), left=1)
-    for window_ns, rate, planned in zip(
-        pipeline["windows_ns"], pipeline["rates"], pipeline["planned_rates"], strict=True
-    ):
-        rates.add_row(f"{window_ns / 1e9:g} s", f"{rate:.1f}", f"{planned:.1f}")
-    rates.print(out)
+def _print_plan(out: Console, plan: dict[str, Any], dry_run: bool) -> None:
+    mode = ", dry run" if dry_run or plan["dry_run"] else ""
+    demand = f", needs {plan['demand']:.0f} queries/s" if plan["demand"] else ""
+    out.print(f"plan {plan['name']}{mode}: observed for {plan['observed_ns'] / 1e9:.0f} s{demand}")
+    if plan["replicas"]:
+        table = Table(("stage", "replicas", "planned"), left=1)
+        for stage, replicas in plan["replicas"].items():
+            table.add_row(stage, replicas, plan["planned_replicas"][stage])
+        table.print(out)
+    if plan["windows_ns"]:
+        rates = Table(("window", "queries/s", "planned for"), left=1)
+        for window_ns, rate, planned in zip(plan["windows_ns"], plan["rates"], plan["planned_rates"], strict=True):
+            rates.add_row(f"{window_ns / 1e9:g} s", f"{rate:.1f}", f"{planned:.1f}")
+        rates.print(out)
+    if plan["stages"]:
+        _print_stages(out, plan["stages"])
 
 
-def _print_workloads(out: Console, status: dict[str, Any]) -> None:
-    """Print the shares of the sharing plan as planned, and beside it the last second."""
+def _print_stages(out: Console, stages: list[dict[str, Any]]) -> None:
+    """Print the stages on shares as planned, and beside it the last second."""
     columns = (
-        "workload", "device", "share", "planned", "shadow", "req/s", "planned", "SLO ms", "predicted exec ms", "P99 ms",
+        "stage", "device", "share", "planned", "shadow", "req/s", "planned", "SLO ms", "predicted exec ms", "P99 ms",
         "beyond SLO", "state",
     )  # fmt: skip
     table = Table(columns, left=2)
-    for workload in status["workloads"]:
-        p99_ns, requests = workload["p99_ns"], workload["requests"]
-        for share in workload["shares"]:
+    for stage in stages:
+        p99_ns, requests = stage["p99_ns"], stage["requests"]
+        for share in stage["shares"]:
             shadow = f"{share['shadow_percent']:g}%{'' if share['shadow_ready'] else ' starting'}"
             table.add_row(
-                workload["workload"], share["device"], f"{share['percent']:g}%", f"{share['planned_percent']:g}%",
-                shadow if share["shadow_percent"] else "-", requests, f"{workload['planned_rate']:.0f}",
-                f"{workload['slo_ns'] / 1e6:g}", f"{workload['predicted_ns'] / 1e6:.1f}",
+                stage["stage"], share["device"], f"{share['percent']:g}%", f"{share['planned_percent']:g}%",
+                shadow if share["shadow_percent"] else "-", requests, f"{stage['planned_rate']:.0f}",
+                f"{stage['slo_ns'] / 1e6:g}", f"{stage['predicted_ns'] / 1e6:.1f}",
                 f"{p99_ns / 1e6:.1f}" if p99_ns is not None else "-",
-                f"{workload['beyond'] / requests:.1%}" if requests else "-", workload["state"],
+                f"{stage['beyond'] / requests:.1%}" if requests else "-", stage["state"],
             )  # fmt: skip
-    if status["workloads"]:
-        table.print(out)
+    table.print(out)
 
 
 def _print_workers(out: Console, status: dict[str, Any]) -> None:
