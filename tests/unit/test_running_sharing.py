@@ -219,7 +219,7 @@ def test_a_document_that_is_not_valid_names_the_field(document: bytes, message: 
         ((placement("w" * 41, "v100-1", 20),), "wanted at most 40 characters"),
         ((placement("w5", "v100-2", 20),), "stage: got 'w5', which has shares in plan 'w5'"),
         (
-            (placement("w1", "a-numbered-gpu", 20), placement("w1", "b-numbered-gpu", 20)),
+            (placement("w1", "a-same-ending-x", 20), placement("w1", "b-same-ending-x", 20)),
             "wanted devices whose last 12",
         ),
         ((placement("w1", "v100-1", 60),), "device 'v100-1': percent: got 110 in all, wanted at most 100"),
