@@ -22,6 +22,7 @@ from horologe_planning.example_pipelines import (
     VIDEO_MONITORING,
 )
 from horologe_planning.hardware import parse_prices
+from horologe_planning.infeasible import Infeasible
 from horologe_planning.plan import Plan, encode_plans, parse_plans
 from horologe_planning.profiles import Profiles, StageProfile, collect_profiles
 from horologe_planning.search.bounds import frictionless, isolated_bounds
@@ -29,7 +30,7 @@ from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.exact_search import find_cheapest
 from horologe_planning.search.exchange import improve
 from horologe_planning.search.growth import faster_problem
-from horologe_planning.search.initialization import Infeasible, fastest_hardware, initialize
+from horologe_planning.search.initialization import fastest_hardware, initialize
 from horologe_planning.search.minimization import cheaper_action, minimize_cost
 from horologe_planning.search.objective import BLOCKS, Objective, student_quantile
 from horologe_planning.search.planner import describe_plan, make_plan

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
 from horologe_common.latency_buckets import bucket_bound_ns, latency_bucket
-from horologe_planning.provisioning.workloads import SharingPlan
-from horologe_tuner.core.sharing.running_sharing import RunningSharing
-from horologe_tuner.core.sharing.targets import DeviceShare, collect_targets, parse_targets, percent_by_device
-from running_sharing_bench import Bench, a_plan
+from horologe_common.status import Status
+from horologe_planning.plan import Placement, Plan, encode_plans, parse_plans
+from horologe_tuner.core.plans.plan_checks import Cluster, check_plan
+from horologe_tuner.core.standby.running_shares import RunningShares
+from horologe_tuner.core.standby.share_workers import percent_by_device, worker_name
+from running_sharing_bench import Bench, placement, targets_on
 
 
 def test_a_violation_is_confirmed_and_repaired_by_the_shadow() -> None:
@@ -71,7 +73,7 @@ def test_the_worst_violation_gets_the_room_and_other_shadows_shrink() -> None:
         bench.step({"w5": 25.0}, {"w1": 20}, 40)
     assert bench.percents() == {"w1": 40, "w5": 55}
     shadows = bench.sharing.shadows()
-    assert [(share.percent, shadow.percent) for share, shadow in shadows.items()] == [(40, 45), (55, 60)]
+    assert {worker: shadow.percent for worker, shadow in shadows.items()} == {"w1.v100-1.400": 45, "w5.v100-1.550": 60}
     bench.run(2, refused={"w1": 20})
     assert bench.percents() == {"w1": 45, "w5": 55}
 
@@ -147,7 +149,7 @@ def test_the_shares_of_a_device_never_exceed_it(changes: list[tuple[str, int, li
         elif change == "calm":
             slow.pop(name, None)
         elif change == "die":
-            bench.dead |= {share.worker for share in bench.sharing.workloads[name].active()}
+            bench.dead |= {worker_name(share) for share in bench.sharing.stages[name].active()}
         elif change == "live":
             bench.dead.clear()
         else:
@@ -158,36 +160,34 @@ def test_the_shares_of_a_device_never_exceed_it(changes: list[tuple[str, int, li
             serving = _active(bench.sharing)
             bench.step(slow, {}, 40)
             for share in _active(bench.sharing) - serving:
-                assert share.worker not in bench.dead
+                assert worker_name(share) not in bench.dead
             assert max(percent_by_device(_active(bench.sharing)).values()) <= 100 + 1e-6
             _check_standbys(bench.sharing)
 
 
-def _active(sharing: RunningSharing) -> set[DeviceShare]:
-    return {share for workload in sharing.workloads.values() for share in workload.active()}
+def _active(sharing: RunningShares) -> set[Placement]:
+    return {share for stage in sharing.stages.values() for share in stage.active()}
 
 
-def _check_standbys(sharing: RunningSharing) -> None:
+def _check_standbys(sharing: RunningShares) -> None:
     """A shadow is at most 10% larger and fits beside the active shares; nothing has more than three workers."""
     totals = percent_by_device(_active(sharing))
-    for share, shadow in sharing.shadows().items():
-        assert 0 < shadow.percent - share.percent <= 10
-        assert totals[share.device] - share.percent + shadow.percent <= 100 + 1e-6
-    for name, workload in sharing.workloads.items():
-        wanted = [share for share in sharing.wanted() if share.workload == name]
-        assert len(wanted) <= 3 * len(workload.serving)
-        assert set(workload.active()) <= set(wanted)
-
-
-def test_two_gpus_of_one_id_are_one_device() -> None:
-    plan = a_plan({"w1": 60}, {"w5": 60})
-    with pytest.raises(ValueError, match="device 'gpu-a': share_percent: got 120 in all, wanted at most 100"):
-        collect_targets(SharingPlan(tuple(msgspec.structs.replace(gpu, device="gpu-a") for gpu in plan.gpus), 0.0))
+    shadows = sharing.shadows()
+    for share in _active(sharing):
+        if (shadow := shadows.get(worker_name(share))) is not None:
+            assert 0 < shadow.percent - share.percent <= 10
+            assert totals[share.device] - share.percent + shadow.percent <= 100 + 1e-6
+    for name, stage in sharing.stages.items():
+        wanted = {worker for worker, (share, _) in sharing.wanted().items() if share.stage == name}
+        assert len(wanted) <= 3 * len(stage.serving)
+        assert {worker_name(share) for share in stage.active()} <= wanted
 
 
 def broken(**changes: object) -> bytes:
-    document = msgspec.json.decode(msgspec.json.encode(a_plan({"w1": 20, "w5": 50})))
-    document["gpus"][0]["placements"][0] |= changes
+    """Return a document of two stages on a device, with other values in the first placement."""
+    plans = [Plan(target.stage, target.slo_ns, 400.0, target.shares) for target in targets_on({"w1": 20, "w5": 50})]
+    document = msgspec.json.decode(encode_plans(plans))
+    document["plans"][0]["placements"][0] |= changes
     return msgspec.json.encode(document)
 
 
@@ -195,20 +195,41 @@ def broken(**changes: object) -> bytes:
     ("document", "message"),
     [
         (b"{", "plan: "),
-        (broken(share_percent=60), "GPU 1 (v100): shares: got 60 + 50 = 110%, wanted at most 100%"),
-        (broken(rate=-1), "workload 'w1': rate: got -1, wanted a finite number above 0"),
-        (broken(workload="a/b"), "workload: got 'a/b', wanted letters"),
-        (broken(served_model="w5"), "model: got 'w5', which workload 'w1' has"),
-        (broken(workload="w" * 41), "wanted at most 40 characters"),
-        (broken(workload="w5", served_model="w5", share_percent=1), "device: got 'v100-1' twice"),
-        (broken(workload="w5", slo_ms=3), "workload 'w5': slo_ns: got 20000000 and 3000000, wanted one for all"),
-        (msgspec.json.encode(SharingPlan((), 0.0)), "gpus: got 0 workloads, wanted 1 to"),
+        (b'{"gpus": []}', "`horologe plan make --json` writes version 1"),
+        (b'{"version": 2, "plans": []}', "version: got 2, wanted 1"),
+        (b'{"version": 1, "plans": []}', "plans: got 0, wanted 1 to"),
+        (broken(percent=60), "device 'v100-1': percent: got 110 in all, wanted at most 100"),
+        (broken(percent=0), "plan 'w1': stage 'w1': percent: got 0, wanted"),
+        (broken(device=""), "stage 'w1': device: got none, wanted one for a share of 20%"),
+        (broken(scale_factor=-1), "stage 'w1': scale_factor: got -1"),
+        (broken(model="w5"), "plan 'w5': model: got 'w5', which plan 'w1' has"),
+        (broken(exec_ns=[[5, 1]]), "stage 'w1': exec_ns: got 1 for a batch of 5"),
     ],
 )
-def test_a_plan_that_is_not_valid_names_the_field(document: bytes, message: str) -> None:
+def test_a_document_that_is_not_valid_names_the_field(document: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=r"got|plan: ") as raised:
-        parse_targets(document)
+        parse_plans(document)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ((placement("a/b", "v100-1", 20),), "stage 'a/b': stage: got 'a/b', wanted letters"),
+        ((placement("w" * 41, "v100-1", 20),), "wanted at most 40 characters"),
+        ((placement("w5", "v100-2", 20),), "stage: got 'w5', which has shares in plan 'w5'"),
+        (
+            (placement("w1", "a-same-ending-x", 20), placement("w1", "b-same-ending-x", 20)),
+            "wanted devices whose last 12",
+        ),
+        ((placement("w1", "v100-1", 60),), "device 'v100-1': percent: got 110 in all, wanted at most 100"),
+    ],
+)
+def test_a_plan_that_does_not_fit_the_others_names_the_field(shares: tuple[Placement, ...], message: str) -> None:
+    others = [Plan("w5", ms(20), 400.0, (placement("w5", "v100-1", 50),))]
+    status, reason = check_plan(Plan("new", ms(20), 400.0, shares), others, Cluster())
+    assert status == Status.INVALID_INPUT
+    assert message in reason
 
 
 def test_bucket_zero_ends_at_the_slo() -> None:

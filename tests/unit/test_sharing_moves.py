@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from horologe_tuner.core.sharing.running_sharing import RunningSharing
-from horologe_tuner.core.sharing.shadow_rules import ShadowRules
+from horologe_tuner.core.standby.running_shares import RunningShares
+from horologe_tuner.core.standby.shadow_rules import ShadowRules
 from running_sharing_bench import Bench
 
 
@@ -14,13 +14,13 @@ def test_a_standby_serves_in_place_of_a_lost_worker() -> None:
     bench.run(0.3)
     assert bench.percents() == {"w1": 30, "w5": 50}
     assert bench.reasons() == ["worker lost"]
-    assert "w1.v100-1.200" in {share.worker for share in bench.sharing.wanted()}  # it is started again
+    assert "w1.v100-1.200" in bench.sharing.wanted()  # it is started again
 
 
 def test_a_gpu_that_disappears_is_reported_and_its_workloads_go_on_when_it_is_back() -> None:
     bench = Bench({"w1": 20, "w5": 50})
     bench.run(2)
-    bench.dead |= {share.worker for share in bench.sharing.wanted()}
+    bench.dead |= set(bench.sharing.wanted())
     bench.run(0.3)
     assert bench.decisions == []
     reason = "its worker has disconnected, and no standby is ready"
@@ -55,7 +55,7 @@ def test_a_new_plan_moves_what_fits_first() -> None:
     bench.start_workers()
     bench.run(0.3)
     assert bench.percents() == {"a": 80, "b": 20}
-    assert [decision.workload for _, decision in bench.decisions] == ["b", "a"]
+    assert [decision.stage for _, decision in bench.decisions] == ["b", "a"]
 
 
 def test_moves_that_wait_for_one_another_are_made_at_once() -> None:
@@ -63,7 +63,7 @@ def test_moves_that_wait_for_one_another_are_made_at_once() -> None:
     bench.run(1)
     bench.apply({"b": 100}, {"a": 100})
     bench.run(0.3)
-    devices = {share.workload: share.device for w in bench.sharing.workloads.values() for share in w.active()}
+    devices = {share.stage: share.device for stage in bench.sharing.stages.values() for share in stage.active()}
     assert devices == {"b": "v100-1", "a": "v100-2"}
 
 
@@ -80,7 +80,7 @@ def test_a_new_plan_takes_back_the_room_of_a_shadow() -> None:
 def test_a_workload_that_leaves_has_no_workers() -> None:
     bench = Bench({"a": 30, "b": 40})
     bench.apply({"b": 40})
-    assert {share.workload for share in bench.sharing.wanted()} == {"b"}
+    assert {share.stage for share, _ in bench.sharing.wanted().values()} == {"b"}
 
 
 def test_a_gap_in_the_events_starts_the_observation_anew() -> None:
@@ -97,7 +97,7 @@ def test_a_restart_goes_on_with_the_shares_that_serve() -> None:
     bench.needs["w1"] = 30
     bench.run(2)
     assert bench.percents() == {"w1": 30}
-    restored = RunningSharing(ShadowRules())
-    restored.restore(bench.now_ns, bench.sharing.applied())
-    assert restored.applied() == bench.sharing.applied()
-    assert {share.worker for share in restored.wanted()} == {share.worker for share in bench.sharing.wanted()}
+    restored = RunningShares(ShadowRules())
+    for stage in bench.sharing.stages.values():
+        restored.restore(bench.now_ns, stage.target, stage.serving)
+    assert restored.wanted() == bench.sharing.wanted()

@@ -13,8 +13,9 @@ from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.latency_buckets import latency_bucket
 from horologe_common.status import Status
 from horologe_common.wanted_shares import WantedShare, check_shares
-from horologe_common.wire import DeviceState, Events, ModelEvents, Plan, PlannedModel, Tune, Tuning
-from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from horologe_common.wire import DeviceState, Events, ModelEvents, PlannedModel, Tune, Tuning
+from horologe_common.wire import Plan as PlanMessage
+from horologe_planning.plan import Placement, Plan, encode_plans
 from horologe_tuner.core.tuner import Tuner, TunerState
 from horologe_tuner.core.tuner_status import JournalEntry
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
@@ -24,12 +25,17 @@ CONTROLLER, FRONTEND = "controller/0#1", "frontend/0#1"
 SLO_NS = ms(10)
 
 
-def a_plan(**percents: float) -> SharingPlan:
-    placements = (
-        Placement(name, "alexnet", 400.0, 10.0, 4, percent, 4.0, 500.0, exec_ns={4: ms(4)})
+def plans(**percents: float) -> list[Plan]:
+    """Return a plan for each model, with a share of one device."""
+    return [
+        Plan(name, SLO_NS, 400.0, (
+            Placement(
+                name, name, "v100", 4, percent=percent, device="v100-1", throughput=500.0, slo_ns=SLO_NS,
+                latency_ns=ms(4), exec_ns=((4, ms(4)),),
+            ),
+        ))
         for name, percent in (percents or {"w1": 20.0, "w5": 50.0}).items()
-    )
-    return SharingPlan((PlannedGpu("v100", tuple(placements)),), 3.06)
+    ]  # fmt: skip
 
 
 class Bench:
@@ -39,7 +45,7 @@ class Bench:
         self.tuner = Tuner("tuner/0#1", TunerSettings(**{"scaler": "process", **settings}))
         self.now_ns = s(1000)
         self.number = 0
-        self.plans: list[Plan] = []
+        self.plans: list[PlanMessage] = []
         self.wanted: list[tuple[WantedShare, ...] | None] = []
         self.journal: list[JournalEntry] = []
         self.saved: list[TunerState] = []
@@ -53,7 +59,7 @@ class Bench:
         self.tuner.handle(self.now_ns, sender, message, ())
         self.tuner.tick(self.now_ns)
         self.tuner.check()
-        self.plans += sent(self.tuner, Plan)
+        self.plans += sent(self.tuner, PlanMessage)
         self.journal += sent(self.tuner, JournalEntry, self.tuner.journal)
         self.saved += sent(self.tuner, TunerState, self.tuner.store)
         for call in sent(self.tuner, ScaleTo, self.tuner.scaler):
@@ -66,8 +72,8 @@ class Bench:
         (answer,) = sent(self.tuner, Tuning, FRONTEND)
         return answer
 
-    def apply(self, plan: SharingPlan | None = None, dry_run: bool = False) -> Tuning:
-        return self.tune("apply", msgspec.json.encode(plan or a_plan()), dry_run)
+    def apply(self, dry_run: bool = False, **percents: float) -> Tuning:
+        return self.tune("apply", encode_plans(plans(**percents)), dry_run)
 
     def status(self) -> dict[str, Any]:
         document: dict[str, Any] = msgspec.json.decode(self.tune("status").document)
@@ -113,42 +119,42 @@ def test_a_plan_of_shares_reaches_controller_scaler_and_state_file() -> None:
     assert wanted["w1.v100-1.300"] == WantedShare(
         "w1.v100-1.300", "v100-1", "v100", 30.0, models=("w1",), standby_for="w1.v100-1.200"
     )
-    assert [workload.target.name for workload in bench.saved[-1].workloads] == ["w1", "w5"]
-    assert bench.events() == ["applied"]
-    assert bench.journal[0].text == "2 workloads, 2 shares of 1 devices"
+    assert [applied.plan.name for applied in bench.saved[-1].applied] == ["w1", "w5"]
+    assert bench.events() == ["applied", "applied"]
+    assert bench.journal[0].text == "replicas: w1 20% of v100-1"
 
 
 def test_a_switch_is_a_plan_a_log_line_a_metric_and_a_status() -> None:
     bench = Bench()
     bench.apply()
     bench.run(2)
-    plans = len(bench.plans)
+    before = len(bench.plans)
     bench.run(2, w1=25.0)
-    (plan,) = bench.plans[plans:]
+    (plan,) = bench.plans[before:]
     assert plan.models[0].workers == ("w1.v100-1.300",)
     assert plan.models[0].exec_ns == {}  # predicted for the planned share only
     assert plan.models[0].standby == ("w1.v100-1.400", "w1.v100-1.200")
-    assert bench.events() == ["applied", "switched up"]
-    assert bench.journal[-1].pipeline == "w1"
+    assert bench.events() == ["applied", "applied", "switched up"]
+    assert bench.journal[-1].subject == "w1"
     assert "v100-1 20% -> 30%" in bench.journal[-1].text
     assert bench.tuner.stats.values["horologe_tuner_switches_total", "w1", "violation", "applied"] == 1
     bench.tuner.refresh_stats()
     assert bench.tuner.stats.values["horologe_tuner_share_percent", "w1", "v100-1"] == 30
-    status = bench.status()["workloads"][0]
+    status = bench.status()["plans"][0]["stages"][0]
     assert status["state"] == "within SLO"
     assert status["shares"] == [
         {"device": "v100-1", "percent": 30.0, "planned_percent": 20.0, "shadow_percent": 40.0, "shadow_ready": True}
     ]
     bench.run(15)
-    assert bench.events() == ["applied", "switched up", "switched back"]
+    assert bench.events() == ["applied", "applied", "switched up", "switched back"]
 
 
 def test_a_violation_without_room_is_reported_once() -> None:
     bench = Bench()
-    bench.apply(a_plan(w1=20.0, w5=80.0))
+    bench.apply(w1=20.0, w5=80.0)
     bench.run(10, w1=25.0)
-    assert bench.events() == ["applied", "not repaired"]
-    assert bench.status()["workloads"][0]["state"] == "violated: nothing is left of its device"
+    assert bench.events() == ["applied", "applied", "not repaired"]
+    assert bench.status()["plans"][0]["stages"][0]["state"] == "violated: nothing is left of its device"
     assert len(bench.plans) == 2
 
 
@@ -181,7 +187,7 @@ def test_a_dry_run_only_reports() -> None:
     bench.apply(dry_run=True)
     assert bench.plans[-1].models == ()
     assert all(shares is None for shares in bench.wanted)
-    bench.plans[-1] = Plan(1, (PlannedModel("w1", 1, 4, workers=("w1.v100-1.200",)),))
+    bench.plans[-1] = PlanMessage(1, (PlannedModel("w1", 1, 4, workers=("w1.v100-1.200",)),))
     bench.run(2, w1=25.0)
     assert bench.journal[-1].dry_run
     assert "switched up" in bench.events()
@@ -192,18 +198,32 @@ def test_a_withdrawal_keeps_the_workers_that_serve() -> None:
     bench = Bench()
     bench.apply()
     bench.run(1)
-    assert bench.tune("withdraw", b"sharing").status == Status.OK
+    assert bench.tune("withdraw", b"w1").status == Status.OK
+    assert bench.tune("withdraw", b"w5").status == Status.OK
     assert [share.worker for share in bench.wanted[-1] or ()] == ["w1.v100-1.200", "w5.v100-1.500"]
     assert bench.plans[-1].models == ()
-    answer = bench.tune("withdraw", b"sharing")
-    assert answer.status == Status.INVALID_INPUT
+    assert bench.tune("withdraw", b"w1").status == Status.INVALID_INPUT
+    bench.apply(w7=10.0)
+    assert {share.worker for share in bench.wanted[-1] or ()} == {"w7.v100-1.100", "w7.v100-1.200"}
+
+
+def test_a_withdrawal_leaves_the_other_plans() -> None:
+    bench = Bench()
+    bench.apply()
+    bench.run(1)
+    bench.tune("withdraw", b"w5")
+    assert [model.model for model in bench.plans[-1].models] == ["w1"]
+    assert {share.worker for share in bench.wanted[-1] or ()} == {"w1.v100-1.200", "w1.v100-1.300", "w5.v100-1.500"}
+    bench.apply(w1=25.0)
+    bench.run(1)
+    assert "w5.v100-1.500" not in {share.worker for share in bench.wanted[-1] or ()}  # its device has another plan
 
 
 def test_a_new_workload_stands_by_until_the_others_have_made_room() -> None:
     bench = Bench()
-    bench.apply(a_plan(w1=90.0))
+    bench.apply(w1=90.0)
     bench.run(1)
-    assert bench.apply(a_plan(w1=40.0, w5=60.0)).status == Status.OK
+    assert bench.apply(w1=40.0, w5=60.0).status == Status.OK
     bench.run(1)
     serving = {model.model: model.workers for model in bench.plans[-1].models}
     assert serving == {"w1": ("w1.v100-1.400",), "w5": ("w5.v100-1.600",)}
@@ -211,17 +231,18 @@ def test_a_new_workload_stands_by_until_the_others_have_made_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "status", "reason"),
+    ("document", "reason"),
     [
-        (b'{"gpus": [], "cost_per_hour": 0}', Status.INVALID_INPUT, "gpus: got 0 workloads"),
-        (b'{"gpus": 1}', Status.INVALID_INPUT, "plan: "),
-        (msgspec.json.encode(a_plan(w1=120.0)), Status.INVALID_INPUT, "share_percent: got 120"),
+        (b'{"version": 1, "plans": []}', "plans: got 0, wanted 1"),
+        (b'{"gpus": 1}', "plan: "),
+        (encode_plans(plans(w1=20.0, w2=120.0)), "percent: got 120"),
+        (encode_plans(plans(w1=20.0, w2=60.0)), "device 'v100-1': percent: got 130 in all"),
     ],
 )
-def test_a_plan_that_is_not_valid_changes_nothing(document: bytes, status: Status, reason: str) -> None:
+def test_a_document_that_is_not_valid_changes_nothing(document: bytes, reason: str) -> None:
     bench = Bench()
     bench.apply()
-    plans = list(bench.plans)
+    before = list(bench.plans)
     answer = bench.tune("apply", document)
-    assert (answer.status, reason in answer.reason) == (status, True)
-    assert bench.plans == plans
+    assert (answer.status, reason in answer.reason) == (Status.INVALID_INPUT, True), answer.reason
+    assert bench.plans == before

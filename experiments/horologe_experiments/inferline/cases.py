@@ -27,7 +27,6 @@ from horologe_planning.search.levels import with_levels
 from horologe_planning.search.minimization import minimize_cost
 from horologe_planning.search.objective import Objective
 from horologe_planning.search.planner import describe_plan, make_plan
-from horologe_planning.tuning_plan import tuning_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -119,8 +118,8 @@ def scaling_policies(
     ]
     policies: list[ScalingPolicy] = [
         FixedReplicas(),
-        InferLineTuner(tuning_plan(followed)),
-        InferLineTuner(tuning_plan(plan), "inferline-paper"),
+        InferLineTuner(followed),
+        InferLineTuner(plan, "inferline-paper"),
         Ds2(scale_factors),
         CpuUtilisation(HPA_TARGET),
         QueueLength({placed.stage: float(placed.max_batch) for placed in plan.placements}),

@@ -28,7 +28,6 @@ from horologe_load.targets import ModelInput, SdkTarget
 from horologe_planning.envelope import TrafficEnvelope
 from horologe_planning.estimator.estimator import Simulation
 from horologe_planning.estimator.pipeline_workload import Workload
-from horologe_planning.tuning_plan import tuning_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -171,7 +170,7 @@ class LiveComparison:
         with tempfile.TemporaryDirectory() as folder, self._system(folder) as system:
             system.wait_ready(READY_S)
             with Client(system.topology.clients[0]) as client:
-                plan = msgspec.structs.replace(tuning_plan(self._plan), envelope=UNLIMITED)
+                plan = msgspec.structs.replace(self._plan, envelope=UNLIMITED)
                 apply_plan(client, plan, READY_S)
             return [uvloop.run(self._measure(system.topology.clients[0], number)) for number in range(self._scene.runs)]
 

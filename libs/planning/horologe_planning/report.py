@@ -44,3 +44,21 @@ class ReportedPlan(NamedTuple):
 
     plan: Plan
     report: PlanReport
+
+
+class SharingReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Cost of plans that place workloads on shares of devices."""
+
+    cost_per_hour: float
+    """US dollars. A device costs the same whatever part of it is used."""
+    cost_bound: float = 0.0
+    """No plan with the batch sizes and the parts of split workloads that were tried costs less. 0: not computed."""
+    margin: float = 0.0
+    """Standard deviations of the prediction error that the plans leave room for, at least those wanted."""
+
+
+class SharedPlans(NamedTuple):
+    """Plans of workloads that share devices, one for each workload, and the report on them."""
+
+    plans: tuple[Plan, ...]
+    report: SharingReport

@@ -16,13 +16,8 @@ from horologe_planning.catalogue import catalogue_profiles
 from horologe_planning.example_pipelines import EXAMPLE_PIPELINES
 from horologe_planning.hardware import parse_prices
 from horologe_planning.hardware_settings import HardwareSettings
-from horologe_planning.joint_planning.joint_plan import JointPlan
-from horologe_planning.plan import Placement, Plan
+from horologe_planning.plan import Placement, PlanDocument, parse_document
 from horologe_planning.profiles import decode_profiles
-from horologe_planning.provisioning.workloads import SharingPlan
-from horologe_planning.report import PlanReport
-from horologe_planning.tuning_plan import TuningPlan
-from horologe_sim.scenario.pooled_plan import PooledPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,23 +29,6 @@ if TYPE_CHECKING:
     from horologe_planning.hardware import HardwareType
     from horologe_planning.profiles import Profiles
     from horologe_planning.search.evaluation import Configuration
-
-
-class PlanDocument(msgspec.Struct, frozen=True):
-    """Output of `horologe plan --json`. `accuracy`: of the chosen variants; None without variants.
-
-    `pooled`: devices that all stages share; None if they were not planned, or if those of the plan do not suffice.
-    `joint`: stages on shares of GPUs, None if they were not planned. `sharing_plan`: the same as the tuner reads it, if
-    it costs less than `plan`.
-    """
-
-    plan: Plan
-    report: PlanReport
-    tuning_plan: TuningPlan
-    accuracy: float | None = None
-    pooled: PooledPlan | None = None
-    joint: JointPlan | None = None
-    sharing_plan: SharingPlan | None = None
 
 
 @contextmanager
@@ -121,13 +99,17 @@ def read_profiles(path: Path | None) -> Profiles:
     return profiles
 
 
+def read_plans(path: Path) -> PlanDocument:
+    """Return the document of `horologe plan make --json` in a file. Raises SettingsError that names the file."""
+    with option_errors(str(path)):
+        return parse_document(read_file(path, MAX_DOCUMENT_BYTES, wait=True))
+
+
 def read_configuration(structure: PipelineStructure, plan: Path | None, stages: Sequence[str]) -> Configuration:
     """Return the configuration of a plan file, changed by texts STAGE=HARDWARE:BATCH:REPLICAS."""
     chosen: dict[str, Placement] = {}
     if plan:
-        with option_errors(str(plan)):
-            document = read_json(plan, PlanDocument)
-        chosen = {placed.stage: placed for placed in document.plan.placements}
+        chosen = {placed.stage: placed for placed in _whole_devices(plan, structure.name)}
     models = {stage.name: stage.model for stage in structure.stages}
     for text in stages:
         name, equals, rest = text.partition("=")
@@ -141,6 +123,16 @@ def read_configuration(structure: PipelineStructure, plan: Path | None, stages: 
     if missing := [name for name in models if name not in chosen]:
         raise SettingsError(f"--stage, --plan: got no configuration of {', '.join(missing)}, wanted all stages")
     return tuple(chosen[name] for name in models)
+
+
+def _whole_devices(path: Path, name: str) -> Configuration:
+    """Return the configuration of a pipeline in a plan file. Raises SettingsError if it is not on whole devices."""
+    plans = {plan.name: plan for plan in read_plans(path).plans}
+    if name not in plans:
+        raise SettingsError(f"--plan: got plans of {', '.join(plans)}, wanted one of {name}")
+    if plans[name].shares or plans[name].pooled:
+        raise SettingsError(f"--plan: got {name} on pooled devices or shares, wanted whole devices, as by --stage")
+    return plans[name].placements
 
 
 def parse_accuracy(texts: Sequence[str]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horologe_planning.infeasible import Infeasible
 from horologe_planning.plan import MAX_REPLICAS, Placement
 from horologe_planning.search.evaluation import Configuration, first_true, replace_stage
 from horologe_planning.search.objective import percentile_ns
@@ -17,14 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_planning.search.evaluation import Evaluator
-
-
-class Infeasible(ValueError):
-    """No configuration meets the objective. `nearest_slo_ns`: the shortest SLO that one meets; 0: unknown."""
-
-    def __init__(self, reason: str, nearest_slo_ns: int = 0) -> None:
-        super().__init__(reason)
-        self.nearest_slo_ns = nearest_slo_ns
 
 
 def fastest_hardware(evaluator: Evaluator) -> list[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_planning.envelope import envelope_of, window_lengths
+from horologe_planning.infeasible import Infeasible
 from horologe_planning.plan import Plan
 from horologe_planning.report import Alternative, PlanReport, ReportedPlan
 from horologe_planning.search.bounds import assignments, isolated_bounds
 from horologe_planning.search.evaluation import replace_stage
 from horologe_planning.search.exchange import exchange_replicas, improve
 from horologe_planning.search.growth import batches_for_growth
-from horologe_planning.search.initialization import Infeasible, fastest_hardware, initialize, service_path
+from horologe_planning.search.initialization import fastest_hardware, initialize, service_path
 from horologe_planning.search.minimization import CENT, cheaper_action, minimize_cost, removals
 
 if TYPE_CHECKING:

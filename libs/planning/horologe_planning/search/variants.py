@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from horologe_planning.infeasible import Infeasible
 from horologe_planning.search.evaluation import Evaluator
-from horologe_planning.search.initialization import Infeasible
 from horologe_planning.search.planner import make_plan
 
 if TYPE_CHECKING:

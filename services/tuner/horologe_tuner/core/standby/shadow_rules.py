@@ -1,6 +1,6 @@
-"""When a workload switches to its shadow, and when it switches back (iGniter section 4.2 and Fig. 17).
+"""When a stage switches to its shadow, and when it switches back (iGniter section 4.2 and Fig. 17).
 
-A shadow is a standby worker on the device of the workload with a larger share. A violation is confirmed before the
+A shadow is a standby worker on the device of the stage with a larger share. A violation is confirmed before the
 switch. The way back is a trial: if the violation returns soon, the next trial waits for twice as long.
 """
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from horologe_common.clock import ms, s
-from horologe_tuner.core.sharing.latency_window import PERMITTED, LatencySummary
+from horologe_tuner.core.standby.latency_window import PERMITTED, LatencySummary
 
 if TYPE_CHECKING:
-    from horologe_tuner.core.sharing.latency_window import LatencyWindow
+    from horologe_tuner.core.standby.latency_window import LatencyWindow
 
 
 class ShadowRules(msgspec.Struct, frozen=True):
@@ -24,9 +24,9 @@ class ShadowRules(msgspec.Struct, frozen=True):
     check_ns: int = s(1)
     """Time over which the 99th percentile is taken."""
     confirm_ns: int = ms(500)
-    """Time after a violation in which it must occur again before the workload switches."""
+    """Time after a violation in which it must occur again before the stage switches."""
     extra_percent: float = 10.0
-    """Percent of the device that a shadow has more than its workload, if as much is left. 0: no shadows."""
+    """Percent of the device that a shadow has more than its stage, if as much is left. 0: no shadows."""
     unit_percent: float = 2.5
     """Least useful step of a share (r_unit of a V100)."""
     calm_ns: int = s(10)
@@ -36,7 +36,7 @@ class ShadowRules(msgspec.Struct, frozen=True):
 
 
 DEVIATIONS = 2.33
-"""A workload with 1% of its requests beyond the SLO has that many standard deviations more in 1% of cases. Without this
+"""A stage with 1% of its requests beyond the SLO has that many standard deviations more in 1% of cases. Without this
 limit, two late requests within 1.5 s were a violation at less than 50 requests/s."""
 
 
@@ -66,7 +66,7 @@ class Violation(NamedTuple):
 
 
 class Watch:
-    """State of the rules for one workload."""
+    """State of the rules for one stage."""
 
     def __init__(self, now_ns: int, rules: ShadowRules) -> None:
         self.calm_ns = rules.calm_ns
@@ -93,7 +93,7 @@ class Watch:
         """Return whether the smaller share would have met the SLO for long enough.
 
         `growth`: larger share divided by the smaller one. Times grow by less, because k_act is proportional to
-        1 / (r + k4) with k4 >= 0 (Eq. 11). So a workload that only met the SLO, for `PATIENCE` times as long, may also
+        1 / (r + k4) with k4 >= 0 (Eq. 11). So a stage that only met the SLO, for `PATIENCE` times as long, may also
         try.
         """
         if summary.is_violated:

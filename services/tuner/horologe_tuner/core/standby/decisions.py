@@ -1,4 +1,4 @@
-"""A change of the shares that serve a workload, and its reason."""
+"""A change of the shares that serve a stage, and its reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Reason: TypeAlias = Literal["violation", "calm", "worker lost", "plan"]
 class SharingDecision(msgspec.Struct, frozen=True):
     """A switch to other shares. `moves`: (device, percent before, percent after)."""
 
-    workload: str
+    stage: str
     reason: Reason
     cause: str
     """Observation that led to the decision, as a phrase."""

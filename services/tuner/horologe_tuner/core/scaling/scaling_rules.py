@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from horologe_common.clock import s
-from horologe_planning.tuning_plan import MAX_REPLICAS
-from horologe_tuner.core.pipeline_tuning.provisioning_levels import HYSTERESIS, carried_factor, level_replicas
+from horologe_planning.plan import MAX_REPLICAS
+from horologe_tuner.core.scaling.provisioning_levels import HYSTERESIS, carried_factor, level_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_planning.tuning_plan import StageTarget, TuningPlan
+    from horologe_planning.plan import Placement, Plan
 
 DOWN_WINDOW_NS, DOWN_SPAN_NS = s(5), s(30)
 """Scaling down follows the highest rate of any 5 s in the last 30 s."""
@@ -80,28 +80,31 @@ class Decision(msgspec.Struct, frozen=True):
         return f"{self.rate:.0f} queries/s in {self.window_ns / 1e9:g} s: {', '.join(changes)}"
 
 
-def replicas_needed(stage: StageTarget, rate: float, ratio: float) -> int:
+def replicas_needed(stage: Placement, rate: float, ratio: float) -> int:
     """Return k_m for `rate` queries per second at a provisioning ratio of `ratio`, 1 to `MAX_REPLICAS`."""
     needed = rate * stage.scale_factor / (stage.throughput * ratio) - ROUNDING
     return math.ceil(min(max(1.0, needed), MAX_REPLICAS))
 
 
-def running_part(plan: TuningPlan, replicas: Mapping[str, int]) -> float:
+def running_part(plan: Plan, replicas: Mapping[str, int]) -> float:
     """Return the running part of the planned replicas, of the stage that has the least of them; at most 1.
 
     With levels: the multiple of the sample's rate that the replicas suffice for, which may be above 1.
     """
     if plan.levels:
         return carried_factor(plan, replicas)
-    return min(1.0, *(replicas[stage.stage] / stage.replicas for stage in plan.stages))
+    return min(1.0, *(replicas[stage.stage] / stage.replicas for stage in plan.counted))
 
 
-def find_demand(plan: TuningPlan, replicas: Mapping[str, int], rates: Sequence[float], rules: ScalingRules) -> Demand:
+def find_demand(plan: Plan, replicas: Mapping[str, int], rates: Sequence[float], rules: ScalingRules) -> Demand:
     """Compare the present rates with those of the sample, window by window.
 
     `rates`: queries per second by window of the plan's envelope. If fewer replicas run than planned, they serve only
-    that part of the sample's rates. Plans with levels use the relative demand, with headroom.
+    that part of the sample's rates. Plans with levels use the relative demand, with headroom. A plan without envelope
+    demands nothing.
     """
+    if plan.envelope is None:
+        return Demand()
     relative, headroom = rules.demand == "relative" or bool(plan.levels), rules.headroom if plan.levels else 1.0
     part, windows = running_part(plan, replicas), plan.envelope.windows_ns
     exceeding = [
@@ -112,7 +115,7 @@ def find_demand(plan: TuningPlan, replicas: Mapping[str, int], rates: Sequence[f
     return Demand(*max(exceeding)) if exceeding else Demand()
 
 
-def scale_up(plan: TuningPlan, replicas: Mapping[str, int], rate: float) -> dict[str, int]:
+def scale_up(plan: Plan, replicas: Mapping[str, int], rate: float) -> dict[str, int]:
     """Return the replicas by stage for a demand of `rate`, never fewer than there are.
 
     Plans with levels get the level of the rate times `HYSTERESIS`.
@@ -122,11 +125,11 @@ def scale_up(plan: TuningPlan, replicas: Mapping[str, int], rate: float) -> dict
         return {stage: max(n, level[stage]) for stage, n in replicas.items()}
     return {
         stage.stage: max(replicas[stage.stage], replicas_needed(stage, rate, stage.provisioning_ratio(plan.rate)))
-        for stage in plan.stages
+        for stage in plan.counted
     }
 
 
-def scale_down(plan: TuningPlan, replicas: Mapping[str, int], rate: float) -> dict[str, int]:
+def scale_down(plan: Plan, replicas: Mapping[str, int], rate: float) -> dict[str, int]:
     """Return the replicas by stage for a highest recent rate of `rate`, never more than there are.
 
     Every stage gets the smallest ratio of the pipeline (the paper's rho_p), which removes the fewest replicas. Plans
@@ -135,12 +138,12 @@ def scale_down(plan: TuningPlan, replicas: Mapping[str, int], rate: float) -> di
     if plan.levels:
         level = level_replicas(plan, HYSTERESIS * rate / plan.rate)
         return {stage: min(n, level[stage]) for stage, n in replicas.items()}
-    ratio = min(stage.provisioning_ratio(plan.rate) for stage in plan.stages)
-    return {stage.stage: min(replicas[stage.stage], replicas_needed(stage, rate, ratio)) for stage in plan.stages}
+    ratio = min(stage.provisioning_ratio(plan.rate) for stage in plan.counted)
+    return {stage.stage: min(replicas[stage.stage], replicas_needed(stage, rate, ratio)) for stage in plan.counted}
 
 
 def decide(
-    now_ns: int, plan: TuningPlan, state: ScalingState, rates: Sequence[float], recent_rate: float | None,
+    now_ns: int, plan: Plan, state: ScalingState, rates: Sequence[float], recent_rate: float | None,
     rules: ScalingRules,
 ) -> Decision | None:  # fmt: skip
     """Return the change to make now, if any.

@@ -12,12 +12,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import s
-from horologe_planning.tuning_plan import MAX_REPLICAS
+from horologe_planning.plan import MAX_REPLICAS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_planning.tuning_plan import TuningPlan
+    from horologe_planning.plan import Plan
 
 HOLD_NS = s(60)
 """Scaling down follows the highest factor of this span, the longest window of the envelope."""
@@ -26,7 +26,7 @@ HYSTERESIS = 1.1
 exceeds the last one every second time, would scale up again."""
 
 
-def level_replicas(plan: TuningPlan, factor: float) -> dict[str, int]:
+def level_replicas(plan: Plan, factor: float) -> dict[str, int]:
     """Return the replicas by stage for `factor` times the sample's rate, at most `MAX_REPLICAS`.
 
     Beyond the last level they grow in proportion. Raises IndexError if the plan has no levels.
@@ -34,12 +34,12 @@ def level_replicas(plan: TuningPlan, factor: float) -> dict[str, int]:
     level = next((level for level in plan.levels if level.factor >= factor), plan.levels[-1])
     more = max(1.0, factor / level.factor)
     counts = (math.ceil(min(more * n, MAX_REPLICAS)) for n in level.replicas)
-    return {stage.stage: count for stage, count in zip(plan.stages, counts, strict=True)}
+    return {stage.stage: count for stage, count in zip(plan.counted, counts, strict=True)}
 
 
-def carried_factor(plan: TuningPlan, replicas: Mapping[str, int]) -> float:
+def carried_factor(plan: Plan, replicas: Mapping[str, int]) -> float:
     """Return the multiple of the sample's rate that running replicas suffice for. 0 if not even the first level."""
-    counts = [replicas[stage.stage] for stage in plan.stages]
+    counts = [replicas[stage.stage] for stage in plan.counted]
     enough = [level.factor for level in plan.levels if all(n >= m for n, m in zip(counts, level.replicas, strict=True))]
     last = plan.levels[-1]
     if enough and enough[-1] == last.factor:

@@ -1,44 +1,30 @@
-"""`horologe profile`: execution times of models by batch size, length and device."""
+"""Execution times of the models of a running system, by batch size, length and device."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from horologe_cli import output
 from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from horologe import Client
+    from horologe_cli.commands.measuring.measure_options import TimesOptions
     from horologe_cli.measuring.profile_sweep import ModelTimes
     from horologe_common.models import ModelSpec
 
 
-def profile(
-    model: Annotated[str, typer.Argument(help="Name of the model. Default: all models.", metavar="[MODEL]")] = "",
-    lengths: Annotated[
-        str, typer.Option(help="Lengths of variable dimensions. Default: 16,64,256.", metavar="N,N,...")
-    ] = "",
-    runs: Annotated[int, typer.Option(min=0, help="Runs of each batch. 0: print expected times only.")] = 5,
-    endpoint: output.Endpoint = output.DEFAULT_ENDPOINT,
-    keys: output.Keys = "",
-    json: output.Json = False,
-) -> None:
-    """Measure execution times on a running system, one batch at a time, after all other requests.
+def measure_times(models: Sequence[str], options: TimesOptions, json: bool) -> None:
+    """Measure the models of a running system, all without a name, and print the times."""
+    numbers = _parse_lengths(options.lengths)
 
-    Prints the measured times, the expected times of each device, and c0 and c1 of time = c0 + c1 x batch x length.
+    def measure(client: Client) -> list[ModelTimes]:
+        specs = [spec for name in models or [""] for spec in _ready_specs(client, name)]
+        return [_measure(client, spec, numbers, options.runs) for spec in specs]
 
-    \b
-    Examples:
-      horologe profile
-      horologe profile text-encoder --lengths 16,128,512
-      horologe profile digits-cnn --runs 0 --json
-    """
-    numbers = _parse_lengths(lengths)
-    profiles: list[ModelTimes] = output.call_server(
-        endpoint, keys, lambda client: [_measure(client, spec, numbers, runs) for spec in _ready_specs(client, model)]
-    )
+    profiles: list[ModelTimes] = output.call_server(options.endpoint, options.keys, measure)
     if json:
         output.print_json([times.document() for times in profiles])
     else:

@@ -1,4 +1,4 @@
-"""File of `horologe provision`: workloads, GPU types and the safety margin, as TOML."""
+"""File of workloads for `horologe plan make`: workloads, GPU types and the safety margin, as TOML."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from horologe_common.interference.coefficients_file import CoefficientsError, re
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
-from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_json, read_toml
+from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_toml
 from horologe_planning.provisioning.provisioner import ProvisioningOptions
 from horologe_planning.provisioning.share_tables import GpuType, check_workloads
-from horologe_planning.provisioning.workloads import Workload, parse_sharing_plan
+from horologe_planning.provisioning.workloads import Workload
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from horologe_planning.provisioning.workloads import SharingPlan
 
+WORKLOADS_SUFFIX = ".toml"
+"""End of the name of a file of workloads."""
 CATALOGUE = {"v100": V100_CATALOGUES}
 """GPU type -> interference model -> coefficients."""
 
@@ -28,7 +29,7 @@ class GpuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Table `[gpu.NAME]`. NAME is the hardware type of its workers (`worker.hardware`)."""
 
     coefficients: str = ""
-    """File of `horologe measure`, relative to this file. Empty: the coefficients of the catalogue."""
+    """File of `horologe measure --interference`, relative to this file. Empty: the coefficients of the catalogue."""
     price: float | None = None
     """Dollars per hour. Without it, that of the coefficients."""
     time_factor: float = 1.0
@@ -50,7 +51,7 @@ class WorkloadEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Batch sizes that the served model is compiled for. Empty: 1 to 32."""
 
 
-class ProvisionFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class WorkloadFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of the file."""
 
     workload: tuple[WorkloadEntry, ...]
@@ -76,7 +77,7 @@ def read_problem_file(path: Path, margin: float | None = None) -> ProvisioningPr
     wanted.
     """
     try:
-        content = msgspec.convert(read_toml(path, MAX_DOCUMENT_BYTES, wait=True), ProvisionFile)
+        content = msgspec.convert(read_toml(path, MAX_DOCUMENT_BYTES, wait=True), WorkloadFile)
     except ValueError as error:
         raise SettingsError(f"{path}: {error}") from error
     files = {name: path.parent / entry.coefficients for name, entry in content.gpu.items() if entry.coefficients}
@@ -88,20 +89,7 @@ def read_problem_file(path: Path, margin: float | None = None) -> ProvisioningPr
     return ProvisioningProblem(workloads, kinds, options)
 
 
-def read_plan_file(path: Path) -> SharingPlan:
-    """Return the plan in a file of `horologe provision --json`, or the whole file if it is such a plan itself.
-
-    Raises SettingsError and ProvisioningError.
-    """
-    try:
-        document = read_json(path, object)
-    except ValueError as error:
-        raise SettingsError(f"{path}: not JSON: {error}") from error
-    inner = document.get("sharing_plan") if isinstance(document, dict) else None
-    return parse_sharing_plan(msgspec.json.encode(document if inner is None else inner))
-
-
-def _gpu_types(content: ProvisionFile, files: dict[str, Path]) -> tuple[list[GpuType], str]:
+def _gpu_types(content: WorkloadFile, files: dict[str, Path]) -> tuple[list[GpuType], str]:
     """Return the GPU types, and the interference model that all their coefficients are for."""
     try:
         read = {name: read_coefficients(file) for name, file in files.items()}

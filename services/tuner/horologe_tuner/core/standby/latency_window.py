@@ -1,4 +1,4 @@
-"""Recent latencies of a workload, from the controller's Events, and their 99th percentile."""
+"""Recent latencies of a stage, from the controller's Events, and their 99th percentile."""
 
 from __future__ import annotations
 
