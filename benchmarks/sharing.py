@@ -79,8 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
     with TemporaryDirectory(prefix="models-") as folder, mps_daemon() as environment:
         write_repository(Path(folder), names)
         command = [
-            sys.executable, "-m", "horologe_cli.main", "measure", *names, "--repository", folder, "--device", "cuda",
-            "--output", str(options.output), "--seconds", str(options.seconds),
+            sys.executable, "-m", "horologe_cli.main", "measure", "--interference", *names, "--repository", folder,
+            "--device", "cuda", "--output", str(options.output), "--seconds", str(options.seconds),
             "--revision", options.revision, *(part for text in options.assume for part in ("--assume", text)),
         ]  # fmt: skip
         path = os.pathsep.join([*map(str, SOURCES), *filter(None, [environment.get("PYTHONPATH")])])

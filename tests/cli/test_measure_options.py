@@ -112,6 +112,6 @@ def test_the_command_ends_with_the_reason(
         raise error
 
     monkeypatch.setattr(measurement_run, "run_measurement", fail)
-    result = CliRunner().invoke(app, ["measure", "m", "-o", str(tmp_path / "out.json")])
+    result = CliRunner().invoke(app, ["measure", "--interference", "m", "-o", str(tmp_path / "out.json")])
     assert result.exit_code == code
     assert all(word in result.output.replace("\n", "") for word in words)

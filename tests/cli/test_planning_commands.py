@@ -1,4 +1,4 @@
-"""`horologe estimate` and `horologe plan`: plans, figures, traces, prices, profiles, and errors of their input."""
+"""`horologe plan make` and `plan estimate` of pipelines: plans, figures, traces, prices, profiles, invalid input."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ import pytest
 from typer.testing import CliRunner
 
 from horologe_cli.main import app
+from horologe_cli.planning import pipeline_plan
+from horologe_load.trace_file import read_trace
+from horologe_planning.catalogue import catalogue_profiles
+from horologe_planning.estimator.pipeline_workload import Workload
 from horologe_planning.example_pipelines import CASCADE
-from horologe_planning.provisioning.workloads import parse_sharing_plan
-from horologe_planning.tuning_plan import TuningPlan
-from horologe_sim.scenario import pooled_plan
+from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
+from horologe_planning.plan import encode_plans, parse_plans
+from horologe_planning.search.evaluation import Evaluator
+from horologe_planning.search.objective import Objective
+from horologe_planning.search.planner import make_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,31 +48,31 @@ def trace(tmp_path: Path) -> Path:
 
 def test_a_plan_says_what_it_costs_and_why_others_lost(tmp_path: Path) -> None:
     figure = tmp_path / "plan.png"
-    result = run("plan", "cascade", *SHORT, "--slo", "100ms", "--plot", figure)
+    result = run("plan", "make", "cascade", *SHORT, "--slo", "100ms", "--plot", figure)
     assert result.exit_code == OK, result.stderr
-    for text in ("SLO 100 ms", "dollars per hour", "predicted P99", "of unseen traffic", "runner-up:", "lower bound"):
+    for text in ("SLO 100 ms", "dollars per hour", "predicted P99", "of unseen traffic", "runner-up:", "lower bound",
+                 "on pooled devices", "the plan is that on"):  # fmt: skip
         assert text in result.stdout
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_plan_file_can_be_estimated_changed_and_given_to_the_tuner(trace: Path, tmp_path: Path) -> None:
-    structure = tmp_path / "pipeline.json"
+    structure, file = tmp_path / "pipeline.json", tmp_path / "plan.json"
     structure.write_bytes(msgspec.json.encode(CASCADE))
-    output = run("plan", structure, "--trace", trace, "--search", "any-order", "--json").stdout
-    document = json.loads(output)
-    msgspec.convert(document["tuning_plan"], TuningPlan).validate()
-    (tmp_path / "plan.json").write_text(output)
-    options = ("--trace", str(trace), "--plan", str(tmp_path / "plan.json"))
-    same = json.loads(run("estimate", structure, *options, "--json").stdout)
-    assert same["cost_per_hour"] == document["plan"]["cost_per_hour"]
-    assert same["attainment"] == document["plan"]["attainment"] >= 0.99
-    changed = run("estimate", structure, *options, "--stage", "slow=cpu:1:1", "--plot", tmp_path / "slow.png")
+    work = Workload(CASCADE, read_trace(trace, max_gap_s=60))
+    planned = make_plan(Evaluator(work, catalogue_profiles(), parse_prices(DEFAULT_PRICES), Objective(CASCADE.slo_ns)))
+    file.write_bytes(encode_plans([planned.plan]))
+    options = ("--trace", str(trace), "--plan", str(file))
+    same = json.loads(run("plan", "estimate", structure, *options, "--json").stdout)
+    assert same["cost_per_hour"] == planned.report.cost_per_hour
+    assert same["attainment"] == planned.report.attainment >= 0.99
+    changed = run("plan", "estimate", structure, *options, "--stage", "slow=cpu:1:1", "--plot", tmp_path / "slow.png")
     assert "within 150 ms: 7" in changed.stdout  # the 30% of the queries that visit it miss the SLO
     assert (tmp_path / "slow.png").exists()
 
 
 def test_an_slo_that_cannot_be_met_is_reported_with_the_nearest() -> None:
-    result = run("plan", "cascade", *SHORT, "--slo", "5ms")
+    result = run("plan", "make", "cascade", *SHORT, "--slo", "5ms")
     assert result.exit_code == FAILED
     assert "Longest path: fast 1.32 ms on v100, slow 8.21 ms on v100. Nearest feasible SLO: 9.53 ms" in result.stderr
 
@@ -74,7 +80,7 @@ def test_an_slo_that_cannot_be_met_is_reported_with_the_nearest() -> None:
 def test_prices_come_from_the_settings_table_and_the_command_line(tmp_path: Path) -> None:
     config = tmp_path / "horologe.toml"
     config.write_text('[hardware]\nprices = ["v100=2.0", "k80=1.0"]\n')
-    options = ("estimate", "cascade", *SHORT, *STAGES, "--config", config, "--json")
+    options = ("plan", "estimate", "cascade", *SHORT, *STAGES, "--config", config, "--json")
     assert json.loads(run(*options).stdout)["cost_per_hour"] == 4.0
     assert json.loads(run(*options, "--price", "v100=3").stdout)["cost_per_hour"] == 6.0
 
@@ -83,44 +89,47 @@ def test_profiles_of_a_file_take_the_place_of_the_catalogue(tmp_path: Path) -> N
     profiles = tmp_path / "profiles.json"
     profiles.write_text('[{"model": "resnet18_v2", "hardware": "tpu", "latency_ns": {"1": 1000}}]')
     tpu = ("--stage", "fast=tpu:1:1", "--stage", "slow=v100:8:1", "--price", "tpu=1", "--profiles", profiles)
-    assert "tpu" in run("estimate", "cascade", *SHORT, *tpu).stdout
+    assert "tpu" in run("plan", "estimate", "cascade", *SHORT, *tpu).stdout
 
 
 def test_variants_are_chosen_by_accuracy_and_cost() -> None:
     accuracy = ["resnet50_v2=0.77", "resnet101_v2=0.785", "resnet152_v2=0.792"]
     options = [text for one in accuracy for text in ("--accuracy", one)]
-    plan = ("plan", "image-processing", "--rate", "200", "--duration", "10s", *options)
+    plan = ("plan", "make", "image-processing", "--rate", "200", "--duration", "10s", *options)
     document = json.loads(run(*plan, "--floor", "0.78", "--json").stdout)
-    assert document["accuracy"] >= 0.78
+    assert document["report"]["pipeline"]["accuracy"] >= 0.78
     result = run(*plan, "--budget", "0.01")
     assert result.exit_code == FAILED
     assert "budget: got 0.01 dollars per hour" in result.stderr
 
 
-def test_an_exact_search_compares_the_plan_with_the_optimum() -> None:
-    result = run("plan", "cascade", "--rate", "50", "--duration", "10s", "--exact")
-    assert "exact search:" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plan", "nonsense", *SHORT], "PIPELINE: got 'nonsense', wanted a file or one of image-processing"),
-        (["plan", "cascade"], "--trace, --rate, --recent: got several or none, wanted one of them"),
-        (["plan", "cascade", *SHORT, "--slo", "5"], "setting slo: got '5', wanted a number with one of"),
-        (["plan", "cascade", *SHORT, "--slo", "0ms"], "slo_ns: got 0, wanted more than 0"),
-        (["plan", "cascade", *SHORT, "--price", "v100=0"], "hardware.prices: got 'v100=0', wanted NAME=PRICE"),
-        (["plan", "cascade", *SHORT, "--every", "1min"], "--every: got no --recent, wanted it"),
-        (["plan", "cascade", "--recent", "--every", "0min"], "--every: got 0min, wanted more than 0"),
-        (["plan", "cascade", *SHORT, "--search", "deep"], "--search: got 'deep', wanted one of paper, any-order"),
-        (["plan", "cascade", *SHORT, "--floor", "0.9"], "--accuracy: got none, wanted that of each variant"),
-        (["plan", "cascade", *SHORT, "--accuracy", "x"], "--accuracy: got 'x', wanted MODEL=PART"),
-        (["plan", "cascade", "--rate", "1", "--duration", "0s"], "--rate, --cv, --duration: "),
-        (["estimate", "cascade", *SHORT], "--stage, --plan: got no configuration of fast, slow, wanted all stages"),
-        (["estimate", "cascade", *SHORT, "--stage", "fast=v100"], "--stage: got 'fast=v100', wanted STAGE=HARDWARE"),
-        (["estimate", "cascade", *SHORT, "--stage", "x=v100:1:1"], "--stage: got stage 'x', wanted one of fast, slow"),
+        (["plan", "make", "nonsense", *SHORT], "PIPELINE: got 'nonsense', wanted a file or one of image-processing"),
+        (["plan", "make", "cascade"], "--trace, --rate, --recent: got several or none, wanted one of them"),
+        (["plan", "make", "cascade", *SHORT, "--slo", "5"], "setting slo: got '5', wanted a number with one of"),
+        (["plan", "make", "cascade", *SHORT, "--slo", "0ms"], "slo_ns: got 0, wanted more than 0"),
+        (["plan", "make", "cascade", *SHORT, "--price", "v100=0"], "hardware.prices: got 'v100=0', wanted NAME=PRICE"),
+        (["plan", "make", "cascade", *SHORT, "--every", "1min"], "--every: got no --recent, wanted it"),
+        (["plan", "make", "cascade", "--recent", "--every", "0min"], "--every: got 0min, wanted more than 0"),
+        (["plan", "make", "cascade", *SHORT, "--floor", "0.9"], "--accuracy: got none, wanted that of each variant"),
+        (["plan", "make", "cascade", *SHORT, "--accuracy", "x"], "--accuracy: got 'x', wanted MODEL=PART"),
+        (["plan", "make", "cascade", "--rate", "1", "--duration", "0s"], "--rate, --cv, --duration: "),
         (
-            ["estimate", "cascade", *SHORT, "--stage", "fast=tpu:1:1", "--stage", "slow=v100:1:1"],
+            ["plan", "estimate", "cascade", *SHORT],
+            "--stage, --plan: got no configuration of fast, slow, wanted all stages",
+        ),
+        (
+            ["plan", "estimate", "cascade", *SHORT, "--stage", "fast=v100"],
+            "--stage: got 'fast=v100', wanted STAGE=HARDWARE",
+        ),
+        (
+            ["plan", "estimate", "cascade", *SHORT, "--stage", "x=v100:1:1"],
+            "--stage: got stage 'x', wanted one of fast, slow",
+        ),
+        (
+            ["plan", "estimate", "cascade", *SHORT, "--stage", "fast=tpu:1:1", "--stage", "slow=v100:1:1"],
             "--stage, --plan: stage fast: no profile of resnet18_v2 on 'tpu', wanted v100, k80, cpu",
         ),
     ],
@@ -144,7 +153,7 @@ def test_invalid_input_is_one_line(arguments: list[str], message: str) -> None:
 def test_a_trace_with_gaps_or_out_of_order_is_an_error_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text)
-    result = run("plan", "cascade", "--trace", path)
+    result = run("plan", "make", "cascade", "--trace", path)
     assert result.exit_code == USAGE
     assert message in result.stderr
 
@@ -152,61 +161,67 @@ def test_a_trace_with_gaps_or_out_of_order_is_an_error_with_its_line(tmp_path: P
 def test_files_that_are_no_pipelines_plans_or_profiles_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text('{"name": "p"}')
-    for arguments in (["plan", str(path)], ["plan", "cascade", "--profiles", str(path)]):
+    for arguments in (["plan", "make", str(path)], ["plan", "make", "cascade", "--profiles", str(path)]):
         result = run(*arguments, *SHORT)
         assert result.exit_code == USAGE
         assert f"{path}: " in result.stderr
-    result = run("estimate", "cascade", *SHORT, "--plan", path)
+    result = run("plan", "estimate", "cascade", *SHORT, "--plan", path)
     assert (result.exit_code, f"{path}: " in result.stderr) == (USAGE, True)
-    missing = run("plan", "cascade", "--trace", tmp_path / "missing.csv")
+    missing = run("plan", "make", "cascade", "--trace", tmp_path / "missing.csv")
     assert (missing.exit_code, "No such file" in missing.stderr) == (USAGE, True)
 
 
-def test_a_pooled_plan_needs_fewer_devices_than_the_dedicated_one() -> None:
-    options = ("--rate", "50", "--duration", "5s", "--search", "any-order", "--pooled")
-    document = json.loads(run("plan", "social-media", *options, "--json").stdout)
-    assert document["pooled"]["cost_per_hour"] < document["plan"]["cost_per_hour"]
-    assert document["pooled"]["attainment"] >= 0.99
-    rows = {(row["hardware"], row["replicas"]) for row in document["tuning_plan"]["stages"]}
-    assert rows == set(document["pooled"]["devices"].items())
-    assert "pooled, every device serves all stages" in run("plan", "social-media", *options).stdout
+def test_a_plan_on_shares_is_made_where_it_is_the_cheapest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_plan, "plan_pooled", lambda *_: None)
+    document = json.loads(run("plan", "make", "cascade", "--rate", "150", "--duration", "20s", "--json").stdout)
+    (plan,), report = parse_plans(json.dumps(document)), document["report"]["pipeline"]
+    assert report["made"] == "shares of devices"
+    assert report["shares"]["cost_per_hour"] < report["whole_devices"]["cost_per_hour"]
+    assert {share.stage for share in plan.shares} == set(plan.stages) == {"fast", "slow"}
+    assert sum(share.percent for share in plan.shares) == 100
+
+
+def test_a_plan_on_pooled_devices_has_a_stage_for_each_hardware_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_plan, "read_share_times", lambda *_, **__: None)
+    document = json.loads(run("plan", "make", "social-media", "--rate", "50", "--duration", "5s", "--json").stdout)
+    (plan,), report = parse_plans(json.dumps(document)), document["report"]["pipeline"]
+    assert report["made"] == "pooled devices"
+    assert report["pooled_devices"]["cost_per_hour"] < report["whole_devices"]["cost_per_hour"]
+    assert report["pooled_devices"]["attainment"] >= 0.99
+    assert plan.pooled
+    rows = {(placed.hardware, placed.replicas) for placed in plan.placements}
+    assert rows == set(report["pooled_devices"]["devices"].items())
 
 
 def test_it_is_said_if_the_devices_of_the_plan_do_not_suffice_as_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pooled_plan, "plan_pooled", lambda *_: None)
-    options = ("--rate", "50", "--duration", "5s", "--search", "any-order", "--pooled")
-    assert "pooled: the devices of the plan do not suffice" in run("plan", "cascade", *options).stdout
+    monkeypatch.setattr(pipeline_plan, "plan_pooled", lambda *_: None)
+    monkeypatch.setattr(pipeline_plan, "read_share_times", lambda *_, **__: None)
+    text = run("plan", "make", "cascade", "--rate", "50", "--duration", "5s").stdout
+    assert "on pooled devices: those above do not suffice" in text
+    assert "the plan is that on whole devices" in text
+
+
+def test_a_pipeline_and_workloads_are_planned_on_different_devices(tmp_path: Path) -> None:
+    (tmp_path / "workloads.toml").write_text('[[workload]]\nmodel = "alexnet"\nrate = 500\nslo = "15ms"\n')
+    options = ("cascade", tmp_path / "workloads.toml", "--rate", "150", "--duration", "5s", "--json")
+    document = json.loads(run("plan", "make", *options).stdout)
+    alone, pipeline = parse_plans(json.dumps(document))
+    assert (alone.name, pipeline.name) == ("alexnet", "cascade")
+    assert set(document["report"]) == {"workloads", "pipeline"}
+    assert not {share.device for share in alone.shares} & {share.device for share in pipeline.shares}
 
 
 def test_without_numba_the_extra_that_has_it_is_named() -> None:
     program = "import sys; sys.modules['numba'] = None\nfrom horologe_cli.main import main; main()"
-    command = [sys.executable, "-c", program, "plan", "cascade", *SHORT]
+    command = [sys.executable, "-c", program, "plan", "make", "cascade", *SHORT]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert ended.returncode == USAGE
     assert ended.stderr == "horologe: numba: not installed: pip install 'horologe[planner]'\n"
 
 
-def test_a_plan_on_shares_is_given_to_the_tuner_as_a_sharing_plan(tmp_path: Path) -> None:
-    options = ("plan", "cascade", "--rate", "150", "--duration", "20s", "--shares")
-    text = run(*options).stdout
-    assert "on shares of GPUs: 2.528 dollars per hour" in text
-    assert "v100-1" in text
-    document = json.loads(run(*options, "--json").stdout)
-    assert document["joint"]["cost_per_hour"] < document["joint"]["dedicated_cost"] == document["plan"]["cost_per_hour"]
-    plan = parse_sharing_plan(json.dumps(document["sharing_plan"]))
-    assert sum(gpu.share_percent for gpu in plan.gpus) == 100
-    assert {placed.workload for gpu in plan.gpus for placed in gpu.placements} == {"fast", "slow"}
-
-
-def test_shares_that_cost_more_are_not_planned() -> None:
-    document = json.loads(run("plan", "cascade", "--rate", "10", "--duration", "20s", "--shares", "--json").stdout)
-    assert document["sharing_plan"] is None
-    assert document["joint"]["cost_per_hour"] == document["plan"]["cost_per_hour"]
-
-
 def test_coefficients_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{}")
-    result = run("plan", "cascade", *SHORT, "--shares", "--coefficients", tmp_path / "broken.json")
+    result = run("plan", "make", "cascade", *SHORT, "--coefficients", tmp_path / "broken.json")
     assert result.exit_code == USAGE
     assert "--coefficients" in result.stderr
     assert "gpu" in result.stderr

@@ -1,4 +1,4 @@
-"""`horologe provision`: the plan with its reasons, a figure, changes of a running plan, and errors of the file."""
+"""`horologe plan make` of workloads: plans with their reasons, a figure, changes of running plans, invalid files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from horologe_cli.main import app
-from horologe_planning.provisioning.workloads import parse_sharing_plan
+from horologe_planning.plan import parse_plans
 
 OK, FAILED, USAGE = 0, 1, 2
 FIRST = '[[workload]]\nname = "thumbnails"'
@@ -36,7 +36,7 @@ slo = "60ms"
 
 
 def run(*arguments: object) -> Any:
-    result = CliRunner().invoke(app, ["provision", *(str(argument) for argument in arguments)])
+    result = CliRunner().invoke(app, ["plan", "make", *(str(argument) for argument in arguments)])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
 
@@ -58,27 +58,30 @@ def test_a_plan_says_what_it_costs_and_why(tmp_path: Path) -> None:
 
 def test_the_plan_is_for_the_served_models_and_their_batch_sizes(tmp_path: Path) -> None:
     document = json.loads(run(write(tmp_path, WORKLOADS), "--json").stdout)
-    plan = parse_sharing_plan(json.dumps(document["sharing_plan"]))
-    shares = {share.workload: share for gpu in plan.gpus for share in gpu.placements}
+    shares = {plan.name: plan.placements[0] for plan in parse_plans(json.dumps(document))}
     assert set(shares) == {"thumbnails", "resnet50", "vgg19"}
-    assert shares["resnet50"].batch in (1, 2, 4, 8)
+    assert shares["resnet50"].max_batch in (1, 2, 4, 8)
     for share in shares.values():
-        assert sorted(share.exec_ns) == list(range(1, share.batch + 1))
-        assert list(share.exec_ns.values()) == sorted(share.exec_ns.values())
-        assert 0 < share.deviation_ms < share.latency_ms
-    assert document["explanation"]["cheaper"] is None  # no plan has fewer than one GPU
+        sizes, times = zip(*share.exec_ns, strict=True)
+        assert sizes == tuple(range(1, share.max_batch + 1))
+        assert list(times) == sorted(times)
+        assert 0 < share.deviation_ns < share.latency_ns
+    assert document["report"]["workloads"]["explanation"]["cheaper"] is None  # no plan has fewer than one GPU
 
 
 def test_a_plan_without_a_gpu_less_names_the_violations(tmp_path: Path) -> None:
     result = run(write(tmp_path, WORKLOADS.replace("rate = 200", "rate = 400").replace("60ms", "20ms")))
     assert "cost: 2 x v100" in result.stdout
-    assert "next cheaper plan, without GPU" in result.stdout
+    assert "next cheaper plan, without v100-" in result.stdout
     assert " would " in result.stdout
 
 
 def test_the_margin_is_larger_where_that_costs_nothing(tmp_path: Path) -> None:
     path = write(tmp_path, WORKLOADS)
-    free, wanted = (json.loads(run(path, "--margin", margin, "--json").stdout)["sharing_plan"] for margin in (0, 5))
+    free, wanted = (
+        json.loads(run(path, "--margin", margin, "--json").stdout)["report"]["workloads"]["sharing"]
+        for margin in (0, 5)
+    )
     assert (free["margin"], wanted["margin"]) == (3, 5)
     assert free["cost_per_hour"] == free["cost_bound"] <= wanted["cost_per_hour"]
 
@@ -88,13 +91,11 @@ def test_a_running_plan_changes_with_few_moves(tmp_path: Path) -> None:
     running.write_text(run(write(tmp_path, WORKLOADS), "--json").stdout)
     more = WORKLOADS.replace("rate = 200", "rate = 230") + '[[workload]]\nmodel = "ssd"\nrate = 100\nslo = "25ms"\n'
     document = json.loads(run(write(tmp_path, more), "--from", running, "--json").stdout)
-    assert document["moved"] == []
-    devices = {
-        share["workload"]: gpu["device"] for gpu in document["sharing_plan"]["gpus"] for share in gpu["placements"]
-    }
+    assert document["report"]["workloads"]["moved"] == []
+    devices = {plan["name"]: plan["placements"][0]["device"] for plan in document["plans"]}
     assert devices == {"thumbnails": "v100-1", "resnet50": "v100-1", "vgg19": "v100-1", "ssd": "v100-2"}
     text = run(write(tmp_path, more), "--from", running).stdout
-    assert "moved to another GPU: none" in text
+    assert "moved to another device: none" in text
     assert "a new plan would cost $6.12 per hour" in text
 
 
@@ -138,28 +139,29 @@ def test_a_missing_file_and_a_plan_whose_shares_exceed_a_gpu_are_errors(tmp_path
     assert "nowhere.toml: No such file" in run(tmp_path / "nowhere.toml").stderr
     path, running = write(tmp_path, WORKLOADS), tmp_path / "plan.json"
     document = json.loads(run(path, "--json").stdout)
-    for share in document["sharing_plan"]["gpus"][0]["placements"]:
-        share["share_percent"] = 50
+    for plan in document["plans"]:
+        plan["placements"][0]["percent"] = 50
     running.write_text(json.dumps(document))
     result = run(path, "--from", running)
     assert result.exit_code == USAGE
-    assert "GPU 1 (v100): shares: got 50 + 50 + 50 = 150%, wanted at most 100% of a GPU" in result.stderr
+    assert "device 'v100-1': percent: got 150 in all, wanted at most 100" in result.stderr
     running.write_text("[")
-    assert "plan.json: not JSON" in run(path, "--from", running).stderr
+    assert "plan.json: plan: " in run(path, "--from", running).stderr
 
 
 def test_the_example_is_planned_for_its_models() -> None:
     example = Path(__file__).parents[2] / "examples" / "sharing"
     document = json.loads(run(example / "workloads.toml", "--json").stdout)
-    plan = parse_sharing_plan(json.dumps(document["sharing_plan"]))
-    for gpu in plan.gpus:
-        for share in gpu.placements:
-            manifest = tomllib.loads((example / "models" / share.workload / "1" / "model.toml").read_text())
-            assert manifest["slo"] == f"{share.slo_ms:g}ms"
-            assert share.batch in manifest["batch_sizes"]
+    plans = parse_plans(json.dumps(document))
+    for plan in plans:
+        for share in plan.placements:
+            manifest = tomllib.loads((example / "models" / plan.name / "1" / "model.toml").read_text())
+            assert manifest["slo"] == f"{plan.slo_ns / 1e6:g}ms"
+            assert share.max_batch in manifest["batch_sizes"]
             sharing = manifest["emulated"]["sharing"]
-            assert (sharing["gpu"], sharing["model"], sharing["time_factor"]) == (gpu.gpu_type, share.model, 10)
-    assert len(plan.gpus) == 2
+            assert (sharing["gpu"], sharing["model"]) == (share.hardware, share.coefficients)
+            assert sharing["time_factor"] == 10
+    assert len({share.device for plan in plans for share in plan.placements}) == 2
 
 
 def test_measured_coefficients_are_read_beside_the_file(tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ def test_measured_coefficients_are_read_beside_the_file(tmp_path: Path) -> None:
     write_coefficients(tmp_path / "a10.json", CoefficientsFile(CALIBRATED.gpu, tuple(CALIBRATED.models.values())))
     gpus = '[gpu.v100]\n[gpu.a10]\ncoefficients = "a10.json"\nprice = 1.0\n'
     document = json.loads(run(write(tmp_path, gpus + WORKLOADS), "--json").stdout)
-    assert [gpu["gpu_type"] for gpu in document["sharing_plan"]["gpus"]] == ["a10"]
+    assert {plan["placements"][0]["hardware"] for plan in document["plans"]} == {"a10"}
     (tmp_path / "a10.json").write_text("{}")
     result = run(write(tmp_path, gpus + WORKLOADS))
     assert result.exit_code == USAGE

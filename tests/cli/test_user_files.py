@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horologe_cli.commands.serving.application_text import read_application
-from horologe_cli.provisioning.provision_file import read_plan_file, read_problem_file
+from horologe_cli.planning.planning_inputs import read_plans
+from horologe_cli.planning.workload_file import read_problem_file
 from horologe_common.metrics.endpoint import MetricsSettings
 from horologe_common.service.settings import load_settings
 from horologe_common.service.user_files import MAX_DEPTH, MAX_FILE_BYTES, parse_toml, read_file, read_json, read_toml
@@ -161,4 +162,4 @@ def test_a_deep_plan_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text("[" * 100_000 + "]" * 100_000)
     with pytest.raises(HorologeError, match="nested too deeply"):
-        read_plan_file(path)
+        read_plans(path)

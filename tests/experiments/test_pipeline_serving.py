@@ -21,7 +21,7 @@ from horologe_experiments.inferline.scaling_policy import FixedReplicas
 from horologe_experiments.inferline.serving import ACTIVATION_NS, ServedRun, serve
 from horologe_load.arrivals import gamma
 from horologe_planning.hardware import HardwareType
-from horologe_planning.plans import StageConfiguration
+from horologe_planning.plan import Placement
 from horologe_planning.profiles import StageProfile, collect_profiles
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ CASE = PipelineCase(
     ),
     {"gpu": HardwareType("gpu", 2.0), "slow": HardwareType("slow", 0.1), "cpu": HardwareType("cpu", 0.5)},
 )
-ALONE = (StageConfiguration("a", "a", "gpu", 1, 1), StageConfiguration("b", "b", "cpu", 1, 1))
+ALONE = (Placement("a", "a", "gpu", 1, 1), Placement("b", "b", "cpu", 1, 1))
 
 
 class Once:
@@ -101,11 +101,11 @@ def test_windows_and_reversals_describe_a_run() -> None:
 def test_a_unit_has_the_largest_batch_that_meets_the_slo() -> None:
     unit = largest_unit(CASE.structure, CASE.profiles, "gpu")
     assert unit is not None
-    assert [(stage.hardware, stage.batch, stage.replicas) for stage in unit] == [("gpu", 4, 1), ("cpu", 4, 1)]
+    assert [(stage.hardware, stage.max_batch, stage.replicas) for stage in unit] == [("gpu", 4, 1), ("cpu", 4, 1)]
     assert unit_throughput(CASE.structure, CASE.profiles, unit) == pytest.approx(80)  # 4 in 50 ms
     slow = largest_unit(CASE.structure, CASE.profiles, "slow")
     assert slow is not None
-    assert slow[0].batch == 1
+    assert slow[0].max_batch == 1
 
 
 def test_coarse_grained_plans_choose_the_cheapest_type_and_serve_mean_or_peak() -> None:

@@ -12,9 +12,11 @@ from horologe_common.clock import ms, s
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
+from horologe_planning.plan import Plan
+from horologe_planning.provisioning.device_shares import shares_by_device, with_shares
 from horologe_planning.provisioning.provisioner import ProvisioningOptions, provision
 from horologe_planning.provisioning.share_tables import GpuType
-from horologe_planning.provisioning.workloads import SharingPlan, Workload
+from horologe_planning.provisioning.workloads import Workload
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.request_load import Chunk
 from horologe_sim.engine.ledger import Ledger
@@ -28,12 +30,15 @@ WORKLOADS = [Workload("search", "alexnet", 600.0, 10.0), Workload("photos", "res
 SETTING = ClusterSettings(noise=NOISES["none"], grace_ns=s(1))
 
 
-def a_plan() -> SharingPlan:
-    """Return a plan of one GPU with 5% more for each workload than the least, so that it holds without an error."""
-    plan = provision(WORKLOADS, [V100], ProvisioningOptions(free_margin=1.0))
-    (gpu,) = plan.gpus
-    larger = [msgspec.structs.replace(one, share_percent=one.share_percent + 5) for one in gpu.placements]
-    return SharingPlan((msgspec.structs.replace(gpu, placements=tuple(larger)),), plan.cost_per_hour)
+def make_plans() -> tuple[Plan, ...]:
+    """Return plans on one GPU with 5% more for each workload than the least, so that it holds without an error."""
+    plans = provision(WORKLOADS, [V100], ProvisioningOptions(free_margin=1.0)).plans
+    (shares,) = shares_by_device(plans).values()
+    larger = [
+        share._replace(placement=msgspec.structs.replace(share.placement, percent=share.placement.percent + 5))
+        for share in shares
+    ]
+    return with_shares(plans, larger)
 
 
 def requests(seconds: float, workloads: list[Workload]) -> Chunk:
@@ -46,13 +51,13 @@ def requests(seconds: float, workloads: list[Workload]) -> Chunk:
 
 
 def a_world(seconds: float, **tuner: Any) -> SharingWorld:
-    plan = a_plan()
+    plans = make_plans()
     by_name = {workload.name: workload for workload in WORKLOADS}
-    ordered = [by_name[placement.workload] for gpu in plan.gpus for placement in gpu.placements]
+    ordered = [by_name[plan.name] for plan in plans]
     ledger = Ledger([workload.name for workload in ordered], len(ordered), ms(100))
     core = Tuner(TUNER, TunerSettings(scaler="process"), **tuner)
     hardware = EmulatedHardware({"v100": V100}, DEFAULT_INTERFERENCE_MODEL)
-    return SharingWorld(SETTING, plan, hardware, ledger, 1, core, [requests(seconds, ordered)])
+    return SharingWorld(SETTING, plans, hardware, ledger, 1, core, [requests(seconds, ordered)])
 
 
 def slow_down(world: SharingWorld, at_s: float, factor: float, workload: str = "search") -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.pipelines import PipelineStructure
-    from horologe_planning.plans import StageConfiguration
+    from horologe_planning.plan import Placement
     from horologe_planning.profiles import Profiles
 
 MASK = (1 << 64) - 1
@@ -35,8 +35,8 @@ def input_rank(seed: int, query: int, stage: int, call: int, ranks: int) -> int:
 class Group:
     """Equal replicas of a stage."""
 
-    def __init__(self, configuration: StageConfiguration, profiles: Profiles) -> None:
-        self.batch = configuration.batch
+    def __init__(self, configuration: Placement, profiles: Profiles) -> None:
+        self.batch = configuration.max_batch
         self.table = profiles[configuration.model][configuration.hardware].latency_table(self.batch).tolist()
         self.free = self.live = configuration.replicas
         self.surplus = 0
@@ -48,7 +48,7 @@ class Stage:
     """A queue of (query, rank) and its groups of replicas."""
 
     def __init__(
-        self, name: str, parents: Sequence[str], configurations: Sequence[StageConfiguration], profiles: Profiles
+        self, name: str, parents: Sequence[str], configurations: Sequence[Placement], profiles: Profiles
     ) -> None:
         self.name, self.parents = name, parents
         self.groups = [Group(chosen, profiles) for chosen in configurations if chosen.stage == name]
@@ -60,7 +60,7 @@ class Reference:
     """A run of the rules. `latencies_ns` and `paid_ns()` are its results."""
 
     def __init__(
-        self, structure: PipelineStructure, profiles: Profiles, configurations: Sequence[StageConfiguration],
+        self, structure: PipelineStructure, profiles: Profiles, configurations: Sequence[Placement],
         arrivals_ns: Sequence[int], calls: Sequence[Sequence[int]], seed: int, changes: Sequence[Change] = (),
     ) -> None:  # fmt: skip
         self.stages = [Stage(stage.name, stage.parents, configurations, profiles) for stage in structure.stages]

@@ -15,7 +15,7 @@ from horologe_planning.estimator.estimator import Simulation
 from horologe_planning.estimator.estimator_kernel import input_rank
 from horologe_planning.estimator.pipeline_workload import Workload, draw_calls
 from horologe_planning.hardware import parse_prices
-from horologe_planning.plans import StageConfiguration
+from horologe_planning.plan import Placement
 from horologe_planning.profiles import RANKS, Profiles, StageProfile, collect_profiles
 from planning.reference_estimator import Change, Reference
 from planning.reference_estimator import input_rank as reference_rank
@@ -30,8 +30,8 @@ def a_chain(*latencies_ns: dict[int, int], visits: float = 1.0, fan_out: float =
     return PipelineStructure("chain", ms(100), tuple(stages)), collect_profiles(profiles)
 
 
-def configured(structure: PipelineStructure, batch: int = 1, replicas: int = 1) -> list[StageConfiguration]:
-    return [StageConfiguration(stage.name, stage.model, "cpu", batch, replicas) for stage in structure.stages]
+def configured(structure: PipelineStructure, batch: int = 1, replicas: int = 1) -> list[Placement]:
+    return [Placement(stage.name, stage.model, "cpu", batch, replicas) for stage in structure.stages]
 
 
 @st.composite
@@ -49,11 +49,11 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
             sorted(draw(st.lists(st.integers(0, 9), min_size=RANKS, max_size=RANKS))) if draw(st.booleans()) else ()
         )
         profiles.append(StageProfile(name, "cpu", latency_ns, draw(st.integers(0, 5)), tuple(row_ns)))
-        configurations.append(StageConfiguration(name, name, "cpu", draw(st.integers(1, 4)), draw(st.integers(1, 3))))
+        configurations.append(Placement(name, name, "cpu", draw(st.integers(1, 4)), draw(st.integers(1, 3))))
         if draw(st.booleans()):  # a second group on hardware whose times do not depend on the input
             profiles.append(StageProfile(name, "gpu", {size: draw(st.integers(1, 12)) for size in (1, 2, 4)}))
             fields = draw(st.integers(1, 4)), draw(st.integers(1, 2))
-            configurations.append(StageConfiguration(name, name, "gpu", *fields))
+            configurations.append(Placement(name, name, "gpu", *fields))
     arrivals_ns = sorted(draw(st.lists(st.integers(0, 60), min_size=1, max_size=40)))
     changes = []
     for at_ns in sorted(draw(st.lists(st.integers(0, 80), max_size=6))):
@@ -216,15 +216,15 @@ def test_traces_that_are_not_in_order_are_errors(arrivals_ns: list[int], message
         ({"hardware": "tpu"}, "stage m0: no profile of m0 on 'tpu', wanted cpu"),
         ({"model": "other"}, "stage m0: no profile of the model 'other', wanted m0"),
         ({"stage": "other"}, "configurations: got stages other, wanted m0"),
-        ({"batch": 3}, "batch of m0 on cpu: got 3, wanted 1 to 2"),
+        ({"max_batch": 3}, "batch of m0 on cpu: got 3, wanted 1 to 2"),
         ({"replicas": -1}, "stage m0: replicas: got -1, wanted at least 0"),
     ],
 )
 def test_configurations_that_do_not_fit_are_errors(fields: dict[str, Any], message: str) -> None:
     structure, profiles = a_chain({1: 1, 2: 2})
-    stage = {"stage": "m0", "model": "m0", "hardware": "cpu", "batch": 1, "replicas": 1, **fields}
+    stage = {"stage": "m0", "model": "m0", "hardware": "cpu", "max_batch": 1, "replicas": 1, **fields}
     with pytest.raises(ValueError, match=message):
-        Simulation(structure, profiles, [StageConfiguration(**stage)], [0])
+        Simulation(structure, profiles, [Placement(**stage)], [0])
 
 
 def test_a_fan_out_beyond_the_limit_is_an_error() -> None:
@@ -236,7 +236,7 @@ def test_a_fan_out_beyond_the_limit_is_an_error() -> None:
 def test_of_several_free_groups_the_one_listed_first_takes_the_batch() -> None:
     structure, profiles = a_chain({1: 30})
     profiles["m0"]["gpu"] = StageProfile("m0", "gpu", {1: 10})
-    groups = [StageConfiguration("m0", "m0", "gpu"), StageConfiguration("m0", "m0", "cpu")]
+    groups = [Placement("m0", "m0", "gpu"), Placement("m0", "m0", "cpu")]
     simulation = Simulation(structure, profiles, groups, [0, 0, 0, 100])
     simulation.run_until()
     assert simulation.latencies_ns.tolist() == [10, 30, 20, 10]

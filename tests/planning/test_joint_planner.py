@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -22,7 +21,7 @@ from horologe_planning.joint_planning.derived_coefficients import (
     catalogue_coefficients,
     derive_coefficients,
 )
-from horologe_planning.joint_planning.joint_plan import joint_plan, sharing_plan
+from horologe_planning.joint_planning.joint_plan import joint_plan
 from horologe_planning.joint_planning.joint_planner import plan_layout
 from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
 from horologe_planning.joint_planning.layout_moves import batch_changes, placements, transfers
@@ -42,10 +41,11 @@ from horologe_planning.joint_planning.layouts import (
 from horologe_planning.joint_planning.placements import first_layouts
 from horologe_planning.joint_planning.share_demand import least_share
 from horologe_planning.joint_planning.share_times import ShareTimes
+from horologe_planning.plan import encode_plans, parse_plans
 from horologe_planning.search.evaluation import Evaluator
+from horologe_planning.search.initialization import fastest_hardware, initialize
 from horologe_planning.search.objective import Objective
-from horologe_planning.search.planner import make_plan
-from horologe_tuner.core.sharing.targets import parse_targets
+from horologe_planning.search.planner import describe_plan, make_plan
 
 PRICES = parse_prices(DEFAULT_PRICES)
 PROFILES = catalogue_profiles()
@@ -166,10 +166,10 @@ def test_changes_keep_devices_full_and_never_add_one(layout: Layout) -> None:
 
 def test_a_layout_of_whole_devices_has_the_forecast_of_its_configuration() -> None:
     evaluator = an_evaluator()
-    plan = make_plan(evaluator.problem)
-    layout = dedicated_layout(plan.configuration)
-    assert evaluator.price(layout) == pytest.approx(plan.cost_per_hour)
-    assert evaluator.forecast(layout).p99_ns == plan.p99_ns
+    plan, report = make_plan(evaluator.problem)
+    layout = dedicated_layout(plan.placements)
+    assert evaluator.price(layout) == pytest.approx(report.cost_per_hour)
+    assert evaluator.forecast(layout).p99_ns == report.p99_ns
 
 
 def test_equal_shares_are_one_group_and_unequal_ones_the_fastest_first() -> None:
@@ -215,38 +215,44 @@ def test_additions_are_devices_for_the_stages_that_gain_most() -> None:
 
 def test_a_joint_plan_is_feasible_and_cheaper_than_whole_devices() -> None:
     evaluator = an_evaluator(VIDEO_MONITORING, rate=150.0)
-    start = dedicated_layout(make_plan(evaluator.problem).configuration)
+    dedicated = make_plan(evaluator.problem)
+    start = dedicated_layout(dedicated.plan.placements)
     layout = plan_layout(evaluator, start)
     assert evaluator.is_feasible(layout)
     assert evaluator.price(layout) < 0.8 * evaluator.price(start)
-    plan = joint_plan(evaluator, layout, evaluator.price(start))
-    assert plan.p99_ns <= plan.slo_ns
+    plan, report = joint_plan(evaluator, layout, dedicated)
+    assert report.p99_ns <= plan.slo_ns
+    assert report.cost_per_hour == evaluator.price(layout)
+    assert report.runner_up is not None
+    assert report.runner_up.cost_per_hour == dedicated.report.cost_per_hour
 
 
-def test_the_tuner_can_carry_out_the_sharing_plan_of_a_layout() -> None:
+def test_the_tuner_can_carry_out_the_plan_of_a_layout() -> None:
     evaluator = an_evaluator(VIDEO_MONITORING, rate=150.0)
     layout = make_layout([
         a_device(("detect", 60.0, 8), ("persons", 40.0, 4)), a_device(("detect", 40.0, 4), ("vehicles", 60.0, 8)),
         *[a_device(("plates", WHOLE, 2), hardware="cpu")] * 2,
     ])  # fmt: skip
-    plan = sharing_plan(evaluator, layout)
-    plan.validate()
-    assert plan.cost_per_hour == evaluator.price(layout)
-    targets = parse_targets(msgspec.json.encode(plan))
-    assert {name: len(target.shares) for name, target in targets.items()} == {
-        "detect": 2, "persons": 1, "vehicles": 1, "plates": 2,
-    }  # fmt: skip
-    assert targets["detect"].model == "inceptionv3"
-    assert targets["detect"].rate == pytest.approx(evaluator.problem.workload.rate)
-    assert targets["plates"].exec_ns["cpu-1"] == {1: ms(20), 2: ms(40)}
-    assert targets["plates"].slo_ns < targets["persons"].slo_ns < ms(150)
-    slower = targets["detect"].exec_ns["v100-1"]  # 40%
-    assert all(slower[size] > targets["detect"].exec_ns["v100-2"][size] for size in slower)
+    whole = initialize(evaluator.problem, fastest_hardware(evaluator.problem))
+    plan, _ = joint_plan(evaluator, layout, describe_plan(evaluator.problem, whole))
+    assert parse_plans(encode_plans([plan])) == (plan,)
+    placed = {(share.stage, share.device): share for share in plan.shares}
+    assert sorted(placed) == [
+        ("detect", "v100-1"), ("detect", "v100-2"), ("persons", "v100-2"), ("plates", "cpu-1"), ("plates", "cpu-2"),
+        ("vehicles", "v100-1"),
+    ]  # fmt: skip
+    small, large = placed["detect", "v100-1"], placed["detect", "v100-2"]
+    assert (small.model, small.percent, large.percent) == ("inceptionv3", 40.0, 60.0)
+    assert small.scale_factor + large.scale_factor == pytest.approx(1)
+    assert plan.rate == pytest.approx(evaluator.problem.workload.rate)
+    assert placed["plates", "cpu-1"].exec_ns == ((1, ms(20)), (2, ms(40)))
+    assert placed["plates", "cpu-1"].slo_ns < placed["persons", "v100-2"].slo_ns < ms(150)
+    assert all(ns > dict(large.exec_ns)[size] for size, ns in small.exec_ns)
 
 
 def test_a_search_that_ends_at_its_limit_still_shares_devices() -> None:
     evaluator = an_evaluator(VIDEO_MONITORING, rate=150.0)
-    start = dedicated_layout(make_plan(evaluator.problem).configuration)
+    start = dedicated_layout(make_plan(evaluator.problem).plan.placements)
     layout = plan_layout(evaluator, start, runs_limit=1)
     assert evaluator.is_feasible(layout)
     assert evaluator.price(layout) < evaluator.price(start)
@@ -254,5 +260,5 @@ def test_a_search_that_ends_at_its_limit_still_shares_devices() -> None:
 
 def test_without_runs_the_plan_is_that_of_whole_devices() -> None:
     evaluator = an_evaluator()
-    start = dedicated_layout(make_plan(evaluator.problem).configuration)
+    start = dedicated_layout(make_plan(evaluator.problem).plan.placements)
     assert plan_layout(evaluator, start, runs_limit=0) == start

@@ -22,36 +22,37 @@ from horologe_planning.example_pipelines import (
     VIDEO_MONITORING,
 )
 from horologe_planning.hardware import parse_prices
-from horologe_planning.plans import PipelinePlan
+from horologe_planning.infeasible import Infeasible
+from horologe_planning.plan import Plan, encode_plans, parse_plans
 from horologe_planning.profiles import Profiles, StageProfile, collect_profiles
 from horologe_planning.search.bounds import frictionless, isolated_bounds
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.exact_search import find_cheapest
 from horologe_planning.search.exchange import improve
 from horologe_planning.search.growth import faster_problem
-from horologe_planning.search.initialization import Infeasible, fastest_hardware, initialize
+from horologe_planning.search.initialization import fastest_hardware, initialize
 from horologe_planning.search.minimization import cheaper_action, minimize_cost
 from horologe_planning.search.objective import BLOCKS, Objective, student_quantile
-from horologe_planning.search.planner import make_plan, tuning_plan
+from horologe_planning.search.planner import describe_plan, make_plan
 from planning.planner_builders import PRICES, an_evaluator, gamma_arrivals
 
 
-def assert_guarantees(evaluator: Evaluator, plan: PipelinePlan) -> None:
+def assert_guarantees(evaluator: Evaluator, plan: Plan) -> None:
     """Check that the plan is feasible and that no single action reduces its cost (InferLine section 4.3)."""
-    assert evaluator.is_feasible(plan.configuration)
-    assert cheaper_action(evaluator, plan.configuration) is None
+    assert evaluator.is_feasible(plan.placements)
+    assert cheaper_action(evaluator, plan.placements) is None
 
 
 @pytest.mark.parametrize("name", EXAMPLE_PIPELINES)
 def test_plans_of_the_examples_have_both_guarantees(name: str) -> None:
     evaluator = an_evaluator(EXAMPLE_PIPELINES[name], cv=4.0, rate=300, seconds=10)
-    plan = make_plan(evaluator)
+    plan, report = make_plan(evaluator)
     assert_guarantees(evaluator, plan)
-    assert plan.p99_ns <= ms(150)
-    assert plan.cost_bound <= plan.cost_per_hour == pytest.approx(evaluator.price(plan.stages))
-    assert plan.rejected is not None
-    assert "miss the SLO" in plan.rejected.reason
-    assert plan.rejected.cost_per_hour < plan.cost_per_hour
+    assert report.p99_ns <= ms(150)
+    assert report.cost_bound <= report.cost_per_hour == pytest.approx(evaluator.price(plan.placements))
+    assert report.rejected is not None
+    assert "miss the SLO" in report.rejected.reason
+    assert report.rejected.cost_per_hour < report.cost_per_hour
 
 
 @st.composite
@@ -82,13 +83,13 @@ def with_slo(evaluator: Evaluator, slo_ns: int) -> Evaluator:
 def test_a_plan_is_returned_if_and_only_if_there_is_one_and_no_action_improves_it(evaluator: Evaluator) -> None:
     # No configuration answers sooner than one in which no call waits, on the fastest hardware.
     if evaluator.is_feasible(frictionless(evaluator)):
-        assert_guarantees(evaluator, make_plan(evaluator))
+        assert_guarantees(evaluator, make_plan(evaluator).plan)
         return
     with pytest.raises(Infeasible) as info:
         make_plan(evaluator)
     nearest = with_slo(evaluator, info.value.nearest_slo_ns)
     assert nearest.objective.slo_ns > evaluator.objective.slo_ns
-    assert_guarantees(nearest, make_plan(nearest))
+    assert_guarantees(nearest, make_plan(nearest).plan)
     with pytest.raises(Infeasible):
         make_plan(with_slo(evaluator, info.value.nearest_slo_ns - 1))
 
@@ -97,12 +98,12 @@ def test_a_plan_is_returned_if_and_only_if_there_is_one_and_no_action_improves_i
 @given(small_problems())
 def test_within_five_percent_of_exact_search(evaluator: Evaluator) -> None:
     try:
-        plan = make_plan(evaluator)
+        cost = make_plan(evaluator).report.cost_per_hour
     except Infeasible:
         return
-    exact = find_cheapest(evaluator, plan.cost_per_hour, 2000)
+    exact = find_cheapest(evaluator, cost, 2000)
     if exact.complete:
-        assert plan.cost_per_hour <= 1.05 * exact.cost
+        assert cost <= 1.05 * exact.cost
 
 
 def test_exchanges_of_replicas_find_what_single_actions_do_not() -> None:
@@ -130,10 +131,10 @@ def test_a_replica_more_in_one_stage_may_save_several_in_another() -> None:
     evaluator = an_evaluator(
         PipelineStructure("p", ms(31), stages), ms(31), rate=258, cv=4.0, seconds=4, seed=1, profiles=profiles
     )
-    plan = make_plan(evaluator)
-    exact = find_cheapest(evaluator, plan.cost_per_hour, 2000)
+    cost = make_plan(evaluator).report.cost_per_hour
+    exact = find_cheapest(evaluator, cost, 2000)
     assert exact.complete
-    assert plan.cost_per_hour <= 1.05 * exact.cost
+    assert cost <= 1.05 * exact.cost
 
 
 def test_batches_leave_room_for_higher_rates() -> None:
@@ -141,9 +142,9 @@ def test_batches_leave_room_for_higher_rates() -> None:
     profiles = {"m": {"cpu": StageProfile("m", "cpu", {1: ms(4), 8: ms(16)})}}
     structure = PipelineStructure("p", ms(100), (PipelineStage("m", "m", (), 1.0, 1.0),))
     evaluator = an_evaluator(structure, rate=100, profiles=profiles)
-    plan = make_plan(evaluator)
-    assert (plan.stages[0].batch, plan.stages[0].replicas) == (8, 1)
-    assert faster_problem(evaluator, 3.0).is_feasible(plan.configuration)
+    plan = make_plan(evaluator).plan
+    assert (plan.placements[0].max_batch, plan.placements[0].replicas) == (8, 1)
+    assert faster_problem(evaluator, 3.0).is_feasible(plan.placements)
 
 
 def test_exact_search_finds_the_cheapest_of_all() -> None:
@@ -154,7 +155,7 @@ def test_exact_search_finds_the_cheapest_of_all() -> None:
     assert exact.complete
     assert exact.configuration is not None
     count = exact.configuration[0].replicas
-    fewer = [msgspec.structs.replace(exact.configuration[0], replicas=count - 1, batch=batch) for batch in (1, 2)]
+    fewer = [msgspec.structs.replace(exact.configuration[0], replicas=count - 1, max_batch=batch) for batch in (1, 2)]
     assert not any(evaluator.is_feasible((stage,)) for stage in fewer)
     assert find_cheapest(evaluator, exact.cost).configuration is None
     limited = an_evaluator(SOCIAL_MEDIA, ms(60), seconds=5)
@@ -165,7 +166,7 @@ def test_the_first_configuration_has_batches_of_one_on_the_fastest_hardware() ->
     evaluator = an_evaluator(SOCIAL_MEDIA)
     configuration = initialize(evaluator, fastest_hardware(evaluator))
     assert {stage.hardware for stage in configuration} == {"v100"}
-    assert {stage.batch for stage in configuration} == {1}
+    assert {stage.max_batch for stage in configuration} == {1}
     assert evaluator.is_feasible(configuration)
 
 
@@ -181,7 +182,7 @@ def test_an_slo_below_the_service_time_is_infeasible_with_the_path_and_the_neare
 def test_a_long_path_that_fewer_queries_take_than_may_miss_is_feasible() -> None:
     rare = PipelineStage("slow", "resnet152_v2", ("fast",), 0.004, 1.0)
     structure = msgspec.structs.replace(CASCADE, stages=(CASCADE.stages[0], rare))
-    assert make_plan(an_evaluator(structure, ms(9))).attainment >= 0.99
+    assert make_plan(an_evaluator(structure, ms(9))).report.attainment >= 0.99
 
 
 def test_an_accelerator_that_is_slower_for_one_call_and_faster_in_batches_is_found() -> None:
@@ -191,11 +192,12 @@ def test_an_accelerator_that_is_slower_for_one_call_and_faster_in_batches_is_fou
     hardware = parse_prices(["v100=1.0", "k80=1.1"])
     structure = PipelineStructure("p", ms(100), (PipelineStage("m", "m", (), 1.0, 1.0),))
     problem: dict[str, Any] = {"profiles": profiles, "hardware": hardware, "rate": 900.0, "seconds": 10.0}
-    by_order = make_plan(an_evaluator(structure, ms(100), **problem), "paper")
-    any_order = make_plan(an_evaluator(structure, ms(100), **problem), "any-order")
-    assert by_order.stages[0].hardware == "v100"  # the faster one is also the cheaper one: nothing to downgrade to
-    assert any_order.stages[0].hardware == "k80"
-    assert any_order.cost_per_hour < 0.7 * by_order.cost_per_hour
+    evaluator = an_evaluator(structure, ms(100), **problem)
+    stayed = minimize_cost(evaluator, initialize(evaluator, fastest_hardware(evaluator)), can_move=False)
+    planned = make_plan(evaluator)
+    assert stayed[0].hardware == "v100"  # the faster one is also the cheaper one
+    assert planned.plan.placements[0].hardware == "k80"
+    assert planned.report.cost_per_hour < 0.7 * evaluator.price(stayed)
 
 
 def test_times_that_depend_on_the_input_are_planned_by_their_distribution() -> None:
@@ -210,7 +212,7 @@ def test_times_that_depend_on_the_input_are_planned_by_their_distribution() -> N
     costs = {}
     for name, profile in profiles.items():
         evaluator = an_evaluator(structure, ms(80), rate=400, profiles={"m": {"cpu": profile}})
-        costs[name] = make_plan(evaluator).cost_per_hour
+        costs[name] = make_plan(evaluator).report.cost_per_hour
     assert costs["mean"] < costs["distribution"] < costs["tail"]
     assert profiles["distribution"].mean_latency_ns(1) == pytest.approx(ms(15), rel=0.05)
     assert profiles["tail"].latency_ns[1] == pytest.approx(ms(60), rel=0.01)
@@ -221,10 +223,10 @@ def test_times_that_depend_on_the_input_are_planned_by_their_distribution() -> N
 def test_plans_meet_the_slo_on_arrivals_that_they_have_not_seen(name: str, cv: float) -> None:
     structure = EXAMPLE_PIPELINES[name]
     evaluator = an_evaluator(structure, cv=cv, seconds=120, confidence=0.99)
-    plan = make_plan(evaluator, "any-order")
+    configuration = minimize_cost(evaluator, initialize(evaluator, fastest_hardware(evaluator)))
     for seed in (11, 12, 13):
         unseen = an_evaluator(structure, cv=cv, seconds=120, seed=seed)
-        assert unseen.forecast(plan.configuration).attainment >= 0.99
+        assert unseen.forecast(configuration).attainment >= 0.99
 
 
 def test_the_bound_of_misses_covers_unseen_traces_that_the_mean_does_not() -> None:
@@ -244,13 +246,15 @@ def test_lower_bounds_leave_out_hardware_that_cannot_meet_the_slo() -> None:
     assert [sorted(least) for least in bounds] == [["k80", "v100"], ["k80", "v100"]]
 
 
-def test_the_tuning_plan_has_the_envelope_and_the_figures_of_the_stages() -> None:
+def test_a_plan_has_the_envelope_and_the_figures_of_the_stages() -> None:
     evaluator = an_evaluator(CASCADE)
-    plan = make_plan(evaluator, "any-order")
-    tuning = tuning_plan(plan, evaluator.workload.arrivals_ns)
-    tuning.validate()
-    assert tuning.envelope.windows_ns[-1] == s(60)
-    assert [stage.replicas for stage in tuning.stages] == [stage.replicas for stage in plan.stages]
-    ratios = [stage.provisioning_ratio(plan.rate) for stage in tuning.stages]
-    assert ratios == pytest.approx([stage.provisioning_ratio for stage in plan.stages])
-    assert plan == msgspec.json.decode(msgspec.json.encode(plan), type=PipelinePlan)
+    configuration = initialize(evaluator, fastest_hardware(evaluator))
+    plan, report = describe_plan(evaluator, configuration)
+    plan.validate()
+    assert plan.envelope is not None
+    assert plan.envelope.windows_ns[-1] == s(60)
+    for placed, chosen in zip(plan.placements, configuration, strict=True):
+        assert placed.throughput == evaluator.profile_of(chosen).throughput(chosen.max_batch)
+        assert placed.provisioning_ratio(plan.rate) == pytest.approx(report.utilisation[placed.stage], rel=0.2)
+    document = encode_plans([plan], msgspec.to_builtins(report))
+    assert parse_plans(document) == (plan,)

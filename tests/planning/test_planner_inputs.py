@@ -8,8 +8,8 @@ import pytest
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_planning.example_pipelines import IMAGE_PROCESSING
 from horologe_planning.hardware import parse_prices
+from horologe_planning.infeasible import Infeasible
 from horologe_planning.search.evaluation import Evaluator, first_true
-from horologe_planning.search.initialization import Infeasible
 from horologe_planning.search.objective import percentile_ns
 from horologe_planning.search.variants import cheapest_accurate, combinations, most_accurate
 from planning.planner_builders import an_evaluator
@@ -38,9 +38,9 @@ def test_variants_maximise_accuracy_under_a_budget_and_cost_under_a_floor() -> N
     small = cheapest_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, 0.0)
     large = cheapest_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, 0.79)
     assert (small.models[1], large.models[1]) == ("resnet50_v2", "resnet152_v2")
-    assert small.plan.cost_per_hour < large.plan.cost_per_hour
+    assert small.planned.report.cost_per_hour < large.planned.report.cost_per_hour
     rich = most_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, 1000.0)
-    poor = most_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, small.plan.cost_per_hour)
+    poor = most_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, small.planned.report.cost_per_hour)
     assert (rich.models, poor.models) == (large.models, small.models)
     with pytest.raises(Infeasible, match=r"budget: got 0\.01 dollars per hour, the cheapest plan costs"):
         most_accurate(IMAGE_PROCESSING, ACCURACY, variant_evaluator, 0.01)

@@ -11,12 +11,15 @@ from hypothesis import strategies as st
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_experiments.igniter.provisioning_baselines import (
+    judge,
     plan_ffd,
     plan_ffd_with_allocation,
     plan_gpu_lets,
     plan_gslice,
     violations,
 )
+from horologe_planning.plan import encode_plans, parse_plans
+from horologe_planning.provisioning.device_shares import device_counts
 from horologe_planning.provisioning.exact_sharing import (
     cheapest_partition,
     feasible_sets,
@@ -34,7 +37,8 @@ from horologe_planning.provisioning.provisioner import (
 )
 from horologe_planning.provisioning.share_bounds import least_bound, paper_bound
 from horologe_planning.provisioning.share_tables import GpuType
-from horologe_planning.provisioning.workloads import ProvisioningError, SharingPlan, Workload, parse_sharing_plan
+from horologe_planning.provisioning.workloads import ProvisioningError, Workload
+from horologe_planning.report import SharedPlans, SharingReport
 from planning.workload_lists import (
     LARGEST,
     PAPER,
@@ -43,52 +47,49 @@ from planning.workload_lists import (
     V100,
     check_plan,
     groups,
+    shares_of,
     workload_lists,
 )
 
 
-def shares(plan: SharingPlan) -> dict[str, tuple[float, int]]:
-    return {
-        placement.workload: (placement.share_percent, placement.batch)
-        for gpu in plan.gpus
-        for placement in gpu.placements
-    }
+def shares(plan: SharedPlans) -> dict[str, tuple[float, int]]:
+    return {share.workload: (share.placement.percent, share.placement.max_batch) for share in shares_of(plan)}
 
 
 def test_the_plan_of_table_1() -> None:
     rates = (("A", "alexnet", 500, 15), ("R", "resnet50", 400, 40), ("V", "vgg19", 200, 60))
     plan = provision([Workload(*row) for row in rates], [PAPER], PAPER_OPTIONS)
     assert shares(plan) == {"A": (10, 4), "R": (30, 8), "V": (37.5, 6)}
-    assert len(plan.gpus) == 1
+    assert len(groups(plan)) == 1
 
 
 def test_the_twelve_workloads_of_table_3() -> None:
     assert [workload.name for workload in TABLE_3] == [f"W{number}" for number in range(1, 13)]
     plan = provision(TABLE_3, [PAPER], PAPER_OPTIONS)
     check_plan(plan, TABLE_3)
-    assert plan.cost_per_hour == pytest.approx(18.36)
+    assert plan.report.cost_per_hour == pytest.approx(18.36)
     assert {frozenset({"W1", "W5", "W11"}), frozenset({"W9", "W10"})} <= groups(plan)  # GPU5 and GPU4 of Fig. 14
     assert {name: shares(plan)[name][0] for name in ("W2", "W4", "W9")} == {"W2": 7.5, "W4": 32.5, "W9": 37.5}
     default = provision(TABLE_3, [V100])
     check_plan(default, TABLE_3)
-    assert default.cost_per_hour == pytest.approx(18.36)
-    assert default.cost_bound == pytest.approx(18.36)  # no plan has fewer GPUs
-    assert default.margin == 3.0  # costs no GPU more than a margin of 1
-    assert provision(TABLE_3, [V100], ProvisioningOptions(free_margin=0.0)).margin == 1.0
+    assert default.report.cost_per_hour == pytest.approx(18.36)
+    assert default.report.cost_bound == pytest.approx(18.36)  # no plan has fewer GPUs
+    assert default.report.margin == 3.0  # costs no GPU more than a margin of 1
+    assert provision(TABLE_3, [V100], ProvisioningOptions(free_margin=0.0)).report.margin == 1.0
 
 
 def test_baselines_on_table_3() -> None:
     ffd = plan_ffd(TABLE_3, PAPER)
-    assert ffd.cost_per_hour == pytest.approx(15.30)
+    assert ffd.report.cost_per_hour == pytest.approx(15.30)
     assert len(violations(ffd)) >= 8  # 10 in the paper, measured
     assert shares(ffd)["W2"][0] == 7.5
     check_plan(plan_ffd_with_allocation(TABLE_3, PAPER), TABLE_3)
     lets = plan_gpu_lets(TABLE_3, PAPER, INTERFERENCE_MODELS["igniter"])
-    assert lets.cost_per_hour == pytest.approx(24.48)
+    assert lets.report.cost_per_hour == pytest.approx(24.48)
     assert {name: shares(lets)[name][0] for name in ("W2", "W4", "W9")} == {"W2": 40, "W4": 60, "W9": 40}
     assert frozenset({"W2", "W5"}) in groups(lets)  # GPU2 of Fig. 19
-    assert "W7" in violations(with_predictions(lets, [V100], INTERFERENCE_MODELS["pcie-contention"]))
-    assert all(len(gpu.placements) <= 2 for gpu in lets.gpus)
+    assert "W7" in violations(judge(lets, [V100], INTERFERENCE_MODELS["pcie-contention"]))
+    assert all(len(workloads) <= 2 for workloads in groups(lets))
     assert {share for share, _ in shares(lets).values()} <= {20, 40, 50, 60, 80, 100}
     gslice = plan_gslice(TABLE_3, PAPER, INTERFERENCE_MODELS["igniter"])
     assert groups(gslice) == groups(provision(TABLE_3, [PAPER], PAPER_OPTIONS))
@@ -100,10 +101,9 @@ def test_baselines_on_table_3() -> None:
 def test_plans_meet_every_slo_with_the_margin(workloads: list[Workload], margin: float) -> None:
     plan = provision(workloads, [V100], ProvisioningOptions(margin=margin))
     check_plan(plan, workloads)
-    for gpu in plan.gpus:
-        for placement in gpu.placements:
-            factor = 1 + margin * V100.models[placement.model].relative_error
-            assert placement.latency_ms * factor <= placement.slo_ms / 2 + 1e-9
+    for share in shares_of(plan):
+        factor = 1 + margin * V100.models[share.placement.coefficients].relative_error
+        assert share.latency_ms * factor <= share.limit_ms + 3e-6  # plans are in nanoseconds
 
 
 @settings(max_examples=20, deadline=None)
@@ -116,7 +116,7 @@ def test_no_rule_beats_the_exact_plan_and_no_bound_exceeds_it(workloads: list[Wo
     cost = len(chosen) * V100.gpu.price_per_hour
     assert bound == pytest.approx(cost)
     assert share_bound(fleets) <= cost + 1e-6
-    assert provision(workloads, [V100]).cost_per_hour == pytest.approx(cost)
+    assert provision(workloads, [V100]).report.cost_per_hour == pytest.approx(cost)
     for rule in RULES:
         assert sum(fleet.cost for fleet in place_all(fleets, rule)) >= cost - 1e-6
 
@@ -150,16 +150,19 @@ def test_two_parts_of_a_workload_are_never_on_one_gpu(factor: float) -> None:
 def test_several_gpu_types_never_cost_more_than_one(workloads: list[Workload]) -> None:
     both = provision(workloads, [V100, SLOW])
     check_plan(both, workloads)
-    assert both.cost_per_hour <= min(provision(workloads, [kind]).cost_per_hour for kind in (V100, SLOW)) + 1e-6
-    assert both.cost_bound <= both.cost_per_hour + 1e-6
+    assert (
+        both.report.cost_per_hour
+        <= min(provision(workloads, [kind]).report.cost_per_hour for kind in (V100, SLOW)) + 1e-6
+    )
+    assert both.report.cost_bound <= both.report.cost_per_hour + 1e-6
 
 
 def test_types_are_mixed_where_that_is_cheapest() -> None:
     tight, loose = Workload("tight", "ssd", 100, 11), Workload("loose", "vgg19", 250, 200)
     plan = provision([tight, loose], [V100, SLOW])
-    alone = [provision([load], [V100, SLOW]).gpus[0].gpu_type for load in (tight, loose)]
+    alone = [provision([load], [V100, SLOW]).plans[0].placements[0].hardware for load in (tight, loose)]
     assert alone == ["v100", "slow"]
-    assert plan.gpu_counts() == {"v100": 1, "slow": 1}
+    assert device_counts(plan.plans) == {"v100": 1, "slow": 1}
 
 
 def test_a_device_with_all_times_multiplied_has_the_same_shares() -> None:
@@ -174,8 +177,8 @@ def test_a_workload_too_large_for_a_gpu_is_split() -> None:
     for options in (ProvisioningOptions(), PAPER_OPTIONS):
         plan = provision([load], [V100], options)
         check_plan(plan, [load])
-        assert len(plan.gpus) > 1
-    assert len(provision([load], [V100]).gpus) <= 4
+        assert len(plan.plans[0].placements) > 1
+    assert len(provision([load], [V100]).plans[0].placements) <= 4
 
 
 @settings(max_examples=30, deadline=None)
@@ -210,7 +213,7 @@ def test_a_thousand_workloads_within_an_eighth_of_the_bound() -> None:
     ]
     plan = provision(loads, [V100])
     check_plan(plan, loads)
-    assert plan.cost_per_hour <= 1.15 * plan.cost_bound
+    assert plan.report.cost_per_hour <= 1.15 * plan.report.cost_bound
 
 
 @pytest.mark.parametrize(
@@ -244,7 +247,7 @@ def test_bad_options_are_named() -> None:
         provision(twice[:1], [V100], ProvisioningOptions(margin=float("nan")))
     with pytest.raises(ProvisioningError, match="model: got 'guess'"):
         provision(twice[:1], [V100], ProvisioningOptions(model="guess"))
-    assert provision([], [V100]) == SharingPlan((), 0.0)
+    assert provision([], [V100]) == SharedPlans((), SharingReport(0.0))
 
 
 def test_a_gpu_that_the_parts_of_a_split_workload_do_not_need_is_saved() -> None:
@@ -252,11 +255,8 @@ def test_a_gpu_that_the_parts_of_a_split_workload_do_not_need_is_saved() -> None
     detectors = {"w1": (300, 37.5), "w2": (150, 50), "w3": (75, 50)}
     loads = [Workload("w0", "alexnet", 150, 10), *(Workload(name, "ssd", *load) for name, load in detectors.items())]
     plan = provision(loads, [V100])
-    shares = [share for gpu in plan.gpus for share in gpu.placements]
-    served = [sum(share.rate for share in shares if share.workload == load.name) for load in loads]
-    assert len(plan.gpus) == 2
-    assert all(gpu.share_percent <= 100 for gpu in plan.gpus)
-    assert served == pytest.approx([load.rate for load in loads])
+    assert len(groups(plan)) == 2
+    check_plan(plan, loads)
     removal = explain_plan(plan, loads, [V100]).cheaper
     assert removal is not None
     assert removal.violations
@@ -268,15 +268,14 @@ def test_the_parts_of_a_latency_add_up(workloads: list[Workload], model: str) ->
     kind = GpuType(*V100_CATALOGUES[model])
     plan = provision(workloads, [kind], ProvisioningOptions(model))
     explanation = explain_plan(plan, workloads, [kind], ProvisioningOptions(model))
-    placements = [share for gpu in plan.gpus for share in gpu.placements]
-    for share, reason in zip(placements, explanation.shares, strict=True):
-        assert reason.parts_ms.total == pytest.approx(share.latency_ms)
+    for share, reason in zip(shares_of(plan), explanation.shares, strict=True):
+        assert reason.parts_ms.total == pytest.approx(share.latency_ms, abs=1e-6)
         assert all(getattr(reason.parts_ms, part) >= -1e-9 for part in reason.parts_ms.__struct_fields__)
-        assert share.latency_ms <= reason.limit_ms + 1e-9
-        assert reason.alone_percent <= share.share_percent
-    assert explanation.cost_without_margin <= plan.cost_per_hour
+        assert share.latency_ms <= reason.limit_ms + 1e-6
+        assert reason.alone_percent <= share.placement.percent
+    assert explanation.cost_without_margin <= plan.report.cost_per_hour
     if explanation.cheaper is not None:
-        assert explanation.cheaper.cost_per_hour < plan.cost_per_hour
+        assert explanation.cheaper.cost_per_hour < plan.report.cost_per_hour
         assert explanation.cheaper.violations
 
 
@@ -285,16 +284,15 @@ def test_batches_are_of_the_sizes_that_a_model_has() -> None:
     for options in (ProvisioningOptions(), PAPER_OPTIONS):
         plan = provision(loads, [V100], options)
         check_plan(plan, loads)
-        assert {share.batch for gpu in plan.gpus for share in gpu.placements} <= {1, 4, 16}
+        assert {share.placement.max_batch for share in shares_of(plan)} <= {1, 4, 16}
 
 
 def test_batch_times_end_with_the_prediction_of_the_plan() -> None:
-    plan = with_batch_times(provision(TABLE_3, [V100]), [V100], "pcie-contention")
-    judged = with_predictions(plan, [V100], INTERFERENCE_MODELS["pcie-contention"])
-    for gpu, again in zip(plan.gpus, judged.gpus, strict=True):
-        for share, same in zip(gpu.placements, again.placements, strict=True):
-            assert same.latency_ms == pytest.approx(share.latency_ms)
-            assert sorted(share.exec_ns) == list(range(1, share.batch + 1))
-            assert share.exec_ns[share.batch] / 1e6 < share.latency_ms  # without transfers
-    plan.validate()
-    assert parse_sharing_plan(msgspec.json.encode(plan)) == plan
+    plans = with_batch_times(provision(TABLE_3, [V100]).plans, [V100], "pcie-contention")
+    judged = with_predictions(plans, [V100], INTERFERENCE_MODELS["pcie-contention"])
+    for plan, again in zip(plans, judged, strict=True):
+        (share,), (same,) = plan.placements, again.placements
+        assert same.latency_ns == pytest.approx(share.latency_ns)
+        assert [size for size, _ in share.exec_ns] == list(range(1, share.max_batch + 1))
+        assert share.exec_ns[-1][1] < share.latency_ns  # without transfers
+    assert parse_plans(encode_plans(plans)) == plans

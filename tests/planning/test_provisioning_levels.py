@@ -12,25 +12,28 @@ from horologe_load.arrivals import gamma
 from horologe_planning.envelope import TrafficEnvelope
 from horologe_planning.estimator.pipeline_workload import Workload
 from horologe_planning.hardware import HardwareType
-from horologe_planning.plans import StageConfiguration
+from horologe_planning.plan import Placement, Plan, ProvisioningLevel
 from horologe_planning.profiles import StageProfile, collect_profiles
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.levels import provisioning_levels
 from horologe_planning.search.objective import Objective
-from horologe_planning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
-from horologe_tuner.core.pipeline_tuning.provisioning_levels import HOLD_NS, RecentPeak, carried_factor, level_replicas
-from horologe_tuner.core.pipeline_tuning.scaling_rules import ScalingRules, ScalingState, decide, find_demand
+from horologe_tuner.core.scaling.provisioning_levels import HOLD_NS, RecentPeak, carried_factor, level_replicas
+from horologe_tuner.core.scaling.scaling_rules import ScalingRules, ScalingState, decide, find_demand
 
 LEVELS = tuple(
     ProvisioningLevel(factor, replicas)
     for factor, replicas in ((0.5, (1, 1)), (1.0, (2, 1)), (2.0, (4, 1)), (4.0, (8, 2)))
 )
-PLAN = TuningPlan(
+ENVELOPE = TrafficEnvelope((ms(100), s(1), s(60)), (30, 180, 6600))
+PLAN = Plan(
     "video",
     ms(300),
     100.0,
-    TrafficEnvelope((ms(100), s(1), s(60)), (30, 180, 6600)),
-    (StageTarget("front", "classify", "cpu", 1, 2, 100.0), StageTarget("back", "identify", "gpu", 8, 1, 1000.0)),
+    (
+        Placement("front", "classify", "cpu", 1, 2, throughput=100.0),
+        Placement("back", "identify", "gpu", 8, 1, throughput=1000.0),
+    ),
+    ENVELOPE,
     levels=LEVELS,
 )
 RULES = ScalingRules(headroom=1.15)
@@ -38,7 +41,7 @@ PLANNED = {"front": 2, "back": 1}
 
 
 def times(factor: float) -> tuple[float, ...]:
-    return tuple(factor * rate for rate in PLAN.envelope.rates())
+    return tuple(factor * rate for rate in ENVELOPE.rates())
 
 
 def test_a_level_serves_all_factors_up_to_its_own() -> None:
@@ -78,7 +81,7 @@ def test_scaling_up_goes_a_tenth_beyond_the_demand() -> None:
 
 
 def test_a_burst_in_one_window_is_enough() -> None:
-    rates = (2.5 * PLAN.envelope.rates()[0], 70.0, 70.0)
+    rates = (2.5 * ENVELOPE.rates()[0], 70.0, 70.0)
     decision = decide(s(9), PLAN, ScalingState(dict(PLANNED), 0), rates, None, RULES)
     assert decision
     assert (decision.after, decision.window_ns) == ({"front": 8, "back": 2}, ms(100))
@@ -94,7 +97,7 @@ def test_scaling_down_keeps_headroom() -> None:
 
 
 def test_the_recent_peak_is_held_for_a_minute() -> None:
-    peak, sample = RecentPeak(), PLAN.envelope.rates()
+    peak, sample = RecentPeak(), ENVELOPE.rates()
     assert peak.add(s(1), times(2.0), sample) == pytest.approx(2.0)
     assert peak.add(s(2), times(0.5), sample) == pytest.approx(2.0)
     assert peak.add(s(1) + HOLD_NS, times(0.2), sample) == pytest.approx(0.5)
@@ -126,7 +129,7 @@ def test_every_level_of_the_planner_meets_the_objective_at_its_rate() -> None:
     )
     hardware = {"gpu": HardwareType("gpu", 1.0)}
     workload = Workload(structure, gamma(200, 1, 60, 1), 1)
-    configuration = tuple(StageConfiguration(name, name, "gpu", 4, 2) for name in ("a", "b"))
+    configuration = tuple(Placement(name, name, "gpu", 4, 2) for name in ("a", "b"))
     levels = provisioning_levels(Evaluator(workload, profiles, hardware, Objective(ms(100))), configuration)
     assert levels[-1].factor > 4
     counts = np.array([level.replicas for level in levels])

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_experiments.igniter.provisioning_baselines import violations
+from horologe_planning.provisioning.device_shares import DeviceShare, shares_by_device
 from horologe_planning.provisioning.share_tables import GpuType
-from horologe_planning.provisioning.workloads import SharingPlan, Workload
+from horologe_planning.provisioning.workloads import Workload
+from horologe_planning.report import SharedPlans
 
 PAPER, V100 = (GpuType(*V100_CATALOGUES[name]) for name in ("igniter", "pcie-contention"))
 SLOW = GpuType(  # half the speed of a V100 at a third of its price
@@ -39,17 +41,21 @@ def workload_lists(draw: st.DrawFn, most: int = 8) -> list[Workload]:
     ]
 
 
-def groups(plan: SharingPlan) -> set[frozenset[str]]:
-    return {frozenset(placement.workload for placement in gpu.placements) for gpu in plan.gpus}
+def shares_of(plan: SharedPlans) -> list[DeviceShare]:
+    return [share for shares in shares_by_device(plan.plans).values() for share in shares]
 
 
-def check_plan(plan: SharingPlan, workloads: list[Workload]) -> None:
+def groups(plan: SharedPlans) -> set[frozenset[str]]:
+    return {frozenset(share.workload for share in shares) for shares in shares_by_device(plan.plans).values()}
+
+
+def check_plan(plan: SharedPlans, workloads: list[Workload]) -> None:
     """All requests are placed, no GPU exceeds 100% or has two parts of a workload, no SLO is violated."""
-    rates: dict[str, float] = {}
-    for gpu in plan.gpus:
-        assert len({placement.workload for placement in gpu.placements}) == len(gpu.placements)
-        assert gpu.share_percent <= 100 + 1e-9
-        for placement in gpu.placements:
-            rates[placement.workload] = rates.get(placement.workload, 0.0) + placement.rate
+    for shares in shares_by_device(plan.plans).values():
+        assert len({share.workload for share in shares}) == len(shares)
+        assert sum(share.placement.percent for share in shares) <= 100 + 1e-9
+    rates = {planned.name: planned.rate for planned in plan.plans}
     assert rates == pytest.approx({workload.name: workload.rate for workload in workloads})
+    for planned in plan.plans:
+        assert sum(placement.scale_factor for placement in planned.placements) == pytest.approx(1)
     assert not violations(plan)

@@ -11,9 +11,10 @@ import pytest
 from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_load.arrivals import gamma
+from horologe_planning.envelope import envelope_of, window_lengths
 from horologe_planning.estimator.pipeline_workload import draw_calls
 from horologe_planning.hardware import HardwareType
-from horologe_planning.plans import PipelinePlan, PlannedStage, StageConfiguration
+from horologe_planning.plan import Placement, Plan
 from horologe_planning.profiles import StageProfile, collect_profiles
 from horologe_sim.controller_only.pipeline_world import PipelineWorld
 from horologe_sim.scenario.pooled_plan import PooledPlan, PoolSimulation, plan_pooled, rest_of_path
@@ -36,7 +37,7 @@ PROFILES = collect_profiles(
     for hardware, factor in (("fast", 1), ("slow", 3))
 )
 HARDWARE = {"fast": HardwareType("fast", 4.0), "slow": HardwareType("slow", 1.0)}
-ALONE = tuple(StageConfiguration(stage.name, stage.model, "fast", 4, 2) for stage in DIAMOND.stages)
+ALONE = tuple(Placement(stage.name, stage.model, "fast", 4, 2) for stage in DIAMOND.stages)
 
 
 def simulation(arrivals_ns: Any, structure: PipelineStructure = DIAMOND, scheduler: str = "horologe") -> PoolSimulation:
@@ -107,7 +108,7 @@ def test_a_pool_is_not_planned_from_devices_that_do_not_suffice() -> None:
 
 
 def test_cheap_devices_are_exchanged_for_a_dear_one_if_that_costs_less() -> None:
-    slow = tuple(StageConfiguration(stage.name, stage.model, "slow", 4, 3) for stage in DIAMOND.stages)
+    slow = tuple(Placement(stage.name, stage.model, "slow", 4, 3) for stage in DIAMOND.stages)
     hardware = {**HARDWARE, "fast": HardwareType("fast", 1.5)}  # three times as fast
     found = plan_pooled(
         simulation(gamma(50, 1, 5, 3), msgspec.structs.replace(DIAMOND, slo_ns=ms(400))), hardware, slow
@@ -119,16 +120,16 @@ def test_cheap_devices_are_exchanged_for_a_dear_one_if_that_costs_less() -> None
 def test_the_tuner_gets_a_pool_with_its_levels() -> None:
     trace, arrivals_ns = simulation(gamma(100, 1, 5, 3)), np.asarray(gamma(100, 1, 5, 3), np.int64)
     found = PooledPlan("diamond", {"fast": 2, "slow": 1}, 9.0, 1.0, 1)
-    stages = tuple(PlannedStage(stage.name, stage.model, "fast", 4, 2, 100.0, 1.0) for stage in DIAMOND.stages)
-    dedicated = PipelinePlan("diamond", ms(100), stages, 32.0, ms(50), 1.0, 1.0, 100.0, ms(20))
-    plan = pooled_tuning_plan(trace, found, dedicated, arrivals_ns)
+    stages = tuple(Placement(stage.name, stage.model, "fast", 4, 2, throughput=100.0) for stage in DIAMOND.stages)
+    envelope = envelope_of(arrivals_ns, window_lengths(ms(20)))
+    plan = pooled_tuning_plan(trace, found, Plan("diamond", ms(100), 100.0, stages, envelope))
     plan.validate()
     assert plan.pooled
-    rows = {target.stage: (target.model, target.replicas) for target in plan.stages}
+    rows = {target.stage: (target.model, target.replicas) for target in plan.placements}
     assert rows["first@fast"] == ("a", 2)
     assert rows["left@slow"] == ("b", 1)
     assert [level.factor for level in plan.levels] == sorted(level.factor for level in plan.levels)
-    assert plan.levels[-1].replicas == tuple(target.replicas for target in plan.stages)
+    assert plan.levels[-1].replicas == tuple(target.replicas for target in plan.placements)
     assert sum(plan.levels[0].replicas) <= sum(plan.levels[-1].replicas)
 
 

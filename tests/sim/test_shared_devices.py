@@ -10,8 +10,8 @@ import pytest
 from horologe_common.clock import ms, s
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_gpu_worker.repository.manifest import EmulatedSharing
+from horologe_planning.plan import Placement, Plan
 from horologe_planning.provisioning.share_tables import GpuType
-from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
 from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
 from horologe_sim.controller_only.direct_device import DeviceEntry
 from horologe_sim.controller_only.request_load import Loop
@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from horologe_sim.controller_only.direct_device import DirectDevice
 
 V100 = GpuType(*CALIBRATED)
-PAIR = [Placement(name, name, 100.0, 50.0, 4, 50.0, 0.0, 0.0) for name in ("vgg19", "ssd")]
+PAIR = [Placement(name, name, "v100", 4, percent=50.0, coefficients=name) for name in ("vgg19", "ssd")]
 
 
 def exec_ms(gpus: list[list[Placement]], seed: int | None = None) -> dict[str, float]:
     """Run both workloads with closed loops on the shares of a plan. Return the mean EXEC time in batches of 4."""
-    plan = SharingPlan(tuple(PlannedGpu("v100", tuple(placements)) for placements in gpus), 0.0)
-    workers = share_workers(plan, EmulatedHardware({"v100": V100}, "pcie-contention", seed))
+    plans = [
+        Plan(placed.stage, ms(50), 100.0, (msgspec.structs.replace(placed, device=f"v100-{number}"),))
+        for number, placements in enumerate(gpus) for placed in placements
+    ]  # fmt: skip
+    workers = share_workers(plans, EmulatedHardware({"v100": V100}, "pcie-contention", seed))
     models = [worker.model for worker in workers]
     took: dict[str, list[float]] = {}
 
@@ -64,7 +67,7 @@ def test_the_error_of_the_prediction_differs_by_seed() -> None:
 
 
 def test_shares_above_a_whole_device_are_scaled_down() -> None:
-    twice = [msgspec.structs.replace(placement, share_percent=100.0) for placement in PAIR]
+    twice = [msgspec.structs.replace(placement, percent=100.0) for placement in PAIR]
     assert exec_ms([twice]) == exec_ms([PAIR])
 
 

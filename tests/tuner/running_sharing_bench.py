@@ -1,4 +1,4 @@
-"""A running sharing plan, and the latencies and workers that a controller reports to it."""
+"""Shares of stages, and the latencies and workers that a controller reports to it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,30 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import ms, s
 from horologe_common.latency_buckets import latency_bucket
 from horologe_common.wire import DeviceState, Events, ModelEvents
-from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
-from horologe_tuner.core.sharing.running_sharing import RunningSharing
-from horologe_tuner.core.sharing.shadow_rules import ShadowRules
-from horologe_tuner.core.sharing.targets import collect_targets
+from horologe_planning.plan import Placement
+from horologe_tuner.core.standby.running_shares import RunningShares
+from horologe_tuner.core.standby.running_stage import StageTarget
+from horologe_tuner.core.standby.shadow_rules import ShadowRules
 
 if TYPE_CHECKING:
-    from horologe_tuner.core.sharing.decisions import SharingDecision
+    from horologe_tuner.core.standby.decisions import SharingDecision
 
 
 STEP_NS = ms(100)
 SLO_MS = 20.0
 
 
-def placement(name: str, percent: float, rate: float = 400.0, slo_ms: float = SLO_MS) -> Placement:
-    return Placement(name, "resnet50", rate, slo_ms, 4, percent, 8.0, rate)
+def placement(name: str, device: str, percent: float, slo_ms: float = SLO_MS) -> Placement:
+    return Placement(name, name, "v100", 4, percent=percent, device=device, slo_ns=ms(slo_ms), latency_ns=ms(8))
 
 
-def a_plan(*gpus: dict[str, float]) -> SharingPlan:
-    """Return a plan of GPUs v100-1, v100-2, ... with the percents of their workloads."""
-    planned = [PlannedGpu("v100", tuple(placement(*item) for item in gpu.items())) for gpu in gpus]
-    return SharingPlan(tuple(planned), 3.06 * len(gpus))
+def targets_on(*gpus: dict[str, float]) -> list[StageTarget]:
+    """Return the targets on GPUs v100-1, v100-2, ... with the percents of their stages."""
+    shares: dict[str, list[Placement]] = {}
+    for number, gpu in enumerate(gpus, start=1):
+        for name, percent in gpu.items():
+            shares.setdefault(name, []).append(placement(name, f"v100-{number}", percent))
+    return [StageTarget(tuple(placed), 400.0) for placed in shares.values()]
 
 
 class Bench:
@@ -35,7 +38,7 @@ class Bench:
 
     def __init__(self, *gpus: dict[str, float], rules: ShadowRules | None = None) -> None:
         self.now_ns = s(1000)
-        self.sharing = RunningSharing(rules or ShadowRules())
+        self.sharing = RunningShares(rules or ShadowRules())
         self.dead: set[str] = set()
         self.needs: dict[str, float] = {}
         """Workload -> percent with which it takes 17 ms; it takes 25 ms with less."""
@@ -44,23 +47,23 @@ class Bench:
         self.start_workers()
 
     def apply(self, *gpus: dict[str, float]) -> None:
-        self.sharing.apply_targets(self.now_ns, collect_targets(a_plan(*gpus)))
+        self.sharing.apply_targets(self.now_ns, targets_on(*gpus))
 
     def start_workers(self) -> None:
         self.sharing.record_devices(
-            DeviceState(f"worker/{share.worker}#1", 0, "v100", (key := f"{share.workload}/1",), (key,))
-            for share in self.sharing.wanted()
-            if share.worker not in self.dead
+            DeviceState(f"worker/{worker}#1", 0, "v100", (key := f"{wanted.share.model}/1",), (key,))
+            for worker, wanted in self.sharing.wanted().items()
+            if worker not in self.dead
         )
 
     def step(self, latency_ms: dict[str, float], refused: dict[str, int], count: int, start: bool = True) -> None:
         self.now_ns += STEP_NS
         models = []
-        for name, workload in self.sharing.workloads.items():
+        for name, stage in self.sharing.stages.items():
             latency = latency_ms.get(name, 5.0)
             if name in self.needs:
-                latency = 17.0 if sum(share.percent for share in workload.active()) >= self.needs[name] else 25.0
-            bucket = latency_bucket(ms(latency), workload.target.slo_ns)
+                latency = 17.0 if sum(share.percent for share in stage.active()) >= self.needs[name] else 25.0
+            bucket = latency_bucket(ms(latency), stage.target.slo_ns)
             models.append(ModelEvents(f"{name}/1", (), count, refused.get(name, 0), ((bucket, count),)))
         self.sharing.record_events(self.now_ns, Events(1, STEP_NS, ms(10), tuple(models)))
         self.decisions += [(self.now_ns, decision) for decision in self.sharing.decide(self.now_ns)]
@@ -73,9 +76,7 @@ class Bench:
             self.step(latency_ms, refused or {}, count)
 
     def percents(self) -> dict[str, float]:
-        return {
-            name: sum(share.percent for share in workload.active()) for name, workload in self.sharing.workloads.items()
-        }
+        return {name: sum(share.percent for share in stage.active()) for name, stage in self.sharing.stages.items()}
 
     def reasons(self) -> list[str]:
         return [decision.reason for _, decision in self.decisions]

@@ -9,16 +9,10 @@ import msgspec
 from harness.builders import sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected
-from horologe_common.wire import (
-    Events,
-    ModelEvents,
-    PipelineArrivals,
-    Plan,
-    Tune,
-    Tuning,
-)
+from horologe_common.wire import Events, ModelEvents, PipelineArrivals, Tune, Tuning
+from horologe_common.wire import Plan as PlanMessage
 from horologe_planning.envelope import TrafficEnvelope
-from horologe_planning.tuning_plan import StageTarget, TuningPlan
+from horologe_planning.plan import Placement, Plan, encode_plans
 from horologe_tuner.core.tuner import Tuner, TunerState
 from horologe_tuner.core.tuner_status import JournalEntry
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
@@ -26,9 +20,9 @@ from horologe_tuner.settings import TunerSettings
 
 CONTROLLER, FRONTEND = "controller/0#1", "frontend/0#1"
 WINDOWS = (ms(100), s(1), s(60))
-FRONT = StageTarget("front", "classify", "v100", 4, 2, 100.0)
-BACK = StageTarget("back", "identify", "v100", 8, 1, 100.0, scale_factor=0.5)
-PLAN = TuningPlan("video", ms(200), 100.0, TrafficEnvelope(WINDOWS, (20, 130, 6600)), (FRONT, BACK))
+FRONT = Placement("front", "classify", "v100", 4, 2, throughput=100.0)
+BACK = Placement("back", "identify", "v100", 8, 1, throughput=100.0, scale_factor=0.5)
+PLAN = Plan("video", ms(200), 100.0, (FRONT, BACK), TrafficEnvelope(WINDOWS, (20, 130, 6600)))
 STEP_NS = ms(100)
 
 
@@ -40,7 +34,7 @@ class Bench:
         self.tuner = Tuner("tuner/0#1", TunerSettings(**settings))
         self.now_ns = s(1000)
         self.number = 0
-        self.plans: list[Plan] = []
+        self.plans: list[PlanMessage] = []
         self.scaled: list[dict[str, int]] = []
         self.journal: list[JournalEntry] = []
         self.saved: list[TunerState] = []
@@ -62,7 +56,7 @@ class Bench:
     def run(self) -> None:
         self.tuner.tick(self.now_ns)
         self.tuner.check()
-        self.plans += sent(self.tuner, Plan)
+        self.plans += sent(self.tuner, PlanMessage)
         self.journal += sent(self.tuner, JournalEntry, self.tuner.journal)
         self.saved += sent(self.tuner, TunerState, self.tuner.store)
         for call in sent(self.tuner, ScaleTo, self.tuner.scaler):
@@ -96,12 +90,12 @@ class Bench:
         assert answer.id == 7
         return answer
 
-    def apply(self, plan: TuningPlan = PLAN, dry_run: bool = False) -> Tuning:
-        return self.tune("apply", msgspec.json.encode(plan), dry_run)
+    def apply(self, plan: Plan = PLAN, dry_run: bool = False) -> Tuning:
+        return self.tune("apply", encode_plans((plan,)), dry_run)
 
     def status(self) -> dict[str, Any]:
         document: dict[str, Any] = msgspec.json.decode(self.tune("status").document)
         return document
 
     def replicas(self) -> dict[str, int]:
-        return dict(self.tuner.pipelines.plans["video"].state.replicas)
+        return dict(self.tuner.plans.plans["video"].state.replicas)

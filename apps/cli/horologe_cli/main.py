@@ -7,8 +7,8 @@ from importlib.metadata import entry_points
 import typer
 
 from horologe_cli.commands import machine
-from horologe_cli.commands.measuring import measure, profile
-from horologe_cli.commands.planning import planning, provisioning, tuner
+from horologe_cli.commands.measuring import measure
+from horologe_cli.commands.planning import plan
 from horologe_cli.commands.serving import applications, demo, models, pipelines, predict, up
 from horologe_cli.commands.simulating import explain, simulation
 
@@ -34,10 +34,6 @@ for command in (
     models.load,
     models.unload,
     models.status,
-    profile.profile,
-    planning.estimate,
-    planning.plan,
-    provisioning.provision,
     measure.measure,
     simulation.sim,
     simulation.replay,
@@ -50,7 +46,7 @@ for entry_point in entry_points(group=COMMANDS_GROUP):
     app.command(entry_point.name)(entry_point.load())
 app.add_typer(applications.app, name="application")
 app.add_typer(pipelines.app, name="pipeline")
-app.add_typer(tuner.app, name="tuner")
+app.add_typer(plan.app, name="plan")
 
 
 @app.callback(invoke_without_command=True)

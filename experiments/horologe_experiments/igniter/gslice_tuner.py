@@ -21,8 +21,9 @@ from horologe_experiments.igniter.provisioning_baselines import (
     adjust_shares,
 )
 from horologe_experiments.igniter.sharing_world import TUNER
-from horologe_planning.provisioning.workloads import parse_sharing_plan
-from horologe_tuner.core.sharing.targets import DeviceShare
+from horologe_planning.plan import parse_plans
+from horologe_planning.provisioning.device_shares import DeviceShare
+from horologe_tuner.core.standby.share_workers import worker_name
 from horologe_tuner.core.worker_scaling import ScaleTo
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import DeviceState, Result
     from horologe_planning.provisioning.share_tables import GpuType
-    from horologe_planning.provisioning.workloads import Placement
     from horologe_sim.controller_only.direct_device import DirectDevice
 
 MEASURE_NS = s(2)
@@ -41,11 +41,11 @@ MEASURE_NS = s(2)
 class Slice:
     """A workload: its share and batch size, and the measurements since the last adjustment."""
 
-    def __init__(self, placement: Placement, share: DeviceShare) -> None:
-        self.placement = placement
-        self.active = share
-        self.next: DeviceShare | None = None
-        """Share that is being started."""
+    def __init__(self, planned: DeviceShare) -> None:
+        self.planned = planned
+        self.percent = GSLICE_SHARE
+        self.next_percent: float | None = None
+        """Size of the share that is being started."""
         self.batch = 1
         self.adjusted = 0
         """Adjustments of the batch size since the last one of the share."""
@@ -58,10 +58,27 @@ class Slice:
 
     def wanted(self) -> list[WantedShare]:
         """Return the shares that must have a worker."""
-        shares = [_wanted(self.active)]
-        if self.next is not None:
-            shares.append(_wanted(self.next, self.active.worker))
+        shares = [self._wanted(self.percent)]
+        if self.next_percent is not None:
+            shares.append(self._wanted(self.next_percent, self.worker))
         return shares
+
+    @property
+    def worker(self) -> str:
+        """Name of the worker that serves."""
+        return worker_name(self.planned.placement, self.percent)
+
+    @property
+    def next_worker(self) -> str:
+        """Name of the worker that is being started, empty without."""
+        return "" if self.next_percent is None else worker_name(self.planned.placement, self.next_percent)
+
+    def _wanted(self, percent: float, standby_for: str = "") -> WantedShare:
+        placed = self.planned.placement
+        worker = worker_name(placed, percent)
+        return WantedShare(
+            worker, placed.device, placed.hardware, percent, models=(placed.model,), standby_for=standby_for
+        )
 
 
 class GsliceTuner:
@@ -78,7 +95,7 @@ class GsliceTuner:
         self._number = 0
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """Apply a plan of one GPU, or follow the events."""
+        """Apply plans on one GPU, or follow the events."""
         if isinstance(message, Tune):
             self._apply(now_ns, message.document)
         elif isinstance(message, Events):
@@ -107,23 +124,21 @@ class GsliceTuner:
             one.busy_ns += result.device_ns
 
     def _apply(self, now_ns: int, document: bytes) -> None:
-        plan = parse_sharing_plan(document)
-        (gpu,), (device,) = plan.gpus, plan.devices()
-        for placement in gpu.placements:
-            share = DeviceShare(placement.workload, device, gpu.gpu_type, GSLICE_SHARE)
-            self._slices[placement.workload] = Slice(placement, share)
-            self.log.append((now_ns, placement.workload, share.percent, 1))
+        for plan in parse_plans(document):
+            (placement,) = plan.placements
+            self._slices[plan.name] = Slice(DeviceShare(plan, placement))
+            self.log.append((now_ns, plan.name, GSLICE_SHARE, 1))
         self._send()
 
     def _activate(self, now_ns: int, devices: Sequence[DeviceState]) -> None:
         """Serve by the new shares whose workers have registered."""
         running = {device.worker.partition("/")[2].partition("#")[0] for device in devices}
-        started = [one for one in self._slices.values() if one.next is not None and one.next.worker in running]
+        started = [one for one in self._slices.values() if one.next_worker in running]
         for one in started:
-            assert one.next is not None
-            one.active, one.next = one.next, None
+            assert one.next_percent is not None
+            one.percent, one.next_percent = one.next_percent, None
             one.reset(now_ns)
-            self.log.append((now_ns, one.placement.workload, one.active.percent, one.batch))
+            self.log.append((now_ns, one.planned.workload, one.percent, one.batch))
         if started:
             self._send()
 
@@ -131,21 +146,21 @@ class GsliceTuner:
         """Adjust batch sizes at once, and then the shares, for which a worker has to start."""
         changed = False
         for one in self._slices.values():
-            if one.next is not None or not one.batches or now_ns < one.since_ns + MEASURE_NS:
+            if one.next_percent is not None or not one.batches or now_ns < one.since_ns + MEASURE_NS:
                 continue
             latency_ms = np.array([one.busy_ns / one.batches / 1e6])
             throughput = np.array([1e9 * one.rows / one.busy_ns])
-            batch = int(adjust_batches([one.placement], np.array([float(one.batch)]), latency_ms)[0])
+            batch = int(adjust_batches([one.planned], np.array([float(one.batch)]), latency_ms)[0])
             one.reset(now_ns)
             if batch != one.batch and one.adjusted < GSLICE_ADJUSTMENTS:
                 one.batch, one.adjusted, changed = batch, one.adjusted + 1, True
-                self.log.append((now_ns, one.placement.workload, one.active.percent, one.batch))
+                self.log.append((now_ns, one.planned.workload, one.percent, one.batch))
                 continue
-            share = np.array([one.active.percent])
-            percent = round(float(adjust_shares(self._kind, [one.placement], share, latency_ms, throughput)[0]), 1)
+            share = np.array([one.percent])
+            percent = round(float(adjust_shares(self._kind, [one.planned], share, latency_ms, throughput)[0]), 1)
             one.adjusted = 0
-            if percent != one.active.percent:
-                one.next, changed = one.active.resized(percent), True
+            if percent != one.percent:
+                one.next_percent, changed = percent, True
         if changed:
             self._send()
 
@@ -153,17 +168,11 @@ class GsliceTuner:
         self._number += 1
         models = tuple(
             PlannedModel(
-                one.placement.workload, 1, one.batch, one.active.hardware, (one.active.worker,),
-                standby=() if one.next is None else (one.next.worker,),
+                one.planned.placement.model, 1, one.batch, one.planned.placement.hardware, (one.worker,),
+                standby=() if one.next_percent is None else (one.next_worker,),
             )
             for one in self._slices.values()
         )  # fmt: skip
         self.out.append(Out(self._controller, Plan(self._number, models)))
         wanted = tuple(share for one in self._slices.values() for share in one.wanted())
         self.out.append(Out(self.scaler, ScaleTo({}, wanted)))
-
-
-def _wanted(share: DeviceShare, standby_for: str = "") -> WantedShare:
-    return WantedShare(
-        share.worker, share.device, share.hardware, share.percent, models=(share.workload,), standby_for=standby_for
-    )

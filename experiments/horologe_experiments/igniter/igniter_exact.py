@@ -120,11 +120,11 @@ def _ratios(workloads: list[Workload], kinds: list[GpuType], *, exact: bool) -> 
     plan = provision(workloads, kinds, options)
     fleets = empty_fleets(workloads, kinds, options)
     costs = {
-        "provision": plan.cost_per_hour,
-        "greedy": provision(workloads, kinds, msgspec.structs.replace(options, exact_workloads=0)).cost_per_hour,
+        "provision": plan.report.cost_per_hour,
+        "greedy": provision(workloads, kinds, msgspec.structs.replace(options, exact_workloads=0)).report.cost_per_hour,
         "igniter": sum(fleet.cost for fleet in place_all(fleets, "least-interference")),
     }
-    ratios = {f"{name}_over_bound": cost / plan.cost_bound for name, cost in costs.items()}
+    ratios = {f"{name}_over_bound": cost / plan.report.cost_bound for name, cost in costs.items()}
     optimum = _cheapest(workloads, kinds, options) if exact else None
     if optimum is None:
         return ratios

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.experiment import Progress
     from horologe_planning.joint_planning.layouts import Layout
-    from horologe_planning.plans import Configuration
+    from horologe_planning.search.evaluation import Configuration
 
 GPU = "v100"
 INTERFERENCE = "pcie-contention"
@@ -100,7 +100,7 @@ class IgniterJoint:
 def _row(case: PipelineCase, cv: float, rate: float, scene: Scene, seed: int) -> dict[str, Any]:
     catalogue = catalogue_coefficients(case.profiles, INTERFERENCE)
     dedicated = case.evaluator(gamma(rate, cv, scene.plan_seconds, [seed, 1]), seed)
-    start = dedicated_layout(make_plan(dedicated).configuration)
+    start = dedicated_layout(make_plan(dedicated).plan.placements)
     evaluator = LayoutEvaluator(dedicated, ShareTimes({GPU: catalogue}, case.profiles, scene.margin))
     joint = plan_layout(evaluator, start)
     runs = evaluator.problem.runs

@@ -21,8 +21,10 @@ from horologe_experiments.live.local_services import READY_S, local_services
 from horologe_load.load_loops import open_loop
 from horologe_load.samples import Outcome, Samples, no_garbage_collection
 from horologe_load.targets import ModelInput, SdkTarget
+from horologe_planning.plan import encode_plans
+from horologe_planning.provisioning.device_shares import shares_by_device
 from horologe_planning.provisioning.plan_prediction import with_batch_times
-from horologe_tuner.core.sharing.targets import collect_targets
+from horologe_tuner.core.standby.share_workers import worker_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 
     from horologe import Client
     from horologe_experiments.harness.experiment import Progress
-    from horologe_planning.provisioning.workloads import Placement, SharingPlan, Workload
+    from horologe_planning.plan import Placement, Plan
+    from horologe_planning.provisioning.workloads import Workload
 
 POLL_S = 0.2
 MANIFEST = """runtime = "emulated"
@@ -75,25 +78,24 @@ class IgniterLive:
         from horologe import Client
 
         scene = load_scene(self.name, Scene, quick, changes)
-        plan = with_batch_times(STRATEGIES["ours"].plan(scene.margin), [V100], INTERFERENCE)
-        total = len(plan.gpus)
-        plan = slow_down(msgspec.structs.replace(plan, gpus=plan.gpus[: scene.gpus]), scene.time_factor)
-        placed = {share.workload for gpu in plan.gpus for share in gpu.placements}
+        plans = with_batch_times(STRATEGIES["ours"].plan(scene.margin).plans, [V100], INTERFERENCE)
+        devices = shares_by_device(plans)
+        placed = {share.workload for shares in list(devices.values())[: scene.gpus] for share in shares}
+        plans = slow_down([plan for plan in plans if plan.name in placed], scene.time_factor)
         workloads = [workload for workload in TABLE_3 if workload.name in placed]
         with tempfile.TemporaryDirectory() as folder:
             models = Path(folder) / "models"
-            for gpu in plan.gpus:
-                for placement in gpu.placements:
-                    write_model(models, placement, scene.time_factor, seed)
+            for plan in plans:
+                write_model(models, plan, scene.time_factor, seed)
             sets = (f"worker.cache={folder}", f"tuner.state={folder}", f"tuner.shadow_percent={scene.shadow_percent}")
             with local_services(models, sets, tuner=True) as system:
                 progress(0.1, "starting")
                 system.wait_ready(READY_S)
                 with Client(system.topology.clients[0]) as client:
-                    apply_shares(client, plan)
+                    apply_shares(client, plans)
                 progress(0.4, f"{scene.seconds} s of requests")
                 samples = uvloop.run(_send(system.topology.clients[0], workloads, scene, seed))
-        rows = [_row(workload, plan, samples[workload.name], scene) for workload in workloads]
+        rows = [_row(workload, plans, samples[workload.name], scene) for workload in workloads]
         violated = [row["workload"] for row in rows if row["in_time"] < IN_TIME]
         facts = {
             "time": f"emulated GPUs {scene.time_factor:g} times as slow, SLOs as much longer, rates as much lower",
@@ -101,7 +103,7 @@ class IgniterLive:
             "violated": ", ".join(violated) or "none",
         }
         bars = [
-            Bar("GPUs of our plan", total, 6, "at most"), Bar("violations", len(violated), 0, "at most"),
+            Bar("GPUs of our plan", len(devices), 6, "at most"), Bar("violations", len(violated), 0, "at most"),
         ]  # fmt: skip
         return Findings(self.name, self.title, seed, quick, facts, rows, bars)
 
@@ -120,38 +122,38 @@ class IgniterLive:
         return figure
 
 
-def slow_down(plan: SharingPlan, factor: float) -> SharingPlan:
-    """Return the plan for GPUs that are `factor` times as slow, with SLOs as much longer and rates as much lower."""
-    return msgspec.structs.replace(
-        plan,
-        gpus=tuple(
-            msgspec.structs.replace(gpu, placements=tuple(_slow_placement(share, factor) for share in gpu.placements))
-            for gpu in plan.gpus
-        ),
-    )
-
-
-def _slow_placement(share: Placement, factor: float) -> Placement:
-    return msgspec.structs.replace(
-        share, rate=share.rate / factor, slo_ms=share.slo_ms * factor, latency_ms=share.latency_ms * factor,
-        throughput=share.throughput / factor, deviation_ms=share.deviation_ms * factor,
-        exec_ns={size: round(time_ns * factor) for size, time_ns in share.exec_ns.items()},
+def slow_down(plans: Sequence[Plan], factor: float) -> tuple[Plan, ...]:
+    """Return the plans for GPUs that are `factor` times as slow, with SLOs as much longer and rates as much lower."""
+    return tuple(
+        msgspec.structs.replace(
+            plan, rate=plan.rate / factor, slo_ns=round(plan.slo_ns * factor),
+            placements=tuple(_slow_placement(share, factor) for share in plan.placements),
+        )
+        for plan in plans
     )  # fmt: skip
 
 
-def write_model(repository: Path, share: Placement, factor: float, seed: int) -> None:
-    """Write the emulated model of a workload, with the workload's name. `share` is slowed down by `factor`."""
-    folder = repository / share.workload / "1"
+def _slow_placement(share: Placement, factor: float) -> Placement:
+    times = {name: round(getattr(share, name) * factor) for name in ("slo_ns", "latency_ns", "deviation_ns")}
+    exec_ns = tuple((size, round(time_ns * factor)) for size, time_ns in share.exec_ns)
+    return msgspec.structs.replace(share, throughput=share.throughput / factor, exec_ns=exec_ns, **times)
+
+
+def write_model(repository: Path, plan: Plan, factor: float, seed: int) -> None:
+    """Write the emulated model of a workload, with the workload's name. `plan` is slowed down by `factor`."""
+    share = plan.placements[0]
+    folder = repository / share.model / "1"
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = list(range(1, share.batch + 1))
-    text = MANIFEST.format(sizes=sizes, slo_ms=share.slo_ms, model=share.model, seed=seed, factor=factor)
+    sizes = list(range(1, share.max_batch + 1))
+    slo_ms, model = plan.slo_ns / 1e6, share.coefficients
+    text = MANIFEST.format(sizes=sizes, slo_ms=slo_ms, model=model, seed=seed, factor=factor)
     (folder / "model.toml").write_text(text)
 
 
-def apply_shares(client: Client, plan: SharingPlan, timeout_s: float = READY_S) -> None:
-    """Apply a sharing plan once the tuner is connected, and wait for the workers of its shares. Raises TimeoutError."""
-    document, end_s, applied = msgspec.json.encode(plan), time.monotonic() + timeout_s, False
-    wanted = {share.worker for target in collect_targets(plan).values() for share in target.shares}
+def apply_shares(client: Client, plans: Sequence[Plan], timeout_s: float = READY_S) -> None:
+    """Apply plans on shares once the tuner is connected, and wait for their workers. Raises TimeoutError."""
+    document, end_s, applied = encode_plans(plans), time.monotonic() + timeout_s, False
+    wanted = {worker_name(share) for plan in plans for share in plan.shares}
     missing = wanted
     while time.monotonic() < end_s:
         try:
@@ -186,8 +188,9 @@ async def _send(endpoint: str, workloads: Sequence[Workload], scene: Scene, seed
     return samples
 
 
-def _row(workload: Workload, plan: SharingPlan, samples: Samples, scene: Scene) -> dict[str, Any]:
-    share = next(share for gpu in plan.gpus for share in gpu.placements if share.workload == workload.name)
+def _row(workload: Workload, plans: Sequence[Plan], samples: Samples, scene: Scene) -> dict[str, Any]:
+    plan = next(plan for plan in plans if plan.name == workload.name)
+    share = plan.placements[0]
     begin_ns = samples.due_ns[0] + s(scene.warmup_s)
     took_ms = np.array([
         (done - sent) / 1e6 if outcome == Outcome.OK else np.inf
@@ -197,10 +200,10 @@ def _row(workload: Workload, plan: SharingPlan, samples: Samples, scene: Scene) 
         if due >= begin_ns
     ])  # fmt: skip
     p50_ms, p99_ms = np.quantile(took_ms, [0.5, 0.99], method="higher")
-    in_time = float((took_ms <= share.slo_ms).mean())
+    in_time = float((took_ms <= plan.slo_ns / 1e6).mean())
     return {
-        "workload": workload.name, "model": workload.model, "share": share.share_percent, "batch": share.batch,
-        "rate": share.rate, "slo_ms": share.slo_ms, "predicted_ms": round(share.latency_ms, 1),
+        "workload": workload.name, "model": workload.model, "share": share.percent, "batch": share.max_batch,
+        "rate": plan.rate, "slo_ms": plan.slo_ns / 1e6, "predicted_ms": round(share.latency_ns / 1e6, 1),
         "p50_ms": round(float(p50_ms), 1), "p99_ms": round(float(p99_ms), 1) if np.isfinite(p99_ms) else -1.0,
         "in_time": round(in_time, 4), "requests": len(took_ms),
     }  # fmt: skip

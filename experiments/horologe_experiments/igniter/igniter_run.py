@@ -13,6 +13,7 @@ from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_sc
 from horologe_experiments.harness.runner import SimulationRuns
 from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_experiments.igniter.table3 import STRATEGIES, TABLE_3, V100
+from horologe_planning.provisioning.device_shares import shares_by_device
 from horologe_planning.provisioning.plan_prediction import with_batch_times
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.request_load import Chunk
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_experiments.harness.experiment import Progress
-    from horologe_planning.provisioning.workloads import SharingPlan, Workload
+    from horologe_planning.provisioning.workloads import Workload
+    from horologe_planning.report import SharedPlans
     from horologe_sim.engine.durations import DurationCounts
     from horologe_sim.engine.ledger import RequestCounts
 
@@ -80,7 +82,8 @@ class IgniterRun:
         for one in scene.runs:
             if one.strategy not in STRATEGIES:
                 raise SettingsError(f"strategy: got {one.strategy!r}, wanted one of {', '.join(STRATEGIES)}")
-            plan = with_batch_times(STRATEGIES[one.strategy].plan(scene.margin), [V100], INTERFERENCE)
+            plan = STRATEGIES[one.strategy].plan(scene.margin)
+            plan = plan._replace(plans=with_batch_times(plan.plans, [V100], INTERFERENCE))
             seeds = range(seed, seed + one.seeds)
             results = [_Serving(one, scene, plan, draw).run(runs) for draw in seeds]
             rows.append(_row(one, plan, results))
@@ -125,11 +128,11 @@ class IgniterRun:
 class _Serving:
     """One run of a plan."""
 
-    def __init__(self, chosen: RunSet, scene: Scene, plan: SharingPlan, seed: int) -> None:
+    def __init__(self, chosen: RunSet, scene: Scene, plan: SharedPlans, seed: int) -> None:
         self._chosen, self._scene, self._plan, self._seed = chosen, scene, plan, seed
         self._workloads = TABLE_3
         if chosen.shadows:  # `SharingWorld` numbers the workloads in the order of the plan
-            placed = list(dict.fromkeys(share.workload for gpu in plan.gpus for share in gpu.placements))
+            placed = [planned.name for planned in plan.plans]
             self._workloads = sorted(TABLE_3, key=lambda workload: placed.index(workload.name))
         self._from_ns = scene.repaired_ns if chosen.shadows else scene.warmup_ns
         names = [workload.name for workload in self._workloads]
@@ -145,11 +148,11 @@ class _Serving:
         if chosen.shadows:
             setting = msgspec.structs.replace(scene.cluster, settle_ns=SETTLE_NS)
             tuner = Tuner(TUNER, TunerSettings(scaler="process"))
-            world = SharingWorld(setting, self._plan, self._hardware, self._ledger, self._seed, tuner, chunks)
+            world = SharingWorld(setting, self._plan.plans, self._hardware, self._ledger, self._seed, tuner, chunks)
             runs.run(label, world, duration_ns)
         else:
-            workers = share_workers(self._plan, self._hardware)
-            by_name = {worker.placement.workload: worker.model for worker in workers}
+            workers = share_workers(self._plan.plans, self._hardware)
+            by_name = {worker.placement.stage: worker.model for worker in workers}
             models = [by_name[workload.name] for workload in self._workloads]
             setting = msgspec.structs.replace(scene.cluster, devices=len(workers))
             installed = [[worker.model] for worker in workers]
@@ -198,16 +201,16 @@ def _judge(line: RequestCounts[DurationCounts], workload: Workload, seconds: flo
     return {"in_time": line.satisfaction, "p99_ms": p99_ms, "rate": line.ok / seconds / workload.rate}
 
 
-def _row(runs: RunSet, plan: SharingPlan, results: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
+def _row(runs: RunSet, plan: SharedPlans, results: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     violated = [[name for name, result in one.items() if result["in_time"] < IN_TIME] for one in results]
     strategy = STRATEGIES[runs.strategy]
     return {
         "strategy": runs.strategy + (" + shadows" if runs.shadows else ""),
         "arrivals": runs.arrivals,
         "seeds": runs.seeds,
-        "gpus": len(plan.gpus),
+        "gpus": len(shares_by_device(plan.plans)),
         "paper_gpus": strategy.paper_gpus or "",
-        "dollars_per_hour": round(plan.cost_per_hour, 2),
+        "dollars_per_hour": round(plan.report.cost_per_hour, 2),
         "violations_mean": round(float(np.mean([len(names) for names in violated])), 1),
         "violations_worst": max(len(names) for names in violated),
         "paper_violations": "" if strategy.paper_violations is None else strategy.paper_violations,
@@ -216,8 +219,8 @@ def _row(runs: RunSet, plan: SharingPlan, results: list[dict[str, dict[str, floa
     }
 
 
-def _workload_rows(runs: RunSet, plan: SharingPlan, results: list[dict[str, dict[str, float]]]) -> list[dict[str, Any]]:
-    placements = {placement.workload: placement for gpu in plan.gpus for placement in gpu.placements}
+def _workload_rows(runs: RunSet, plan: SharedPlans, results: list[dict[str, dict[str, float]]]) -> list[dict[str, Any]]:
+    placements = {planned.name: planned.placements[0] for planned in plan.plans}
     rows = []
     for workload in TABLE_3:
         placement, own = placements[workload.name], [one[workload.name] for one in results]
@@ -225,8 +228,8 @@ def _workload_rows(runs: RunSet, plan: SharingPlan, results: list[dict[str, dict
         rows.append({
             "strategy": runs.strategy, "arrivals": runs.arrivals, "shadows": runs.shadows,
             "workload": workload.name, "model": workload.model,
-            "share": placement.share_percent, "batch": placement.batch, "slo_ms": workload.slo_ms,
-            "predicted_ms": round(placement.latency_ms, 2), "p99_ms": p99_ms if np.isfinite(p99_ms) else -1.0,
+            "share": placement.percent, "batch": placement.max_batch, "slo_ms": workload.slo_ms,
+            "predicted_ms": round(placement.latency_ns / 1e6, 2), "p99_ms": p99_ms if np.isfinite(p99_ms) else -1.0,
             "in_time": round(min(result["in_time"] for result in own), 4),
         })  # fmt: skip
     return rows

@@ -14,8 +14,9 @@ from horologe_experiments.igniter.gslice_tuner import GsliceTuner
 from horologe_experiments.igniter.igniter_run import IN_TIME, INTERFERENCE, requests
 from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_experiments.igniter.table3 import PAPER_V100, TABLE_3, V100
+from horologe_planning.provisioning.device_shares import shares_by_device, with_shares
 from horologe_planning.provisioning.provisioner import PAPER_OPTIONS, ProvisioningOptions, provision
-from horologe_planning.provisioning.workloads import BATCH_LIMIT, SharingPlan
+from horologe_planning.provisioning.workloads import BATCH_LIMIT
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.engine.ledger import Ledger
 from horologe_sim.scenario.shared_models import EmulatedHardware
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.igniter.sharing_world import TunerCore
+    from horologe_planning.plan import Plan
     from horologe_planning.provisioning.share_tables import GpuType
-    from horologe_planning.provisioning.workloads import PlannedGpu
 
 INTERVAL_NS = ms(100)
 SECOND = 10
@@ -67,13 +68,13 @@ class IgniterShadow:
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
         scene = load_scene(self.name, Scene, quick, changes)
-        pair = _gpu_of(scene.pair, PAPER_V100, PAPER_OPTIONS)
+        pair = _plans_of(scene.pair, PAPER_V100, PAPER_OPTIONS)
         gslice = GsliceTuner(V100)
         rows, series = [], {}
         tuners: dict[str, TunerCore] = {"gslice+": gslice, "igniter": _tuner()}
         for step, (name, tuner) in enumerate(tuners.items()):
             progress(0.3 * step, name)
-            world = _world(scene, _plan(pair, BATCH_LIMIT if tuner is gslice else 0), tuner, seed, scene.seconds)
+            world = _world(scene, with_largest_batch(pair) if tuner is gslice else pair, tuner, seed, scene.seconds)
             world.run(s(scene.seconds))
             world.check()
             rows += [_serving_row(name, world, workload, gslice, scene) for workload in scene.pair]
@@ -102,7 +103,7 @@ class IgniterShadow:
         seconds = round(periods * PERIOD_NS / 1e9) + 3
         victim = scene.neighbours[0]
         core = _tuner(shadow_calm_ns=CALM_NS)
-        world = _world(scene, _plan(_gpu_of(scene.neighbours, V100, OUR_OPTIONS)), core, seed, seconds, noise=False)
+        world = _world(scene, _plans_of(scene.neighbours, V100, OUR_OPTIONS), core, seed, seconds, noise=False)
         begins = [s(1) + period * PERIOD_NS for period in range(periods)]
         for begin_ns in begins:
             for at_ns, factor in ((begin_ns, scene.error), (begin_ns + ERROR_NS, 1.0)):
@@ -155,34 +156,35 @@ def _tuner(**options: Any) -> Tuner:
     return Tuner(TUNER, TunerSettings(scaler="process"), **options)
 
 
-def _gpu_of(names: Sequence[str], kind: GpuType, options: ProvisioningOptions) -> PlannedGpu:
-    """Return a GPU with the shares that these workloads get. Raises ValueError if they need more than one."""
-    plan = provision([workload for workload in TABLE_3 if workload.name in names], [kind], options)
-    if len(plan.gpus) > 1:
+def _plans_of(names: Sequence[str], kind: GpuType, options: ProvisioningOptions) -> tuple[Plan, ...]:
+    """Return the plans of these workloads on one GPU. Raises ValueError if they need more than one."""
+    plans = provision([workload for workload in TABLE_3 if workload.name in names], [kind], options).plans
+    if len(shares_by_device(plans)) > 1:
         raise ValueError(f"workloads: got {', '.join(names)}, wanted workloads that fit on one GPU")
-    return plan.gpus[0]
+    return plans
 
 
-def _plan(gpu: PlannedGpu, batch: int = 0) -> SharingPlan:
-    """Return the plan of one GPU. `batch`: largest batch of every workload; 0: as planned."""
-    placements = tuple(
-        msgspec.structs.replace(placement, batch=batch or placement.batch) for placement in gpu.placements
+def with_largest_batch(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Return the plans with `BATCH_LIMIT` as the largest batch of every share."""
+    shares = (share for shares in shares_by_device(plans).values() for share in shares)
+    return with_shares(
+        plans,
+        (share._replace(placement=msgspec.structs.replace(share.placement, max_batch=BATCH_LIMIT)) for share in shares),
     )
-    return SharingPlan((msgspec.structs.replace(gpu, placements=placements),), V100.gpu.price_per_hour)
 
 
 def _world(
-    scene: Scene, plan: SharingPlan, tuner: TunerCore, seed: int, seconds: int, *, noise: bool = True
+    scene: Scene, plans: Sequence[Plan], tuner: TunerCore, seed: int, seconds: int, *, noise: bool = True
 ) -> SharingWorld:
-    """Return a world that serves the workloads of a plan of one GPU at constant rates."""
+    """Return a world that serves the workloads of plans on one GPU at constant rates."""
     by_name = {workload.name: workload for workload in TABLE_3}
-    workloads = [by_name[placement.workload] for placement in plan.gpus[0].placements]
+    workloads = [by_name[plan.name] for plan in plans]
     ledger = Ledger([workload.name for workload in workloads], len(workloads), INTERVAL_NS)
     watch = tuner.record_batch if isinstance(tuner, GsliceTuner) else None
     hardware = EmulatedHardware({V100.gpu.name: V100}, INTERFERENCE, seed if noise else None)
     setting = msgspec.structs.replace(scene.cluster, settle_ns=START_NS + s(1))
     chunks = requests(workloads, "even", s(seconds), seed)
-    return SharingWorld(setting, plan, hardware, ledger, seed, tuner, chunks, watch, START_NS)
+    return SharingWorld(setting, plans, hardware, ledger, seed, tuner, chunks, watch, START_NS)
 
 
 def _group(world: SharingWorld, workload: str) -> int:
@@ -252,7 +254,7 @@ def _series(
             sent = sum(line.sent for line in lines[at : at + SECOND])
             beyond.append(round(1 - sum(line.ok for line in lines[at : at + SECOND]) / max(1, sent), 4))
         placement = world.placements[name]
-        log = gslice.log if gslice else [(0, name, placement.share_percent, placement.batch)]
+        log = gslice.log if gslice else [(0, name, placement.percent, placement.max_batch)]
         shares = [
             (max(0.0, (at_ns - world.begin_ns) / 1e9), percent, batch)
             for at_ns, owner, percent, batch in log

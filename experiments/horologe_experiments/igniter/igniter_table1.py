@@ -8,10 +8,10 @@ import msgspec
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
-from horologe_experiments.igniter.plan_figure import draw_shares
-from horologe_experiments.igniter.provisioning_baselines import plan_gpu_lets, plan_gslice, violations
+from horologe_experiments.igniter.plan_figure import draw_shares, figure_rows
+from horologe_experiments.igniter.provisioning_baselines import judge, plan_gpu_lets, plan_gslice, violations
 from horologe_experiments.igniter.table3 import PAPER_V100, V100
-from horologe_planning.provisioning.plan_prediction import with_predictions
+from horologe_planning.provisioning.device_shares import shares_by_device
 from horologe_planning.provisioning.provisioner import PAPER_OPTIONS, provision
 from horologe_planning.provisioning.workloads import Workload
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from horologe_experiments.harness.experiment import Progress
-    from horologe_planning.provisioning.workloads import SharingPlan
+    from horologe_planning.report import SharedPlans
 
 PAPER = {
     "gslice+": ("A(37.5%, 18) R(30%, 8) V(40%, 6)", "A R"),
@@ -56,35 +56,39 @@ class IgniterTable1:
             "igniter": provision(workloads, [PAPER_V100], PAPER_OPTIONS),
             "ours": provision(workloads, [V100]),
         }
-        judged = {name: with_predictions(plan, [V100], TRUTH) for name, plan in plans.items()}
+        judged = {name: judge(plan, [V100], TRUTH) for name, plan in plans.items()}
         rows = [_row(name, plan) for name, plan in judged.items()]
         ours = judged["ours"]
         bars = [
             Bar("igniter: plan equal to Table 1", float(plan_text(plans["igniter"]) == PAPER["igniter"][0]), 1),
-            Bar("ours: GPUs", len(ours.gpus), 1, "at most"),
+            Bar("ours: GPUs", len(shares_by_device(ours.plans)), 1, "at most"),
             Bar("ours: predicted violations", len(violations(ours)), 0, "at most"),
         ]
         facts = {
             "notation": "workload(share, batch); a bar separates GPUs",
             "violations": "predicted with the coefficients fitted to all measurements; the paper measured them",
         }
-        return Findings(self.name, self.title, seed, quick, facts, rows, bars, {"plans": msgspec.to_builtins(judged)})
+        return Findings(self.name, self.title, seed, quick, facts, rows, bars, {"plans": figure_rows(judged)})
 
     def draw(self, findings: Findings) -> Figure:
         """Draw the shares of each GPU by strategy."""
         return draw_shares(findings.series["plans"])
 
 
-def plan_text(plan: SharingPlan) -> str:
+def plan_text(plan: SharedPlans) -> str:
     """Return the plan as in Table 1, with the workloads of a GPU by name."""
-    gpus = [sorted(f"{p.workload}({p.share_percent:g}%, {p.batch})" for p in gpu.placements) for gpu in plan.gpus]
+    gpus = [
+        sorted(f"{one.workload}({one.placement.percent:g}%, {one.placement.max_batch})" for one in shares)
+        for shares in shares_by_device(plan.plans).values()
+    ]
     return " | ".join(sorted(" ".join(shares) for shares in gpus))
 
 
-def _row(name: str, plan: SharingPlan) -> dict[str, Any]:
+def _row(name: str, plan: SharedPlans) -> dict[str, Any]:
     paper_plan, paper_violations = PAPER.get(name, ("", None))
     return {
-        "strategy": name, "plan": plan_text(plan), "gpus": len(plan.gpus), "dollars": round(plan.cost_per_hour, 2),
+        "strategy": name, "plan": plan_text(plan), "gpus": len(shares_by_device(plan.plans)),
+        "dollars": round(plan.report.cost_per_hour, 2),
         "violations": " ".join(sorted(violations(plan))) or "none", "paper_plan": paper_plan,
         "paper_violations": paper_violations if paper_violations is None else paper_violations or "none",
     }  # fmt: skip

@@ -13,6 +13,7 @@ import numpy as np
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.random_workloads import random_workloads
 from horologe_experiments.igniter.table3 import V100
+from horologe_planning.provisioning.device_shares import shares_by_device
 from horologe_planning.provisioning.incremental import RunningProvision
 from horologe_planning.provisioning.provisioner import provision
 
@@ -102,8 +103,9 @@ def _row(rng: np.random.Generator, count: int, repeats: int) -> dict[str, Any]:
     tracemalloc.stop()
     return {
         "workloads": count, "cpu_s": round(cpu_s, 4), "paper_s": PAPER_S.get(count),
-        "memory_mib": round(memory / 2**20, 1), "paper_mib": PAPER_MIB.get(count), "gpus": len(plan.gpus),
-        "cost_over_bound": round(plan.cost_per_hour / plan.cost_bound, 4),
+        "memory_mib": round(memory / 2**20, 1), "paper_mib": PAPER_MIB.get(count),
+        "gpus": len(shares_by_device(plan.plans)),
+        "cost_over_bound": round(plan.report.cost_per_hour / plan.report.cost_bound, 4),
     }  # fmt: skip
 
 
@@ -128,7 +130,7 @@ def _changes(rng: np.random.Generator, count: int, changes: int) -> tuple[list[t
         begin = time.process_time()
         change = call()
         found.append((1000 * (time.process_time() - begin), len(change.moved)))
-    fresh = provision(list(workloads.values()), [V100]).cost_per_hour
+    fresh = provision(list(workloads.values()), [V100]).report.cost_per_hour
     return found, running.occupancy.cost / fresh
 
 

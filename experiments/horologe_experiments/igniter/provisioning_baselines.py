@@ -17,11 +17,19 @@ from horologe_common.interference.prediction import (
     predict_shares,
     stack_coefficients,
 )
+from horologe_planning.plan import Placement
+from horologe_planning.provisioning.device_shares import (
+    DeviceShare,
+    plan_workloads,
+    shares_by_device,
+    with_shares,
+)
 from horologe_planning.provisioning.placement import decreasing_order
 from horologe_planning.provisioning.plan_prediction import with_predictions
 from horologe_planning.provisioning.provisioner import PAPER_OPTIONS, empty_fleets, place_all, plan_of, provision
 from horologe_planning.provisioning.share_bounds import appropriate_batch
-from horologe_planning.provisioning.workloads import BATCH_LIMIT, Placement, PlannedGpu, SharingPlan
+from horologe_planning.provisioning.workloads import BATCH_LIMIT
+from horologe_planning.report import SharedPlans, SharingReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +52,7 @@ SLOWDOWN = (-0.0000972, 0.00154, 0.0738)
 utilisation in percent. gpu-lets adds DRAM utilisation, which iGniter's profiles do not have."""
 
 
-def plan_ffd(workloads: Sequence[Workload], kind: GpuType) -> SharingPlan:
+def plan_ffd(workloads: Sequence[Workload], kind: GpuType) -> SharedPlans:
     """Return FFD+: the least share alone (r_lower), on the first GPU with so much left."""
     (fleet,) = empty_fleets(workloads, [kind], PAPER_OPTIONS)
     bins: list[list[int]] = []
@@ -61,12 +69,12 @@ def plan_ffd(workloads: Sequence[Workload], kind: GpuType) -> SharingPlan:
     return plan_of([fleet])
 
 
-def plan_ffd_with_allocation(workloads: Sequence[Workload], kind: GpuType) -> SharingPlan:
+def plan_ffd_with_allocation(workloads: Sequence[Workload], kind: GpuType) -> SharedPlans:
     """Return FFD++: the first GPU on which Algorithm 2 finds shares (iGniter Fig. 19)."""
     return plan_of(place_all(empty_fleets(workloads, [kind], PAPER_OPTIONS), "first-fit"))
 
 
-def plan_gslice(workloads: Sequence[Workload], kind: GpuType, model: InterferenceModel) -> SharingPlan:
+def plan_gslice(workloads: Sequence[Workload], kind: GpuType, model: InterferenceModel) -> SharedPlans:
     """Return GSLICE+: iGniter's placement, with share and batch of each workload adjusted by its own measurements.
 
     Before each adjustment of the shares, and after the last one, the batch sizes are adjusted until they settle.
@@ -74,19 +82,20 @@ def plan_gslice(workloads: Sequence[Workload], kind: GpuType, model: Interferenc
     oversubscribed.
     """
     placed = provision(workloads, [kind], PAPER_OPTIONS)
-    gpus = []
-    for gpu in placed.gpus:
-        share, batch = np.full(len(gpu.placements), GSLICE_SHARE), np.ones(len(gpu.placements))
+    changed: list[DeviceShare] = []
+    for present in shares_by_device(placed.plans).values():
+        share, batch = np.full(len(present), GSLICE_SHARE), np.ones(len(present))
         for _ in range(GSLICE_ADJUSTMENTS):
-            batch = _settle_batches(kind, model, gpu.placements, batch, share)
-            measured = _measure(kind, model, gpu.placements, batch, share)
-            share = adjust_shares(kind, gpu.placements, share, *measured)
-        batch = _settle_batches(kind, model, gpu.placements, batch, share)
-        gpus.append(_planned(kind, gpu.placements, batch, share))
-    return with_predictions(SharingPlan(tuple(gpus), len(gpus) * kind.gpu.price_per_hour), [kind], model)
+            batch = _settle_batches(kind, model, present, batch, share)
+            measured = _measure(kind, model, present, batch, share)
+            share = adjust_shares(kind, present, share, *measured)
+        batch = _settle_batches(kind, model, present, batch, share)
+        changed += _resized(present, batch, share)
+    plans = with_predictions(with_shares(placed.plans, changed), [kind], model)
+    return SharedPlans(plans, SharingReport(placed.report.cost_per_hour))
 
 
-def plan_gpu_lets(workloads: Sequence[Workload], kind: GpuType, model: InterferenceModel) -> SharingPlan:
+def plan_gpu_lets(workloads: Sequence[Workload], kind: GpuType, model: InterferenceModel) -> SharedPlans:
     """Return gpu-lets+: the most efficient of five shares, and at most one other workload on the rest, best fit.
 
     The linear slowdown is checked for the workload that arrives, not for the one that is there. Batch sizes are b_appr.
@@ -102,21 +111,31 @@ def plan_gpu_lets(workloads: Sequence[Workload], kind: GpuType, model: Interfere
         else:
             alone = _fit_let(kind, model, workload, 100.0, None)
             gpus.append([alone or _Let(workload, BATCH_LIMIT, 100.0, 0.0)])
-    planned = []
-    for gpu in gpus:
-        placements = [_placement(let.workload) for let in gpu]
-        batch, share = np.array([let.batch for let in gpu], float), np.array([let.share for let in gpu])
-        planned.append(_planned(kind, placements, batch, share))
-    return with_predictions(SharingPlan(tuple(planned), len(planned) * kind.gpu.price_per_hour), [kind], model)
+    placed = [
+        (let.workload, _placement(let, f"{kind.gpu.name}-{number}"))
+        for number, gpu in enumerate(gpus, start=1) for let in gpu
+    ]  # fmt: skip
+    plans = with_predictions(plan_workloads(placed), [kind], model)
+    return SharedPlans(plans, SharingReport(len(gpus) * kind.gpu.price_per_hour))
 
 
-def violations(plan: SharingPlan) -> list[str]:
+def judge(plan: SharedPlans, kinds: Sequence[GpuType], model: InterferenceModel) -> SharedPlans:
+    """Return the plans with the latencies and throughputs that another model or other coefficients predict."""
+    return plan._replace(plans=with_predictions(plan.plans, kinds, model))
+
+
+def violations(plan: SharedPlans) -> list[str]:
     """Return the workloads whose predicted latency exceeds half of the SLO or whose throughput is below their rate."""
     return [
-        placement.workload
-        for gpu in plan.gpus for placement in gpu.placements
-        if placement.latency_ms > placement.slo_ms / 2 or placement.throughput < placement.rate * (1 - 1e-6)
+        share.workload
+        for shares in shares_by_device(plan.plans).values() for share in shares if is_violated(share)
     ]  # fmt: skip
+
+
+def is_violated(share: DeviceShare) -> bool:
+    """Return whether a share misses the limit of its batches, beyond rounding to nanoseconds, or its rate."""
+    placement = share.placement
+    return placement.latency_ns > share.plan.slo_ns / 2 + 1 or placement.throughput < share.rate * (1 - 1e-6)
 
 
 class _Let(NamedTuple):
@@ -157,42 +176,42 @@ def _alone(
 
 
 def _measure(
-    kind: GpuType, model: InterferenceModel, placements: Sequence[Placement], batch: Array, share: Array
+    kind: GpuType, model: InterferenceModel, shares: Sequence[DeviceShare], batch: Array, share: Array
 ) -> tuple[Array, Array]:
     """Return latency in ms and requests per second of the workloads of one GPU."""
-    coefficients = stack_coefficients([kind.models[placement.model] for placement in placements])
+    coefficients = stack_coefficients([kind.models[one.placement.coefficients] for one in shares])
     effective = share * min(1.0, 100 / float(share.sum()))
     predicted = predict_shares(model, kind.gpu, coefficients, batch, effective)
     return predicted.latency_ms, predicted.throughput
 
 
 def _settle_batches(
-    kind: GpuType, model: InterferenceModel, placements: Sequence[Placement], batch: Array, share: Array
+    kind: GpuType, model: InterferenceModel, shares: Sequence[DeviceShare], batch: Array, share: Array
 ) -> Array:
     """Return the batch sizes after GSLICE has adjusted them by the residual latency, until they stay or five times."""
     for _ in range(GSLICE_ADJUSTMENTS):
-        latency, _ = _measure(kind, model, placements, batch, share)
-        adjusted = adjust_batches(placements, batch, latency)
+        latency, _ = _measure(kind, model, shares, batch, share)
+        adjusted = adjust_batches(shares, batch, latency)
         if (adjusted == batch).all():
             break
         batch = adjusted
     return batch
 
 
-def adjust_batches(placements: Sequence[Placement], batch: Array, latency: Array) -> Array:
+def adjust_batches(shares: Sequence[DeviceShare], batch: Array, latency: Array) -> Array:
     """Return the batch sizes after one adjustment of GSLICE, by the residual latency."""
-    limit = np.array([placement.slo_ms / 2 for placement in placements])
+    limit = np.array([one.limit_ms for one in shares])
     spare = (limit - latency) / limit
     step = np.where((spare > 0) & (spare < GSLICE_THRESHOLD), 0.0, (limit - latency) / latency)
     return np.asarray(np.ceil(np.clip(batch * (1 + step), 1, BATCH_LIMIT)))
 
 
 def adjust_shares(
-    kind: GpuType, placements: Sequence[Placement], share: Array, latency: Array, throughput: Array
+    kind: GpuType, shares: Sequence[DeviceShare], share: Array, latency: Array, throughput: Array
 ) -> Array:
     """Return the shares after one adjustment of GSLICE, by the residual latency and throughput."""
-    limit = np.array([placement.slo_ms / 2 for placement in placements])
-    rate = np.array([placement.rate for placement in placements])
+    limit = np.array([one.limit_ms for one in shares])
+    rate = np.array([one.rate for one in shares])
     spare_latency, spare_rate = (limit - latency) / limit, (throughput - rate) / rate
     settled = [(spare > 0) & (spare < GSLICE_THRESHOLD) for spare in (spare_latency, spare_rate)]
     factor = np.maximum(np.abs(limit - latency) / latency, np.abs(throughput - rate) / throughput)
@@ -201,15 +220,18 @@ def adjust_shares(
     return np.asarray(np.clip(share * (1 + step), kind.gpu.share_unit_percent, 100.0))
 
 
-def _planned(kind: GpuType, placements: Sequence[Placement], batch: Array, share: Array) -> PlannedGpu:
-    """Return the GPU of a plan with other batch sizes and shares."""
-    changed = [
-        msgspec.structs.replace(old, batch=int(rows), share_percent=float(part))
-        for old, rows, part in zip(placements, batch, share, strict=True)
+def _resized(shares: Sequence[DeviceShare], batch: Array, percent: Array) -> list[DeviceShare]:
+    """Return shares with other batch sizes and sizes."""
+    return [
+        old._replace(placement=msgspec.structs.replace(old.placement, max_batch=int(rows), percent=float(part)))
+        for old, rows, part in zip(shares, batch, percent, strict=True)
     ]
-    return PlannedGpu(kind.gpu.name, tuple(changed))
 
 
-def _placement(workload: Workload) -> Placement:
-    """Return the placement of a workload that has no share yet."""
-    return Placement(workload.name, workload.model, workload.rate, workload.slo_ms, 1, 0.0, 0.0, 0.0)
+def _placement(let: _Let, device: str) -> Placement:
+    """Return the placement of a workload under gpu-lets."""
+    workload = let.workload
+    return Placement(
+        workload.name, workload.name, device.rpartition("-")[0], let.batch, percent=let.share, device=device,
+        slo_ns=workload.slo_ns, coefficients=workload.model,
+    )  # fmt: skip

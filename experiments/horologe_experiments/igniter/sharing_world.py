@@ -15,6 +15,7 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Core, PeerConnected
 from horologe_common.interference.colocation import SharedDevice
 from horologe_common.wire import DeviceInfo, Drain, Register, Share, Tune
+from horologe_planning.plan import encode_plans
 from horologe_sim.controller_only.controller_world import HOST, ControllerWorld, WorldOptions
 from horologe_sim.controller_only.direct_device import DeviceEntry, DirectDevice
 from horologe_sim.scenario.shared_models import co_located, share_model
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wanted_shares import WantedShare
-    from horologe_planning.provisioning.workloads import Placement, SharingPlan
+    from horologe_planning.plan import Placement, Plan
     from horologe_sim.controller_only.controller_world import ClusterSettings, Watch
     from horologe_sim.controller_only.request_load import Chunk
     from horologe_sim.engine.ledger import Ledger
@@ -58,21 +59,20 @@ class RunningShare(NamedTuple):
 
 
 class SharingWorld(ControllerWorld):
-    """A run of a sharing plan. Requests name a workload by its index in the plan's order of first appearance.
+    """A run of plans on shares of devices. Requests name a workload by the index of its plan.
 
     `tuner`: the tuner core, or another core that receives Events and sends Plans and ScaleTo. `start_ns`: time from
     the scaler's call until a new worker has registered.
     """
 
     def __init__(
-        self, setting: ClusterSettings, plan: SharingPlan, hardware: EmulatedHardware, ledger: Ledger, seed: int,
-        tuner: TunerCore, chunks: Iterable[Chunk] = (), watch: Watch | None = None, start_ns: int = s(2),
+        self, setting: ClusterSettings, plans: Sequence[Plan], hardware: EmulatedHardware, ledger: Ledger,
+        seed: int, tuner: TunerCore, chunks: Iterable[Chunk] = (), watch: Watch | None = None, start_ns: int = s(2),
     ) -> None:  # fmt: skip
         self.placements: dict[str, Placement] = {}
-        """By workload; of a split workload, the first."""
-        for gpu in plan.gpus:
-            for placement in gpu.placements:
-                self.placements.setdefault(placement.workload, placement)
+        """By model; of a split workload, the first."""
+        for plan in plans:
+            self.placements.setdefault(plan.placements[0].model, plan.placements[0])
         self.hardware = hardware
         self.start_ns = start_ns
         self.journal: list[JournalEntry] = []
@@ -93,11 +93,11 @@ class SharingWorld(ControllerWorld):
         self._host.attached[TUNER] = self._post_to_tuner
         self._enqueue(TUNER, PeerConnected(TUNER, HOST))
         self.tuner.handle(self.now_ns, self.controller.address, PeerConnected(self.controller.address), ())
-        self.apply(plan)
+        self.apply(plans)
 
-    def apply(self, plan: SharingPlan) -> None:
-        """Have the tuner apply a plan."""
-        self._on_tuner_message(self.now_ns, (FRONTEND, Tune(1, "apply", msgspec.json.encode(plan))))
+    def apply(self, plans: Sequence[Plan]) -> None:
+        """Have the tuner apply plans."""
+        self._on_tuner_message(self.now_ns, (FRONTEND, Tune(1, "apply", encode_plans(plans))))
 
     def lose_worker(self, name: str, restart_ns: int | None = None) -> None:
         """Kill a worker. It comes back after `restart_ns`; None: only if it is not wanted and then wanted again."""
@@ -114,9 +114,8 @@ class SharingWorld(ControllerWorld):
     def _nominal(self, workload: str) -> SimModel:
         """Return the model of a workload, for its name and sizes."""
         placement = self.placements[workload]
-        gpu_type = next(iter(self.hardware.kinds))
-        times = co_located(placement, gpu_type, placement.share_percent, SharedDevice(), self.hardware)
-        return share_model(workload, times, placement.batch)
+        times = co_located(placement, placement.percent, SharedDevice(), self.hardware)
+        return share_model(workload, times, placement.max_batch)
 
     def _post_to_tuner(self, message: Any, buffers: Sequence[Buffer]) -> None:
         self.schedule(self.now_ns + self.setting.worker_ns, self._on_tuner_message, (self.controller.address, message))
@@ -169,8 +168,8 @@ class SharingWorld(ControllerWorld):
         address = f"worker/{wanted.worker}#{incarnation:08}"
         gpu = self._gpus.setdefault(wanted.device_id, SharedDevice())
         placement = self.placements[wanted.models[0]]
-        times = co_located(placement, wanted.hardware, wanted.percent, gpu, self.hardware)
-        model = share_model(placement.workload, times, placement.batch)
+        times = co_located(placement, wanted.percent, gpu, self.hardware)
+        model = share_model(placement.model, times, placement.max_batch)
         seed = [self.seed, 2, crc32(address.encode())]
         device = self.devices[address] = DirectDevice(self, address, DeviceEntry([model]), seed)
         self.running[wanted.worker] = RunningShare(wanted, address)

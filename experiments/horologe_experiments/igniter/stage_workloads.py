@@ -22,9 +22,10 @@ from horologe_planning.joint_planning.layouts import (
     fill_device,
     make_layout,
 )
+from horologe_planning.provisioning.device_shares import shares_by_device
 from horologe_planning.provisioning.provisioner import provision
 from horologe_planning.provisioning.share_tables import GpuType
-from horologe_planning.provisioning.workloads import PlannedGpu, ProvisioningError, Workload
+from horologe_planning.provisioning.workloads import ProvisioningError, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from horologe_common.interference.v100 import GpuCatalogue
     from horologe_common.pipelines import PipelineStructure
     from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
+    from horologe_planning.provisioning.device_shares import DeviceShare
 
 WEIGHTS = (1.0, 1.75, 3.0, 5.0)
 """Parts of the SLO that a stage may get, relative to the others."""
@@ -120,13 +122,14 @@ def _shared_devices(kind: GpuType, goals: tuple[StageGoal, ...]) -> list[Planned
         plan = provision([Workload(goal.stage, goal.model, goal.rate, goal.slo_ms) for goal in goals], [kind])
     except ProvisioningError:
         return None
-    return [_filled(gpu) for gpu in plan.gpus]
+    return [_filled(shares) for shares in shares_by_device(plan.plans).values()]
 
 
-def _filled(gpu: PlannedGpu) -> PlannedDevice:
-    percent = fill_device({place: placed.share_percent for place, placed in enumerate(gpu.placements)})
-    shares = (StageShare(placed.workload, percent[at], placed.batch) for at, placed in enumerate(gpu.placements))
-    return PlannedDevice(gpu.gpu_type, tuple(shares))
+def _filled(shares: Sequence[DeviceShare]) -> PlannedDevice:
+    placed = [share.placement for share in shares]
+    percent = fill_device({place: one.percent for place, one in enumerate(placed)})
+    filled = (StageShare(one.stage, percent[at], one.max_batch) for at, one in enumerate(placed))
+    return PlannedDevice(placed[0].hardware, tuple(filled))
 
 
 def _whole_devices(evaluator: LayoutEvaluator, goal: StageGoal) -> list[PlannedDevice]:

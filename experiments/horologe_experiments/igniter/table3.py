@@ -14,7 +14,7 @@ from horologe_planning.provisioning.workloads import Workload
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_planning.provisioning.workloads import SharingPlan
+    from horologe_planning.report import SharedPlans
 
 _APPLICATIONS = {
     "alexnet": ((10, 1200), (15, 400), (20, 800)),
@@ -38,7 +38,7 @@ PAPER_V100 = GpuType(*PAPER)
 class Strategy(NamedTuple):
     """A provisioning strategy with the paper's figures for Table 3: GPUs and violations (None: not in the paper)."""
 
-    plan: Callable[[float], SharingPlan]
+    plan: Callable[[float], SharedPlans]
     """Return the plan for a safety margin, which only ours has."""
     paper_gpus: int | None = None
     paper_violations: int | None = None

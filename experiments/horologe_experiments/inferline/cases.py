@@ -19,12 +19,14 @@ from horologe_planning.catalogue import catalogue_profiles
 from horologe_planning.estimator.estimator import Simulation
 from horologe_planning.estimator.pipeline_workload import Workload
 from horologe_planning.example_pipelines import EXAMPLE_PIPELINES
-from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
-from horologe_planning.plans import StageConfiguration, price_of
+from horologe_planning.hardware import DEFAULT_PRICES, parse_prices, price_of
+from horologe_planning.plan import Placement
 from horologe_planning.search.evaluation import Evaluator
-from horologe_planning.search.levels import provisioning_levels
+from horologe_planning.search.initialization import fastest_hardware, initialize
+from horologe_planning.search.levels import with_levels
+from horologe_planning.search.minimization import minimize_cost
 from horologe_planning.search.objective import Objective
-from horologe_planning.search.planner import make_plan, tuning_plan
+from horologe_planning.search.planner import describe_plan, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.inferline.scaling_policy import ScalingPolicy
     from horologe_planning.hardware import HardwareType
-    from horologe_planning.plans import Configuration, PipelinePlan
+    from horologe_planning.plan import Plan
     from horologe_planning.profiles import Profiles
+    from horologe_planning.report import ReportedPlan
+    from horologe_planning.search.evaluation import Configuration
 
 BURSTY = 4.0
 """CV of the bars for bursty arrivals."""
@@ -76,7 +80,7 @@ class PipelineCase(NamedTuple):
         workload = Workload(self.structure, arrivals_ns, seed)
         return Evaluator(workload, self.profiles, dict(self.hardware), Objective(self.structure.slo_ns))
 
-    def plan(self, arrivals_ns: NDArray[np.int64], seed: int) -> PipelinePlan:
+    def plan(self, arrivals_ns: NDArray[np.int64], seed: int) -> ReportedPlan:
         """Return InferLine's plan for a sample trace. Raises Infeasible."""
         return make_plan(self.evaluator(arrivals_ns, seed))
 
@@ -93,27 +97,32 @@ def pipeline_case(name: str, slo_ns: int = 0) -> PipelineCase:
     return PipelineCase(structure, catalogue_profiles(), parse_prices(DEFAULT_PRICES))
 
 
+def plan_greedily(evaluator: Evaluator) -> ReportedPlan:
+    """Return the plan of algorithms 1 and 2 alone, without restarts and exchanges. Raises Infeasible."""
+    return describe_plan(evaluator, minimize_cost(evaluator, initialize(evaluator, fastest_hardware(evaluator))))
+
+
 def scaling_policies(
-    case: PipelineCase, plan: PipelinePlan, sample_ns: NDArray[np.int64], seed: int
+    case: PipelineCase, plan: Plan, sample_ns: NDArray[np.int64], seed: int
 ) -> dict[str, ScalingPolicy]:
     """Return fresh policies, by name, that start from InferLine's plan for a sample trace.
 
     inferline: the tuner with provisioning levels. inferline-paper: the tuner with the paper's provisioning ratios.
     """
-    levels = provisioning_levels(case.evaluator(sample_ns, seed), plan.configuration)
-    scale_factors = {stage.stage: stage.scale_factor for stage in plan.stages}
-    sustained = {stage.stage: stage.throughput * stage.provisioning_ratio for stage in plan.stages}
+    followed = with_levels(plan, case.evaluator(sample_ns, seed))
+    scale_factors = {placed.stage: placed.scale_factor for placed in plan.placements}
+    sustained = {placed.stage: placed.throughput * placed.provisioning_ratio(plan.rate) for placed in plan.placements}
     past_rates = [
         float(((sample_ns >= from_ns) & (sample_ns < from_ns + s(60))).sum()) / 60
         for from_ns in range(0, int(sample_ns[-1]) - s(60) + 1, s(60))
     ]
     policies: list[ScalingPolicy] = [
         FixedReplicas(),
-        InferLineTuner(tuning_plan(plan, sample_ns, levels)),
-        InferLineTuner(tuning_plan(plan, sample_ns), "inferline-paper"),
+        InferLineTuner(followed),
+        InferLineTuner(plan, "inferline-paper"),
         Ds2(scale_factors),
         CpuUtilisation(HPA_TARGET),
-        QueueLength({stage.stage: float(stage.batch) for stage in plan.stages}),
+        QueueLength({placed.stage: float(placed.max_batch) for placed in plan.placements}),
         ForecastScaling(scale_factors, sustained, past_rates),
     ]
     return {policy.name: policy for policy in policies}
@@ -145,7 +154,7 @@ def coarse_grained(
     found = plan_coarse_grained(structure, profiles, case.hardware, sample_ns, "peak" if peak else "mean")
     if found is None:
         raise ValueError(f"{structure.name}: no unit meets the SLO of {structure.slo_ns / 1e6:g} ms")
-    unit = tuple(StageConfiguration(stage.stage, stage.model, stage.hardware, stage.batch) for stage in found)
+    unit = tuple(Placement(stage.stage, stage.model, stage.hardware, stage.max_batch) for stage in found)
     return found, AutoScale(measure_load_curve(case, unit, seed), REFERENCE_LOAD)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.inferline.cases import PipelineCase
-    from horologe_planning.plans import Configuration
+    from horologe_planning.search.evaluation import Configuration
 
 SYSTEMS = ("inferline", "cg_mean", "cg_peak")
 
@@ -83,18 +83,18 @@ class InferLineCost:
 
 def _row(case: PipelineCase, cv: float, rate: float, scene: Scene, seed: int) -> dict[str, Any]:
     sample_ns = gamma(rate, cv, scene.plan_seconds, [seed, 1])
-    plan = case.plan(sample_ns, seed)
+    plan, report = case.plan(sample_ns, seed)
     row: dict[str, Any] = {
-        "inferline_cost": round(plan.cost_per_hour, 3),
-        "inferline_attainment": _worst_attainment(case, plan.configuration, cv, rate, scene, seed),
-        "estimated_p99_ms": round(plan.p99_ns / 1e6, 1),
+        "inferline_cost": round(report.cost_per_hour, 3),
+        "inferline_attainment": _worst_attainment(case, plan.placements, cv, rate, scene, seed),
+        "estimated_p99_ms": round(report.p99_ns / 1e6, 1),
     }
     for system, peak in (("cg_mean", False), ("cg_peak", True)):
         configuration, _ = coarse_grained(case, sample_ns, peak, seed)
         row[f"{system}_cost"] = round(case.price(configuration), 3)
         row[f"{system}_attainment"] = _worst_attainment(case, configuration, cv, rate, scene, seed)
     row["peak_over_inferline"] = round(row["cg_peak_cost"] / row["inferline_cost"], 2)
-    row["plan"] = configuration_text(plan.configuration)
+    row["plan"] = configuration_text(plan.placements)
     return row
 
 

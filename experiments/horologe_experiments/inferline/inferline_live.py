@@ -28,7 +28,6 @@ from horologe_load.targets import ModelInput, SdkTarget
 from horologe_planning.envelope import TrafficEnvelope
 from horologe_planning.estimator.estimator import Simulation
 from horologe_planning.estimator.pipeline_workload import Workload
-from horologe_planning.search.planner import tuning_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from horologe_cli.local.local_system import LocalSystem
     from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.inferline.cases import PipelineCase
-    from horologe_planning.plans import PipelinePlan
 
 FOLDER = "emulated-pipelines"
 HARDWARE = ("v100", "cpu")
@@ -161,7 +159,7 @@ class LiveComparison:
         self._traffic, self._scene, self._seed = traffic, scene, seed
         self._case = slower_case(traffic.pipeline, scene.slower)
         self._sample_ns = gamma(traffic.rate, traffic.cv, scene.plan_seconds, [seed, 1])
-        self._plan: PipelinePlan = self._case.plan(self._sample_ns, seed)
+        self._plan = self._case.plan(self._sample_ns, seed).plan
 
     def run(self) -> list[dict[str, Any]]:
         """Start the system, apply the plan, and return a row for each run."""
@@ -172,7 +170,7 @@ class LiveComparison:
         with tempfile.TemporaryDirectory() as folder, self._system(folder) as system:
             system.wait_ready(READY_S)
             with Client(system.topology.clients[0]) as client:
-                plan = msgspec.structs.replace(tuning_plan(self._plan, self._sample_ns), envelope=UNLIMITED)
+                plan = msgspec.structs.replace(self._plan, envelope=UNLIMITED)
                 apply_plan(client, plan, READY_S)
             return [uvloop.run(self._measure(system.topology.clients[0], number)) for number in range(self._scene.runs)]
 
@@ -211,7 +209,7 @@ class LiveComparison:
             calls[:, 1] = [random.Random(first + i).random() < SLOW for i in range(len(sent_ns))]
         order = np.argsort(sent_ns, kind="stable")
         workload = Workload(self._case.structure, sent_ns[order], self._seed, calls[order])
-        simulation = Simulation(workload, self._case.profiles, self._plan.configuration)
+        simulation = Simulation(workload, self._case.profiles, self._plan.placements)
         simulation.run_until()
         latencies_ns = np.empty_like(sent_ns)
         latencies_ns[order] = simulation.latencies_ns
@@ -236,6 +234,6 @@ class LiveComparison:
             | medians
             | {
                 "difference": round(difference, 4),
-                "plan": configuration_text(self._plan.configuration),
+                "plan": configuration_text(self._plan.placements),
             }
         )

@@ -9,8 +9,8 @@ import msgspec
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.inferline.cases import pipeline_case
 from horologe_load.arrivals import gamma
+from horologe_planning.infeasible import Infeasible
 from horologe_planning.search.exact_search import find_cheapest
-from horologe_planning.search.initialization import Infeasible
 from horologe_planning.search.planner import make_plan
 
 if TYPE_CHECKING:
@@ -85,19 +85,19 @@ def _row(name: str, slo_ms: float, cv: float, rate: float, scene: Scene, seed: i
     row: dict[str, Any] = {"pipeline": name, "slo_ms": slo_ms, "cv": cv, "rate": rate}
     evaluator = case.evaluator(gamma(rate, cv, scene.plan_seconds, [seed, 1]), seed)
     try:
-        plan = make_plan(evaluator)
+        plan, report = make_plan(evaluator)
     except Infeasible as error:
         return row | {"nearest_slo_ms": round(error.nearest_slo_ns / 1e6, 1)}
     row |= {
-        "cost": round(plan.cost_per_hour, 3),
-        "p99_ms": round(plan.p99_ns / 1e6, 1),
-        "runs": plan.evaluations,
-        "plan": "; ".join(f"{stage.stage}: {stage.describe()}" for stage in plan.stages),
+        "cost": round(report.cost_per_hour, 3),
+        "p99_ms": round(report.p99_ns / 1e6, 1),
+        "runs": report.evaluations,
+        "plan": "; ".join(f"{stage.stage}: {stage.describe()}" for stage in plan.placements),
     }
-    exact = find_cheapest(evaluator, plan.cost_per_hour, scene.exact_runs)
+    exact = find_cheapest(evaluator, report.cost_per_hour, scene.exact_runs)
     if exact.complete:
-        least = exact.cost if exact.configuration else plan.cost_per_hour
-        row |= {"exact_cost": round(least, 3), "greedy_over_exact": round(plan.cost_per_hour / least, 4)}
+        least = exact.cost if exact.configuration else report.cost_per_hour
+        row |= {"exact_cost": round(least, 3), "greedy_over_exact": round(report.cost_per_hour / least, 4)}
     return row
 
 

@@ -91,7 +91,7 @@ class InferLinePooled:
 
 def _row(case: PipelineCase, cv: float, rate: float, scene: Scene, seed: int) -> dict[str, Any]:
     sample_ns = gamma(rate, cv, scene.plan_seconds, [seed, 1])
-    plan = case.plan(sample_ns, seed)
+    plan, report = case.plan(sample_ns, seed)
     busiest_ns = sample_ns[busiest_stretch(sample_ns, scene.pool_queries)]
     part_ns = busiest_ns - busiest_ns[0]
     live_ns = gamma(rate, cv, scene.serve_seconds, [seed, 2])
@@ -100,25 +100,25 @@ def _row(case: PipelineCase, cv: float, rate: float, scene: Scene, seed: int) ->
         calls = draw_calls(case.structure, len(arrivals_ns), draw)
         return PoolSimulation(case.structure, case.profiles, arrivals_ns, calls, seed, scheduler)
 
-    pooled = plan_pooled(simulation(part_ns, seed, scene.schedulers[0]), case.hardware, plan.configuration)
+    pooled = plan_pooled(simulation(part_ns, seed, scene.schedulers[0]), case.hardware, plan.placements)
     row: dict[str, Any] = {
-        "dedicated_cost": round(plan.cost_per_hour, 3),
-        "pooled_cost": round(min(pooled.cost_per_hour, plan.cost_per_hour) if pooled else plan.cost_per_hour, 3),
+        "dedicated_cost": round(report.cost_per_hour, 3),
+        "pooled_cost": round(min(pooled.cost_per_hour, report.cost_per_hour) if pooled else report.cost_per_hour, 3),
     }
     row["cg_peak_cost"] = round(case.price(coarse_grained(case, sample_ns, True, seed)[0]), 3)
     row["peak_over_planner"] = round(row["cg_peak_cost"] / row["pooled_cost"], 2)
     row["pooled_over_dedicated"] = round(row["pooled_cost"] / row["dedicated_cost"], 3)
     for scheduler in scene.schedulers:
-        world = simulation(live_ns, seed + 1, scheduler).run_dedicated(plan.configuration)
+        world = simulation(live_ns, seed + 1, scheduler).run_dedicated(plan.placements)
         row[f"on_{scheduler}"] = round(world.attainment, 5)
         row[f"p99_ms_{scheduler}"] = _p99_ms(world)
-    row["estimated_p99_ms"] = round(plan.p99_ns / 1e6, 1)
+    row["estimated_p99_ms"] = round(report.p99_ns / 1e6, 1)
     if pooled:
         world = simulation(live_ns, seed + 1, scene.schedulers[0]).run_pool(pooled.devices)
         row["pooled_attainment"] = round(world.attainment, 5)
         row["pool"] = ", ".join(f"{count} {name}" for name, count in pooled.devices.items())
         row["simulations"] = pooled.evaluations
-    row["plan"] = configuration_text(plan.configuration)
+    row["plan"] = configuration_text(plan.placements)
     return row
 
 

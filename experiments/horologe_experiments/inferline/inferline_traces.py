@@ -9,14 +9,13 @@ import numpy as np
 
 from horologe_common.clock import s
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
-from horologe_experiments.inferline.cases import coarse_grained, pipeline_case, scaling_policies
+from horologe_experiments.inferline.cases import coarse_grained, pipeline_case, plan_greedily, scaling_policies
 from horologe_experiments.inferline.serving import serve
 from horologe_experiments.traces.request_rates import busiest, read_azure_hour, read_nasa_day, rescale
 from horologe_load.arrivals import RateStep, gamma_steps
 from horologe_planning.estimator.pipeline_workload import Workload
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.objective import Objective
-from horologe_planning.search.planner import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,12 +128,12 @@ def _serve_series(
     steps = [RateStep(scene.point_seconds, float(rate)) for rate in rates]
     planned = round(scene.planned_part * len(steps))
     sample_ns, live_ns = gamma_steps(steps[:planned], [seed, 1]), gamma_steps(steps[planned:], [seed, 2])
-    plan = case.plan(sample_ns, seed)
+    plan = case.plan(sample_ns, seed).plan
     rows, windows = [], {}
     oracle = _oracle_dollars(case, live_ns, seed) if scene.oracle else 0.0
     runs: dict[str, tuple[ServedRun, Any]] = {}
     for name, policy in scaling_policies(case, plan, sample_ns, seed).items():
-        runs[name] = serve(case, plan.configuration, live_ns, policy, seed + 1), plan.configuration
+        runs[name] = serve(case, plan.placements, live_ns, policy, seed + 1), plan.placements
     for name, peak in (("cg-mean", False), ("cg-peak", True)):
         units, autoscale = coarse_grained(case, sample_ns, peak, seed)
         runs[name] = serve(case, units, live_ns, autoscale, seed + 1), units
@@ -165,8 +164,8 @@ def _oracle_dollars(case: PipelineCase, arrivals_ns: NDArray[np.int64], seed: in
         if len(inside):
             objective = Objective(case.structure.slo_ns, confidence=0.0)
             workload = Workload(case.structure, inside, seed)
-            plan = make_plan(Evaluator(workload, case.profiles, dict(case.hardware), objective), "any-order")
-            dollars += plan.cost_per_hour * min(MINUTE_NS, int(arrivals_ns[-1]) - from_ns) / 3.6e12
+            planned = plan_greedily(Evaluator(workload, case.profiles, dict(case.hardware), objective))
+            dollars += planned.report.cost_per_hour * min(MINUTE_NS, int(arrivals_ns[-1]) - from_ns) / 3.6e12
     return dollars
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.inferline.scaling_policy import ScalingPolicy
     from horologe_experiments.inferline.serving import ServedRun
-    from horologe_planning.plans import Configuration
+    from horologe_planning.search.evaluation import Configuration
 
 WINDOW_NS = s(20)
 STRETCH_NS = s(300)
@@ -145,7 +145,7 @@ class Comparison:
         self._seed = seed
         sample_ns = gamma(first.rate, first.cv, sample_seconds, [seed, 1])
         self._live_ns = arrivals_of(scenario.phases, [seed, 2])
-        plan = self._case.plan(sample_ns, seed)
+        plan = self._case.plan(sample_ns, seed).plan
         policies = scaling_policies(self._case, plan, sample_ns, seed)
         tuner = policies["inferline"]
         assert isinstance(tuner, InferLineTuner)
@@ -153,16 +153,16 @@ class Comparison:
         self._configurations: dict[str, Configuration] = {}
         self.runs: dict[str, ServedRun] = {}
         for name, policy in policies.items():
-            self._serve(name, plan.configuration, policy)
+            self._serve(name, plan.placements, policy)
         hardest_ns = busiest_part(self._live_ns, sample_seconds)
-        self._serve("oracle", self._case.plan(hardest_ns, seed).configuration, FixedReplicas())
+        self._serve("oracle", self._case.plan(hardest_ns, seed).plan.placements, FixedReplicas())
         for name in COARSE:
             units, autoscale = coarse_grained(self._case, sample_ns, name == "cg-peak", seed)
             self._serve(name, units, autoscale)
             if name == "cg-mean":
-                self._serve("inferline-plan-autoscale", plan.configuration, autoscale.fresh())
-        scale_factors = {stage.stage: stage.scale_factor for stage in plan.stages}
-        unbatched = plan_for_mean(self._case.profiles, plan.stages, scale_factors, mean_rate(sample_ns))
+                self._serve("inferline-plan-autoscale", plan.placements, autoscale.fresh())
+        scale_factors = {placed.stage: placed.scale_factor for placed in plan.placements}
+        unbatched = plan_for_mean(self._case.profiles, plan.placements, scale_factors, mean_rate(sample_ns))
         self._serve("ds2-unbatched", unbatched, Ds2(scale_factors))
 
     def _serve(self, name: str, configuration: Configuration, policy: ScalingPolicy) -> None:

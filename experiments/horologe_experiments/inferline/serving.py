@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from horologe_experiments.inferline.cases import PipelineCase
     from horologe_experiments.inferline.scaling_policy import ScalingPolicy
-    from horologe_planning.plans import StageConfiguration
+    from horologe_planning.plan import Placement
 
 ACTIVATION_NS = s(5)
 """Activation time of a replica (InferLine section 5)."""
@@ -59,9 +59,7 @@ class ServedRun(NamedTuple):
         inside = (self.arrivals_ns >= from_ns) & (self.arrivals_ns < until_ns)
         return float((self.latencies_ns[inside] > self.slo_ns).mean()) if inside.any() else 0.0
 
-    def windows(
-        self, width_ns: int, case: PipelineCase, configuration: Sequence[StageConfiguration]
-    ) -> list[dict[str, Any]]:
+    def windows(self, width_ns: int, case: PipelineCase, configuration: Sequence[Placement]) -> list[dict[str, Any]]:
         """Return arrival rate, miss rate and cost per hour of each stretch of `width_ns`, for figures."""
         price = {stage.stage: case.hardware[stage.hardware].price_per_hour for stage in configuration}
         rows = []
@@ -92,7 +90,7 @@ class ServedRun(NamedTuple):
 
 def serve(
     case: PipelineCase,
-    configuration: Sequence[StageConfiguration],
+    configuration: Sequence[Placement],
     arrivals_ns: NDArray[np.int64],
     policy: ScalingPolicy,
     seed: int,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms
 from horologe_planning.envelope import SlidingEnvelope
-from horologe_tuner.core.pipeline_tuning.provisioning_levels import RecentPeak
-from horologe_tuner.core.pipeline_tuning.scaling_rules import (
+from horologe_tuner.core.scaling.provisioning_levels import RecentPeak
+from horologe_tuner.core.scaling.scaling_rules import (
     DOWN_SPAN_NS,
     DOWN_WINDOW_NS,
     ScalingRules,
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_experiments.inferline.scaling_policy import Observation
-    from horologe_planning.tuning_plan import TuningPlan
+    from horologe_planning.plan import Plan
 
 
 RULES = ScalingRules()
@@ -34,14 +34,15 @@ class InferLineTuner:
 
     interval_ns = ms(100)
 
-    def __init__(self, plan: TuningPlan, name: str = "inferline") -> None:
+    def __init__(self, plan: Plan, name: str = "inferline") -> None:
+        assert plan.envelope is not None
         self.detections: list[tuple[int, float, int]] = []
-        self._plan = plan
+        self._plan, self._sample_rates = plan, plan.envelope.rates()
         self.name = name
         self._peak = RecentPeak()
         self._envelope = SlidingEnvelope(plan.envelope.windows_ns)
         self._envelope.advance(0)
-        self._planned = {stage.stage: stage.replicas for stage in plan.stages}
+        self._planned = {stage.stage: stage.replicas for stage in plan.placements}
         self._state = ScalingState(dict(self._planned), 0)
         self._counted = 0
 
@@ -54,7 +55,7 @@ class InferLineTuner:
         envelope.advance(now_ns)
         recent = envelope.max_rate(DOWN_WINDOW_NS, DOWN_SPAN_NS) if envelope.observed_ns >= DOWN_SPAN_NS else None
         rates = envelope.pop_rates()
-        peak = self._peak.add(now_ns, rates, self._plan.envelope.rates())
+        peak = self._peak.add(now_ns, rates, self._sample_rates)
         if self._plan.levels and recent is not None:
             recent = self._plan.rate * peak
         demand = find_demand(self._plan, self._planned, rates, RULES)

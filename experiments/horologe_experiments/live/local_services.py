@@ -15,12 +15,13 @@ from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions, default_repository
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import HorologeError
+from horologe_planning.plan import encode_plans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe import Client
-    from horologe_planning.tuning_plan import TuningPlan
+    from horologe_planning.plan import Plan
     from horologe_sim.scenario.scenario import ModelEntry
 
 READY_S = 60.0
@@ -40,12 +41,12 @@ def local_services(
     return LocalSystem(options, lambda process, line: None)
 
 
-def apply_plan(client: Client, plan: TuningPlan, timeout_s: float) -> None:
+def apply_plan(client: Client, plan: Plan, timeout_s: float) -> None:
     """Apply a plan once the tuner is connected, and wait until its devices are. Raises TimeoutError."""
-    document, end_s = msgspec.json.encode(plan), time.monotonic() + timeout_s
-    wanted, connected = Counter({stage.hardware: 0 for stage in plan.stages}), {}
-    for stage in plan.stages:
-        wanted[stage.hardware] += stage.replicas
+    document, end_s = encode_plans([plan]), time.monotonic() + timeout_s
+    wanted, connected = Counter({placed.hardware: 0 for placed in plan.placements}), {}
+    for placed in plan.placements:
+        wanted[placed.hardware] += placed.replicas
     applied = False
     while time.monotonic() < end_s:
         try:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+
+    from horologe_planning.plan import Placement
 
 
 class HardwareType(msgspec.Struct, frozen=True):
@@ -25,6 +27,11 @@ def accelerator_price(with_accelerators: float, without: float, accelerators: in
     their number.
     """
     return (with_accelerators - without) / accelerators
+
+
+def price_of(placements: Iterable[Placement], hardware: Mapping[str, HardwareType]) -> float:
+    """Return the dollars per hour of all replicas of placements on whole devices."""
+    return sum(placed.replicas * hardware[placed.hardware].price_per_hour for placed in placements)
 
 
 DEFAULT_PRICES = (

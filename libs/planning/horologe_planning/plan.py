@@ -13,7 +13,7 @@ model runs on so many devices of a hardware type, or on a share of one device th
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -23,7 +23,7 @@ from horologe_planning.envelope import TrafficEnvelope
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PLAN_VERSION = 1
+PLAN_VERSION: Final = 1
 WHOLE_PERCENT = 100.0
 ROUNDING = 1e-6
 """Tolerance of a sum of percents: floating-point error."""
@@ -130,7 +130,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def entry_placement(self) -> Placement:
         """A placement of the stage by whose calls queries are counted."""
-        return next((placed for placed in self.placements if placed.stage == self.entry), self.placements[0])
+        return next((placement for placement in self.placements if placement.stage == self.entry), self.placements[0])
 
     def validate(self) -> None:
         """Raise ValueError that names the first invalid field, its value and what is wanted."""
@@ -147,6 +147,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"{place}entry: got {self.entry!r}, wanted one of {', '.join(self.stages)}")
         if self.counted:
             self._check_counted(place)
+        self._check_shares(place)
         check_devices((self,))
 
     def _check_counted(self, place: str) -> None:
@@ -160,6 +161,15 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             _check_positive(f"{place}stage {placement.stage!r}: throughput", placement.throughput)
         _check_levels(place, self.levels, len(names))
 
+    def _check_shares(self, place: str) -> None:
+        first: dict[str, Placement] = {}
+        for share in self.shares:
+            known = first.setdefault(share.stage, share)
+            for field in ("model", "slo_ns"):
+                if (value := getattr(share, field)) != (wanted := getattr(known, field)):
+                    wanted = f"{wanted!r}, as the stage has on {known.device!r}"
+                    raise ValueError(f"{place}stage {share.stage!r}: {field}: got {value!r}, wanted {wanted}")
+
 
 class PlanDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of a plan's file. Its plans are applied together, or none of them."""
@@ -172,6 +182,11 @@ class PlanDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def parse_plans(document: bytes | str) -> tuple[Plan, ...]:
     """Return the plans of a JSON document. Raises ValueError for one that is not valid."""
+    return parse_document(document).plans
+
+
+def parse_document(document: bytes | str) -> PlanDocument:
+    """Return a JSON document with its report. Raises ValueError for one that is not valid."""
     try:
         parsed = msgspec.json.decode(document, type=PlanDocument)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -183,7 +198,7 @@ def parse_plans(document: bytes | str) -> tuple[Plan, ...]:
     for plan in parsed.plans:
         plan.validate()
     check_devices(parsed.plans)
-    return parsed.plans
+    return parsed
 
 
 def encode_plans(plans: Iterable[Plan], report: dict[str, Any] | None = None) -> bytes:
@@ -202,9 +217,9 @@ def check_devices(plans: Iterable[Plan]) -> None:
             raise ValueError(f"plan {plan.name!r}: placements: got two on a device for one stage, wanted one")
         for placement in plan.shares:
             if (owner := owners.setdefault(placement.model, plan.name)) != plan.name:
-                wanted = "a model of its own: the controller tells plans apart by their models"
                 raise ValueError(
-                    f"plan {plan.name!r}: model: got {placement.model!r}, as plan {owner!r}, wanted {wanted}"
+                    f"plan {plan.name!r}: model: got {placement.model!r}, which plan {owner!r} has, wanted a model of "
+                    "its own: the controller tells plans apart by their models"
                 )
             percent[placement.device] = percent.get(placement.device, 0.0) + placement.percent
     for device, total in percent.items():

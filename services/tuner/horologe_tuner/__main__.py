@@ -40,8 +40,7 @@ def main() -> None:
 
     def restore(state: TunerState, age_ns: int) -> list[str]:
         dropped = core.restore(monotonic_ns(), state)
-        plans = [*core.pipelines.plans, *core.sharing.models().values()]
-        log.info("state restored", pipelines=plans, age_minutes=round(age_ns / 60e9, 1))
+        log.info("state restored", plans=[*core.plans.plans], age_minutes=round(age_ns / 60e9, 1))
         return dropped
 
     store.restore(restore)
@@ -54,7 +53,7 @@ def main() -> None:
 
         def write_log(entry: Any, buffers: Sequence[Buffer]) -> None:
             write = log.warning if entry.event in ("blind", "scaler failed", "rehearsal failed") else log.info
-            write(entry.event, pipeline=entry.pipeline, what=entry.text, dry_run=entry.dry_run)
+            write(entry.event, subject=entry.subject, what=entry.text, dry_run=entry.dry_run)
 
         reactor.attach(core.store, save)
         reactor.attach(core.journal, write_log)

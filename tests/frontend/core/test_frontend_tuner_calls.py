@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from frontend.frontend_builders import CLIENT, connected_frontend
 from harness.builders import sent
-from horologe_cli.commands.planning.tuner import _read_plan
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Tune, Tuning
@@ -44,16 +41,3 @@ def test_users_may_read_the_status_only() -> None:
         frontend.handle(0, USER, Tune(number, command), ())  # type: ignore[arg-type]
     assert [answer.status for answer in sent(frontend, Tuning, USER)] == [Status.FORBIDDEN] * 2
     assert [call.command for call in sent(frontend, Tune, TUNER)] == ["status"]
-
-
-def test_a_plan_file_may_be_that_of_the_planner(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
-    file = tmp_path / "plan.json"
-    file.write_text('{"plan": {}, "tuning_plan": {"rate": 1}}')
-    assert _read_plan(file) == b'{"rate": 1}'
-    file.write_text('{"rate": 2}')
-    assert _read_plan(file) == b'{"rate": 2}'
-    file.write_text("{")
-    for broken in (file, tmp_path / "absent"):
-        with pytest.raises(SystemExit):
-            _read_plan(broken)
-    assert "not JSON" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import stat
 import subprocess
@@ -26,7 +27,6 @@ COMMANDS = (
     "load",
     "unload",
     "status",
-    "profile",
     "measure",
     "sim",
     "replay",
@@ -60,6 +60,19 @@ def test_every_command_has_help_with_examples(command: str) -> None:
     assert result.exit_code == OK
     assert f"\n    horologe {command}" in result.stdout
     assert "--json" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["make", "estimate", "apply", "status", "withdraw"])
+def test_every_command_of_plans_has_help_with_examples(command: str) -> None:
+    result = run_horologe("plan", command, "--help")
+    assert result.exit_code == OK
+    assert f"\n    horologe plan {command}" in result.stdout
+    assert "--json" in result.stdout
+
+
+def test_there_are_at_most_seventeen_commands() -> None:
+    listed = run_horologe("--help").stdout.partition("Commands:")[2].partition("\n\n")[0]
+    assert len([line for line in listed.splitlines() if re.match(r"  \w", line)]) <= 17
 
 
 def test_help_imports_no_heavy_library() -> None:

@@ -38,7 +38,9 @@ def horologe(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def measure(*arguments: str, cwd: Path) -> dict[str, Any]:
-    result = horologe("measure", *arguments, "--repository", "models", "-o", "out.json", "--json", cwd=cwd)
+    result = horologe(
+        "measure", "--interference", *arguments, "--repository", "models", "-o", "out.json", "--json", cwd=cwd
+    )
     assert result.returncode == 0, result.stderr
     document: dict[str, Any] = json.loads(result.stdout)
     return document
@@ -66,9 +68,9 @@ def test_an_emulated_device_has_the_coefficients_that_it_declares(tmp_path: Path
     assert (tmp_path / "out.runs.json").stat().st_mtime_ns >= stored
 
     (tmp_path / "workloads.toml").write_text(WORKLOADS)
-    planned = horologe("provision", "workloads.toml", "--json", cwd=tmp_path)
+    planned = horologe("plan", "make", "workloads.toml", "--json", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
-    assert json.loads(planned.stdout)["sharing_plan"]["cost_per_hour"] == pytest.approx(3.06)
+    assert json.loads(planned.stdout)["report"]["workloads"]["sharing"]["cost_per_hour"] == pytest.approx(3.06)
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU has no shares")
@@ -93,7 +95,7 @@ def test_the_cpu_is_measured_by_the_same_command(tmp_path: Path) -> None:
 
 def test_a_machine_without_a_gpu_says_so(tmp_path: Path) -> None:
     an_onnx_model(tmp_path / "models")
-    result = horologe("measure", "graph", "--repository", "models", cwd=tmp_path)
+    result = horologe("measure", "--interference", "graph", "--repository", "models", cwd=tmp_path)
     assert result.returncode == 1
     assert "NVML: " in result.stderr
     assert "--no-power" in result.stderr

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -17,11 +16,12 @@ from harness.model_folders import a_folder
 from horologe import AsyncClient, Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
+from horologe_common.clock import ms, s
 from horologe_common.interference.colocation import CoLocatedModel, SharedDevice
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_common.status import HorologeError
-from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from horologe_planning.plan import Placement, Plan, encode_plans
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,9 +57,12 @@ def solo_s(percent: float) -> float:
     ).solo_ns(1) / 1e9  # fmt: skip
 
 
-def a_plan() -> SharingPlan:
-    placement = Placement("search", "alexnet", 1 / EXEC_S, SLO_MS, 1, PERCENT, 1000 * EXEC_S, 1 / EXEC_S)
-    return SharingPlan((PlannedGpu("v100", (placement,)),), 3.06)
+def a_plan() -> Plan:
+    share = Placement(
+        "search", "search", "v100", percent=PERCENT, device="v100-1", throughput=1 / EXEC_S, slo_ns=ms(SLO_MS),
+        latency_ns=s(EXEC_S), coefficients="alexnet",
+    )  # fmt: skip
+    return Plan("search", ms(SLO_MS), 1 / EXEC_S, (share,))
 
 
 @pytest.fixture
@@ -116,7 +119,7 @@ def status_when(client: Client, fulfilled: Callable[[dict[str, Any]], bool]) -> 
 
 
 def share_of(status: dict[str, Any]) -> dict[str, Any]:
-    share: dict[str, Any] = status["workloads"][0]["shares"][0]
+    share: dict[str, Any] = status["plans"][0]["stages"][0]["shares"][0]
     return share
 
 
@@ -151,8 +154,8 @@ def test_a_shadow_takes_over_and_its_death_loses_no_request(system: LocalSystem)
 
     with Client(endpoint) as client:
         status_when(client, lambda status: not status["blind"])  # it is connected
-        client.tune("apply", msgspec.json.encode(a_plan()))
-        status_when(client, lambda status: bool(status["workloads"] and share_of(status)["shadow_ready"]))
+        client.tune("apply", encode_plans([a_plan()]))
+        status_when(client, lambda status: bool(status["plans"] and share_of(status)["shadow_ready"]))
     status = asyncio.run(run())
     assert events(status)[0] == "applied"
     assert load.outcomes.total() == load.sent

@@ -26,7 +26,7 @@ from horologe_common.status import HorologeError
 from horologe_experiments.live.local_services import apply_plan
 from horologe_load.arrivals import gamma
 from horologe_planning.envelope import TrafficEnvelope, envelope_of, window_lengths
-from horologe_planning.tuning_plan import StageTarget, TuningPlan
+from horologe_planning.plan import Placement, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,12 +49,12 @@ LONGEST_NS = s(15)
 PATIENCE_S = 60.0
 
 
-def a_plan() -> TuningPlan:
+def a_plan() -> Plan:
     """Return a plan for the base rate, with a sample trace of its own."""
     windows = window_lengths(ms(100), LONGEST_NS)
     envelope = envelope_of(gamma(BASE, 1.0, 300, 7), windows)
-    stages = (StageTarget("a", "a", "v100", 4, 1, 20.0), StageTarget("b", "b", "v100", 4, 1, 30.0))
-    return TuningPlan("chain", ms(SLO_MS), BASE, envelope, stages)
+    stages = (Placement("a", "a", "v100", 4, throughput=20.0), Placement("b", "b", "v100", 4, throughput=30.0))
+    return Plan("chain", ms(SLO_MS), BASE, stages, envelope)
 
 
 async def send_queries(endpoint: str, arrivals: list[float]) -> Counter[str]:
@@ -135,8 +135,8 @@ def system(spike: object, tmp_path: Path) -> Iterator[LocalSystem]:
 def test_queries_survive_a_killed_tuner_and_a_killed_worker(system: LocalSystem) -> None:
     endpoint = system.topology.clients[0]
     plan = a_plan()
-    stages = tuple(msgspec.structs.replace(stage, replicas=2) for stage in plan.stages)
-    plan = msgspec.structs.replace(plan, stages=stages, envelope=TrafficEnvelope((s(1), s(60)), (1_000, 60_000)))
+    stages = tuple(msgspec.structs.replace(stage, replicas=2) for stage in plan.placements)
+    plan = msgspec.structs.replace(plan, placements=stages, envelope=TrafficEnvelope((s(1), s(60)), (1_000, 60_000)))
 
     def kill(process: str) -> None:
         os.kill(system.supervisor.pids()[process], signal.SIGKILL)
@@ -149,7 +149,7 @@ def test_queries_survive_a_killed_tuner_and_a_killed_worker(system: LocalSystem)
         outcomes = asyncio.run(send_queries(endpoint, [number / 40 for number in range(600)]))
         status = status_when(client, "v100", 4)
     assert outcomes == {"OK": 600}
-    assert status["pipelines"][0]["replicas"] == {"a": 2, "b": 2}
+    assert status["plans"][0]["replicas"] == {"a": 2, "b": 2}
     assert system.supervisor.restarts()["tuner"] == system.supervisor.restarts()["worker-2"] == 1
 
 
@@ -161,4 +161,4 @@ def test_a_spike_and_a_drop_lose_no_query(spike: Future[tuple[Counter[str], dict
     assert set(outcomes) == {"OK"}
     assert "scaled up" in events
     assert events[-1] == "scaled down"
-    assert status["pipelines"][0]["replicas"] == {"a": 1, "b": 1}
+    assert status["plans"][0]["replicas"] == {"a": 1, "b": 1}

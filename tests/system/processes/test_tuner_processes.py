@@ -7,7 +7,6 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -20,7 +19,7 @@ from horologe_cli.local.topology import SystemOptions
 from horologe_common.clock import ms, s
 from horologe_common.status import HorologeError
 from horologe_planning.envelope import TrafficEnvelope
-from horologe_planning.tuning_plan import StageTarget, TuningPlan
+from horologe_planning.plan import Placement, Plan, encode_plans
 from horologe_tuner.scalers.process import ProcessScaler
 from horologe_tuner.settings import TunerSettings
 
@@ -32,9 +31,9 @@ X = np.zeros((1, 4), np.float32)
 SLO_MS = 5_000
 ENVELOPE = TrafficEnvelope((ms(100), s(1), s(60)), (10_000, 20_000, 600_000))
 ROUNDS = int(os.environ.get("SCALE_DOWN_ROUNDS", "2"))
-"""Five scale-downs each. SCALE_DOWN_ROUNDS=20 scales down 100 times."""
-STAGE = StageTarget("pretend", "pretend", "v100", 2, 1, 20_000.0)
-PLAN = TuningPlan("single", ms(SLO_MS), 10_000.0, ENVELOPE, (STAGE,))
+"""Five scale-downs each. `SCALE_DOWN_ROUNDS=20 pytest tests/system/test_tuner_processes.py` scales down 100 times."""
+STAGE = Placement("pretend", "pretend", "v100", 2, throughput=20_000.0)
+PLAN = Plan("single", ms(SLO_MS), 10_000.0, (STAGE,), ENVELOPE)
 """For more traffic than a test sends."""
 
 
@@ -78,19 +77,19 @@ def connected(client: Client, hardware: str = "v100") -> int:
 def test_an_applied_plan_starts_workers_and_survives_kills(system: System) -> None:
     with Client(system.endpoint) as client:
         until(lambda: connected(client) >= 0)
-        client.tune("apply", msgspec.json.encode(PLAN))
+        client.tune("apply", encode_plans([PLAN]))
         until(lambda: connected(client) == 1)
         load = ClosedLoad(system.endpoint, 1)
         system.kill("tuner")
         until(lambda: connected(client) == 1)  # it goes on with the plan
-        assert client.tune("status")["pipelines"][0]["pipeline"] == "single"
+        assert client.tune("status")["plans"][0]["name"] == "single"
         outcomes = load.stop()
         assert set(outcomes) == {"OK"}
         assert outcomes.total() == load.sent
         system.kill("edge")
         until(lambda: connected(client) == 1)
         status = client.tune("status")
-        assert status["pipelines"][0]["replicas"] == {"pretend": 1}
+        assert status["plans"][0]["replicas"] == {"pretend": 1}
         assert client.predict("pretend", X, slo_ms=SLO_MS).shape == X.shape
 
 

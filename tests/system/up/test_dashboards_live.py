@@ -14,7 +14,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -27,8 +26,7 @@ from horologe import Application, AsyncClient, Client
 from horologe_common.clock import ms, s
 from horologe_common.status import HorologeError
 from horologe_planning.envelope import TrafficEnvelope
-from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
-from horologe_planning.tuning_plan import StageTarget, TuningPlan
+from horologe_planning.plan import Placement, Plan, encode_plans
 
 import dashboard_queries  # isort: skip  # its folder is on the path of prometheus_server
 
@@ -51,10 +49,10 @@ RATE_INTERVAL = "15s"
 SLO_MS, TIGHT_MS = 5_000, 0.2
 MODELS = ("a", "b", "single")
 X = np.zeros((1, 4), np.float32)
-STAGES = tuple(StageTarget(model, model, "cpu", 2, 1, 5_000.0) for model in ("a", "b"))
-PLAN = TuningPlan("chain", ms(SLO_MS), 1_000.0, TrafficEnvelope((ms(100), s(1)), (1_000, 5_000)), STAGES)
-PLACEMENT = Placement("single", "single", 100.0, SLO_MS, 2, 50.0, 2.0, 1_000.0)
-SHARING = SharingPlan((PlannedGpu("cpu", (PLACEMENT,), "device-0"),), 1.0)
+STAGES = tuple(Placement(model, model, "cpu", 2, throughput=5_000.0) for model in ("a", "b"))
+PLAN = Plan("chain", ms(SLO_MS), 1_000.0, STAGES, TrafficEnvelope((ms(100), s(1)), (1_000, 5_000)))
+SHARE = Placement("single", "single", "cpu", 2, percent=50.0, device="device-0", slo_ns=ms(SLO_MS), latency_ns=ms(2))
+SHARING = Plan("single", ms(SLO_MS), 100.0, (SHARE,))
 
 
 class Load:
@@ -124,8 +122,8 @@ def prometheus(up: Up) -> Iterator[str]:
     with Client(up.ready["clients"][0]) as client:
         client.declare(Application("vote", ("a", "b"), slo_ms=SLO_MS, default=0.0))
         until("a tuner", lambda: client.tune("status"))
-        client.tune("apply", msgspec.json.encode(PLAN))
-        client.tune("apply", msgspec.json.encode(SHARING), dry_run=True)
+        client.tune("apply", encode_plans([PLAN]))
+        client.tune("apply", encode_plans([SHARING]), dry_run=True)
     load = Load(up.ready["clients"][0])
     server = Prometheus(up.folder / "prometheus", up.ready["metrics"])
     try:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.running_up import Up
-from horologe_planning.provisioning.workloads import parse_sharing_plan
+from horologe_planning.plan import parse_plans
+from horologe_tuner.core.standby.share_workers import worker_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,17 +48,13 @@ def test_the_example_is_served_by_its_shares(tmp_path: Path) -> None:
     up = Up(tmp_path, "--models", str(EXAMPLE / "models"), "--no-profiler", **folders)
     try:
         workloads = str(EXAMPLE / "workloads.toml")
-        document = wait_for("a tuner", lambda: up.ask("provision", workloads, "--apply"))
-        plan = parse_sharing_plan(json.dumps(document["sharing_plan"]))
-        planned = [
-            (share.workload, f"worker/{share.workload}.{device}.{round(share.share_percent * 10)}#")
-            for device, gpu in zip(plan.devices(), plan.gpus, strict=True)
-            for share in gpu.placements
-        ]
+        document = wait_for("a tuner", lambda: up.ask("plan", "make", workloads, "--apply"))
+        plans = parse_plans(json.dumps(document))
+        planned = [(share.model, f"worker/{worker_name(share)}#") for plan in plans for share in plan.shares]
         for model, worker in planned:
             wait_for(f"worker {worker}", partial(is_connected, up, worker))
             wait_for(f"an answer of {model}", partial(up.ask, "predict", model, "--input", "[[1.0]]"))
-        status = up.ask("tuner", "status")
-        assert {row["workload"] for row in status["workloads"]} == {model for model, _ in planned}
+        status = up.ask("plan", "status")
+        assert {plan["name"] for plan in status["plans"]} == {model for model, _ in planned}
     finally:
         up.stop(signal.SIGTERM)

@@ -44,9 +44,9 @@ def test_serves_until_it_is_stopped(up: Up) -> None:
     answer = up.ask("predict", "pretend", "--input", INPUT)
     assert (answer["model"], answer["version"], list(answer["outputs"])) == ("pretend", "1", ["y"])
     assert [model["state"] for model in up.ask("models")] == ["READY"]
-    (measured,) = up.ask("profile", "pretend", "--runs", "1")
+    (measured,) = up.ask("measure", "pretend", "--runs", "1")
     assert [row["batch_size"] for row in measured["measured"]] == [1, 2]
-    assert "not served" in up.ask("profile", "nothing", code=1)
+    assert "not served" in up.ask("measure", "nothing", code=1)
     (share,) = up.ask("status")["shares"]
     assert share["worker"].startswith("worker/0#")
 

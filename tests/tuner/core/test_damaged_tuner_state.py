@@ -12,7 +12,7 @@ from harness.damaged_files import EXTREMES, FILE_DAMAGE, damaged_values
 from horologe_common.clock import ms, s
 from horologe_common.service.state_file import StateFile
 from horologe_planning.envelope import TrafficEnvelope
-from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan
+from horologe_tuner.core.plans.running_plan import AppliedPlan
 from horologe_tuner.core.tuner import TunerState
 from tuner.tuner_bench import PLAN, Bench
 from tuner.tuner_state import AUDIO, OTHER, STATE, VIDEO
@@ -45,8 +45,7 @@ def write_state(folder: Path, state: Any) -> Path:
 def test_an_undamaged_state_is_restored_as_a_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_state(tmp_path, STATE)
     bench = restart(tmp_path)
-    assert [*bench.tuner.pipelines.plans] == ["video", "audio"]
-    assert bench.tuner.sharing.models() == {"chat": "chat"}
+    assert [*bench.tuner.plans.plans] == ["video", "audio", "chat"]
     assert "damaged" not in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == ["tuner-0.msgpack"]
 
@@ -57,14 +56,14 @@ def test_an_unusable_file_is_kept_aside(tmp_path: Path, damage: str, caplog: pyt
     FILE_DAMAGE[damage](path)
     before = path.read_bytes() if path.is_file() else None
     bench = restart(tmp_path)
-    assert not bench.tuner.pipelines.plans
+    assert not bench.tuner.plans.plans
     assert caplog.text.count("state file damaged") == 1
     (aside,) = tmp_path.iterdir()
     assert aside.name.startswith("tuner-0.msgpack.damaged-")
     assert (aside.read_bytes() if aside.is_file() else None) == before
     bench.apply()
     write_state(tmp_path, bench.saved[-1])
-    assert [*restart(tmp_path).tuner.pipelines.plans] == ["video"]
+    assert [*restart(tmp_path).tuner.plans.plans] == ["video"]
     assert aside.exists()
 
 
@@ -77,11 +76,11 @@ def test_an_unusable_file_is_kept_aside(tmp_path: Path, damage: str, caplog: pyt
         {"envelope": TrafficEnvelope(tuple(range(1, 1001)), (20,) * 1000)},
         {"envelope": TrafficEnvelope((ms(100), ms(50)), (20, 130))},
         {"envelope": TrafficEnvelope((ms(100),), (1 << 62,))},
-        {"stages": ()},
-        {"stages": (PLAN.stages[0], PLAN.stages[0])},
+        {"placements": ()},
+        {"placements": (PLAN.placements[0], PLAN.placements[0])},
         {"entry": "side"},
-        {"pipeline": ""},
-        {"pipeline": "audio"},
+        {"name": ""},
+        {"name": "audio"},
         *({field: extreme} for field in ("rate",) for extreme in EXTREMES),
         *({"slo_ns": extreme} for extreme in EXTREMES if isinstance(extreme, int)),
     ],
@@ -91,50 +90,50 @@ def test_a_stored_plan_is_checked_like_one_that_arrives(tmp_path: Path, change: 
     damaged = msgspec.structs.replace(PLAN, **change)
     write_state(tmp_path, msgspec.structs.replace(STATE, applied=(AUDIO, AppliedPlan(damaged, VIDEO.replicas))))
     bench = restart(tmp_path)
-    assert [*bench.tuner.pipelines.plans] == ["audio"]
+    assert [*bench.tuner.plans.plans] == ["audio"]
     arriving = Bench()
     arriving.apply(OTHER)
-    if damaged.pipeline != "audio":
+    if damaged.name != "audio":
         assert arriving.apply(damaged).status
 
 
-def test_damage_of_one_item_does_not_lose_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Damage each value of the first plan in turn: the second plan and the workload are restored."""
+@pytest.mark.parametrize("place", [0, 2], ids=["a pipeline", "a stage on a share"])
+def test_damage_of_one_item_does_not_lose_the_others(
+    tmp_path: Path, place: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Damage each value of a plan in turn: the other plans are restored."""
     content = msgspec.to_builtins(STATE)
-    for name, damaged in damaged_values(content["applied"][0]):
-        path = write_state(tmp_path, {**content, "applied": [damaged, content["applied"][1]]})
+    others = {applied.plan.name for number, applied in enumerate(STATE.applied) if number != place}
+    for name, damaged in damaged_values(content["applied"][place]):
+        applied = list(content["applied"])
+        applied[place] = damaged
+        path = write_state(tmp_path, {**content, "applied": applied})
         caplog.clear()
         bench = restart(tmp_path)
-        assert "audio" in bench.tuner.pipelines.plans, name
-        assert bench.tuner.sharing.models() == {"chat": "chat"}, name
-        assert (len(bench.tuner.pipelines.plans) == 2) != ("state file damaged" in caplog.text), (name, caplog.text)
+        assert others <= set(bench.tuner.plans.plans), name
+        assert (len(bench.tuner.plans.plans) == 3) != ("state file damaged" in caplog.text), (name, caplog.text)
         path.unlink()
 
 
-def test_damage_of_a_workload_does_not_lose_the_plans(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    content = msgspec.to_builtins(STATE)
-    for name, damaged in damaged_values(content["workloads"][0]):
-        path = write_state(tmp_path, {**content, "workloads": [damaged]})
-        caplog.clear()
-        bench = restart(tmp_path)
-        assert [*bench.tuner.pipelines.plans] == ["video", "audio"], name
-        assert bool(bench.tuner.sharing) != ("state file damaged" in caplog.text), (name, caplog.text)
-        path.unlink()
+def test_a_file_of_another_version_is_kept_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_state(tmp_path, {"number": 7, "applied": [], "workloads": [], "sharing_dry_run": False})
+    assert not restart(tmp_path).tuner.plans.plans
+    assert caplog.text.count("state file damaged") == 1
 
 
 def test_damage_of_any_field_of_the_state(tmp_path: Path) -> None:
     content = msgspec.to_builtins(STATE)
-    for name, damaged in damaged_values({"number": 7, "sharing_dry_run": False}):
+    for name, damaged in damaged_values({"number": 7}):
         path = write_state(tmp_path, {**content, "number": 7, **damaged} if isinstance(damaged, dict) else damaged)
         bench = restart(tmp_path)
-        assert not isinstance(damaged, dict) or "audio" in bench.tuner.pipelines.plans, name
+        assert not isinstance(damaged, dict) or "audio" in bench.tuner.plans.plans, name
         path.unlink(missing_ok=True)
 
 
 def test_a_partly_damaged_file_is_copied_once(tmp_path: Path) -> None:
     write_state(tmp_path, msgspec.structs.replace(STATE, number=-1))
     for _ in range(3):
-        assert [*restart(tmp_path).tuner.pipelines.plans] == ["video", "audio"]
+        assert [*restart(tmp_path).tuner.plans.plans] == ["video", "audio", "chat"]
     assert len([*tmp_path.iterdir()]) == 2
 
 
@@ -157,7 +156,7 @@ def test_a_full_disk_neither_stops_the_tuner_nor_replaces_a_damaged_file(
     assert caplog.text.count("state file not written") == 1
     store.save(STATE)
     assert len([*tmp_path.iterdir()]) == 2
-    assert [*restart(tmp_path).tuner.pipelines.plans] == ["video", "audio"]
+    assert [*restart(tmp_path).tuner.plans.plans] == ["video", "audio", "chat"]
 
 
 def test_a_state_that_cannot_be_encoded_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -25,6 +25,7 @@ from horologe_common.wire import (
     TracedRequest,
     Tune,
 )
+from horologe_planning.plan import encode_plans
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.core.worker_scaling import Scaled
 from horologe_tuner.settings import TunerSettings
@@ -48,7 +49,7 @@ MESSAGES: tuple[tuple[str, Any], ...] = (
         CONTROLLER,
         SchedulingState({"advance": 0.5}, (ScheduledModel(a_report()),), (ScheduledShare(4, 1.0, (0,), (0,)),), 5, 6),
     ),
-    (FRONTEND, Tune(7, "apply", msgspec.json.encode(PLAN), False)),
+    (FRONTEND, Tune(7, "apply", encode_plans((PLAN,)), False)),
     (FRONTEND, Tune(7, "withdraw", b"video")),
     (FRONTEND, Tune(7, "arrivals", b"video")),
     (FRONTEND, Tune(7, "status")),
@@ -56,7 +57,7 @@ MESSAGES: tuple[tuple[str, Any], ...] = (
 
 
 def a_tuner() -> Tuner:
-    """Return a tuner with two plans and a workload, connected and with a few events."""
+    """Return a tuner with three plans, connected and with a few events."""
     tuner = Tuner("tuner/0#1", TunerSettings(scaler="process"), rehearses=True)
     tuner.restore(s(1000), STATE)
     tuner.handle(s(1000), CONTROLLER, PeerConnected(CONTROLLER), ())
@@ -104,20 +105,20 @@ def test_no_sender_of_a_message_is_a_fault(sender: str) -> None:
         tuner.handle(s(1002), sender, message, ())
         if sender != right:
             assert not [out for out in tuner.out if out.to not in (tuner.store, tuner.journal)]
-            assert len(tuner.pipelines.plans) == 2
+            assert len(tuner.plans.plans) == 3
         tuner.out.clear()
         serve(tuner, s(1002), 10)
 
 
 def test_arrivals_that_are_not_possible_are_counted_and_ignored() -> None:
     tuner = a_tuner()
-    before = tuner.pipelines.plans["video"].state.replicas
+    before = tuner.plans.plans["video"].state.replicas
     for number, count in enumerate((-5, 1 << 62, 1 << 40), 10):
         tuner.handle(
             s(1002), CONTROLLER, Events(number, ms(100), ms(10), (ModelEvents("classify/1", ((0, count),)),)), ()
         )
     assert tuner.stats.values["horologe_invalid_messages_total", "Events"] == 3
-    assert tuner.pipelines.plans["video"].state.replicas == before
+    assert tuner.plans.plans["video"].state.replicas == before
     serve(tuner, s(1002), 20)
 
 

@@ -11,7 +11,7 @@ import pytest
 from horologe_cli.planning.planning_problem import recent_arrivals
 from horologe_common.clock import ms, s
 from horologe_common.service.settings import SettingsError
-from horologe_tuner.core.pipeline_tuning.recent_arrivals import SPAN_NS, ArrivalCounts, RecentArrivals
+from horologe_tuner.core.scaling.recent_arrivals import SPAN_NS, ArrivalCounts, RecentArrivals
 
 
 class AnsweringClient:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
 from horologe_planning.envelope import TrafficEnvelope
-from horologe_planning.tuning_plan import StageTarget, TuningPlan, parse_plan
-from horologe_tuner.core.pipeline_tuning.scaling_rules import (
+from horologe_planning.plan import Placement, Plan, encode_plans, parse_plans
+from horologe_tuner.core.scaling.scaling_rules import (
     ScalingRules,
     ScalingState,
     decide,
@@ -23,9 +23,9 @@ from horologe_tuner.core.pipeline_tuning.scaling_rules import (
 
 WINDOWS = (ms(100), s(1), s(60))
 ENVELOPE = TrafficEnvelope(WINDOWS, (30, 180, 6600))  # 300/s in 100 ms, 180/s in 1 s, 110/s in 60 s
-FRONT = StageTarget("front", "classify", "cpu", 1, 10, 20.0)  # load 0.5 at 100/s
-BACK = StageTarget("back", "identify", "gpu", 8, 2, 25.0, scale_factor=0.2)  # load 0.4
-PLAN = TuningPlan("video", ms(300), 100.0, ENVELOPE, (FRONT, BACK))
+FRONT = Placement("front", "classify", "cpu", 1, 10, throughput=20.0)  # load 0.5 at 100/s
+BACK = Placement("back", "identify", "gpu", 8, 2, throughput=25.0, scale_factor=0.2)  # load 0.4
+PLAN = Plan("video", ms(300), 100.0, (FRONT, BACK), ENVELOPE)
 PLANNED = {"front": 10, "back": 2}
 PAPER, RELATIVE = ScalingRules(), ScalingRules(demand="relative")
 
@@ -35,7 +35,7 @@ def state(replicas: dict[str, int] | None = None, changed_ns: int = 0) -> Scalin
 
 
 def test_the_planned_rate_needs_the_planned_replicas() -> None:
-    for stage in PLAN.stages:
+    for stage in PLAN.counted:
         assert replicas_needed(stage, PLAN.rate, stage.provisioning_ratio(PLAN.rate)) == stage.replicas
 
 
@@ -135,32 +135,32 @@ def test_a_higher_rate_never_needs_fewer_replicas(low: float, high: float) -> No
 
 
 def test_a_plan_survives_its_document() -> None:
-    assert parse_plan(msgspec.json.encode(PLAN)) == PLAN
+    assert parse_plans(encode_plans((PLAN,))) == (PLAN,)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pipeline": ""}, "pipeline: got ''"),
+        ({"name": ""}, "name: got ''"),
         ({"slo_ns": 0}, "slo_ns: got 0"),
         ({"rate": -1.0}, r"rate: got -1\.0"),
-        ({"stages": ()}, "stages: got 0"),
-        ({"stages": (FRONT, FRONT)}, "wanted a different name"),
+        ({"placements": ()}, "placements: got 0"),
+        ({"placements": (FRONT, FRONT)}, "wanted one without a device for each"),
         ({"entry": "side"}, "entry: got 'side', wanted one of front, back"),
-        ({"stages": (msgspec.structs.replace(FRONT, replicas=0),)}, "stage 'front': replicas: got 0"),
-        ({"stages": (msgspec.structs.replace(FRONT, max_batch=0),)}, "stage 'front': max_batch: got 0"),
-        ({"stages": (msgspec.structs.replace(FRONT, throughput=0.0),)}, "stage 'front': throughput: got 0"),
-        ({"stages": (msgspec.structs.replace(FRONT, scale_factor=0.0),)}, "stage 'front': scale_factor: got 0"),
-        ({"stages": (msgspec.structs.replace(FRONT, model=""),)}, "stage 'front': model: got ''"),
+        ({"placements": (msgspec.structs.replace(FRONT, replicas=0),)}, "stage 'front': replicas: got 0"),
+        ({"placements": (msgspec.structs.replace(FRONT, max_batch=0),)}, "stage 'front': max_batch: got 0"),
+        ({"placements": (msgspec.structs.replace(FRONT, throughput=0.0),)}, "stage 'front': throughput: got 0"),
+        ({"placements": (msgspec.structs.replace(FRONT, scale_factor=0.0),)}, "stage 'front': scale_factor: got 0"),
+        ({"placements": (msgspec.structs.replace(FRONT, model=""),)}, "stage 'front': model: got ''"),
     ],
 )
 def test_an_invalid_plan_names_the_field(change: dict[str, object], message: str) -> None:
-    document = msgspec.json.encode(msgspec.structs.replace(PLAN, **change))
+    document = encode_plans((msgspec.structs.replace(PLAN, **change),))
     with pytest.raises(ValueError, match=message):
-        parse_plan(document)
+        parse_plans(document)
 
 
-@pytest.mark.parametrize("document", [b"", b"{}", b"[1]", b'{"pipeline": 7}', b"\xff"])
+@pytest.mark.parametrize("document", [b"", b"{}", b"[1]", b'{"version": 1, "plans": 7}', b"\xff"])
 def test_a_document_that_is_no_plan_is_an_error(document: bytes) -> None:
     with pytest.raises(ValueError, match="plan: "):
-        parse_plan(document)
+        parse_plans(document)

@@ -127,18 +127,19 @@ def test_bad_calls_get_a_clear_error() -> None:
     bench.events(devices=(DeviceState("worker/0", 0, "k80"),))
     answer = bench.apply()
     assert answer.status == Status.INVALID_INPUT
-    assert answer.reason.startswith("stage 'front': hardware: got 'v100', wanted one of k80")
+    assert answer.reason.startswith("plan 'video': stage 'front': hardware: got 'v100', wanted one of k80")
     served(bench, "classify")
     answer = bench.apply()
-    assert (answer.status, answer.reason) == (
-        Status.INVALID_INPUT,
-        "stage 'front': hardware: got 'v100', wanted one of k80: tuner.scaler is none, so no worker can be started",
-    )
+    assert answer.status == Status.INVALID_INPUT
+    assert answer.reason.endswith("wanted one of k80: tuner.scaler is none, so no worker can be started")
     bench.events(devices=(DeviceState("worker/0", 0, "v100"),))
     answer = bench.apply()
-    assert (answer.status, answer.reason) == (Status.UNKNOWN_MODEL, "stage 'back': model 'identify': not served")
+    assert (answer.status, answer.reason) == (
+        Status.UNKNOWN_MODEL,
+        "plan 'video': stage 'back': model 'identify': not served",
+    )
     answer = bench.tune("withdraw", b"absent")
-    assert answer.reason == "pipeline: got 'absent', wanted an applied plan: none"
+    assert answer.reason == "plan: got 'absent', wanted an applied plan: none"
     assert bench.plans == [Plan(0)]
 
 

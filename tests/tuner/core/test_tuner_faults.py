@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.recording.snapshot import restore, snapshot
-from horologe_common.wire import DeviceState, Events, ModelEvents, Plan, Tune, Tuning
+from horologe_common.wire import DeviceState, Events, ModelEvents, Tune, Tuning
+from horologe_common.wire import Plan as PlanMessage
 from horologe_planning.envelope import TrafficEnvelope
-from horologe_planning.tuning_plan import StageTarget, TuningPlan
+from horologe_planning.plan import Placement, Plan, encode_plans
 from horologe_tuner.core.tuner import Tuner, TunerState
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.settings import TunerSettings
 
 ENVELOPE = TrafficEnvelope((ms(100), s(1), s(60)), (20, 130, 6600))
 PLANS = [
-    TuningPlan(name, ms(200), 100.0, ENVELOPE, (StageTarget("x", "x", "v100", 4, 2, 100.0),
-                                               StageTarget("y", model, "k80", 1, 1, 90.0, 0.5)))
+    Plan(name, ms(200), 100.0, (
+        Placement("x", "x", "v100", 4, 2, throughput=100.0),
+        Placement("y", model, "k80", 1, 1, throughput=90.0, scale_factor=0.5),
+    ), ENVELOPE)
     for name, model in (("p", "y"), ("q", "z"))
 ]  # fmt: skip
 
@@ -59,7 +61,7 @@ class Run:
         self.tuner.refresh_stats()
         self.tuner.check()
         outs, self.tuner.out = self.tuner.out, []
-        applied = [running for running in self.tuner.pipelines.plans.values() if not running.dry_run]
+        applied = [running for running in self.tuner.plans.plans.values() if not running.dry_run]
         for out in outs:
             if isinstance(out.message, ScaleTo):
                 assert not self.calls, "one call at a time"
@@ -67,7 +69,7 @@ class Run:
                 self.calls.append(out.message)
             elif isinstance(out.message, TunerState):
                 self.saved = out.message
-            elif isinstance(out.message, Plan):
+            elif isinstance(out.message, PlanMessage):
                 assert out.to == self.controller
                 assert self.saved is None or out.message.number in (0, self.saved.number)
             elif isinstance(out.message, Tuning):
@@ -99,9 +101,9 @@ class Run:
             self.give(address, PeerConnected(address) if value else PeerDisconnected(address))
         elif verb == "tune":
             plan = PLANS[other]
-            documents = {"withdraw": plan.pipeline.encode(), "status": b"", "broken": b"{"}
+            documents = {"withdraw": plan.name.encode(), "status": b"", "broken": b"{"}
             command: Any = value if value in ("withdraw", "status") else "apply"
-            document = documents.get(value, msgspec.json.encode(plan))
+            document = documents.get(value, encode_plans((plan,)))
             self.give("frontend/0#1", Tune(1, command, document, value == "dry"))
         elif verb == "scaled" and self.calls:
             call = self.calls.pop()
@@ -111,8 +113,8 @@ class Run:
             self.calls.clear()
             if self.saved:
                 self.tuner.restore(self.now_ns, self.saved)
-                wanted = {applied.plan.pipeline: applied.replicas for applied in self.saved.applied}
-                assert {name: running.state.replicas for name, running in self.tuner.pipelines.plans.items()} == wanted
+                wanted = {applied.plan.name: applied.replicas for applied in self.saved.applied}
+                assert {name: running.state.replicas for name, running in self.tuner.plans.plans.items()} == wanted
             self.controller = ""
             self.tick()
 

@@ -16,6 +16,7 @@ from horologe_common.wire import (
     Plan,
     Tune,
 )
+from horologe_planning.plan import encode_plans
 from horologe_tuner.core.tuner import TunerState
 from horologe_tuner.core.worker_scaling import ScaleTo
 
@@ -30,7 +31,7 @@ def test_only_the_entry_stage_counts_as_queries() -> None:
     bench.events(400, 2, model="classify/1")
     assert bench.replicas() == {"front": 2, "back": 1}
     bench.events(50, 2, model="identify/3")  # two queries for each call
-    assert bench.status()["pipelines"][0]["rates"][1] == pytest.approx(100, rel=0.05)
+    assert bench.status()["plans"][0]["rates"][1] == pytest.approx(100, rel=0.05)
 
 
 def test_queries_count_that_make_no_call_and_other_calls_of_the_entry_model_do_not() -> None:
@@ -122,7 +123,7 @@ def test_a_restarted_tuner_goes_on_with_what_runs(tmp_path: Path) -> None:
 
 def test_the_state_is_stored_before_it_takes_effect() -> None:
     bench = Bench()
-    bench.tuner.handle(bench.now_ns, FRONTEND, Tune(1, "apply", msgspec.json.encode(PLAN)), ())
+    bench.tuner.handle(bench.now_ns, FRONTEND, Tune(1, "apply", encode_plans((PLAN,))), ())
     kinds = [type(out.message) for out in bench.tuner.out]
     assert kinds.index(TunerState) < kinds.index(Plan) < kinds.index(ScaleTo)
 
@@ -133,7 +134,7 @@ def test_a_plan_applied_while_blind_is_carried_out_when_events_arrive() -> None:
     bench.events(100, 1)
     bench.now_ns += s(3)
     bench.run()
-    bench.apply(msgspec.structs.replace(PLAN, stages=(msgspec.structs.replace(FRONT, replicas=7),)))
+    bench.apply(msgspec.structs.replace(PLAN, placements=(msgspec.structs.replace(FRONT, replicas=7),)))
     assert bench.scaled[-1] == {"v100": 3}
     bench.events(100, 0.1)
     assert bench.scaled[-1] == {"v100": 7}

@@ -7,7 +7,7 @@ import msgspec
 from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire import PlannedModel
-from horologe_planning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
+from horologe_planning.plan import Placement, Plan, ProvisioningLevel
 from tuner.tuner_bench import FRONT, PLAN, Bench
 
 
@@ -22,27 +22,27 @@ def test_a_pool_may_hold_a_model_on_several_hardware_types() -> None:
     bench = Bench()
     rows = [("a", "v100", 2), ("b", "v100", 2), ("a", "k80", 3), ("again", "k80", 3)]
     stages = tuple(
-        StageTarget(f"{stage}@{kind}", "m" if stage in ("a", "again") else "n", kind, 8, count, 100.0)
+        Placement(f"{stage}@{kind}", "m" if stage in ("a", "again") else "n", kind, 8, count, throughput=100.0)
         for stage, kind, count in rows
     )
     levels = (ProvisioningLevel(0.5, (1, 1, 2, 2)), ProvisioningLevel(1.0, (2, 2, 3, 3)))
-    pool = TuningPlan("pool", ms(200), 100.0, PLAN.envelope, stages, levels=levels, pooled=True)
+    pool = Plan("pool", ms(200), 100.0, stages, PLAN.envelope, levels=levels, pooled=True)
     assert bench.apply(pool).status == Status.OK
     models = (("m", 2, 8, "v100"), ("n", 2, 8, "v100"), ("m", 3, 8, "k80"))
     assert bench.plans[-1].models == tuple(PlannedModel(*model) for model in models)
     assert bench.scaled == [{"v100": 2, "k80": 3}]
     bench.events(200, 2, model="m/1")
     assert bench.scaled[-1] == {"v100": 4, "k80": 6}  # 1.54 times the planned rate, with headroom
-    other = StageTarget("only", "m", "v100", 2, 3, 50.0)
-    answer = bench.apply(TuningPlan("single", ms(100), 50.0, PLAN.envelope, (other,)))
-    assert "hardware: got 'v100', wanted 'k80, v100', which model 'm' has in pipeline 'pool'" in answer.reason
+    other = Placement("only", "m", "v100", 2, 3, throughput=50.0)
+    answer = bench.apply(Plan("single", ms(100), 50.0, (other,), PLAN.envelope))
+    assert "hardware: got 'v100', wanted 'k80, v100', which model 'm' has in plan 'pool'" in answer.reason
 
 
 def test_several_pipelines_share_a_model() -> None:
     bench = Bench()
     bench.apply()
-    other = StageTarget("only", "classify", "v100", 2, 3, 50.0)
-    bench.apply(TuningPlan("single", ms(100), 50.0, PLAN.envelope, (other,)))
+    other = Placement("only", "classify", "v100", 2, 3, throughput=50.0)
+    bench.apply(Plan("single", ms(100), 50.0, (other,), PLAN.envelope))
     assert bench.plans[-1].models[0] == PlannedModel("classify", 5, 2, "v100")
     assert bench.scaled[-1] == {"v100": 6}
     assert bench.tune("withdraw", b"single").status == Status.OK
@@ -56,5 +56,5 @@ def test_two_hardware_types_for_one_model_are_an_error() -> None:
     bench = Bench()
     bench.apply()
     other = msgspec.structs.replace(FRONT, hardware="k80")
-    answer = bench.apply(TuningPlan("single", ms(100), 50.0, PLAN.envelope, (other,)))
+    answer = bench.apply(Plan("single", ms(100), 50.0, (other,), PLAN.envelope))
     assert answer.reason.startswith("stage 'front': hardware: got 'k80', wanted 'v100'")

@@ -41,7 +41,7 @@ def run_measurement(options: MeasureOptions, report: Callable[[int, int, str], N
         parse_numbers("--shares", options.shares), options.copies, parse_numbers("--splits", options.splits)
     )
     sizes.validate()
-    assumed, folders = parse_assumptions(options.assume or ()), find_models(options.repository, options.models)
+    assumed, folders = parse_assumptions(options.assume or ()), find_models(options.repository, options.models or [])
     with TemporaryDirectory(prefix="horologe-measure-") as scratch:
         settings = bench_settings(folders, options.device, options.mechanism, options.seconds, Path(scratch))
         sensor = open_sensor(settings, options.no_power)

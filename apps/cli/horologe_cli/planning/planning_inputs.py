@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,13 +16,8 @@ from horologe_planning.catalogue import catalogue_profiles
 from horologe_planning.example_pipelines import EXAMPLE_PIPELINES
 from horologe_planning.hardware import parse_prices
 from horologe_planning.hardware_settings import HardwareSettings
-from horologe_planning.joint_planning.joint_plan import JointPlan
-from horologe_planning.plans import PipelinePlan, StageConfiguration
+from horologe_planning.plan import Placement, PlanDocument, parse_document
 from horologe_planning.profiles import decode_profiles
-from horologe_planning.provisioning.workloads import SharingPlan
-from horologe_planning.search.planner import Search
-from horologe_planning.tuning_plan import TuningPlan
-from horologe_sim.scenario.pooled_plan import PooledPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,24 +27,8 @@ if TYPE_CHECKING:
 
     from horologe_cli.commands.planning.planning_options import ProblemOptions
     from horologe_planning.hardware import HardwareType
-    from horologe_planning.plans import Configuration
     from horologe_planning.profiles import Profiles
-
-
-class PlanDocument(msgspec.Struct, frozen=True):
-    """Output of `horologe plan --json`. `accuracy`: of the chosen variants; None without variants.
-
-    `pooled`: devices that all stages share; None if they were not planned, or if those of the plan do not suffice.
-    `joint`: stages on shares of GPUs, None if they were not planned. `sharing_plan`: the same as the tuner reads it, if
-    it costs less than `plan`.
-    """
-
-    plan: PipelinePlan
-    tuning_plan: TuningPlan
-    accuracy: float | None = None
-    pooled: PooledPlan | None = None
-    joint: JointPlan | None = None
-    sharing_plan: SharingPlan | None = None
+    from horologe_planning.search.evaluation import Configuration
 
 
 @contextmanager
@@ -120,13 +99,17 @@ def read_profiles(path: Path | None) -> Profiles:
     return profiles
 
 
+def read_plans(path: Path) -> PlanDocument:
+    """Return the document of `horologe plan make --json` in a file. Raises SettingsError that names the file."""
+    with option_errors(str(path)):
+        return parse_document(read_file(path, MAX_DOCUMENT_BYTES, wait=True))
+
+
 def read_configuration(structure: PipelineStructure, plan: Path | None, stages: Sequence[str]) -> Configuration:
     """Return the configuration of a plan file, changed by texts STAGE=HARDWARE:BATCH:REPLICAS."""
-    chosen: dict[str, StageConfiguration] = {}
+    chosen: dict[str, Placement] = {}
     if plan:
-        with option_errors(str(plan)):
-            document = read_json(plan, PlanDocument)
-        chosen = {stage.stage: stage for stage in document.plan.configuration}
+        chosen = {placed.stage: placed for placed in _whole_devices(plan, structure.name)}
     models = {stage.name: stage.model for stage in structure.stages}
     for text in stages:
         name, equals, rest = text.partition("=")
@@ -136,10 +119,20 @@ def read_configuration(structure: PipelineStructure, plan: Path | None, stages: 
         if name not in models:
             raise SettingsError(f"--stage: got stage {name!r}, wanted one of {', '.join(models)}")
         model = chosen[name].model if name in chosen else models[name]
-        chosen[name] = StageConfiguration(name, model, parts[0], int(parts[1]), int(parts[2]))
+        chosen[name] = Placement(name, model, parts[0], int(parts[1]), int(parts[2]))
     if missing := [name for name in models if name not in chosen]:
         raise SettingsError(f"--stage, --plan: got no configuration of {', '.join(missing)}, wanted all stages")
     return tuple(chosen[name] for name in models)
+
+
+def _whole_devices(path: Path, name: str) -> Configuration:
+    """Return the configuration of a pipeline in a plan file. Raises SettingsError if it is not on whole devices."""
+    plans = {plan.name: plan for plan in read_plans(path).plans}
+    if name not in plans:
+        raise SettingsError(f"--plan: got plans of {', '.join(plans)}, wanted one of {name}")
+    if plans[name].shares or plans[name].pooled:
+        raise SettingsError(f"--plan: got {name} on pooled devices or shares, wanted whole devices, as by --stage")
+    return plans[name].placements
 
 
 def parse_accuracy(texts: Sequence[str]) -> dict[str, float]:
@@ -154,11 +147,3 @@ def parse_accuracy(texts: Sequence[str]) -> dict[str, float]:
         if not equals:
             raise SettingsError(f"--accuracy: got {text!r}, wanted MODEL=PART, as resnet50_v2=0.77")
     return accuracy
-
-
-def parse_search(text: str) -> Search:
-    """Return the name of a search of the planner."""
-    for name in get_args(Search):
-        if text == name:
-            return cast("Search", name)
-    raise SettingsError(f"--search: got {text!r}, wanted one of {', '.join(get_args(Search))}")

@@ -21,7 +21,7 @@ from horologe_planning.estimator.pipeline_workload import Workload
 from horologe_planning.profiles import collect_profiles, decode_profiles, encode_profiles, measured_profile
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.objective import Objective
-from horologe_tuner.core.pipeline_tuning.recent_arrivals import ArrivalCounts
+from horologe_tuner.core.scaling.recent_arrivals import ArrivalCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

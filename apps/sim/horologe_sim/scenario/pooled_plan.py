@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from horologe_common.pipelines import PipelineStructure
     from horologe_planning.hardware import HardwareType
-    from horologe_planning.plans import StageConfiguration
+    from horologe_planning.plan import Placement
     from horologe_planning.profiles import Profiles, StageProfile
     from horologe_planning.search.evaluation import Evaluator
 
@@ -104,14 +104,14 @@ class PoolSimulation:
         devices = [self._models_on(hardware) for hardware, count in pool.items() for _ in range(count)]
         return self._run(devices)
 
-    def run_dedicated(self, configuration: Iterable[StageConfiguration]) -> PipelineWorld:
+    def run_dedicated(self, configuration: Iterable[Placement]) -> PipelineWorld:
         """Run the trace on a dedicated plan: every device has the model of one stage, up to its batch size.
 
         Devices of one model have the same batch sizes, because these belong to the model.
         """
         stages, largest = list(configuration), dict[str, int]()
         for stage in stages:
-            largest[stage.model] = max(stage.batch, largest.get(stage.model, 0))
+            largest[stage.model] = max(stage.max_batch, largest.get(stage.model, 0))
         devices = [
             [sim_model(self._profiles[stage.model][stage.hardware], largest[stage.model])]
             for stage in stages
@@ -186,7 +186,7 @@ def rest_of_path(structure: PipelineStructure, stage_ns: Mapping[str, int], fact
 def plan_pooled(
     simulation: PoolSimulation,
     hardware: Mapping[str, HardwareType],
-    start: Iterable[StageConfiguration],
+    start: Iterable[Placement],
     progress: Callable[[str], None] | None = None,
 ) -> PooledPlan | None:
     """Return the cheapest pool found, or None if the devices of the plan `start` do not suffice as a pool.

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from horologe_planning.envelope import envelope_of, window_lengths
-from horologe_planning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
+import msgspec
+
+from horologe_planning.plan import Placement, Plan, ProvisioningLevel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from horologe_planning.plans import PipelinePlan
     from horologe_sim.scenario.pooled_plan import PooledPlan, PoolSimulation
 
 FACTORS = (0.25, 0.35, 0.5, 0.7, 1.0)
@@ -22,29 +19,28 @@ FACTORS = (0.25, 0.35, 0.5, 0.7, 1.0)
 devices for the same part of its load."""
 
 
-def pooled_tuning_plan(
-    simulation: PoolSimulation, pooled: PooledPlan, plan: PipelinePlan, arrivals_ns: NDArray[np.int64]
-) -> TuningPlan:
+def pooled_tuning_plan(simulation: PoolSimulation, pooled: PooledPlan, plan: Plan) -> Plan:
     """Return the plan that the tuner carries out for a pool. `plan`: the dedicated plan for the same sample.
 
     It has a stage `STAGE@HARDWARE` for each stage and each hardware type of the pool that is fast enough for it.
     """
-    targets = tuple(_targets(simulation, pooled.devices, plan))
+    placements = tuple(_placements(simulation, pooled.devices, plan))
     levels = tuple(
-        ProvisioningLevel(factor, tuple(pool[target.hardware] for target in targets))
+        ProvisioningLevel(factor, tuple(pool[placed.hardware] for placed in placements))
         for factor, pool in _levels(simulation, pooled.devices)
     )
-    envelope = envelope_of(arrivals_ns, window_lengths(plan.service_ns))
-    return TuningPlan(plan.pipeline, plan.slo_ns, plan.rate, envelope, targets, levels=levels, pooled=True)
+    return msgspec.structs.replace(plan, placements=placements, levels=levels, pooled=True)
 
 
-def _targets(simulation: PoolSimulation, devices: Mapping[str, int], plan: PipelinePlan) -> Iterator[StageTarget]:
-    for stage in plan.stages:
+def _placements(simulation: PoolSimulation, devices: Mapping[str, int], plan: Plan) -> Iterator[Placement]:
+    for placed in plan.placements:
         for hardware, count in devices.items():
-            if (profile := simulation.profile_on(stage.model, hardware)) is not None:
+            if (profile := simulation.profile_on(placed.model, hardware)) is not None:
                 batch = max(profile.batch_sizes)
-                throughput, name = profile.throughput(batch), f"{stage.stage}@{hardware}"
-                yield StageTarget(name, stage.model, hardware, batch, count, throughput, stage.scale_factor)
+                yield Placement(
+                    f"{placed.stage}@{hardware}", placed.model, hardware, batch, count,
+                    throughput=profile.throughput(batch), scale_factor=placed.scale_factor,
+                )  # fmt: skip
 
 
 def _levels(simulation: PoolSimulation, devices: Mapping[str, int]) -> Iterator[tuple[float, dict[str, int]]]:

@@ -9,13 +9,14 @@ from horologe_common.clock import ms
 from horologe_common.interference.colocation import CoLocatedModel, ExecutionNoise, SharedDevice
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
+from horologe_planning.provisioning.device_shares import shares_by_device
 from horologe_sim.engine.simulated_device import SimModel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from horologe_planning.plan import Placement, Plan
     from horologe_planning.provisioning.share_tables import GpuType
-    from horologe_planning.provisioning.workloads import Placement, SharingPlan
 
 LOAD_NS = ms(10)
 
@@ -31,40 +32,39 @@ class EmulatedHardware(NamedTuple):
 class ShareWorker(NamedTuple):
     """A share of a plan as a simulated worker."""
 
-    gpu: int
-    """Index of the GPU in the plan."""
     placement: Placement
     model: SimModel
 
 
-def share_workers(plan: SharingPlan, hardware: EmulatedHardware) -> list[ShareWorker]:
-    """Return the workers of a plan. The model of a share has the name of its workload and batches up to the planned.
+def share_workers(plans: Iterable[Plan], hardware: EmulatedHardware) -> list[ShareWorker]:
+    """Return the workers of plans. The model of a share has the name of its workload and batches up to the planned.
 
-    Its profile is `exec_ns` of the plan, or the solo times if the plan has none.
+    Its profile is `exec_ns` of the share, or the solo times if it has none.
 
     Shares of a GPU that exceed 100% are scaled down in proportion, as oversubscribed processors are.
     """
     workers = []
-    for number, gpu in enumerate(plan.gpus):
+    for shares in shares_by_device(plans).values():
         device = SharedDevice()
-        scale = min(1.0, 100.0 / (gpu.share_percent or 1.0))
-        for placement in gpu.placements:
-            times = co_located(placement, gpu.gpu_type, scale * placement.share_percent, device, hardware)
-            predicted_ns = [placement.exec_ns[size] for size in sorted(placement.exec_ns)]
-            model = share_model(placement.workload, times, placement.batch, predicted_ns)
-            workers.append(ShareWorker(number, placement, model))
+        scale = min(1.0, 100.0 / sum(share.placement.percent for share in shares))
+        for placement in (share.placement for share in shares):
+            times = co_located(placement, scale * placement.percent, device, hardware)
+            predicted_ns = [time_ns for _, time_ns in sorted(placement.exec_ns)]
+            workers.append(
+                ShareWorker(placement, share_model(placement.model, times, placement.max_batch, predicted_ns))
+            )
     return workers
 
 
 def co_located(
-    placement: Placement, gpu_type: str, percent: float, device: SharedDevice, hardware: EmulatedHardware
+    placement: Placement, percent: float, device: SharedDevice, hardware: EmulatedHardware
 ) -> CoLocatedModel:
     """Return the times of a placement on a new share of a device. Its prediction error is that of its workload."""
-    gpu, models = hardware.kinds[gpu_type]
-    coefficients = models[placement.model]
+    gpu, models = hardware.kinds[placement.hardware]
+    coefficients = models[placement.coefficients]
     noise = None
     if hardware.seed is not None:
-        noise = ExecutionNoise(coefficients, [hardware.seed, crc32(placement.workload.encode())])
+        noise = ExecutionNoise(coefficients, [hardware.seed, crc32(placement.stage.encode())])
     return CoLocatedModel(gpu, coefficients, hardware.interference, percent, device.join(), noise)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
-from horologe_planning.plans import StageConfiguration, price_of
+from horologe_planning.hardware import price_of
+from horologe_planning.plan import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
     from horologe_common.pipelines import PipelineStructure
     from horologe_planning.hardware import HardwareType
-    from horologe_planning.plans import Configuration
     from horologe_planning.profiles import Profiles
+    from horologe_planning.search.evaluation import Configuration
 
 CPU = "cpu"
 
@@ -57,7 +58,7 @@ def plan_coarse_grained(
 
 def scale_unit(unit: Configuration, replicas: int) -> Configuration:
     """Return the configuration with so many units."""
-    return tuple(StageConfiguration(stage.stage, stage.model, stage.hardware, stage.batch, replicas) for stage in unit)
+    return tuple(Placement(stage.stage, stage.model, stage.hardware, stage.max_batch, replicas) for stage in unit)
 
 
 def largest_unit(structure: PipelineStructure, profiles: Profiles, accelerator: str) -> Configuration | None:
@@ -70,9 +71,7 @@ def largest_unit(structure: PipelineStructure, profiles: Profiles, accelerator: 
         return None
     sizes = profiles[structure.stages[0].model][types[structure.stages[0].name]].batch_sizes
     for batch in reversed(sizes):
-        unit = tuple(
-            StageConfiguration(stage.name, stage.model, types[stage.name], batch) for stage in structure.stages
-        )
+        unit = tuple(Placement(stage.name, stage.model, types[stage.name], batch) for stage in structure.stages)
         if longest_path_ns(structure, profiles, unit) <= structure.slo_ns:
             return unit
     return None
@@ -82,7 +81,7 @@ def longest_path_ns(structure: PipelineStructure, profiles: Profiles, configurat
     """Return the time of full batches on the longest path, without queueing."""
     end_ns: dict[str, int] = {}
     for stage, chosen in zip(structure.stages, configuration, strict=True):
-        took_ns = profiles[chosen.model][chosen.hardware].latency_ns[chosen.batch]
+        took_ns = profiles[chosen.model][chosen.hardware].latency_ns[chosen.max_batch]
         end_ns[stage.name] = max((end_ns[parent] for parent in stage.parents), default=0) + took_ns
     return max(end_ns.values())
 
@@ -90,6 +89,6 @@ def longest_path_ns(structure: PipelineStructure, profiles: Profiles, configurat
 def unit_throughput(structure: PipelineStructure, profiles: Profiles, unit: Configuration) -> float:
     """Return the queries per second of one unit: those of its slowest stage."""
     return min(
-        profiles[stage.model][stage.hardware].throughput(stage.batch) / structure.scale_factor(stage.stage)
+        profiles[stage.model][stage.hardware].throughput(stage.max_batch) / structure.scale_factor(stage.stage)
         for stage in unit
     )

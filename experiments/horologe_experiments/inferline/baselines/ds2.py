@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from horologe_planning.plans import StageConfiguration
+from horologe_planning.plan import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from horologe_experiments.inferline.scaling_policy import Observation
-    from horologe_planning.plans import Configuration
     from horologe_planning.profiles import Profiles
+    from horologe_planning.search.evaluation import Configuration
 
 
 class Ds2:
@@ -42,11 +42,11 @@ class Ds2:
 
 
 def plan_for_mean(
-    profiles: Profiles, stages: Iterable[StageConfiguration], scale_factors: Mapping[str, float], rate: float
+    profiles: Profiles, stages: Iterable[Placement], scale_factors: Mapping[str, float], rate: float
 ) -> Configuration:
     """Return the stages without batching and with the replicas that DS2 would choose for a rate (InferLine Fig. 14)."""
     return tuple(
-        StageConfiguration(
+        Placement(
             stage.stage,
             stage.model,
             stage.hardware,

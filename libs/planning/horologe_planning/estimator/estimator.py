@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from horologe_common.pipelines import PipelineStructure
     from horologe_planning.hardware import HardwareType
-    from horologe_planning.plans import StageConfiguration
+    from horologe_planning.plan import Placement
     from horologe_planning.profiles import Profiles
 
 IN_FLIGHT = 256
@@ -61,7 +61,7 @@ class Simulation:
         self,
         structure: PipelineStructure | Workload,
         profiles: Profiles,
-        configurations: Sequence[StageConfiguration],
+        configurations: Sequence[Placement],
         arrivals_ns: ArrayLike = (),
         seed: int = 0,
         slo_ns: int = 0,
@@ -79,7 +79,7 @@ class Simulation:
         self.stage_of = np.array([self._places[c.stage] for c in configurations])
         """(groups,): place of the stage of each group of replicas."""
         self._groups = {name: np.flatnonzero(self.stage_of == place) for name, place in self._places.items()}
-        tables = [profiles[c.model][c.hardware].latency_table(c.batch) for c in configurations]
+        tables = [profiles[c.model][c.hardware].latency_table(c.max_batch) for c in configurations]
         shape = (len(tables), *(max(table.shape[axis] for table in tables) for axis in (0, 1)))
         latency_ns, ranks = np.zeros(shape, np.int64), np.ones(len(self._places), np.int64)
         for group, table in enumerate(tables):
@@ -87,7 +87,7 @@ class Simulation:
             ranks[self.stage_of[group]] = max(ranks[self.stage_of[group]], table.shape[1])
         self._problem = kernel.Problem(
             work.arrivals_ns, work.calls, work.first_child, work.children, self.stage_of,
-            np.array([c.batch for c in configurations]), latency_ns, ranks, np.uint64(work.seed),
+            np.array([c.max_batch for c in configurations]), latency_ns, ranks, np.uint64(work.seed),
             slo_ns or work.structure.slo_ns, missed_limit,
         )  # fmt: skip
         self._state = _initial_state(work, [c.replicas for c in configurations])
@@ -190,7 +190,7 @@ class Simulation:
         released_ns = self._state.totals[:, kernel.RELEASED_NS]
         return np.asarray(present * self.now_ns + released_ns - self._ordered_ns)
 
-    def cost(self, configurations: Sequence[StageConfiguration], hardware: Mapping[str, HardwareType]) -> float:
+    def cost(self, configurations: Sequence[Placement], hardware: Mapping[str, HardwareType]) -> float:
         """Return the dollars for all replicas from the time 0 until now."""
         prices = [hardware[c.hardware].price_per_hour for c in configurations]
         return float(self._paid_ns() @ np.array(prices)) / 3.6e12
@@ -207,9 +207,7 @@ class Simulation:
         return loads
 
 
-def check_configuration(
-    structure: PipelineStructure, profiles: Profiles, configurations: Sequence[StageConfiguration]
-) -> None:
+def check_configuration(structure: PipelineStructure, profiles: Profiles, configurations: Sequence[Placement]) -> None:
     """Raise ValueError unless each stage, in order, has valid groups of replicas, each with a profile."""
     wanted, given = [stage.name for stage in structure.stages], [c.stage for c in configurations]
     if [name for name, _ in groupby(given)] != wanted:

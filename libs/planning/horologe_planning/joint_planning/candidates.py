@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_planning.joint_planning.layouts import WHOLE
 from horologe_planning.joint_planning.share_demand import ShareDemand, least_share
-from horologe_planning.plans import StageConfiguration
+from horologe_planning.plan import Placement
 from horologe_planning.search.bounds import isolated_stages
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
 
-StageOption = ShareDemand | StageConfiguration
+StageOption = ShareDemand | Placement
 
 
 class Candidate(NamedTuple):
@@ -31,9 +31,9 @@ class Candidate(NamedTuple):
         return [stage for stage in self.stages if isinstance(stage, ShareDemand)]
 
     @property
-    def dedicated(self) -> list[StageConfiguration]:
+    def dedicated(self) -> list[Placement]:
         """The stages on whole devices."""
-        return [stage for stage in self.stages if isinstance(stage, StageConfiguration)]
+        return [stage for stage in self.stages if isinstance(stage, Placement)]
 
 
 def stage_options(evaluator: LayoutEvaluator) -> list[list[StageOption]]:

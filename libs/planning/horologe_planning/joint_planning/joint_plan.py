@@ -1,87 +1,69 @@
-"""Result of the joint planner: the forecast of a layout, and its sharing plan for the tuner."""
+"""Plan of a layout: its shares as placements for the tuner, and its forecast beside the cost of whole devices."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan
+from horologe_planning.plan import Placement, Plan
+from horologe_planning.report import Alternative, PlanReport, ReportedPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
-    from horologe_planning.joint_planning.layouts import Layout, PlannedDevice
+    from horologe_planning.joint_planning.layouts import Layout
 
 
-class JointPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Cost and forecast of a layout for the sample trace, beside the cost of whole devices."""
-
-    pipeline: str
-    slo_ns: int
-    cost_per_hour: float
-    dedicated_cost: float
-    """Dollars per hour of the plan whose replicas have whole devices."""
-    p99_ns: int
-    attainment: float
-    """Part of the sample's queries that meet the SLO."""
-    attainment_bound: float
-    """Part that an unseen trace meets with the confidence of the objective; see `Objective`."""
-    rate: float
-    evaluations: int
-    """Runs of the estimator."""
-
-
-def joint_plan(evaluator: LayoutEvaluator, layout: Layout, dedicated_cost: float) -> JointPlan:
-    """Return the cost and the forecast of a layout."""
+def joint_plan(evaluator: LayoutEvaluator, layout: Layout, dedicated: ReportedPlan) -> ReportedPlan:
+    """Return the plan of a layout. `dedicated`: the plan of whole devices, the runner-up."""
     problem, forecast = evaluator.problem, evaluator.forecast(layout)
-    return JointPlan(
-        pipeline=problem.structure.name,
-        slo_ns=problem.objective.slo_ns,
-        cost_per_hour=evaluator.price(layout),
-        dedicated_cost=dedicated_cost,
+    cost, others_cost = evaluator.price(layout), dedicated.report.cost_per_hour
+    saved = others_cost - cost
+    reason = f"on whole devices it costs {saved:.3f} dollars per hour more ({saved / cost:.1%})"
+    report = PlanReport(
+        cost_per_hour=cost,
         p99_ns=forecast.p99_ns,
         attainment=forecast.attainment,
         attainment_bound=1 - forecast.missed_bound,
-        rate=problem.workload.rate,
+        runner_up=Alternative(dedicated.plan.placements, others_cost, reason),
         evaluations=problem.runs,
     )
+    placements = tuple(_placements(evaluator, layout))
+    plan = Plan(problem.structure.name, problem.objective.slo_ns, problem.workload.rate, placements)
+    return ReportedPlan(plan, report)
 
 
-def sharing_plan(evaluator: LayoutEvaluator, layout: Layout) -> SharingPlan:
-    """Return the layout as a sharing plan. Each stage is a workload, each device a GPU of its hardware type."""
-    slo_ms = _stage_slos(evaluator, layout)
-    throughput = dict.fromkeys(evaluator.models, 0.0)
+def _placements(evaluator: LayoutEvaluator, layout: Layout) -> Iterator[Placement]:
+    """Yield a placement for each share. Devices are numbered by hardware type: v100-1, v100-2, cpu-1."""
+    slo_ns, throughput, numbers = _stage_slos(evaluator, layout), dict.fromkeys(evaluator.models, 0.0), Counter[str]()
     for group in evaluator.configuration(layout):
-        throughput[group.stage] += group.replicas * evaluator.problem.profile_of(group).throughput(group.batch)
-
-    def placement(device: PlannedDevice, place: int) -> Placement:
-        group = evaluator.group_of(device, place)
-        profile = evaluator.problem.profile_of(group)
-        own, stage = profile.throughput(group.batch), group.stage
-        calls = evaluator.problem.workload.rate * evaluator.problem.structure.scale_factor(stage)
-        exec_ns = {size: ns for size, ns in profile.latency_ns.items() if size <= group.batch}
-        return Placement(
-            stage, group.model, calls * own / throughput[stage], slo_ms[stage], group.batch,
-            device.shares[place].percent, profile.mean_latency_ns(group.batch) / 1e6, own, exec_ns=exec_ns,
-            served_model=group.model,
-        )  # fmt: skip
-
-    gpus = (
-        PlannedGpu(device.hardware, tuple(placement(device, place) for place in range(len(device.shares))))
-        for device in layout
-    )
-    return SharingPlan(tuple(gpus), evaluator.price(layout))
+        throughput[group.stage] += group.replicas * evaluator.problem.profile_of(group).throughput(group.max_batch)
+    for device in layout:
+        numbers[device.hardware] += 1
+        for place, share in enumerate(device.shares):
+            group = evaluator.group_of(device, place)
+            profile = evaluator.problem.profile_of(group)
+            own = profile.throughput(group.max_batch)
+            calls = evaluator.problem.structure.scale_factor(group.stage)
+            yield Placement(
+                group.stage, group.model, device.hardware, group.max_batch, percent=share.percent,
+                device=f"{device.hardware}-{numbers[device.hardware]}",
+                scale_factor=calls * own / throughput[group.stage], throughput=own, slo_ns=slo_ns[group.stage],
+                latency_ns=round(profile.mean_latency_ns(group.max_batch)),
+                exec_ns=tuple((n, profile.latency_ns[n]) for n in profile.batch_sizes if n <= group.max_batch),
+            )  # fmt: skip
 
 
-def _stage_slos(evaluator: LayoutEvaluator, layout: Layout) -> dict[str, float]:
-    """Return what the rest of the longest path through each stage leaves of the SLO, in ms.
+def _stage_slos(evaluator: LayoutEvaluator, layout: Layout) -> dict[str, int]:
+    """Return what the rest of the longest path through each stage leaves of the SLO, in nanoseconds.
 
     The tuner looks at the latencies of each model, and a shadow repairs a stage that takes longer.
     """
     slowest = {group.stage: group for group in evaluator.configuration(layout)}  # the slowest group comes last
     structure = evaluator.problem.structure
     own_ns = {
-        stage: evaluator.problem.profile_of(group).mean_latency_ns(group.batch) for stage, group in slowest.items()
+        stage: evaluator.problem.profile_of(group).mean_latency_ns(group.max_batch) for stage, group in slowest.items()
     }
     before: dict[str, float] = {}
     after = dict.fromkeys(own_ns, 0.0)
@@ -91,4 +73,4 @@ def _stage_slos(evaluator: LayoutEvaluator, layout: Layout) -> dict[str, float]:
         for parent in stage.parents:
             after[parent] = max(after[parent], after[stage.name] + own_ns[stage.name])
     slo_ns = evaluator.problem.objective.slo_ns
-    return {name: (slo_ns - before[name] - after[name]) / 1e6 for name in own_ns}
+    return {name: max(1, round(slo_ns - before[name] - after[name])) for name in own_ns}

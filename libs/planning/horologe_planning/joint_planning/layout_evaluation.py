@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from horologe_planning.joint_planning.layouts import Layout, PlannedDevice, layout_price
 from horologe_planning.joint_planning.share_times import share_name
-from horologe_planning.plans import Configuration, StageConfiguration
-from horologe_planning.search.evaluation import Evaluator, Forecast
+from horologe_planning.plan import Placement
+from horologe_planning.search.evaluation import Configuration, Evaluator, Forecast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ class LayoutEvaluator:
     def configuration(self, layout: Layout) -> Configuration:
         """Return the groups of equal shares of each stage, the fastest first, and add their profiles to the problem."""
         if layout not in self._configurations:
-            counts: dict[StageConfiguration, int] = {}
+            counts: dict[Placement, int] = {}
             for device in layout:
                 for place in range(len(device.shares)):
                     group = self.group_of(device, place)
@@ -56,11 +56,11 @@ class LayoutEvaluator:
             order = {stage: place for place, stage in enumerate(self.models)}
             groups = sorted(counts, key=lambda group: (order[group.stage], -self._throughput(group), group.hardware))
             self._configurations[layout] = tuple(
-                StageConfiguration(g.stage, g.model, g.hardware, g.batch, counts[g]) for g in groups
+                Placement(g.stage, g.model, g.hardware, g.max_batch, counts[g]) for g in groups
             )
         return self._configurations[layout]
 
-    def group_of(self, device: PlannedDevice, place: int) -> StageConfiguration:
+    def group_of(self, device: PlannedDevice, place: int) -> Placement:
         """Return one replica: the share of a device at `place`. Its profile is added to the problem."""
         stage, percent, batch = device.shares[place]
         model, hardware = self.models[stage], device.hardware
@@ -71,10 +71,10 @@ class LayoutEvaluator:
             known = self.problem.profiles[model]
             if hardware not in known:
                 known[hardware] = self.times.profile(device.hardware, model, percent, beside)
-        return StageConfiguration(stage, model, hardware, batch)
+        return Placement(stage, model, hardware, batch)
 
-    def _throughput(self, group: StageConfiguration) -> float:
-        return self.problem.profile_of(group).throughput(group.batch)
+    def _throughput(self, group: Placement) -> float:
+        return self.problem.profile_of(group).throughput(group.max_batch)
 
     def _covers(self, layout: Layout) -> bool:
         return {share.stage for device in layout for share in device.shares} == set(self.models)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from horologe_planning.hardware import HardwareType
-    from horologe_planning.plans import StageConfiguration
+    from horologe_planning.plan import Placement
 
 WHOLE = 100.0
 LEAST_PERCENT = 10.0
@@ -51,10 +51,10 @@ def make_layout(devices: Iterable[PlannedDevice]) -> Layout:
     return tuple(sorted(PlannedDevice(kind, tuple(sorted(shares))) for kind, shares in devices if shares))
 
 
-def dedicated_layout(configuration: Iterable[StageConfiguration]) -> Layout:
+def dedicated_layout(configuration: Iterable[Placement]) -> Layout:
     """Return the layout of a configuration of whole devices."""
     return make_layout(
-        PlannedDevice(stage.hardware, (StageShare(stage.stage, WHOLE, stage.batch),))
+        PlannedDevice(stage.hardware, (StageShare(stage.stage, WHOLE, stage.max_batch),))
         for stage in configuration
         for _ in range(stage.replicas)
     )

@@ -11,7 +11,7 @@ from horologe_planning.search.evaluation import first_true, replace_stage
 
 if TYPE_CHECKING:
     from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
-    from horologe_planning.plans import Configuration
+    from horologe_planning.search.evaluation import Configuration
 
 REPLICAS_WITHOUT_GAIN = 2
 """More replicas are tried until this many numbers in a row bring no smaller share."""
@@ -63,7 +63,7 @@ def _least_of(
             name = tried.hardware if percent == WHOLE else share_name(tried.hardware, percent, ())
             if name not in known:
                 known[name] = evaluator.times.profile(tried.hardware, model, percent, ())
-            fields = {"hardware": name, "batch": batch, "replicas": tried.replicas}
+            fields = {"hardware": name, "max_batch": batch, "replicas": tried.replicas}
             return evaluator.problem.is_feasible(replace_stage(ideal, place, **fields))
 
         most_steps = int(min(most_percent, WHOLE) / STEP_PERCENT + 1e-9)

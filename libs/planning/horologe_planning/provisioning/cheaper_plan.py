@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS, MS_PER_S
+from horologe_planning.provisioning.device_shares import placed_workloads, plan_workloads, shares_by_device
 from horologe_planning.provisioning.fleet import Fleet
 from horologe_planning.provisioning.share_tables import NO_WORKLOAD, ShareTables
-from horologe_planning.provisioning.workloads import SharingPlan, placed_workloads
+from horologe_planning.report import SharedPlans, SharingReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +59,7 @@ class CheaperPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Gpu(NamedTuple):
     """Shares of one GPU that exceed SLOs by `excess`: the worst ratio of a latency or a rate to its limit."""
 
+    device: str
     tables: ShareTables
     rows: tuple[int, ...]
     units: Index
@@ -73,34 +76,36 @@ class Removal(NamedTuple):
     gpus: list[_Gpu]
 
 
-def cheapest_removal(plan: SharingPlan, kinds: Sequence[GpuType], options: ProvisioningOptions) -> CheaperPlan | None:
+def cheapest_removal(plan: SharedPlans, kinds: Sequence[GpuType], options: ProvisioningOptions) -> CheaperPlan | None:
     """Return the plan after `_least_violating`; None for a plan of one GPU of the cheapest type."""
     removal = _least_violating(plan, kinds, options)
     if removal is None:
         return None
     worst_first = sorted(removal.gpus, key=lambda gpu: -gpu.excess)
     violations = [violation for gpu in worst_first for violation in _violations(gpu, options.margin)]
-    return CheaperPlan(removal.change, plan.cost_per_hour - removal.saved, tuple(violations))
+    return CheaperPlan(removal.change, plan.report.cost_per_hour - removal.saved, tuple(violations))
 
 
-def without_spare_gpus(plan: SharingPlan, kinds: Sequence[GpuType], options: ProvisioningOptions) -> SharingPlan:
+def without_spare_gpus(plan: SharedPlans, kinds: Sequence[GpuType], options: ProvisioningOptions) -> SharedPlans:
     """Return the plan without the GPUs that `options.margin` does not need.
 
     A plan is exact for the parts that its workloads were split into. Other parts may fit on fewer GPUs: those that were
     made for a larger margin are smaller, for example.
     """
     while (removal := _least_violating(plan, kinds, options)) is not None and removal.excess <= 1 + TOLERANCE:
-        planned = []
+        placed, numbers = [], Counter[str]()
         for gpu in removal.gpus:
-            fleet = Fleet(gpu.tables)
+            fleet, name = Fleet(gpu.tables), gpu.tables.kind.gpu.name
             fleet.set_gpu(fleet.open_gpu(gpu.rows[0]), np.array(gpu.rows, np.intp), gpu.units)
-            planned += fleet.planned_gpus()
-        cost = plan.cost_per_hour - removal.saved
-        plan = SharingPlan(tuple(planned), cost, min(plan.cost_bound, cost), options.margin)
+            numbers[name] += 1
+            placed += fleet.placements([f"{name}-{numbers[name]}"])
+        cost = plan.report.cost_per_hour - removal.saved
+        report = SharingReport(cost, min(plan.report.cost_bound, cost), options.margin)
+        plan = SharedPlans(plan_workloads(placed), report)
     return plan
 
 
-def _least_violating(plan: SharingPlan, kinds: Sequence[GpuType], options: ProvisioningOptions) -> Removal | None:
+def _least_violating(plan: SharedPlans, kinds: Sequence[GpuType], options: ProvisioningOptions) -> Removal | None:
     """Return the change that saves cost with the least violation: without one of the GPUs, or with a cheaper type.
 
     The workloads of a GPU that is removed go where each causes the least violation.
@@ -109,13 +114,13 @@ def _least_violating(plan: SharingPlan, kinds: Sequence[GpuType], options: Provi
     by_share = sorted(range(len(gpus)), key=lambda place: float(gpus[place].units.sum()))[:TRIED_GPUS]
     best: Removal | None = None
     for place in by_share:
-        price = gpus[place].tables.kind.gpu.price_per_hour
-        trials = [(price, f"without GPU {place + 1}", moved)] if (moved := _without(gpus, place)) else []
+        price, device = gpus[place].tables.kind.gpu.price_per_hour, gpus[place].device
+        trials = [(price, f"without {device}", moved)] if (moved := _without(gpus, place)) else []
         for other in tables:
             saved = price - other.kind.gpu.price_per_hour
             if saved > 0 and all(_has_model(other, row) for row in gpus[place].rows):
-                changed = [*gpus[:place], _fill(other, gpus[place].rows), *gpus[place + 1 :]]
-                trials.append((saved, f"GPU {place + 1} of type {other.kind.gpu.name}", changed))
+                changed = [*gpus[:place], _fill(device, other, gpus[place].rows), *gpus[place + 1 :]]
+                trials.append((saved, f"{device} of type {other.kind.gpu.name}", changed))
         for saved, change, trial in trials:
             excess = max(gpu.excess for gpu in trial)
             if best is None or (excess, saved) < best[:2]:
@@ -124,20 +129,20 @@ def _least_violating(plan: SharingPlan, kinds: Sequence[GpuType], options: Provi
 
 
 def _gpus_of(
-    plan: SharingPlan, kinds: Sequence[GpuType], options: ProvisioningOptions
+    plan: SharedPlans, kinds: Sequence[GpuType], options: ProvisioningOptions
 ) -> tuple[list[_Gpu], list[ShareTables]]:
     """Return the GPUs of a plan over tables that have a row for each share, with its batch size."""
     model = INTERFERENCE_MODELS[options.model]
     tables = [ShareTables(kind, model, options.margin) for kind in kinds]
-    placements = [placement for gpu in plan.gpus for placement in gpu.placements]
+    devices = shares_by_device(plan.plans)
     for table in tables:
-        table.append(placed_workloads(placements))
+        table.append(placed_workloads(share for shares in devices.values() for share in shares))
     by_name = {table.kind.gpu.name: table for table in tables}
     gpus, row = [], 0
-    for planned in plan.gpus:
-        rows = tuple(range(row, row + len(planned.placements)))
+    for device, shares in devices.items():
+        rows = tuple(range(row, row + len(shares)))
         row += len(rows)
-        gpus.append(_fill(by_name[planned.gpu_type], rows))
+        gpus.append(_fill(device, by_name[shares[0].placement.hardware], rows))
     return gpus, tables
 
 
@@ -149,7 +154,7 @@ def _without(gpus: Sequence[_Gpu], removed: int) -> list[_Gpu]:
     left = [gpu for place, gpu in enumerate(gpus) if place != removed]
     for row in sorted(gpus[removed].rows, key=lambda row: -int(gpus[removed].tables.least[row])):
         trials = [
-            (place, _fill(gpu.tables, (*gpu.rows, row)))
+            (place, _fill(gpu.device, gpu.tables, (*gpu.rows, row)))
             for place, gpu in enumerate(left) if _has_model(gpu.tables, row)
         ]  # fmt: skip
         if not trials:
@@ -164,7 +169,7 @@ def _has_model(tables: ShareTables, row: int) -> bool:
     return tables.workloads[row].model in tables.kind.models
 
 
-def _fill(tables: ShareTables, rows: tuple[int, ...]) -> _Gpu:
+def _fill(device: str, tables: ShareTables, rows: tuple[int, ...]) -> _Gpu:
     """Return a GPU with these workloads. Where Algorithm 2 finds no shares, the whole GPU is divided among them.
 
     The division is in proportion to the shares at which Algorithm 2 exceeded 100%.
@@ -175,7 +180,7 @@ def _fill(tables: ShareTables, rows: tuple[int, ...]) -> _Gpu:
     units = allocation.units[0]
     if units.sum() > whole:
         units = np.maximum(units * whole // units.sum(), 1)
-    return _Gpu(tables, rows, units, float(_ratios(tables, members, units[None]).max()))
+    return _Gpu(device, tables, rows, units, float(_ratios(tables, members, units[None]).max()))
 
 
 def _ratios(tables: ShareTables, members: Index, units: Index) -> Index:

@@ -9,24 +9,25 @@ import numpy as np
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS, MS_PER_S, predict_shares, stack_coefficients
 from horologe_planning.provisioning.cheaper_plan import CheaperPlan, cheapest_removal
+from horologe_planning.provisioning.device_shares import placed_workloads, shares_by_device
 from horologe_planning.provisioning.latency_parts import LatencyParts, latency_parts
 from horologe_planning.provisioning.provisioner import DEFAULT_OPTIONS, ProvisioningOptions, provision
 from horologe_planning.provisioning.share_tables import ShareTables
-from horologe_planning.provisioning.workloads import placed_workloads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.interference.prediction import InterferenceModel
+    from horologe_planning.provisioning.device_shares import DeviceShare
     from horologe_planning.provisioning.share_tables import GpuType
-    from horologe_planning.provisioning.workloads import Placement, PlannedGpu, SharingPlan, Workload
+    from horologe_planning.provisioning.workloads import Workload
+    from horologe_planning.report import SharedPlans
 
 
 class ShareReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The reason for the share of a workload on one GPU."""
 
-    gpu: int
-    """Number of the GPU in the plan, from 1."""
+    device: str
     workload: str
     parts_ms: LatencyParts
     limit_ms: float
@@ -53,7 +54,7 @@ class PlanExplanation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def explain_plan(
-    plan: SharingPlan,
+    plan: SharedPlans,
     workloads: Sequence[Workload],
     kinds: Sequence[GpuType],
     options: ProvisioningOptions = DEFAULT_OPTIONS,
@@ -63,49 +64,49 @@ def explain_plan(
     Shares are explained with the margin of the plan, and cheaper plans with the margin that is wanted.
     """
     model, by_name = INTERFERENCE_MODELS[options.model], {kind.gpu.name: kind for kind in kinds}
-    planned = msgspec.structs.replace(options, margin=max(options.margin, plan.margin))
+    planned = msgspec.structs.replace(options, margin=max(options.margin, plan.report.margin))
     shares = [
         reason
-        for number, gpu in enumerate(plan.gpus, start=1)
-        for reason in _reasons(number, gpu, by_name[gpu.gpu_type], model, planned)
+        for placed in shares_by_device(plan.plans).values()
+        for reason in _reasons(placed, by_name[placed[0].placement.hardware], model, planned)
     ]
-    without_margin = plan.cost_per_hour
-    if options.margin and plan.gpus:
+    without_margin = plan.report.cost_per_hour
+    if options.margin and plan.plans:
         relaxed = msgspec.structs.replace(options, margin=0.0, free_margin=0.0)
-        without_margin = min(without_margin, provision(workloads, kinds, relaxed).cost_per_hour)
+        without_margin = min(without_margin, provision(workloads, kinds, relaxed).report.cost_per_hour)
     return PlanExplanation(tuple(shares), cheapest_removal(plan, kinds, options), without_margin)
 
 
 def _reasons(
-    number: int, gpu: PlannedGpu, kind: GpuType, model: InterferenceModel, options: ProvisioningOptions
+    shares: Sequence[DeviceShare], kind: GpuType, model: InterferenceModel, options: ProvisioningOptions
 ) -> list[ShareReason]:
     """Return the reasons for the shares of one GPU."""
-    placements = gpu.placements
-    models = [kind.models[placement.model] for placement in placements]
-    batch = np.array([float(placement.batch) for placement in placements])
-    share = np.array([placement.share_percent for placement in placements])
+    placements = [share.placement for share in shares]
+    models = [kind.models[placement.coefficients] for placement in placements]
+    batch = np.array([float(placement.max_batch) for placement in placements])
+    share = np.array([placement.percent for placement in placements])
     parts = latency_parts(model, kind.gpu, models, batch, share)
     unit = kind.gpu.share_unit_percent
     step = np.maximum(share[None, :] - unit * np.eye(len(placements)), unit)
     less = predict_shares(model, kind.gpu, stack_coefficients(models)[:, None, :], batch[None, :], step)
     alone = ShareTables(kind, model, options.margin, options.paper_batches)
-    alone.append(placed_workloads(placements))
+    alone.append(placed_workloads(shares))
     reasons = []
-    for slot, placement in enumerate(placements):
+    for slot, placed in enumerate(shares):
         factor = 1 + options.margin * models[slot].relative_error
-        limit = placement.slo_ms / 2 / factor
+        limit = placed.limit_ms / factor
         latency, cycle = less.latency_ms[slot, slot], less.gpu_ms[slot, slot] + less.feedback_ms[slot, slot]
-        smaller = _smaller(placement, unit, float(latency), limit, MS_PER_S * placement.batch / cycle / factor)
+        smaller = _smaller(placed, unit, float(latency), limit, MS_PER_S * placed.placement.max_batch / cycle / factor)
         least = float(alone.least[slot] * unit)
-        reasons.append(ShareReason(number, placement.workload, parts[slot], limit, least, smaller))
+        reasons.append(ShareReason(placed.placement.device, placed.workload, parts[slot], limit, least, smaller))
     return reasons
 
 
-def _smaller(placement: Placement, unit: float, latency_ms: float, limit_ms: float, throughput: float) -> str:
+def _smaller(share: DeviceShare, unit: float, latency_ms: float, limit_ms: float, throughput: float) -> str:
     """Return what one step less would violate. `throughput`: requests per second then, less the margin."""
-    if placement.share_percent <= unit * (1 + 1e-9):
+    if share.placement.percent <= unit * (1 + 1e-9):
         return f"{unit:g}% is the smallest share"
-    less = f"{placement.share_percent - unit:g}%"
-    if latency_ms <= limit_ms and throughput < placement.rate:
-        return f"{less} would serve {throughput / placement.rate:.1%} of the rate"
+    less = f"{share.placement.percent - unit:g}%"
+    if latency_ms <= limit_ms and throughput < share.rate:
+        return f"{less} would serve {throughput / share.rate:.1%} of the rate"
     return f"{less} would take {latency_ms:.2f} ms"

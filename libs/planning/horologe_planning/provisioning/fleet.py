@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from horologe_common.clock import ms
+from horologe_planning.plan import Placement
 from horologe_planning.provisioning.share_tables import NO_WORKLOAD
-from horologe_planning.provisioning.workloads import Placement, PlannedGpu
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from horologe_common.interference.prediction import Index
     from horologe_planning.provisioning.share_tables import ShareTables
+    from horologe_planning.provisioning.workloads import Workload
 
 
 class Candidates(NamedTuple):
@@ -109,25 +113,28 @@ class Fleet:
         else:
             self.set_gpu(gpu, kept, self.units[gpu][np.isin(self.members[gpu], kept)])
 
-    def planned_gpus(self) -> list[PlannedGpu]:
-        """Return the GPUs that are not empty, with the prediction for each share."""
+    def used_gpus(self) -> list[int]:
+        """Return the GPUs that are not empty."""
+        return [int(gpu) for gpu in np.flatnonzero(self.used)]
+
+    def placements(self, devices: Sequence[str]) -> list[tuple[Workload, Placement]]:
+        """Return each share with the prediction for it. `devices`: ids of `used_gpus()`, in their order."""
         predicted = self.tables.predict(self.members, self.units)
-        gpu = self.tables.kind.gpu
-        planned = []
-        for place in np.flatnonzero(self.used):
-            placements = []
+        gpu, placed = self.tables.kind.gpu, []
+        for place, device in zip(self.used_gpus(), devices, strict=True):
             for slot in np.flatnonzero(self.members[place] != NO_WORKLOAD):
                 row = self.members[place, slot]
                 workload = self.tables.workloads[row]
                 latency_ms = float(predicted.latency_ms[place, slot])
-                placements.append(Placement(
-                    workload.name, workload.model, workload.rate, workload.slo_ms, int(self.tables.batch[row]),
-                    float(self.units[place, slot] * gpu.share_unit_percent), latency_ms,
-                    float(predicted.throughput[place, slot]),
-                    latency_ms * self.tables.kind.models[workload.model].relative_error,
-                ))  # fmt: skip
-            planned.append(PlannedGpu(gpu.name, tuple(placements)))
-        return planned
+                error = self.tables.kind.models[workload.model].relative_error
+                placement = Placement(
+                    workload.name, workload.name, gpu.name, int(self.tables.batch[row]), device=device,
+                    percent=float(self.units[place, slot] * gpu.share_unit_percent),
+                    throughput=float(predicted.throughput[place, slot]), slo_ns=workload.slo_ns,
+                    latency_ns=ms(latency_ms), deviation_ns=ms(latency_ms * error), coefficients=workload.model,
+                )  # fmt: skip
+                placed.append((workload, placement))
+        return placed
 
     def _with(self, gpus: Index, row: int) -> tuple[Index, Index]:
         """Return the slots of the GPUs with the workload added at its least share."""

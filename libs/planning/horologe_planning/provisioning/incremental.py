@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
+from horologe_planning.provisioning.device_shares import device_counts, shares_by_device
 from horologe_planning.provisioning.occupancy import Occupancy
 from horologe_planning.provisioning.placement import Location, split_workloads
 from horologe_planning.provisioning.provisioner import (
@@ -16,14 +17,17 @@ from horologe_planning.provisioning.provisioner import (
     empty_fleets,
     place_all,
     plan_of,
+    with_report,
 )
 from horologe_planning.provisioning.share_tables import check_workloads
-from horologe_planning.provisioning.workloads import ProvisioningError, SharingPlan, Workload
+from horologe_planning.provisioning.workloads import ProvisioningError, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from horologe_planning.plan import Plan
     from horologe_planning.provisioning.share_tables import GpuType
+    from horologe_planning.report import SharedPlans
 
 
 RATE_DIFFERENCE = 1e-6
@@ -60,12 +64,12 @@ class RunningProvision:
     @classmethod
     def resume(
         cls,
-        plan: SharingPlan,
+        plans: Sequence[Plan],
         workloads: Sequence[Workload],
         kinds: Sequence[GpuType],
         options: ProvisioningOptions = DEFAULT_OPTIONS,
     ) -> RunningProvision:
-        """Return the provision with the GPUs of a plan, for those of its workloads that are in `workloads`.
+        """Return the provision with the GPUs of plans, for those workloads that are in `workloads`.
 
         A share keeps its part of the workload's rate, and gets the model, the SLO and the batch sizes of `workloads`. A
         workload that no longer fits on its GPUs is left out.
@@ -73,18 +77,19 @@ class RunningProvision:
         check_workloads(workloads, kinds)
         running, wanted = cls((), kinds, options), {workload.name: workload for workload in workloads}
         places = {kind.gpu.name: place for place, kind in enumerate(kinds)}
-        kept = [[share for share in gpu.placements if share.workload in wanted] for gpu in plan.gpus]
+        devices = shares_by_device(planned for planned in plans if planned.name in wanted)
         parts = [
-            msgspec.structs.replace(wanted[share.workload], rate=share.rate) for shares in kept for share in shares
-        ]
+            msgspec.structs.replace(wanted[share.workload], rate=share.rate)
+            for shares in devices.values() for share in shares
+        ]  # fmt: skip
         for fleet in running.fleets:
             fleet.tables.append(parts)
         for row, part in enumerate(parts):
             running._rows.setdefault(part.name, []).append(row)
         rows = iter(range(len(parts)))
-        for gpu, device, shares in zip(plan.gpus, plan.devices(), kept, strict=True):
-            own = list(islice(rows, len(shares)))
-            if gpu.gpu_type in places and (location := running.occupancy.fill_gpu(places[gpu.gpu_type], own)):
+        for device, shares in devices.items():
+            own, hardware = list(islice(rows, len(shares))), shares[0].placement.hardware
+            if hardware in places and (location := running.occupancy.fill_gpu(places[hardware], own)):
                 running._devices[location] = device
         placed = running.occupancy.locations
         for name in [name for name, rows in running._rows.items() if not placed.keys() >= set(rows)]:
@@ -98,17 +103,17 @@ class RunningProvision:
         """Return the requests per second of a workload, 0 for a name that is not placed."""
         return sum(self.fleets[0].tables.workloads[row].rate for row in self._rows.get(name, ()))
 
-    def plan(self) -> SharingPlan:
-        """Return the present plan. GPUs of an earlier plan keep their ids, others get the next free number."""
-        plan = plan_of(self.fleets)
-        taken, gpus = set(self._devices.values()), []
-        for location, gpu in zip(self.occupancy.used_gpus(), plan.gpus, strict=True):
+    def plan(self) -> SharedPlans:
+        """Return the present plans. GPUs of earlier plans keep their ids, others get the next free number."""
+        taken, devices = set(self._devices.values()), list[list[str]]([] for _ in self.fleets)
+        for location in self.occupancy.used_gpus():
             if location not in self._devices:
-                names = (f"{gpu.gpu_type}-{number}" for number in count(1))
+                hardware = self.fleets[location.fleet].tables.kind.gpu.name
+                names = (f"{hardware}-{number}" for number in count(1))
                 self._devices[location] = next(name for name in names if name not in taken)
                 taken.add(self._devices[location])
-            gpus.append(msgspec.structs.replace(gpu, device=self._devices[location]))
-        return msgspec.structs.replace(plan, gpus=tuple(gpus))
+            devices[location.fleet].append(self._devices[location])
+        return plan_of(self.fleets, devices=devices)
 
     def add(self, workload: Workload) -> PlanChange:
         """Place a workload that arrives. Raises ProvisioningError and changes nothing if it is invalid."""
@@ -179,35 +184,37 @@ class RunningProvision:
 
 
 def update_plan(
-    plan: SharingPlan,
+    plans: Sequence[Plan],
     workloads: Sequence[Workload],
     kinds: Sequence[GpuType],
     options: ProvisioningOptions = DEFAULT_OPTIONS,
-) -> tuple[SharingPlan, PlanChange]:
-    """Return the plan for `workloads` that keeps shares on their GPUs where they fit, and the workloads that moved.
+    margin: float = 0.0,
+) -> tuple[SharedPlans, PlanChange]:
+    """Return the plans for `workloads` that keep shares on their GPUs where they fit, and the workloads that moved.
 
-    It keeps the margin of the plan, or has the one that is wanted if that is cheaper. Raises ProvisioningError as
-    `provision` does.
+    They keep the `margin` of the earlier plans, or have the one that is wanted if that is cheaper. Raises
+    ProvisioningError as `provision` does.
     """
-    margins = sorted({options.margin, max(options.margin, plan.margin)}, reverse=True)
+    margins = sorted({options.margin, max(options.margin, margin)}, reverse=True)
     found = []
-    for margin in margins:
+    for wanted in margins:
         try:
-            found.append(_updated(plan, workloads, kinds, msgspec.structs.replace(options, margin=margin)))
+            found.append(_updated(plans, workloads, kinds, msgspec.structs.replace(options, margin=wanted)))
         except ProvisioningError:
-            if margin == options.margin:
+            if wanted == options.margin:
                 raise
-    changed = min(found, key=lambda plan: round(plan.cost_per_hour, 6))
-    before, after = _devices(plan), _devices(changed)
+    changed = min(found, key=lambda plan: round(plan.report.cost_per_hour, 6))
+    before, after = _devices(plans), _devices(changed.plans)
     moved = tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name]))
-    return changed, PlanChange(moved, plan.cost_per_hour, changed.cost_per_hour)
+    cost = plans_cost(plans, kinds)
+    return changed, PlanChange(moved, cost, changed.report.cost_per_hour)
 
 
 def _updated(
-    plan: SharingPlan, workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
-) -> SharingPlan:
-    """Return the changed plan with the margin of the options."""
-    running = RunningProvision.resume(plan, workloads, kinds, options)
+    plans: Sequence[Plan], workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
+) -> SharedPlans:
+    """Return the changed plans with the margin of the options."""
+    running = RunningProvision.resume(plans, workloads, kinds, options)
     for workload in workloads:
         rate = running.rate(workload.name)
         if not rate:
@@ -215,13 +222,15 @@ def _updated(
         elif abs(rate - workload.rate) > RATE_DIFFERENCE * workload.rate:
             running.change_rate(workload.name, workload.rate)
     running.occupancy.consolidate()
-    return msgspec.structs.replace(running.plan(), margin=options.margin)
+    return with_report(running.plan(), margin=options.margin)
 
 
-def _devices(plan: SharingPlan) -> dict[str, set[str]]:
+def plans_cost(plans: Iterable[Plan], kinds: Iterable[GpuType]) -> float:
+    """Return the dollars per hour of the devices of these GPU types."""
+    prices = {kind.gpu.name: kind.gpu.price_per_hour for kind in kinds}
+    return sum(count * prices.get(hardware, 0.0) for hardware, count in device_counts(plans).items())
+
+
+def _devices(plans: Iterable[Plan]) -> dict[str, set[str]]:
     """Return the ids of each workload's GPUs."""
-    devices: dict[str, set[str]] = {}
-    for device, gpu in zip(plan.devices(), plan.gpus, strict=True):
-        for placement in gpu.placements:
-            devices.setdefault(placement.workload, set()).add(device)
-    return devices
+    return {plan.name: {placement.device for placement in plan.shares} for plan in plans}

@@ -1,4 +1,4 @@
-"""Predictions for a given plan: latencies by another model, and the execution time of every batch size."""
+"""Predictions for given plans: latencies by another model, and the execution time of every batch size."""
 
 from __future__ import annotations
 
@@ -7,69 +7,74 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from horologe_common.clock import ms
 from horologe_common.interference.prediction import INTERFERENCE_MODELS, predict_shares, stack_coefficients
+from horologe_planning.provisioning.device_shares import shares_by_device, with_shares
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.interference.prediction import Array, InterferenceModel
+    from horologe_planning.plan import Plan
+    from horologe_planning.provisioning.device_shares import DeviceShare
     from horologe_planning.provisioning.share_tables import GpuType
-    from horologe_planning.provisioning.workloads import PlannedGpu, SharingPlan
-
-NS_PER_MS = 1e6
 
 
-def with_predictions(plan: SharingPlan, kinds: Sequence[GpuType], model: InterferenceModel) -> SharingPlan:
-    """Return the plan with latencies and throughputs predicted by a model and the coefficients of `kinds`.
+def with_predictions(plans: Sequence[Plan], kinds: Sequence[GpuType], model: InterferenceModel) -> tuple[Plan, ...]:
+    """Return the plans with latencies and throughputs predicted by a model and the coefficients of `kinds`.
 
     Shares of more than 100% in sum are scaled down to 100%: the processors are oversubscribed.
     """
     by_name = {kind.gpu.name: kind for kind in kinds}
-    return msgspec.structs.replace(plan, gpus=tuple(_predicted(gpu, by_name[gpu.gpu_type], model) for gpu in plan.gpus))
+    shares: list[DeviceShare] = []
+    for present in shares_by_device(plans).values():
+        shares += _predicted(present, by_name[present[0].placement.hardware], model)
+    return with_shares(plans, shares)
 
 
-def with_batch_times(plan: SharingPlan, kinds: Sequence[GpuType], model: str) -> SharingPlan:
-    """Return the plan with `exec_ns` of each share, for batches of 1 to its planned size.
+def with_batch_times(plans: Sequence[Plan], kinds: Sequence[GpuType], model: str) -> tuple[Plan, ...]:
+    """Return the plans with `exec_ns` of each share, for batches of 1 to its planned size.
 
     `model`: name of an interference model. Neighbours run batches of their planned size. Shares of more than 100% in
     sum count as in `with_predictions`.
     """
     by_name = {kind.gpu.name: kind for kind in kinds}
-    predictor = INTERFERENCE_MODELS[model]
-    gpus = tuple(_with_times(gpu, by_name[gpu.gpu_type], predictor) for gpu in plan.gpus)
-    return msgspec.structs.replace(plan, gpus=gpus)
+    shares: list[DeviceShare] = []
+    for present in shares_by_device(plans).values():
+        shares += _with_times(present, by_name[present[0].placement.hardware], INTERFERENCE_MODELS[model])
+    return with_shares(plans, shares)
 
 
-def _predicted(gpu: PlannedGpu, kind: GpuType, model: InterferenceModel) -> PlannedGpu:
-    coefficients, share = _shares(gpu, kind)
-    batch = np.array([float(placement.batch) for placement in gpu.placements])
-    predicted = predict_shares(model, kind.gpu, coefficients, batch, share)
-    placements = tuple(
-        msgspec.structs.replace(
-            placement, latency_ms=latency, throughput=throughput,
-            deviation_ms=latency * kind.models[placement.model].relative_error,
-        )
-        for placement, latency, throughput in zip(
-            gpu.placements, predicted.latency_ms.tolist(), predicted.throughput.tolist(), strict=True
-        )
-    )  # fmt: skip
-    return msgspec.structs.replace(gpu, placements=placements)
+def _predicted(shares: Sequence[DeviceShare], kind: GpuType, model: InterferenceModel) -> list[DeviceShare]:
+    coefficients, percent = _sizes(shares, kind)
+    batch = np.array([float(share.placement.max_batch) for share in shares])
+    predicted = predict_shares(model, kind.gpu, coefficients, batch, percent)
+    changed = []
+    for share, latency_ms, throughput in zip(
+        shares, predicted.latency_ms.tolist(), predicted.throughput.tolist(), strict=True
+    ):
+        error = kind.models[share.placement.coefficients].relative_error
+        changed.append(share._replace(placement=msgspec.structs.replace(
+            share.placement, latency_ns=ms(latency_ms), deviation_ns=ms(latency_ms * error), throughput=throughput
+        )))  # fmt: skip
+    return changed
 
 
-def _with_times(gpu: PlannedGpu, kind: GpuType, model: InterferenceModel) -> PlannedGpu:
-    coefficients, share = _shares(gpu, kind)
+def _with_times(shares: Sequence[DeviceShare], kind: GpuType, model: InterferenceModel) -> list[DeviceShare]:
+    coefficients, percent = _sizes(shares, kind)
     timed = []
-    for slot, placement in enumerate(gpu.placements):
-        batch = np.tile([float(other.batch) for other in gpu.placements], (placement.batch, 1))
-        batch[:, slot] = np.arange(1, placement.batch + 1)
-        gpu_ms = predict_shares(model, kind.gpu, coefficients[:, None, :], batch, share[None, :]).gpu_ms[:, slot]
-        times = {size: round(time_ms * NS_PER_MS) for size, time_ms in enumerate(gpu_ms.tolist(), start=1)}
-        timed.append(msgspec.structs.replace(placement, exec_ns=times))
-    return msgspec.structs.replace(gpu, placements=tuple(timed))
+    for slot, share in enumerate(shares):
+        largest = share.placement.max_batch
+        batch = np.tile([float(other.placement.max_batch) for other in shares], (largest, 1))
+        batch[:, slot] = np.arange(1, largest + 1)
+        gpu_ms = predict_shares(model, kind.gpu, coefficients[:, None, :], batch, percent[None, :]).gpu_ms[:, slot]
+        times = tuple((size, ms(time_ms)) for size, time_ms in enumerate(gpu_ms.tolist(), start=1))
+        timed.append(share._replace(placement=msgspec.structs.replace(share.placement, exec_ns=times)))
+    return timed
 
 
-def _shares(gpu: PlannedGpu, kind: GpuType) -> tuple[Array, Array]:
-    """Return the coefficients, and the shares of at most 100% in sum."""
-    share = np.array([placement.share_percent for placement in gpu.placements])
-    share *= min(1.0, 100 / float(share.sum()))
-    return stack_coefficients([kind.models[placement.model] for placement in gpu.placements]), share
+def _sizes(shares: Sequence[DeviceShare], kind: GpuType) -> tuple[Array, Array]:
+    """Return the coefficients, and the percents of at most 100 in sum."""
+    percent = np.array([share.placement.percent for share in shares])
+    percent *= min(1.0, 100 / float(percent.sum()))
+    return stack_coefficients([kind.models[share.placement.coefficients] for share in shares]), percent

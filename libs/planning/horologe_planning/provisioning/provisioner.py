@@ -10,6 +10,7 @@ import numpy as np
 
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL, INTERFERENCE_MODELS
 from horologe_planning.provisioning.cheaper_plan import without_spare_gpus
+from horologe_planning.provisioning.device_shares import plan_workloads
 from horologe_planning.provisioning.exact_sharing import (
     cheapest_partition,
     feasible_sets,
@@ -18,7 +19,8 @@ from horologe_planning.provisioning.exact_sharing import (
 from horologe_planning.provisioning.fleet import Fleet
 from horologe_planning.provisioning.placement import RULES, decreasing_order, place_workload, split_workloads
 from horologe_planning.provisioning.share_tables import GpuType, ShareTables, check_workloads
-from horologe_planning.provisioning.workloads import ProvisioningError, SharingPlan
+from horologe_planning.provisioning.workloads import ProvisioningError
+from horologe_planning.report import SharedPlans, SharingReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,7 +65,7 @@ PAPER_OPTIONS = ProvisioningOptions("igniter", 0.0, 0.0, True, 0, 0)
 
 def provision(
     workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions = DEFAULT_OPTIONS
-) -> SharingPlan:
+) -> SharedPlans:
     """Return the cheapest plan found: of one GPU type, or of several types mixed.
 
     Few workloads are placed exactly, many by Algorithm 1, those between by the best of several rules.
@@ -73,25 +75,25 @@ def provision(
     options.validate()
     check_workloads(workloads, kinds)
     if not workloads:
-        return SharingPlan((), 0.0)
+        return SharedPlans((), SharingReport(0.0))
     plan = _cheapest_plan(workloads, kinds, options)
     plan = _with_free_margin(plan, workloads, kinds, options)
-    parts = sum(len(gpu.placements) for gpu in plan.gpus)
+    parts = sum(len(planned.placements) for planned in plan.plans)
     return without_spare_gpus(plan, kinds, options) if len(workloads) < parts <= options.search_workloads else plan
 
 
 def _cheapest_plan(
     workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
-) -> SharingPlan:
+) -> SharedPlans:
     """Return the cheapest plan found over the sets of GPU types."""
     plans = [_provision_on(fleets, options) for fleets in fleet_choices(workloads, kinds, options)]
-    best = min(plans, key=lambda plan: plan.cost_per_hour)
-    return msgspec.structs.replace(best, cost_bound=min(plan.cost_bound for plan in plans), margin=options.margin)
+    best = min(plans, key=lambda plan: plan.report.cost_per_hour)
+    return with_report(best, cost_bound=min(plan.report.cost_bound for plan in plans), margin=options.margin)
 
 
 def _with_free_margin(
-    plan: SharingPlan, workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
-) -> SharingPlan:
+    plan: SharedPlans, workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
+) -> SharedPlans:
     """Return the plan with the largest margin that costs no more: it uses shares that are left over.
 
     Of many workloads, no other plan is tried, for the sake of the time.
@@ -106,8 +108,8 @@ def _with_free_margin(
             found = _cheapest_plan(workloads, kinds, wider)
         except ProvisioningError:
             found = None
-        if found is not None and found.cost_per_hour <= plan.cost_per_hour * (1 + 1e-9):
-            best, enough = msgspec.structs.replace(found, cost_bound=plan.cost_bound), tried
+        if found is not None and found.report.cost_per_hour <= plan.report.cost_per_hour * (1 + 1e-9):
+            best, enough = with_report(found, cost_bound=plan.report.cost_bound), tried
         else:
             too_much = tried
         tried = (enough + too_much) / 2
@@ -166,13 +168,25 @@ def place_all(fleets: Sequence[Fleet], rule: str) -> list[Fleet]:
     return placed
 
 
-def plan_of(fleets: Sequence[Fleet], cost_bound: float = 0.0) -> SharingPlan:
-    """Return the plan of placed workloads."""
-    gpus = tuple(gpu for fleet in fleets for gpu in fleet.planned_gpus())
-    return SharingPlan(gpus, sum(fleet.cost for fleet in fleets), cost_bound)
+def plan_of(
+    fleets: Sequence[Fleet], cost_bound: float = 0.0, devices: Sequence[Sequence[str]] | None = None
+) -> SharedPlans:
+    """Return the plans of placed workloads. `devices`: ids of the GPUs in use, by fleet. Without, they are numbered."""
+    if devices is None:
+        devices = [
+            [f"{fleet.tables.kind.gpu.name}-{number}" for number in range(1, len(fleet.used_gpus()) + 1)]
+            for fleet in fleets
+        ]
+    placed = [share for fleet, ids in zip(fleets, devices, strict=True) for share in fleet.placements(ids)]
+    return SharedPlans(plan_workloads(placed), SharingReport(sum(fleet.cost for fleet in fleets), cost_bound))
 
 
-def _provision_on(fleets: Sequence[Fleet], options: ProvisioningOptions) -> SharingPlan:
+def with_report(plan: SharedPlans, **fields: float) -> SharedPlans:
+    """Return the plans with other fields of the report."""
+    return plan._replace(report=msgspec.structs.replace(plan.report, **fields))
+
+
+def _provision_on(fleets: Sequence[Fleet], options: ProvisioningOptions) -> SharedPlans:
     """Return the cheapest plan found on these fleets: the best of the rules, or the exact one of few workloads."""
     count = len(fleets[0].tables.workloads)
     rules = list(RULES) if count <= options.search_workloads else ["least-interference"]
@@ -181,9 +195,9 @@ def _provision_on(fleets: Sequence[Fleet], options: ProvisioningOptions) -> Shar
     if count > options.exact_workloads or not (sets := feasible_sets(fleets)):
         return plan
     chosen, bound = cheapest_partition(fleets, sets)
-    cost_bound = max(bound, plan.cost_bound)
-    if sum(fleets[shared.fleet].price for shared in chosen) >= plan.cost_per_hour * (1 - 1e-9) or not chosen:
-        return msgspec.structs.replace(plan, cost_bound=min(cost_bound, plan.cost_per_hour))
+    cost, cost_bound = plan.report.cost_per_hour, max(bound, plan.report.cost_bound)
+    if sum(fleets[shared.fleet].price for shared in chosen) >= cost * (1 - 1e-9) or not chosen:
+        return with_report(plan, cost_bound=min(cost_bound, cost))
     for shared in chosen:
         fleet = fleets[shared.fleet]
         gpu = fleet.open_gpu(shared.members[0])

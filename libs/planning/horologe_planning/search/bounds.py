@@ -5,15 +5,14 @@ from __future__ import annotations
 from itertools import product
 from typing import TYPE_CHECKING
 
-from horologe_planning.plans import REPLICAS_LIMIT, StageConfiguration
+from horologe_planning.plan import MAX_REPLICAS, Placement
 from horologe_planning.search.evaluation import replace_stage
 from horologe_planning.search.initialization import fastest_hardware
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horologe_planning.plans import Configuration
-    from horologe_planning.search.evaluation import Evaluator
+    from horologe_planning.search.evaluation import Configuration, Evaluator
 
 Bounds = list[dict[str, float]]
 """For each stage: hardware type -> least dollars per hour. Types that cannot meet the objective are left out."""
@@ -22,17 +21,17 @@ Bounds = list[dict[str, float]]
 def frictionless(evaluator: Evaluator) -> Configuration:
     """Return the configuration with the least latency: the fastest hardware, batches of one, unlimited replicas."""
     kinds = zip(evaluator.structure.stages, fastest_hardware(evaluator), strict=True)
-    return evaluator.unlimited(tuple(StageConfiguration(stage.name, stage.model, kind) for stage, kind in kinds))
+    return evaluator.unlimited(tuple(Placement(stage.name, stage.model, kind) for stage, kind in kinds))
 
 
 def least_alone(
-    evaluator: Evaluator, ideal: Configuration, place: int, kind: str, batch: int, most: int = REPLICAS_LIMIT
+    evaluator: Evaluator, ideal: Configuration, place: int, kind: str, batch: int, most: int = MAX_REPLICAS
 ) -> int:
     """Return the fewest replicas of a stage, up to `most`, with which the objective is met. 0: none do.
 
     All other stages are as in `ideal`, which is `frictionless(evaluator)`.
     """
-    return evaluator.least_replicas(replace_stage(ideal, place, hardware=kind, batch=batch), place, most)
+    return evaluator.least_replicas(replace_stage(ideal, place, hardware=kind, max_batch=batch), place, most)
 
 
 def isolated_bounds(evaluator: Evaluator) -> Bounds:
@@ -44,16 +43,16 @@ def isolated_bounds(evaluator: Evaluator) -> Bounds:
     return [{kind: evaluator.price((least,)) for kind, least in stage.items()} for stage in isolated_stages(evaluator)]
 
 
-def isolated_stages(evaluator: Evaluator) -> list[dict[str, StageConfiguration]]:
+def isolated_stages(evaluator: Evaluator) -> list[dict[str, Placement]]:
     """Return, for each stage and each hardware type that can meet the objective, the configuration of least cost."""
     ideal, stages = frictionless(evaluator), []
     for place, stage in enumerate(evaluator.structure.stages):
-        least: dict[str, StageConfiguration] = {}
+        least: dict[str, Placement] = {}
         for kind in evaluator.hardware_of(stage):
-            most = REPLICAS_LIMIT
+            most = MAX_REPLICAS
             for batch in reversed(evaluator.profiles[stage.model][kind.name].batch_sizes):
                 if replicas := least_alone(evaluator, ideal, place, kind.name, batch, most):
-                    least[kind.name] = StageConfiguration(stage.name, stage.model, kind.name, batch, replicas)
+                    least[kind.name] = Placement(stage.name, stage.model, kind.name, batch, replicas)
                     most = replicas - 1
         stages.append(least)
     return stages

@@ -9,7 +9,8 @@ import msgspec
 from horologe_common.clock import NEVER_NS
 from horologe_planning.estimator.estimator import Simulation, StageLoad
 from horologe_planning.estimator.pipeline_workload import Workload
-from horologe_planning.plans import REPLICAS_LIMIT, Configuration, StageConfiguration, price_of
+from horologe_planning.hardware import price_of
+from horologe_planning.plan import MAX_REPLICAS, Placement
 from horologe_planning.search.objective import Objective, percentile_ns
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from horologe_common.pipelines import PipelineStage, PipelineStructure
     from horologe_planning.hardware import HardwareType
     from horologe_planning.profiles import Profiles, StageProfile
+
+
+Configuration = tuple[Placement, ...]
+"""Placements on whole devices, one for each stage, in the order of the structure. Figures are left out."""
 
 
 class Verdict(NamedTuple):
@@ -84,11 +89,11 @@ class Evaluator:
             raise ValueError(f"stage {stage.name}: {stage.model} has profiles on {known}, wanted one of {priced}")
         return sorted(types, key=lambda kind: -kind.price_per_hour)
 
-    def profile_of(self, configuration: StageConfiguration) -> StageProfile:
+    def profile_of(self, configuration: Placement) -> StageProfile:
         """Return the profile of a stage's model on its hardware."""
         return self.profiles[configuration.model][configuration.hardware]
 
-    def price(self, configuration: Iterable[StageConfiguration]) -> float:
+    def price(self, configuration: Iterable[Placement]) -> float:
         """Return the dollars per hour."""
         return price_of(configuration, self.hardware)
 
@@ -123,7 +128,7 @@ class Evaluator:
         """Return the configuration with so many replicas that no call of the trace waits."""
         return tuple(msgspec.structs.replace(stage, replicas=1 << 40) for stage in configuration)
 
-    def least_replicas(self, configuration: Configuration, place: int, most: int = REPLICAS_LIMIT) -> int:
+    def least_replicas(self, configuration: Configuration, place: int, most: int = MAX_REPLICAS) -> int:
         """Return the fewest replicas of a stage, up to `most`, that make the configuration feasible. 0: none do.
 
         Assumes that a further replica never makes a feasible configuration infeasible.

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from horologe_planning.plans import REPLICAS_LIMIT, StageConfiguration
+from horologe_planning.plan import MAX_REPLICAS, Placement
 from horologe_planning.search.bounds import frictionless, least_alone
 from horologe_planning.search.minimization import CENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_planning.plans import Configuration
-    from horologe_planning.search.evaluation import Evaluator
+    from horologe_planning.search.evaluation import Configuration, Evaluator
 
 RUNS_LIMIT = 20_000
 
@@ -64,17 +63,17 @@ def find_cheapest(
     return Exact(None, cost_limit, True)
 
 
-def _options(evaluator: Evaluator, cost_limit: float) -> list[list[StageConfiguration]]:
+def _options(evaluator: Evaluator, cost_limit: float) -> list[list[Placement]]:
     """Return the configurations of each stage that are feasible alone and cost less than the limit, cheapest first."""
     ideal = frictionless(evaluator)
-    least: list[list[StageConfiguration]] = []
+    least: list[list[Placement]] = []
     for place, stage in enumerate(evaluator.structure.stages):
         found = []
         for kind in evaluator.hardware_of(stage):
             for batch in evaluator.profiles[stage.model][kind.name].batch_sizes:
-                most = min(REPLICAS_LIMIT, int(cost_limit / kind.price_per_hour))
+                most = min(MAX_REPLICAS, int(cost_limit / kind.price_per_hour))
                 if most and (replicas := least_alone(evaluator, ideal, place, kind.name, batch, most)):
-                    found.append(StageConfiguration(stage.name, stage.model, kind.name, batch, replicas))
+                    found.append(Placement(stage.name, stage.model, kind.name, batch, replicas))
         least.append(found)
     if not all(least):
         return least
@@ -87,5 +86,5 @@ def _options(evaluator: Evaluator, cost_limit: float) -> list[list[StageConfigur
             while evaluator.price((option,)) < limit - CENT:
                 wider.append(option)
                 option = msgspec.structs.replace(option, replicas=option.replicas + 1)
-        options.append(sorted(wider, key=lambda option: (evaluator.price((option,)), -option.batch)))
+        options.append(sorted(wider, key=lambda option: (evaluator.price((option,)), -option.max_batch)))
     return options

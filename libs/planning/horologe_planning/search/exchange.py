@@ -14,8 +14,7 @@ from horologe_planning.search.minimization import CENT, cheaper_action, removals
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horologe_planning.plans import Configuration
-    from horologe_planning.search.evaluation import Evaluator
+    from horologe_planning.search.evaluation import Configuration, Evaluator
 
 
 def improve(evaluator: Evaluator, configuration: Configuration) -> Configuration:
@@ -86,5 +85,5 @@ def _other_batches(evaluator: Evaluator, configuration: Configuration) -> Iterat
     """Yield the configuration with another batch size of the profile, for each stage and size."""
     for place, stage in enumerate(configuration):
         for size in evaluator.profile_of(stage).batch_sizes:
-            if size != stage.batch:
-                yield replace_stage(configuration, place, batch=size)
+            if size != stage.max_batch:
+                yield replace_stage(configuration, place, max_batch=size)

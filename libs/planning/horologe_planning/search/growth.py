@@ -13,7 +13,7 @@ from horologe_planning.search.exchange import choose_batches
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from horologe_planning.plans import Configuration
+    from horologe_planning.search.evaluation import Configuration
 
 STEP, MOST = 1.1, 5.0
 """Ratio of two rates that are tried, and the highest multiple of the sample's."""

@@ -9,22 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_planning.plans import REPLICAS_LIMIT, Configuration, StageConfiguration
-from horologe_planning.search.evaluation import first_true, replace_stage
+from horologe_planning.infeasible import Infeasible
+from horologe_planning.plan import MAX_REPLICAS, Placement
+from horologe_planning.search.evaluation import Configuration, first_true, replace_stage
 from horologe_planning.search.objective import percentile_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_planning.search.evaluation import Evaluator
-
-
-class Infeasible(ValueError):
-    """No configuration meets the objective. `nearest_slo_ns`: the shortest SLO that one meets; 0: unknown."""
-
-    def __init__(self, reason: str, nearest_slo_ns: int = 0) -> None:
-        super().__init__(reason)
-        self.nearest_slo_ns = nearest_slo_ns
 
 
 def fastest_hardware(evaluator: Evaluator) -> list[str]:
@@ -43,7 +36,7 @@ def initialize(evaluator: Evaluator, hardware: Sequence[str]) -> Configuration:
     Replicas are added to the stage with the least throughput, until the objective is met. Raises Infeasible.
     """
     stages = evaluator.structure.stages
-    smallest = tuple(StageConfiguration(s.name, s.model, kind) for s, kind in zip(stages, hardware, strict=True))
+    smallest = tuple(Placement(s.name, s.model, kind) for s, kind in zip(stages, hardware, strict=True))
     if not evaluator.is_feasible(evaluator.unlimited(smallest)):
         raise _explain(evaluator, smallest)
     sequence = [smallest]
@@ -55,8 +48,8 @@ def initialize(evaluator: Evaluator, hardware: Sequence[str]) -> Configuration:
 
     if is_enough(0):
         return smallest
-    if not (added := first_true(is_enough, 1, REPLICAS_LIMIT)):
-        raise Infeasible(f"{evaluator.structure.name}: needs more than {REPLICAS_LIMIT} replicas with batches of 1")
+    if not (added := first_true(is_enough, 1, MAX_REPLICAS)):
+        raise Infeasible(f"{evaluator.structure.name}: needs more than {MAX_REPLICAS} replicas with batches of 1")
     return sequence[added]
 
 
@@ -67,7 +60,7 @@ def _widen_bottleneck(evaluator: Evaluator, configuration: Configuration) -> Con
     def queries_per_second(place: int) -> float:
         stage = configuration[place]
         calls = structure.scale_factor(stage.stage)
-        throughput = stage.replicas * evaluator.profile_of(stage).throughput(stage.batch)
+        throughput = stage.replicas * evaluator.profile_of(stage).throughput(stage.max_batch)
         return throughput / calls if calls else float("inf")
 
     place = min(range(len(configuration)), key=queries_per_second)
@@ -79,7 +72,7 @@ def service_path(evaluator: Evaluator, configuration: Configuration) -> tuple[in
     longest: dict[str, tuple[float, list[str]]] = {}
     for stage, chosen in zip(evaluator.structure.stages, configuration, strict=True):
         before = max((longest[parent] for parent in stage.parents), default=(0.0, []))
-        own_ns = evaluator.profile_of(chosen).mean_latency_ns(chosen.batch)
+        own_ns = evaluator.profile_of(chosen).mean_latency_ns(chosen.max_batch)
         longest[stage.name] = (before[0] + own_ns, [*before[1], stage.name])
     time_ns, path = max(longest.values())
     return round(time_ns), path

@@ -6,19 +6,24 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_planning.plan import MAX_REPLICAS, ProvisioningLevel
 from horologe_planning.search.evaluation import replace_stage
 from horologe_planning.search.growth import faster_problem
-from horologe_planning.tuning_plan import MAX_REPLICAS, ProvisioningLevel
 
 if TYPE_CHECKING:
-    from horologe_planning.plans import Configuration
-    from horologe_planning.search.evaluation import Evaluator
+    from horologe_planning.plan import Plan
+    from horologe_planning.search.evaluation import Configuration, Evaluator
 
 STEP = 1.05
 """Ratio of the factors of two levels. With 1.2, traffic that exceeds the sample by chance gets replicas for a fifth
 more: the first of July of experiments/results/inferline.md then costs 14% more."""
 FACTORS = tuple(STEP**power for power in range(-30, 31))
 """From 0.23 to 4.3 times the rate of the sample."""
+
+
+def with_levels(plan: Plan, evaluator: Evaluator) -> Plan:
+    """Return the plan with its provisioning levels, which the tuner follows instead of provisioning ratios."""
+    return msgspec.structs.replace(plan, levels=provisioning_levels(evaluator, plan.placements))
 
 
 def provisioning_levels(evaluator: Evaluator, configuration: Configuration) -> tuple[ProvisioningLevel, ...]:

@@ -7,49 +7,49 @@ faster at every batch size. Without this assumption every other type is a candid
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from horologe_planning.plans import REPLICAS_LIMIT
+from horologe_planning.plan import MAX_REPLICAS
 from horologe_planning.search.evaluation import replace_stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from horologe_planning.plans import Configuration
-    from horologe_planning.search.evaluation import Evaluator
+    from horologe_planning.search.evaluation import Configuration, Evaluator
 
 CENT = 1e-9
 """Prices that differ by less are equal: the difference is rounding."""
 
 
-Moves = Literal["any", "next", "none"]
-"""Hardware types that a stage may move to. next: the next cheaper one, as in the paper."""
+def minimize_cost(evaluator: Evaluator, configuration: Configuration, *, can_move: bool = True) -> Configuration:
+    """Return a feasible configuration of which no single action reduces the cost, starting from a feasible one.
 
-
-def minimize_cost(evaluator: Evaluator, configuration: Configuration, moves: Moves = "any") -> Configuration:
-    """Return a feasible configuration of which no single action reduces the cost, starting from a feasible one."""
-    while (changed := best_action(evaluator, configuration, moves)) is not None:
+    `can_move`: whether a stage may move to another hardware type.
+    """
+    while (changed := best_action(evaluator, configuration, can_move=can_move)) is not None:
         configuration = changed
     return configuration
 
 
-def best_action(evaluator: Evaluator, configuration: Configuration, moves: Moves = "any") -> Configuration | None:
+def best_action(evaluator: Evaluator, configuration: Configuration, *, can_move: bool = True) -> Configuration | None:
     """Return the cheapest feasible configuration that one action leads to; None if there is none.
 
     IncreaseBatch does not change the cost, so it is chosen only if no other action is feasible. Of several, the one
     with the fewest misses is chosen.
     """
-    if (cheaper := cheaper_action(evaluator, configuration, moves)) is not None:
+    if (cheaper := cheaper_action(evaluator, configuration, can_move=can_move)) is not None:
         return cheaper
     larger = [changed for changed in increased_batches(evaluator, configuration) if evaluator.is_feasible(changed)]
     return min(larger, key=lambda changed: evaluator.verdict(changed).missed_bound, default=None)
 
 
-def cheaper_action(evaluator: Evaluator, configuration: Configuration, moves: Moves = "any") -> Configuration | None:
+def cheaper_action(
+    evaluator: Evaluator, configuration: Configuration, *, can_move: bool = True
+) -> Configuration | None:
     """Return the cheapest feasible configuration that one action leads to, if it costs less."""
     price, best = evaluator.price, configuration
     for place in range(len(configuration)):
-        for kind in _other_hardware(evaluator, configuration, place, moves):
+        for kind in _other_hardware(evaluator, configuration, place) if can_move else ():
             changed = move_stage(evaluator, configuration, place, kind, price(best))
             best = changed or best
     for fewer in removals(configuration):
@@ -61,9 +61,9 @@ def cheaper_action(evaluator: Evaluator, configuration: Configuration, moves: Mo
 def increased_batches(evaluator: Evaluator, configuration: Configuration) -> Iterator[Configuration]:
     """Yield the configuration with a batch of at least twice the size, for each stage that has one in its profile."""
     for place, stage in enumerate(configuration):
-        larger = [size for size in evaluator.profile_of(stage).batch_sizes if size >= 2 * stage.batch]
+        larger = [size for size in evaluator.profile_of(stage).batch_sizes if size >= 2 * stage.max_batch]
         if larger:
-            yield replace_stage(configuration, place, batch=larger[0])
+            yield replace_stage(configuration, place, max_batch=larger[0])
 
 
 def removals(configuration: Configuration) -> Iterator[Configuration]:
@@ -73,13 +73,10 @@ def removals(configuration: Configuration) -> Iterator[Configuration]:
             yield replace_stage(configuration, place, replicas=stage.replicas - 1)
 
 
-def _other_hardware(evaluator: Evaluator, configuration: Configuration, place: int, moves: Moves) -> list[str]:
-    """Return the hardware types that a stage may move to."""
-    if moves == "none":
-        return []
+def _other_hardware(evaluator: Evaluator, configuration: Configuration, place: int) -> list[str]:
+    """Return the hardware types that a stage may move to, dearest first."""
     types = [kind.name for kind in evaluator.hardware_of(evaluator.structure.stages[place])]
-    present = types.index(configuration[place].hardware)
-    return types[present + 1 : present + 2] if moves == "next" else types[:present] + types[present + 1 :]
+    return [kind for kind in types if kind != configuration[place].hardware]
 
 
 def move_stage(
@@ -89,13 +86,13 @@ def move_stage(
 
     Every batch size of the profile is tried with its fewest replicas, the other stages as they are.
     """
-    moved, found = replace_stage(configuration, place, hardware=kind, batch=1, replicas=0), None
+    moved, found = replace_stage(configuration, place, hardware=kind, max_batch=1, replicas=0), None
     others, unit = evaluator.price(moved), evaluator.hardware[kind].price_per_hour
     for batch in reversed(evaluator.profile_of(moved[place]).batch_sizes):
-        most = min(REPLICAS_LIMIT, int((cost_limit - CENT - others) / unit))
+        most = min(MAX_REPLICAS, int((cost_limit - CENT - others) / unit))
         if most < 1:
             break
-        tried = replace_stage(moved, place, batch=batch)
+        tried = replace_stage(moved, place, max_batch=batch)
         if replicas := evaluator.least_replicas(tried, place, most):
             found = replace_stage(tried, place, replicas=replicas)
             cost_limit = evaluator.price(found)

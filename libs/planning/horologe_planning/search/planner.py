@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from horologe_planning.envelope import envelope_of, window_lengths
-from horologe_planning.plans import Alternative, PipelinePlan, PlannedStage
+from horologe_planning.infeasible import Infeasible
+from horologe_planning.plan import Plan
+from horologe_planning.report import Alternative, PlanReport, ReportedPlan
 from horologe_planning.search.bounds import assignments, isolated_bounds
+from horologe_planning.search.evaluation import replace_stage
 from horologe_planning.search.exchange import exchange_replicas, improve
 from horologe_planning.search.growth import batches_for_growth
-from horologe_planning.search.initialization import Infeasible, fastest_hardware, initialize, service_path
-from horologe_planning.search.minimization import CENT, Moves, cheaper_action, minimize_cost, removals
-from horologe_planning.tuning_plan import ProvisioningLevel, StageTarget, TuningPlan
+from horologe_planning.search.initialization import fastest_hardware, initialize, service_path
+from horologe_planning.search.minimization import CENT, cheaper_action, minimize_cost, removals
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
-    from horologe_planning.plans import Configuration
-    from horologe_planning.search.evaluation import Evaluator
+    from horologe_planning.search.evaluation import Configuration, Evaluator
 
 RESTARTS = 12
 """Starts from other hardware."""
-Search = Literal["paper", "any-order", "restarts"]
-"""paper: algorithms 1 and 2 alone, which downgrade to the next cheaper hardware type. any-order: a stage may move to
-any hardware type. restarts: the same with exchanges of replicas, also from the combinations of hardware with the lowest
-bounds of cost."""
 
 
-def make_plan(evaluator: Evaluator, search: Search = "restarts") -> PipelinePlan:
-    """Return the cheapest plan that the search finds. Raises Infeasible if no configuration meets the objective."""
-    moves: Moves = "next" if search == "paper" else "any"
-    first = minimize_cost(evaluator, initialize(evaluator, fastest_hardware(evaluator)), moves)
-    found, bound = [first], 0.0
-    if search == "restarts":
-        found.append(improve(evaluator, first))
-        bound = _restart(evaluator, found)
+def make_plan(evaluator: Evaluator) -> ReportedPlan:
+    """Return the cheapest plan that the search finds. Raises Infeasible if no configuration meets the objective.
+
+    A stage may move to any hardware type, and replicas may be exchanged. The search starts on the fastest hardware, and
+    on the combinations of hardware with the lowest bounds of cost.
+    """
+    first = minimize_cost(evaluator, initialize(evaluator, fastest_hardware(evaluator)))
+    found = [first, improve(evaluator, first)]
+    bound = _restart(evaluator, found)
     best = min(reversed(found), key=evaluator.price)  # of equal ones the one from which no action leads on
-    if search == "restarts":
-        best = _with_room(evaluator, best)
-    return describe_plan(evaluator, best, found, bound)
+    return describe_plan(evaluator, _with_room(evaluator, best), found, bound)
 
 
 def _with_room(evaluator: Evaluator, configuration: Configuration) -> Configuration:
@@ -65,7 +60,7 @@ def _restart(evaluator: Evaluator, found: list[Configuration]) -> float:
         if number >= RESTARTS or (compared and bound >= min(map(evaluator.price, found)) - CENT):
             break
         try:
-            found.append(minimize_cost(evaluator, initialize(evaluator, kinds), "none"))
+            found.append(minimize_cost(evaluator, initialize(evaluator, kinds), can_move=False))
             found.append(improve(evaluator, minimize_cost(evaluator, found[-1])))
         except Infeasible:
             continue
@@ -73,35 +68,36 @@ def _restart(evaluator: Evaluator, found: list[Configuration]) -> float:
 
 
 def describe_plan(
-    evaluator: Evaluator, best: Configuration, found: list[Configuration], bound: float = 0.0
-) -> PipelinePlan:
+    evaluator: Evaluator, best: Configuration, found: Sequence[Configuration] = (), bound: float = 0.0
+) -> ReportedPlan:
     """Return the plan of a configuration with its forecast. `found`: all results of the search, for the runner-up."""
-    forecast, work = evaluator.forecast(best), evaluator.workload
-    stages = []
-    for stage, load in zip(best, forecast.loads, strict=True):
-        throughput = evaluator.profile_of(stage).throughput(stage.batch)
-        factor = evaluator.structure.scale_factor(stage.stage)
-        ratio = work.rate * factor / (stage.replicas * throughput)
-        names = (stage.stage, stage.model, stage.hardware, stage.batch, stage.replicas)
-        stages.append(PlannedStage(*names, throughput, factor, ratio, load.utilisation))
-    return PipelinePlan(
-        pipeline=evaluator.structure.name,
-        slo_ns=evaluator.objective.slo_ns,
-        stages=tuple(stages),
+    forecast = evaluator.forecast(best)
+    report = PlanReport(
         cost_per_hour=evaluator.price(best),
         p99_ns=forecast.p99_ns,
         attainment=forecast.attainment,
         attainment_bound=1 - forecast.missed_bound,
-        rate=work.rate,
-        service_ns=service_path(evaluator, best)[0],
+        utilisation={load.stage: load.utilisation for load in forecast.loads},
         cost_bound=bound,
         runner_up=_runner_up(evaluator, best, found),
         rejected=_rejected(evaluator, best),
         evaluations=evaluator.runs,
     )
+    return ReportedPlan(_plan_of(evaluator, best), report)
 
 
-def _runner_up(evaluator: Evaluator, best: Configuration, found: list[Configuration]) -> Alternative | None:
+def _plan_of(evaluator: Evaluator, configuration: Configuration) -> Plan:
+    """Return the plan of a configuration, with the envelope of the sample trace and the figures of each stage."""
+    for place, placed in enumerate(configuration):
+        throughput = evaluator.profile_of(placed).throughput(placed.max_batch)
+        factor = evaluator.structure.scale_factor(placed.stage)
+        configuration = replace_stage(configuration, place, throughput=throughput, scale_factor=factor)
+    work = evaluator.workload
+    envelope = envelope_of(work.arrivals_ns, window_lengths(service_path(evaluator, configuration)[0]))
+    return Plan(evaluator.structure.name, evaluator.objective.slo_ns, work.rate, configuration, envelope)
+
+
+def _runner_up(evaluator: Evaluator, best: Configuration, found: Sequence[Configuration]) -> Alternative | None:
     """Return the cheapest configuration found on other hardware."""
     kinds = [stage.hardware for stage in best]
     others = [other for other in found if [stage.hardware for stage in other] != kinds]
@@ -126,18 +122,3 @@ def _rejected(evaluator: Evaluator, best: Configuration) -> Alternative | None:
         f"{min(1.0, forecast.missed_bound):.2%}; {1 - objective.attainment:.2%} may"
     )
     return Alternative(fewer, evaluator.price(fewer), reason)
-
-
-def tuning_plan(
-    plan: PipelinePlan, arrivals_ns: NDArray[np.int64], levels: tuple[ProvisioningLevel, ...] = ()
-) -> TuningPlan:
-    """Return what the tuner needs of a plan: the envelope of the sample trace and the figures of each stage.
-
-    `levels`: see `provisioning_levels`. Without them, the tuner follows the paper's provisioning ratios.
-    """
-    targets = tuple(
-        StageTarget(s.stage, s.model, s.hardware, s.batch, s.replicas, s.throughput, s.scale_factor)
-        for s in plan.stages
-    )
-    envelope = envelope_of(arrivals_ns, window_lengths(plan.service_ns))
-    return TuningPlan(plan.pipeline, plan.slo_ns, plan.rate, envelope, targets, levels=levels)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from horologe_planning.infeasible import Infeasible
 from horologe_planning.search.evaluation import Evaluator
-from horologe_planning.search.initialization import Infeasible
 from horologe_planning.search.planner import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from horologe_common.pipelines import PipelineStructure
-    from horologe_planning.plans import PipelinePlan
+    from horologe_planning.report import ReportedPlan
 
 COMBINATIONS_LIMIT = 256
 
@@ -26,7 +26,7 @@ class VariantPlan(NamedTuple):
 
     models: tuple[str, ...]
     accuracy: float
-    plan: PipelinePlan
+    planned: ReportedPlan
 
 
 class Combination(NamedTuple):
@@ -79,10 +79,13 @@ def most_accurate(
     for choice in sorted(combinations(structure, accuracy), key=lambda choice: -choice.accuracy):
         if best and choice.accuracy < best.accuracy:
             break
-        plan = _plan(structure, choice, evaluator_of)
-        cheapest = min(cheapest, plan.cost_per_hour if plan else cheapest)
-        if plan and plan.cost_per_hour <= budget and (not best or plan.cost_per_hour < best.plan.cost_per_hour):
-            best = VariantPlan(choice.models, choice.accuracy, plan)
+        planned = _plan(structure, choice, evaluator_of)
+        if planned is None:
+            continue
+        cost = planned.report.cost_per_hour
+        cheapest = min(cheapest, cost)
+        if cost <= budget and (not best or cost < best.planned.report.cost_per_hour):
+            best = VariantPlan(choice.models, choice.accuracy, planned)
     if not best:
         found = f"the cheapest plan costs {cheapest:.3f}" if cheapest < float("inf") else "no variant meets the SLO"
         raise Infeasible(f"budget: got {budget:g} dollars per hour, {found}")
@@ -108,12 +111,12 @@ def cheapest_accurate(
     feasible = [VariantPlan(choice.models, choice.accuracy, plan) for choice, plan in plans if plan]
     if not feasible:
         raise Infeasible(f"{structure.name}: no combination of variants meets the SLO")
-    return min(feasible, key=lambda found: (found.plan.cost_per_hour, -found.accuracy))
+    return min(feasible, key=lambda found: (found.planned.report.cost_per_hour, -found.accuracy))
 
 
 def _plan(
     structure: PipelineStructure, choice: Combination, evaluator_of: Callable[[PipelineStructure], Evaluator]
-) -> PipelinePlan | None:
+) -> ReportedPlan | None:
     """Return the plan with these models; None if they cannot meet the SLO."""
     try:
         return make_plan(evaluator_of(with_models(structure, choice.models)))

@@ -7,7 +7,7 @@ the status. Pipelines: InferLine section 5, `pipeline_tuning/`. Shares of device
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -19,13 +19,13 @@ from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, 
 from horologe_common.rehearsal import RehearsalScores
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import DeviceState, Events, Models, Plan, RequestTrace, SchedulingState, Tune, Tuning
+from horologe_planning.plan import PLAN_VERSION
 from horologe_tuner.core.controller_checks import valid_events
-from horologe_tuner.core.pipeline_tuning.pipeline_tuner import PipelineTuner
-from horologe_tuner.core.pipeline_tuning.running_plan import AppliedPlan
+from horologe_tuner.core.plans.plan_checks import Cluster
+from horologe_tuner.core.plans.plan_tuner import PlanTuner
+from horologe_tuner.core.plans.running_plan import AppliedPlan
 from horologe_tuner.core.rehearsal.rehearsals import Rehearsals
-from horologe_tuner.core.sharing.running_workload import AppliedWorkload
-from horologe_tuner.core.sharing.shadow_rules import CALM_NS
-from horologe_tuner.core.sharing.sharing_tuner import SHARING, SharingTuner, is_sharing_plan
+from horologe_tuner.core.standby.shadow_rules import CALM_NS
 from horologe_tuner.core.tuner_status import Journal, JournalEntry, JournalEvent, TunerStatus
 from horologe_tuner.core.worker_scaling import Scaled, WorkerScaling
 
@@ -45,13 +45,11 @@ NUMBER_MAX = 1 << 53
 
 
 class TunerState(msgspec.Struct, frozen=True):
-    """Content of the state file. `number`: number of the last Plan message."""
+    """Content of the state file. `number`: number of the last Plan message. `version`: that of the plans."""
 
+    version: Literal[1]
     number: int
     applied: tuple[AppliedPlan, ...]
-    workloads: tuple[AppliedWorkload, ...] = ()
-    """Of the sharing plan."""
-    sharing_dry_run: bool = False
 
 
 class Tuner:
@@ -84,8 +82,7 @@ class Tuner:
         """Names and keys of the models that are served; None: not known."""
         self._scaling = WorkerScaling()
         self._journal = Journal()
-        self.pipelines = PipelineTuner(settings, self.stats, self._note)
-        self.sharing = SharingTuner(settings, self.stats, self._note, shadow_calm_ns)
+        self.plans = PlanTuner(settings, self.stats, self._note, shadow_calm_ns)
         self.rehearsals = Rehearsals(settings, self.rehearsal if rehearses else "", self.stats, self._note)
         self._handlers: dict[type, Handler] = {
             Events: self._on_events,
@@ -102,8 +99,7 @@ class Tuner:
 
         Stored plans are checked like those that arrive.
         """
-        dropped = self.pipelines.restore(now_ns, state.applied)
-        dropped += self.sharing.restore(now_ns, state.workloads, state.sharing_dry_run, self.pipelines.models())
+        dropped = self.plans.restore(now_ns, state.applied)
         if 0 <= state.number <= NUMBER_MAX:
             self._number = state.number
         else:
@@ -138,24 +134,22 @@ class Tuner:
     @property
     def _watches(self) -> bool:
         """True if a plan is applied and arrivals can be seen."""
-        return bool(self.pipelines or self.sharing) and not self._blind
+        return bool(self.plans) and not self._blind
 
     def refresh_stats(self) -> None:
         """Update the gauges that are derived from other state."""
         stats = self.stats
         stats.remove_values("horologe_tuner_workers")
         stats.set("horologe_tuner_blind", to=bool(self._blind))
-        for hardware, count in self.pipelines.workers_wanted().items():
+        for hardware, count in self.plans.workers_wanted().items():
             stats.set("horologe_tuner_workers", hardware, "wanted", to=count)
         for hardware, count in self._scaling.last.workers.items():
             stats.set("horologe_tuner_workers", hardware, "running", to=count)
-        self.pipelines.refresh_stats()
-        self.sharing.refresh_stats(self._seen_ns)
+        self.plans.refresh_stats(self._seen_ns)
 
     def check(self) -> None:
         """Raise AssertionError if an invariant of a plan is broken."""
-        self.pipelines.check()
-        self.sharing.check()
+        self.plans.check()
 
     def _on_events(self, now_ns: int, sender: str, events: Events, buffers: Sequence[Buffer]) -> None:
         """Record arrivals and latencies, and carry out the decisions. A missing message resets the counts."""
@@ -176,9 +170,7 @@ class Tuner:
         if events.devices is not None:
             self._devices = events.devices
         self.out.extend(self.rehearsals.on_events(now_ns, events))
-        changed = self.sharing.on_events(now_ns, events)
-        changed |= self.pipelines.on_events(now_ns, events)
-        if changed:
+        if self.plans.on_events(now_ns, events):
             self._carry_out()
         elif resumed:
             self._scale()  # workers may have been lost, or a plan been applied meanwhile
@@ -194,18 +186,17 @@ class Tuner:
         self._scale()
 
     def _save(self) -> None:
-        self.out.append(Out(self.store, TunerState(self._number, self.pipelines.applied(), *self.sharing.applied())))
+        self.out.append(Out(self.store, TunerState(PLAN_VERSION, self._number, self.plans.applied())))
 
     def _send_plan(self) -> None:
         """Send the resources of the models. Without any, only if the controller may have an earlier plan."""
         if self._controller and self._number:
-            models = (*self.pipelines.planned_models(), *self.sharing.planned_models())
-            self.out.append(Out(self._controller, Plan(self._number, models)))
+            self.out.append(Out(self._controller, Plan(self._number, self.plans.planned_models())))
 
     def _scale(self) -> None:
         """Request the wanted workers from the scaler, except while no arrivals are observed."""
         if self.settings.scaler != "none" and not self._blind:
-            call = self._scaling.start_call(self.pipelines.workers_wanted(), self.sharing.wanted_shares())
+            call = self._scaling.start_call(self.plans.workers_wanted(), self.plans.wanted_shares())
             if call is not None:
                 self.out.append(Out(self.scaler, call))
 
@@ -214,7 +205,7 @@ class Tuner:
             self.stats.count("horologe_tuner_scaler_errors_total")
             if message.error != self._scaling.last.error:
                 self._note(now_ns, "scaler failed", "", message.error)
-        self._scaling.finish_call(now_ns, message, self.pipelines.workers_wanted(), self.sharing.wanted_shares())
+        self._scaling.finish_call(now_ns, message, self.plans.workers_wanted(), self.plans.wanted_shares())
 
     def _become_blind(self, now_ns: int, reason: str) -> None:
         """Stop deciding: without arrivals, a missing controller would look like an end of the traffic."""
@@ -223,8 +214,7 @@ class Tuner:
         self._reset_traffic(now_ns)
 
     def _reset_traffic(self, now_ns: int) -> None:
-        self.sharing.reset_traffic(now_ns)
-        self.pipelines.reset_traffic()
+        self.plans.reset_traffic(now_ns)
 
     def _note(self, now_ns: int, event: JournalEvent, pipeline: str, text: str, dry_run: bool = False) -> None:
         self._journal.add(JournalEntry(now_ns, event, pipeline, text, dry_run))
@@ -240,51 +230,47 @@ class Tuner:
         elif message.command == "withdraw":
             status, reason = self._withdraw(now_ns, message.document.decode(errors="replace"))
         elif message.command == "arrivals":
-            pipeline = message.document.decode(errors="replace")
-            status, reason = self._check_applied(pipeline)
-            answer = None if reason else self.pipelines.recent_arrivals(pipeline)
+            name = message.document.decode(errors="replace")
+            status, reason = self._check_applied(name)
+            answer = None if reason else self.plans.recent_arrivals(name)
         document = msgspec.json.encode(answer or self.describe(now_ns)) if status == Status.OK else b""
         self.out.append(Out(frontend, Tuning(message.id, document, int(status), reason)))
 
     def _apply(self, now_ns: int, message: Tune) -> tuple[Status, str]:
-        if not (self.pipelines or self.sharing):
+        if not self.plans:
             self._seen_ns = now_ns
-        document, dry_run = message.document, message.dry_run
-        if is_sharing_plan(document):
-            return self.sharing.apply(now_ns, document, dry_run, self.pipelines.models(), self._served)
-        hardware = [device.hardware for device in self._devices] if self.settings.scaler == "none" else []
-        return self.pipelines.apply(now_ns, document, dry_run, self._served, hardware, self.sharing.models())
+        starts_workers = self.settings.scaler != "none"
+        hardware = [] if starts_workers else [device.hardware for device in self._devices]
+        return self.plans.apply(
+            now_ns, message.document, message.dry_run, Cluster(self._served, hardware, starts_workers)
+        )
 
-    def _check_applied(self, pipeline: str) -> tuple[Status, str]:
+    def _check_applied(self, name: str) -> tuple[Status, str]:
         """Return OK, or why there is no such plan."""
-        if pipeline in self.pipelines.plans:
+        if name in self.plans.plans:
             return Status.OK, ""
-        applied = ", ".join(self.pipelines.plans) or "none"
-        return Status.INVALID_INPUT, f"pipeline: got {pipeline!r}, wanted an applied plan: {applied}"
+        applied = ", ".join(self.plans.plans) or "none"
+        return Status.INVALID_INPUT, f"plan: got {name!r}, wanted an applied plan: {applied}"
 
-    def _withdraw(self, now_ns: int, pipeline: str) -> tuple[Status, str]:
-        if pipeline == SHARING and pipeline not in self.pipelines.plans and self.sharing:
-            self.sharing.withdraw(now_ns)
-        else:
-            status, reason = self._check_applied(pipeline)
-            if reason:
-                return status, reason
-            self.pipelines.withdraw(now_ns, pipeline)
-        self._carry_out()
-        return Status.OK, ""
+    def _withdraw(self, now_ns: int, name: str) -> tuple[Status, str]:
+        status, reason = self._check_applied(name)
+        if not reason:
+            self.plans.withdraw(now_ns, name)
+            self._carry_out()
+        return status, reason
 
     def describe(self, now_ns: int) -> TunerStatus:
         """Return the state for operators."""
         connected: dict[str, int] = {}
         for device in self._devices:
             connected[device.hardware] = connected.get(device.hardware, 0) + 1
-        models = self.pipelines.models() | self.sharing.models().keys()
+        models = self.plans.models()
         unserved = tuple(sorted(models.difference(self._served or models)))
         return TunerStatus(
             self._blind, self.settings.dry_run, self.settings.scaler, self._scaling.last.error,
-            self.pipelines.workers_wanted(), self._scaling.last.workers, connected, unserved,
-            self.pipelines.describe(), tuple(self._journal.recent(now_ns)),
-            self.sharing.describe(now_ns), self._scaling.last.shares, self.rehearsals.describe(),
+            self.plans.workers_wanted(), self._scaling.last.workers, connected, unserved,
+            self.plans.describe(now_ns), tuple(self._journal.recent(now_ns)), self._scaling.last.shares,
+            self.rehearsals.describe(),
         )  # fmt: skip
 
     def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
@@ -316,5 +302,5 @@ class Tuner:
 
     def _drop_controller(self) -> None:
         self._announcements.disconnect(self._controller)
-        self.sharing.forget_devices()
+        self.plans.shares.forget_devices()
         self._controller, self._last_event, self._devices = "", 0, ()

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from horologe_tuner.core.pipeline_tuning.running_plan import PipelineStatus
+from horologe_tuner.core.plans.running_plan import PlanStatus
 from horologe_tuner.core.rehearsal.rehearsals import RehearsalStatus
-from horologe_tuner.core.sharing.running_workload import WorkloadStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ JournalEvent: TypeAlias = Literal[
     "switched up", "switched back", "failed over", "moved", "not repaired", "scheduler changed", "rehearsal failed",
 ]  # fmt: skip
 Note: TypeAlias = "Callable[[int, JournalEvent, str, str, bool], None]"
-"""Adds a journal entry: time, event, pipeline or workload, text, dry run."""
+"""Adds a journal entry: time, event, name of a plan or of a stage on shares, text, dry run."""
 JOURNAL_LENGTH = 20
 """Entries that the status shows."""
 
@@ -27,12 +26,12 @@ JOURNAL_LENGTH = 20
 class JournalEntry(msgspec.Struct, frozen=True):
     """A decision, a plan applied or withdrawn, the begin or end of blindness, or an error of the scaler.
 
-    `pipeline`: name of a pipeline, or of a workload of the sharing plan.
+    `subject`: name of a plan, or of a stage on shares.
     """
 
     at_ns: int
     event: JournalEvent
-    pipeline: str
+    subject: str
     text: str
     dry_run: bool = False
 
@@ -42,7 +41,7 @@ class RecentEntry(msgspec.Struct, frozen=True):
 
     age_ns: int
     event: str
-    pipeline: str
+    subject: str
     text: str
     dry_run: bool
 
@@ -63,11 +62,9 @@ class TunerStatus(msgspec.Struct, frozen=True):
     """As the controller reports them."""
     unserved_models: tuple[str, ...]
     """Planned models that no worker serves."""
-    pipelines: tuple[PipelineStatus, ...]
+    plans: tuple[PlanStatus, ...]
     journal: tuple[RecentEntry, ...]
     """The last entries, newest first."""
-    workloads: tuple[WorkloadStatus, ...] = ()
-    """Of the sharing plan."""
     shares_running: tuple[str, ...] = ()
     """Workers of shares, as the scaler reports them."""
     rehearsal: RehearsalStatus | None = None
@@ -89,4 +86,4 @@ class Journal:
     def recent(self, now_ns: int) -> Iterator[RecentEntry]:
         """Yield the last entries, newest first."""
         for entry in self._entries:
-            yield RecentEntry(now_ns - entry.at_ns, entry.event, entry.pipeline, entry.text, entry.dry_run)
+            yield RecentEntry(now_ns - entry.at_ns, entry.event, entry.subject, entry.text, entry.dry_run)

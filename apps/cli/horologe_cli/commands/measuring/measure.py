@@ -1,14 +1,16 @@
-"""`horologe measure`: coefficients of this machine's GPU and of models on it, for `horologe provision`."""
+"""`horologe measure`: execution times of models on a running system, or their interference on this machine's GPU."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+import typer
 
 from horologe_cli import output
-from horologe_cli.commands.measuring.measure_options import MeasureOptions
+from horologe_cli.commands.measuring.measure_options import MeasureOptions, TimesOptions
+from horologe_cli.commands.measuring.model_times import measure_times
 from horologe_cli.option_groups import expand_groups
 
 if TYPE_CHECKING:
@@ -16,17 +18,42 @@ if TYPE_CHECKING:
 
 
 @expand_groups
-def measure(options: MeasureOptions, json: output.Json = False) -> None:
-    """Measure how models that share this machine's GPU slow each other: coefficients for `horologe provision`.
+def measure(
+    times: TimesOptions,
+    options: MeasureOptions,
+    interference: Annotated[
+        bool, typer.Option("--interference", help="Measure interference on this machine's GPU, without a system.")
+    ] = False,
+    json: output.Json = False,
+) -> None:
+    """Measure execution times on a running system, or how models that share this machine's GPU slow each other.
 
-    Each model runs 11 times, alone and beside a copy, and then in pairs. Nothing else may use the device meanwhile.
-    Finished runs are stored in OUTPUT.runs.json: an interrupted command continues with the next run.
+    On a running system, the models run one batch at a time, after all other requests. Prints the measured times, the
+    expected times of each device, and c0 and c1 of time = c0 + c1 x batch x length. Options: --lengths, --runs.
+
+    With --interference, writes coefficients for `horologe plan make`. Each model runs 11 times, alone and beside a
+    copy, and then in pairs. Nothing else may use the device meanwhile. Finished runs are stored in OUTPUT.runs.json: an
+    interrupted command continues with the next run. All other options are for it.
 
     \b
     Examples:
-      horologe measure resnet50 bert --price 2.5 -o h100.json
-      horologe measure digits-cnn digits-mlp --device cpu --shares 50,100 --copies 2 --splits 50 --assume k4=0
+      horologe measure
+      horologe measure text-encoder --lengths 16,128,512
+      horologe measure digits-cnn --runs 0 --json
+      horologe measure --interference resnet50 bert --price 2.5 -o h100.json
+      horologe measure --interference digits-cnn digits-mlp --device cpu --shares 50,100 --copies 2 --splits 50 \
+--assume k4=0
     """
+    if interference:
+        _measure_interference(options, json)
+    else:
+        measure_times(options.models or (), times, json)
+
+
+def _measure_interference(options: MeasureOptions, json: bool) -> None:
+    """Measure, fit and write coefficients. A failure ends the command with its reason."""
+    if not options.models:
+        output.fail("MODEL: got none, wanted the models of --repository to measure", output.ExitCode.USAGE)
     from horologe_cli.measuring.measurement_report import measure_text
     from horologe_cli.measuring.measurement_run import run_measurement
     from horologe_common.interference.coefficients_file import CoefficientsError

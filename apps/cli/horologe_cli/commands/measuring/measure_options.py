@@ -1,4 +1,4 @@
-"""Options of `horologe measure`."""
+"""Options of `horologe measure`: the execution times of a running system, and the interference on a GPU."""
 
 from __future__ import annotations
 
@@ -7,11 +7,27 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from horologe_cli.output import DEFAULT_ENDPOINT, Endpoint, Keys
+
+
+class TimesOptions(NamedTuple):
+    """Measurement of execution times on a running system."""
+
+    lengths: Annotated[
+        str, typer.Option(help="Lengths of variable dimensions. Default: 16,64,256.", metavar="N,N,...")
+    ] = ""
+    runs: Annotated[int, typer.Option(min=0, help="Runs of each batch. 0: print expected times only.")] = 5
+    endpoint: Endpoint = DEFAULT_ENDPOINT
+    keys: Keys = ""
+
 
 class MeasureOptions(NamedTuple):
-    """What to measure, how long, and the files."""
+    """What to measure with `--interference`, how long, and the files."""
 
-    models: Annotated[list[str], typer.Argument(help="Models of the repository.", metavar="MODEL...")]
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="Models. Default: all of the running system.", metavar="[MODEL]", show_default=False),
+    ] = None
     output: Annotated[Path, typer.Option("--output", "-o", help="Coefficients file to write.")] = Path(
         "coefficients.json"
     )

@@ -1,4 +1,4 @@
-"""Options of `horologe estimate` and `horologe plan`."""
+"""Options of `horologe plan make` and `horologe plan estimate`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from horologe_cli import output
 Pipeline = Annotated[
     str, typer.Argument(help="JSON file of `horologe pipeline show`, or the name of an example.", metavar="PIPELINE")
 ]
+Problems = Annotated[
+    list[str],
+    typer.Argument(
+        help="A pipeline (file of `horologe pipeline show`, or name of an example), a TOML file of workloads, or both.",
+        metavar="PIPELINE|WORKLOADS...",
+    ),
+]
 Stages = Annotated[
     list[str] | None,
     typer.Option("--stage", help="Configuration of a stage. Repeat for all.", metavar="STAGE=HARDWARE:BATCH:REPLICAS"),
 ]
-PlanFile = Annotated[Path | None, typer.Option(help="File of `horologe plan --json`; --stage changes it.")]
+PlanFile = Annotated[Path | None, typer.Option(help="File of `horologe plan make --json`; --stage changes it.")]
 Plot = Annotated[Path | None, typer.Option(help="Write a figure of latencies and costs.")]
 
 
@@ -58,24 +65,24 @@ class PlanOptions(NamedTuple):
     confidence: Annotated[
         float, typer.Option(min=0.0, max=0.99999, help="Probability of it on unseen traffic. 0: on the sample only.")
     ] = 0.999
-    search: Annotated[str, typer.Option(help="paper, any-order or restarts; see docs/planning.md.")] = "restarts"
     accuracy: Annotated[
         list[str] | None, typer.Option(help="Accuracy of a variant. Repeat for all.", metavar="MODEL=PART")
     ] = None
     budget: Annotated[float, typer.Option(min=0.0, help="Most accurate plan within these dollars per hour.")] = 0.0
     floor: Annotated[float, typer.Option(min=0.0, max=1.0, help="Cheapest plan with this accuracy.")] = 0.0
-    exact: Annotated[bool, typer.Option("--exact", help="Compare with an exact search. Small pipelines only.")] = False
-    pooled: Annotated[bool, typer.Option("--pooled", help="Also plan devices that all stages share.")] = False
-    shares: Annotated[bool, typer.Option("--shares", help="Also plan stages on shares of GPUs.")] = False
     coefficients: Annotated[
         list[Path] | None,
-        typer.Option(help="With --shares: file of `horologe measure`. Repeat for several GPU types.", metavar="FILE"),
+        typer.Option(help="File of `horologe measure --interference`. Repeat for several GPU types.", metavar="FILE"),
     ] = None
     margin: Annotated[
-        float, typer.Option(min=0.0, help="With --shares: standard deviations of the prediction error to cover.")
-    ] = 1.0
+        float | None,
+        typer.Option(min=0.0, help="Standard deviations of predicted interference to leave room for. Default: 1."),
+    ] = None
+    previous: Annotated[
+        Path | None, typer.Option("--from", help="Running plans of workloads to change with few moves.", metavar="PLAN")
+    ] = None
     plot: Plot = None
-    apply: Annotated[bool, typer.Option("--apply", help="Send the plan to the tuner of the running system.")] = False
+    apply: Annotated[bool, typer.Option("--apply", help="Send the plans to the tuner of the running system.")] = False
     every: Annotated[str, typer.Option(help="With --recent: plan again at this interval, as 1h, until ^C.")] = ""
 
 

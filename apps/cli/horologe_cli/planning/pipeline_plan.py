@@ -1,0 +1,142 @@
+"""The cheapest plan of a pipeline: on whole devices, on pooled devices, or on shares of devices."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from horologe_cli.output import stderr_console
+from horologe_cli.planning.pipeline_report import draw_plan, plan_text
+from horologe_cli.planning.pipeline_shares import plan_shares, read_share_times
+from horologe_cli.planning.planning_inputs import parse_accuracy
+from horologe_cli.planning.planning_problem import read_problem
+from horologe_common.service.settings import SettingsError
+from horologe_planning.report import ReportedPlan
+from horologe_planning.search.levels import with_levels
+from horologe_planning.search.objective import Objective
+from horologe_planning.search.planner import make_plan
+from horologe_planning.search.variants import cheapest_accurate, most_accurate, with_models
+from horologe_sim.scenario.pooled_plan import PooledPlan, plan_pooled, pool_simulation
+from horologe_sim.scenario.pooled_tuning import pooled_tuning_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from horologe_cli.commands.planning.planning_options import PlanOptions, ProblemOptions, ServerOptions
+    from horologe_cli.planning.planning_problem import PlanningProblem
+    from horologe_common.pipelines import PipelineStructure
+    from horologe_planning.plan import Plan
+    from horologe_planning.report import PlanReport
+    from horologe_planning.search.evaluation import Evaluator
+
+WHOLE, POOLED, SHARES = "whole devices", "pooled devices", "shares of devices"
+
+
+class PipelineReport(msgspec.Struct, frozen=True):
+    """Report of a pipeline in the document of `horologe plan make --json`."""
+
+    made: str
+    """Kind of the plan: the cheapest of the three below."""
+    whole_devices: PlanReport
+    pooled_devices: PooledPlan | None
+    """None if the devices of the plan on whole devices do not suffice as a pool."""
+    shares: PlanReport | None
+    """None if no model has interference coefficients, or whole devices cost no more."""
+    accuracy: float | None
+    """Of the chosen variants. None without variants."""
+
+
+class MadePlan(NamedTuple):
+    """A plan of a pipeline, with its report and its text."""
+
+    plan: Plan
+    report: PipelineReport
+    text: str
+
+
+class Choice(NamedTuple):
+    """The plan on whole devices, with the problem that it solves."""
+
+    evaluator: Evaluator
+    planned: ReportedPlan
+    accuracy: float | None = None
+
+
+def plan_pipeline(
+    pipeline: str, traffic: ProblemOptions, options: PlanOptions, server: ServerOptions, silent: bool
+) -> MadePlan:
+    """Return the cheapest plan of a pipeline. Raises SettingsError, HorologeError and Infeasible."""
+    problem = read_problem(pipeline, traffic, server, options.recent)
+    times = read_share_times(options, problem, live=traffic.live or options.recent)
+    objective = Objective(problem.structure.slo_ns, options.attainment, options.confidence)
+    with _progress(silent) as show:
+        evaluator, planned, accuracy = _choose(problem, options, objective, show)
+        pooled, pooled_plan = _plan_pool(evaluator, planned, show)
+        shared = plan_shares(evaluator, planned, times, show) if times else None
+        plans = {WHOLE: planned.plan, POOLED: pooled_plan, SHARES: shared.plan if shared else None}
+        costs = {WHOLE: planned.report.cost_per_hour}
+        if pooled is not None:
+            costs[POOLED] = pooled.cost_per_hour
+        if shared is not None:
+            costs[SHARES] = shared.report.cost_per_hour
+        made = min(costs, key=lambda kind: round(costs[kind], 6))  # of equal ones the first
+        show(f"provisioning levels on {made}")
+        plan = plans[made]
+        assert plan is not None
+        if made == WHOLE:
+            plan = with_levels(plan, evaluator)
+    if options.plot:
+        draw_plan(options.plot, evaluator, planned.plan.placements, evaluator.forecast(planned.plan.placements))
+    report = PipelineReport(made, planned.report, pooled, shared.report if shared else None, accuracy)
+    return MadePlan(plan, report, plan_text(plan, planned, report, problem.hardware))
+
+
+@contextmanager
+def _progress(silent: bool) -> Iterator[Callable[[str], None]]:
+    """Show what is computed, on standard error."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=stderr_console(), transient=True, disable=silent) as progress:
+        task = progress.add_task("compiling the estimator", total=None)
+        yield lambda text: progress.update(task, description=text)
+
+
+def _choose(
+    problem: PlanningProblem, options: PlanOptions, objective: Objective, show: Callable[[str], None]
+) -> Choice:
+    """Return the plan on whole devices, of the variants that the options ask for."""
+    structure, accuracy = problem.structure, parse_accuracy(options.accuracy or ())
+    if options.budget and options.floor:
+        raise SettingsError("--budget, --floor: got both, wanted at most one of them")
+    if (options.budget or options.floor) and not accuracy:
+        raise SettingsError("--accuracy: got none, wanted that of each variant, for --budget and --floor")
+
+    def evaluator_of(structure: PipelineStructure) -> Evaluator:
+        title = ", ".join(stage.model for stage in structure.stages)
+        return problem.evaluator(objective, structure, lambda runs: show(f"{title}: {runs} configurations"))
+
+    if options.budget:
+        chosen = most_accurate(structure, accuracy, evaluator_of, options.budget)
+    elif options.floor:
+        chosen = cheapest_accurate(structure, accuracy, evaluator_of, options.floor)
+    else:
+        evaluator = evaluator_of(structure)
+        return Choice(evaluator, make_plan(evaluator))
+    return Choice(evaluator_of(with_models(structure, chosen.models)), chosen.planned, chosen.accuracy)
+
+
+def _plan_pool(
+    evaluator: Evaluator, planned: ReportedPlan, show: Callable[[str], None]
+) -> tuple[PooledPlan | None, Plan | None]:
+    """Return the pooled devices, and the tuner's plan for them if they cost less than whole devices."""
+    simulation = pool_simulation(evaluator)
+    pooled = plan_pooled(
+        simulation, evaluator.hardware, planned.plan.placements, lambda devices: show(f"simulating a pool of {devices}")
+    )
+    if pooled is None or pooled.cost_per_hour >= planned.report.cost_per_hour:
+        return pooled, None
+    show("simulating parts of the pool")
+    return pooled, pooled_tuning_plan(simulation, pooled, planned.plan)

@@ -1,0 +1,110 @@
+"""Shares of devices in plans: which workloads are neighbours, and plans from the shares of workloads.
+
+Two plans with a placement on `v100-1` each are neighbours there:
+
+    shares_by_device(plans)["v100-1"] == [DeviceShare(plan, share), DeviceShare(other_plan, other_share)]
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from horologe_planning.plan import Placement, Plan
+from horologe_planning.provisioning.workloads import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NS_PER_MS = 1e6
+
+
+class DeviceShare(NamedTuple):
+    """A workload's share of a device."""
+
+    plan: Plan
+    placement: Placement
+
+    @property
+    def workload(self) -> str:
+        """Name of the workload."""
+        return self.plan.name
+
+    @property
+    def rate(self) -> float:
+        """Requests per second of this share. A workload that exceeds one device has several."""
+        return self.plan.rate * self.placement.scale_factor
+
+    @property
+    def latency_ms(self) -> float:
+        """Predicted execution latency of a full batch beside the neighbours."""
+        return self.placement.latency_ns / NS_PER_MS
+
+    @property
+    def slo_ms(self) -> float:
+        """Deadline of a request."""
+        return self.plan.slo_ns / NS_PER_MS
+
+    @property
+    def limit_ms(self) -> float:
+        """Most that a batch may take: half of the SLO. The rest is for batching and queueing (iGniter Eq. 14)."""
+        return self.slo_ms / 2
+
+    @property
+    def headroom(self) -> float:
+        """Part of the permitted latency that the prediction leaves."""
+        return 1 - self.latency_ms / self.limit_ms
+
+
+def shares_by_device(plans: Iterable[Plan]) -> dict[str, list[DeviceShare]]:
+    """Return the shares of each device, devices in the order of their numbers."""
+    devices: dict[str, list[DeviceShare]] = {}
+    for plan in plans:
+        for placement in plan.shares:
+            devices.setdefault(placement.device, []).append(DeviceShare(plan, placement))
+    return dict(sorted(devices.items(), key=lambda item: _number_parts(item[0])))
+
+
+def device_counts(plans: Iterable[Plan]) -> dict[str, int]:
+    """Return the number of devices of each hardware type."""
+    return dict(Counter(shares[0].placement.hardware for shares in shares_by_device(plans).values()))
+
+
+def plan_workloads(parts: Iterable[tuple[Workload, Placement]]) -> tuple[Plan, ...]:
+    """Return a plan for each workload, in the order of their first parts. A part's rate is that of its share."""
+    placed: dict[str, list[tuple[Workload, Placement]]] = {}
+    for part, placement in parts:
+        placed.setdefault(part.name, []).append((part, placement))
+    plans = []
+    for name, own in placed.items():
+        rate = sum(part.rate for part, _ in own)
+        placements = tuple(msgspec.structs.replace(share, scale_factor=part.rate / rate) for part, share in own)
+        plans.append(Plan(name, own[0][0].slo_ns, rate, placements))
+    return tuple(plans)
+
+
+def with_shares(plans: Iterable[Plan], shares: Iterable[DeviceShare]) -> tuple[Plan, ...]:
+    """Return the plans with the placements of these shares in place of those with the same workload and device."""
+    changed = {(share.workload, share.placement.device): share.placement for share in shares}
+    return tuple(
+        msgspec.structs.replace(plan, placements=tuple(changed.get((plan.name, p.device), p) for p in plan.placements))
+        for plan in plans
+    )
+
+
+def placed_workloads(shares: Iterable[DeviceShare]) -> list[Workload]:
+    """Return the workload of each share, with the planned batch size as the only one."""
+    return [
+        Workload(
+            share.workload, share.placement.coefficients, share.rate, share.slo_ms, (share.placement.max_batch,)
+        )
+        for share in shares
+    ]  # fmt: skip
+
+
+def _number_parts(device: str) -> list[tuple[int, str]]:
+    """Return a key that sorts `v100-10` behind `v100-9`."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", device)]

@@ -1,0 +1,1 @@
+"""Replicas that follow the traffic (InferLine section 5)."""

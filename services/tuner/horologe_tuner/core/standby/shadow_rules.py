@@ -1,0 +1,120 @@
+"""When a stage switches to its shadow, and when it switches back (iGniter section 4.2 and Fig. 17).
+
+A shadow is a standby worker on the device of the stage with a larger share. A violation is confirmed before the
+switch. The way back is a trial: if the violation returns soon, the next trial waits for twice as long.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from horologe_common.clock import ms, s
+from horologe_tuner.core.standby.latency_window import PERMITTED, LatencySummary
+
+if TYPE_CHECKING:
+    from horologe_tuner.core.standby.latency_window import LatencyWindow
+
+
+CALM_NS = s(10)
+
+
+class ShadowRules(msgspec.Struct, frozen=True):
+    """Times and sizes of shadows. The first three are the paper's."""
+
+    check_ns: int = s(1)
+    """Time over which the 99th percentile is taken."""
+    confirm_ns: int = ms(500)
+    """Time after a violation in which it must occur again before the stage switches."""
+    extra_percent: float = 10.0
+    """Percent of the device that a shadow has more than its stage, if as much is left. 0: no shadows."""
+    unit_percent: float = 2.5
+    """Least useful step of a share (r_unit of a V100)."""
+    calm_ns: int = CALM_NS
+    """Time for which the smaller share must have sufficed before the first trial of switching back."""
+    max_calm_ns: int = s(600)
+    """Limit of that time, which doubles after each trial that fails."""
+
+
+DEVIATIONS = 2.33
+"""A stage with 1% of its requests beyond the SLO has that many standard deviations more in 1% of cases. Without this
+limit, two late requests within 1.5 s were a violation at less than 50 requests/s."""
+
+
+PATIENCE = 10
+"""Multiple of the time before switching back after which the ratio of the shares does not count."""
+
+
+class Violation(NamedTuple):
+    """The percentile of the first second, and of the half second that confirmed it."""
+
+    first: LatencySummary
+    second: LatencySummary
+
+    @property
+    def is_confirmed(self) -> bool:
+        """True if both exceed the SLO, by more requests than chance explains at low rates."""
+        permitted = PERMITTED * (self.first.requests + self.second.requests)
+        significant = self.first.beyond + self.second.beyond >= permitted + DEVIATIONS * sqrt(permitted)
+        return self.first.is_violated and self.second.is_violated and significant
+
+    def describe(self, slo_ns: int, rules: ShadowRules) -> str:
+        """Return both percentiles for the log."""
+        return (
+            f"{self.first.describe(slo_ns)} in {rules.check_ns / 1e9:g} s, "
+            f"{self.second.describe(slo_ns)} in the next {rules.confirm_ns / 1e9:g} s"
+        )
+
+
+class Watch:
+    """State of the rules for one stage."""
+
+    def __init__(self, now_ns: int, rules: ShadowRules) -> None:
+        self.calm_ns = rules.calm_ns
+        """Present length of the time before switching back."""
+        self._calm_since_ns = self._within_since_ns = now_ns
+        self._suspected: tuple[int, LatencySummary] | None = None
+        self._returned_ns: int | None = None
+        """Time of the last switch back."""
+
+    def find_violation(self, now_ns: int, window: LatencyWindow, rules: ShadowRules) -> Violation | None:
+        """Return the violation that is confirmed now. Call it with every message."""
+        if self._suspected is None:
+            if window.is_violated(now_ns - rules.check_ns):
+                self._suspected = now_ns, window.summarize(now_ns - rules.check_ns)
+            return None
+        since_ns, first = self._suspected
+        if now_ns < since_ns + rules.confirm_ns:
+            return None
+        self._suspected = None
+        violation = Violation(first, window.summarize(since_ns))
+        return violation if violation.is_confirmed else None
+
+    def is_calm(self, now_ns: int, summary: LatencySummary, slo_ns: int, growth: float) -> bool:
+        """Return whether the smaller share would have met the SLO for long enough.
+
+        `growth`: larger share divided by the smaller one. Times grow by less, because k_act is proportional to
+        1 / (r + k4) with k4 >= 0 (Eq. 11). So a stage that only met the SLO, for `PATIENCE` times as long, may also
+        try.
+        """
+        if summary.is_violated:
+            self._within_since_ns = now_ns
+        if summary.is_violated or (summary.p99_ns is not None and summary.p99_ns * growth > slo_ns):
+            self._calm_since_ns = now_ns
+        within_ns = now_ns - self._within_since_ns
+        return now_ns - self._calm_since_ns >= self.calm_ns or within_ns >= PATIENCE * self.calm_ns
+
+    def on_switched(self, now_ns: int, rules: ShadowRules, *, back: bool) -> None:
+        """Start a new observation. A switch soon after the last switch back doubles the time before the next."""
+        self._suspected, self._calm_since_ns, self._within_since_ns = None, now_ns, now_ns
+        if back:
+            self._returned_ns = now_ns
+        elif self._returned_ns is not None:
+            failed = now_ns < self._returned_ns + 2 * self.calm_ns
+            self.calm_ns = min(2 * self.calm_ns, rules.max_calm_ns) if failed else rules.calm_ns
+
+    def reset(self, now_ns: int) -> None:
+        """Discard suspected violations: arrivals were not observed."""
+        self._suspected, self._calm_since_ns, self._within_since_ns = None, now_ns, now_ns
