@@ -26,7 +26,7 @@ def ends() -> Iterator[tuple[PacketSocket, socket.socket]]:
 def test_packets_of_any_size_arrive_whole_and_in_order(ends: tuple[PacketSocket, socket.socket]) -> None:
     service, sock = ends
     sizes = [0, 1, 100, BUFFER_BYTES - 1, BUFFER_BYTES, 3 * BUFFER_BYTES + 1]
-    packets = [[], [b""], *([bytes([size % 251]) * size, b"end"] for size in sizes)]
+    packets = [[], [b""], [b"x"] * 20_000, *([bytes([size % 251]) * size, b"end"] for size in sizes)]
     sender = threading.Thread(target=lambda: list(map(PacketSocket(sock).send, packets)))
     sender.start()
     received = []

@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ class PacketSocket:
         self._sock = sock
         self._poll = select.poll()  # select() is limited to descriptors below 1,024
         self._poll.register(sock, select.POLLIN)
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._buffer = bytearray(BUFFER_BYTES)
         self._begin = self._end = 0
         """Bytes of the buffer that have arrived and are not read."""
 
@@ -60,27 +61,44 @@ class PacketSocket:
 
         Raises EOFError if the peer has closed its end, and OSError for a packet that is too large for the memory.
         """
-        (count,) = COUNT.unpack(self._read(COUNT.size))
+        begin = self._take(COUNT.size)
+        (count,) = COUNT.unpack_from(self._buffer, begin)
         if count > FRAMES_MAX:
             raise OSError(f"packet: got {count} frames, wanted at most {FRAMES_MAX}")
+        begin = self._take(8 * count)
         try:
-            return [self._read(length) for length in struct.unpack(f"<{count}Q", self._read(8 * count))]
+            return [self._read(length) for length in lengths_format(count).unpack_from(self._buffer, begin)]
         except (MemoryError, ValueError) as error:
             raise OSError(f"packet: {error}") from error
 
+    def _take(self, size: int) -> int:
+        """Wait until the buffer has the next `size` bytes. Count them as read, and return where they begin."""
+        if self._end - self._begin < size:
+            if size > len(self._buffer):
+                self._buffer = self._buffer.ljust(size)
+            rest = self._buffer[self._begin : self._end]
+            self._begin, self._end = 0, len(rest)
+            self._buffer[: len(rest)] = rest
+            while self._end < size:
+                self._end += self._receive_into(memoryview(self._buffer)[self._end :])
+        begin = self._begin
+        self._begin += size
+        return begin
+
     def _read(self, size: int) -> memoryview:
+        begin, end = self._begin, self._begin + size
+        if end <= self._end:
+            self._begin = end
+            return memoryview(self._buffer[begin:end])
         target = np.empty(size, np.uint8).data  # a bytearray would be zeroed while no other thread can run
-        done = 0
-        while done < size:
-            if self._begin == self._end and size - done < BUFFER_BYTES:
-                self._begin, self._end = 0, self._receive_into(self._buffer)
-            if self._begin < self._end:
-                count = min(size - done, self._end - self._begin)
-                target[done : done + count] = self._buffer[self._begin : self._begin + count]
-                self._begin += count
-            else:
-                count = self._receive_into(target[done:])
-            done += count
+        done = self._end - begin
+        target[:done] = self._buffer[begin : self._end]
+        self._begin = self._end = 0
+        while size - done >= BUFFER_BYTES:
+            done += self._receive_into(target[done:])
+        if done < size:
+            begin = self._take(size - done)
+            target[done:] = self._buffer[begin : self._begin]
         return target
 
     def _receive_into(self, target: memoryview) -> int:
@@ -95,7 +113,14 @@ class PacketSocket:
 
 def pack_lengths(frames: Sequence[Buffer]) -> bytes:
     """Return what comes before the frames of a packet."""
-    return struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames))
+    count = len(frames)
+    return COUNT.pack(count) + lengths_format(count).pack(*map(len, frames))
+
+
+@lru_cache(maxsize=64)
+def lengths_format(count: int) -> struct.Struct:
+    """Return the format of the lengths of `count` frames."""
+    return struct.Struct(f"<{count}Q")
 
 
 def connect_to_parent(sock: str, lifeline: str) -> PacketSocket:
