@@ -277,7 +277,8 @@ class ControllerWorld:
         self.open[number] = Open(sent_ns, slo_ns, group, loop)
         self.ledger.sent(sent_ns, group, model, not self._loaded[key])
         if loop >= 0 and slo_ns:
-            self.schedule(self.begin_ns + sent_ns + slo_ns + self.setting.grace_ns + 1, self._on_timeout, number)
+            timeout_ns = self.begin_ns + sent_ns + slo_ns + self.setting.grace_ns + 1
+            self.events.schedule(timeout_ns, self._on_timeout, timeout_ns, number)
         budget_ns = (slo_ns or BEST_EFFORT_NS) - (self.now_ns - self.begin_ns - sent_ns)
         solo_ns, application, length, rows = traits
         if solo_ns:
@@ -339,7 +340,8 @@ class ControllerWorld:
             loop = self._loops[request.loop]
             setting = self.setting
             back_ns = setting.client_ns + (setting.answer_ns if served else setting.client_ns + loop.resend_ns)
-            self.schedule(end_ns + back_ns, self._submit_next, (request.loop, loop))
+            at_ns = end_ns + back_ns
+            self.events.schedule(at_ns, self._submit_next, at_ns, (request.loop, loop))
 
 
 class TimedCore:
