@@ -161,7 +161,7 @@ def test_it_outlives_everybody_else(victim: str) -> None:
 
 def test_in_overload_runs_are_given_up_and_nothing_waits_for_them() -> None:
     """Requests with deadlines use the whole device, so best-effort runs never start."""
-    scenario = with_profiler(load=[poisson(3000)], duration_ns=s(2))
+    scenario = with_profiler(load=[poisson(3000)], duration_ns=s(3))
     house, _ = play(scenario, msgspec.structs.replace(RULES, budget_ns=ms(300)))
     profiler = house.world.core("profiler/0")
     assert isinstance(profiler, Profiler)
