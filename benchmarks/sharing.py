@@ -1,4 +1,4 @@
-"""Measure the coefficients of a CUDA device with `horologe measure`, on networks with random weights.
+"""Measure the coefficients of a CUDA device with `horologe measure --interference`, on networks with random weights.
 
     python benchmarks/sharing.py --output h100.json          # two networks: twelve minutes on an H100
     python benchmarks/sharing.py --output h100.json alexnet  # continues with a third network and its pairs

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution
 from horologe_common.pipelines import PipelineStage, PipelineStructure
+from horologe_experiments.inferline.exact_search import find_cheapest
 from horologe_planning.estimator.pipeline_workload import Workload
 from horologe_planning.example_pipelines import (
     CASCADE,
@@ -27,7 +28,6 @@ from horologe_planning.plan import Plan, encode_plans, parse_plans
 from horologe_planning.profiles import Profiles, StageProfile, collect_profiles
 from horologe_planning.search.bounds import frictionless, isolated_bounds
 from horologe_planning.search.evaluation import Evaluator
-from horologe_planning.search.exact_search import find_cheapest
 from horologe_planning.search.exchange import improve
 from horologe_planning.search.growth import faster_problem
 from horologe_planning.search.initialization import fastest_hardware, initialize

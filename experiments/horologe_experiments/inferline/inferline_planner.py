@@ -8,9 +8,9 @@ import msgspec
 
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.inferline.cases import pipeline_case
+from horologe_experiments.inferline.exact_search import find_cheapest
 from horologe_load.arrivals import gamma
 from horologe_planning.infeasible import Infeasible
-from horologe_planning.search.exact_search import find_cheapest
 from horologe_planning.search.planner import make_plan
 
 if TYPE_CHECKING:

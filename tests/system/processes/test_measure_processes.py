@@ -1,4 +1,4 @@
-"""`horologe measure` with real processes, emulated and on the CPU, and `horologe provision` with its file."""
+"""`horologe measure` with real processes, emulated and on the CPU, and plans of shares with its file."""
 
 from __future__ import annotations
 

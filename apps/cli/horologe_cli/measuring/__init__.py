@@ -1,1 +1,1 @@
-"""Measurements: `horologe measure` on shares of a device, `horologe profile` on a running system."""
+"""Measurements of `horologe measure`: on shares of a device, and on a running system."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SLO_MS = 30_000.0
 """Deadline of each batch. It lets other requests go first; the model's own SLO might be too short for large batches."""
-APPLICATION = "horologe profile"
+APPLICATION = "horologe measure"
 """Execution times are estimated per application. This name keeps these inputs out of the estimates of others."""
 MAX_TRIES = 4
 """Requests for a batch until it runs alone: other requests may join it."""

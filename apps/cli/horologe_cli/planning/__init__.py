@@ -1,1 +1,1 @@
-"""Parts of `horologe estimate` and `horologe plan`: what they read, print and draw."""
+"""Parts of `horologe plan`: what its commands read, compute, print and draw."""

@@ -1,6 +1,6 @@
 """Coefficients file: a GPU type and models on it, with the uncertainty and the origin of the coefficients.
 
-`horologe measure` writes it, `horologe provision` reads it. JSON, so that people can compare and edit it.
+`horologe measure --interference` writes it, `horologe plan make` reads it. JSON, for people to compare and edit.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ the measured model. Both factors are fitted to the whole-GPU times by least squa
     t(b) = u ((k1 b^2 + k2 b + k3) / (100 + k4) + k6 b) + w (k5 + scheduling delay)
 
 Power and L2 utilisation are then those of the measured model at the same work per second. Bytes per row are those of
-the model's own input. These coefficients are derived, not measured: `horologe measure` replaces them.
+the model's own input. These coefficients are derived, not measured: `horologe measure --interference` replaces them.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def show(
 
 
 def _document(name: str, state: PipelineState) -> dict[str, Any]:
-    """Return the document for --json. `structure` is what `horologe plan` reads."""
+    """Return the document for --json. `structure` is what `horologe plan make` reads."""
     stages = [{field: getattr(stage, field) for field in stage.__struct_fields__} for stage in state.stages]
     return {
         "name": name, "reason": state.reason, "answered": state.answered, "failed": dict(state.failed),
