@@ -171,6 +171,24 @@ def test_files_that_are_no_pipelines_plans_or_profiles_are_errors(tmp_path: Path
     assert (missing.exit_code, "No such file" in missing.stderr) == (USAGE, True)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "plan: "),
+        ('{"plans": []}', "plan: Object missing required field `version`"),
+        ('{"version": 2, "plans": []}', "version: got 2, wanted 1"),
+        ('{"version": 1, "plans": []}', "plans: got 0, wanted 1 to"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_not_applied(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "plan.json"
+    assert "No such file" in run("plan", "apply", path).stderr
+    path.write_text(text)
+    result = run("plan", "apply", path)
+    assert result.exit_code == USAGE
+    assert f"{path}: {message}" in result.stderr
+
+
 def test_a_plan_on_shares_is_made_where_it_is_the_cheapest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline_plan, "plan_pooled", lambda *_: None)
     document = json.loads(run("plan", "make", "cascade", "--rate", "150", "--duration", "20s", "--json").stdout)
@@ -181,7 +199,9 @@ def test_a_plan_on_shares_is_made_where_it_is_the_cheapest(monkeypatch: pytest.M
     assert sum(share.percent for share in plan.shares) == 100
 
 
-def test_a_plan_on_pooled_devices_has_a_stage_for_each_hardware_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_on_pooled_devices_has_a_stage_for_each_hardware_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pipeline_plan, "read_share_times", lambda *_, **__: None)
     document = json.loads(run("plan", "make", "social-media", "--rate", "50", "--duration", "5s", "--json").stdout)
     (plan,), report = parse_plans(json.dumps(document)), document["report"]["pipeline"]
@@ -191,6 +211,10 @@ def test_a_plan_on_pooled_devices_has_a_stage_for_each_hardware_type(monkeypatch
     assert plan.pooled
     rows = {(placed.hardware, placed.replicas) for placed in plan.placements}
     assert rows == set(report["pooled_devices"]["devices"].items())
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    result = run("plan", "estimate", "social-media", "--rate", "50", "--plan", tmp_path / "plan.json")
+    assert result.exit_code == USAGE
+    assert "--plan: got social-media on pooled devices or shares, wanted whole devices" in result.stderr
 
 
 def test_it_is_said_if_the_devices_of_the_plan_do_not_suffice_as_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
