@@ -155,7 +155,7 @@ class LaneInTime:
     def advance(self, until_ns: int) -> None:
         """Begin the operations that can begin up to `until_ns`."""
         lane = self.lane
-        while self.free_ns <= until_ns:
+        while self.free_ns <= until_ns and lane:
             now_ns = self.free_ns
             while (late := lane.pop_expired(now_ns)) is not None:
                 self._expire(now_ns, late)
