@@ -160,6 +160,6 @@ def test_every_reader_of_a_service_refuses_a_large_file(reader: str, tmp_path: P
 
 def test_a_deep_plan_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    path.write_text("[" * 100_000 + "]" * 100_000)
-    with pytest.raises(HorologeError, match="nested too deeply"):
+    path.write_text('{"version": 1, "plans": [], "report": {"deep": ' + "[" * 100_000 + "]" * 100_000 + "}}")
+    with pytest.raises(HorologeError, match="recursion depth"):
         read_plans(path)
