@@ -17,9 +17,9 @@ from horologe_common.wire import (
     DescribeScheduling,
     Description,
     Load,
-    Plan,
     Register,
     RequestTrace,
+    ResourcePlan,
     Result,
     SchedulingState,
     Share,
@@ -47,7 +47,7 @@ def a_controller(scheduler: str = "auto", **settings: Any) -> Controller:
     for address in (FRONTEND, SELECTOR, WORKER, TUNER):
         controller.handle(0, address, PeerConnected(address, "host"), ())
     controller.handle(0, WORKER, Register((Share(0, "cpu", 64),), (a_report(), a_report(a_spec("other")))), ())
-    controller.handle(0, TUNER, Plan(0), ())
+    controller.handle(0, TUNER, ResourcePlan(0), ())
     controller.tick(0)
     for _ in range(2):
         for load in sent(controller, Load):

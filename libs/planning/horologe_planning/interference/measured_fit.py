@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from horologe_common.interference.measured_runs import (
         MeasuredModel,
         MeasuredRun,
-        Measurements,
+        MeasuredRuns,
+        MeasuredTimes,
         ShareLoad,
-        ShareTimes,
     )
 
 NO_CAP_W = 1.0
@@ -57,7 +57,7 @@ class FittedMeasurements(NamedTuple):
     """Model -> predicted over measured latency, minus 1."""
 
 
-def fit_measurements(measurements: Measurements, options: FitOptions) -> FittedMeasurements:
+def fit_measurements(measurements: MeasuredRuns, options: FitOptions) -> FittedMeasurements:
     """Return the coefficients of the GPU type and of every model.
 
     Raises ProfileError that names a coefficient that the runs do not determine and the missing run, or one that they
@@ -130,7 +130,7 @@ def _with_errors(model: ModelCoefficients, runs: Sequence[MeasuredRun], errors: 
     return msgspec.structs.replace(model, jitter=jitter, relative_error=error)
 
 
-def gpu_profile(measurements: Measurements, options: FitOptions) -> GpuProfile:
+def gpu_profile(measurements: MeasuredRuns, options: FitOptions) -> GpuProfile:
     """Return the profile of the GPU type, from the runs of one to several copies of a model at one share.
 
     The highest frequency of all runs is the maximum: a GPU may stay below that of its data sheet.
@@ -147,7 +147,7 @@ def gpu_profile(measurements: Measurements, options: FitOptions) -> GpuProfile:
     )  # fmt: skip
 
 
-def model_profile(measurements: Measurements, name: str) -> ModelProfile:
+def model_profile(measurements: MeasuredRuns, name: str) -> ModelProfile:
     """Return the profile of a model. Raises ProfileError if it was not measured."""
     model = next((model for model in measurements.models if model.model == name), None)
     if model is None or not (alone := _alone(measurements.runs, name)):
@@ -164,7 +164,7 @@ def model_profile(measurements: Measurements, name: str) -> ModelProfile:
     return ModelProfile(name, kernels, scheduling_ms, model.load_bytes, model.feedback_bytes, solo, contention)
 
 
-def _alone(runs: Sequence[MeasuredRun], model: str) -> list[tuple[MeasuredRun, ShareTimes]]:
+def _alone(runs: Sequence[MeasuredRun], model: str) -> list[tuple[MeasuredRun, MeasuredTimes]]:
     """Return the runs of one copy of a model, with its times."""
     return [(run, run.times[0]) for run in runs if len(run.loads) == 1 and run.loads[0].model == model]
 
@@ -180,7 +180,7 @@ def _copies(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
 
 def _contention(runs: Sequence[MeasuredRun], model: MeasuredModel) -> tuple[CacheContentionRun, ...]:
     """Return the runs of a model beside copies of itself, of each load that also ran alone."""
-    alone: dict[ShareLoad, ShareTimes] = {run.loads[0]: times for run, times in _alone(runs, model.model)}
+    alone: dict[ShareLoad, MeasuredTimes] = {run.loads[0]: times for run, times in _alone(runs, model.model)}
     contention = []
     for run in runs:
         load, copies = run.loads[0], len(run.loads)
@@ -196,7 +196,7 @@ def _contention(runs: Sequence[MeasuredRun], model: MeasuredModel) -> tuple[Cach
     return tuple(contention)
 
 
-def _cache_percent(model: MeasuredModel, batch: int, times: ShareTimes) -> float:
+def _cache_percent(model: MeasuredModel, batch: int, times: MeasuredTimes) -> float:
     """Return the L2 utilisation of a run alone."""
     counted = model.cache_percent_ms.get(batch)
     return times.cache_percent if counted is None else counted / (times.gpu_ms - times.scheduling_ms)

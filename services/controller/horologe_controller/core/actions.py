@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.lane import Lane
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.scheduler import Batch, Plan
+    from horologe_controller.core.scheduling.scheduler import Batch, Decisions
 
 PREDICTION_ERROR, COMPLETION_ERROR = "horologe_prediction_error_seconds", "horologe_completion_error_seconds"
 STATUS_NAMES = {int(status): status.name for status in Status}
@@ -51,7 +51,7 @@ class Actions:
         """Return the requests that wait for an action."""
         return [request for action in self._pending.values() for request in action.open_requests()]
 
-    def carry_out(self, now_ns: int, plan: Plan) -> Iterator[Out]:
+    def carry_out(self, now_ns: int, plan: Decisions) -> Iterator[Out]:
         """Yield the messages to workers and holders for a plan, in its order, and update the mirror."""
         for share, model in plan.unload:
             yield self._unload(share, model)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.http.steps import Steps
     from horologe_frontend.oip.inference_response import ResponseFormat
-    from horologe_frontend.oip.routes import Route
+    from horologe_frontend.oip.routes import HttpRoute
 
 CONFIDENCE_DIGITS = 6
 """Significant digits of a 32-bit float."""
@@ -74,7 +74,7 @@ class ApplicationsHandler:
         self._settings = settings
         self._client_of = client_of
 
-    async def handle_route(self, route: Route, request: HttpRequest, body: bytes, held: HeldBytes) -> HttpResponse:
+    async def handle_route(self, route: HttpRoute, request: HttpRequest, body: bytes, held: HeldBytes) -> HttpResponse:
         """Return the response. Raise `HorologeError` if the operation fails. `held` counts the memory that it takes."""
         match route.name:
             case "applications":

@@ -84,7 +84,7 @@ class _Staged(NamedTuple):
     data: Any
 
 
-class Device:
+class DeviceModels:
     """The models of one share. Each method runs on the thread of its lane; `run` never raises.
 
     `check_device` is called after an operation has failed.

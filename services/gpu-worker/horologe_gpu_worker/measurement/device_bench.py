@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from horologe_common.interference.measured_runs import MeasuredDevice, MeasuredModel, MeasuredRun, ShareLoad, ShareTimes
+from horologe_common.interference.measured_runs import (
+    MeasuredDevice,
+    MeasuredModel,
+    MeasuredRun,
+    MeasuredTimes,
+    ShareLoad,
+)
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError
 from horologe_gpu_worker.measurement.cache_counters import CountersFailed, count_cache_use, interpolate_cache_use
@@ -178,7 +184,7 @@ class DeviceBench:
         return self._rates
 
 
-def _share_times(measured: Measured, traced: Traced, memory_bytes_per_ms: float) -> ShareTimes:
+def _share_times(measured: Measured, traced: Traced, memory_bytes_per_ms: float) -> MeasuredTimes:
     """Combine times and trace of a share.
 
     The gaps of the trace are a part of its own time, because tracing makes batches longer.
@@ -187,7 +193,7 @@ def _share_times(measured: Measured, traced: Traced, memory_bytes_per_ms: float)
     cache_percent = traced.cache_percent
     if cache_percent is None:
         cache_percent = 100 * traced.moved_bytes / memory_bytes_per_ms / (measured.gpu_ms - scheduling_ms)
-    return ShareTimes(
+    return MeasuredTimes(
         measured.batches, measured.load_ms, measured.gpu_ms, measured.feedback_ms, measured.deviation_ms,
         traced.kernels, scheduling_ms, cache_percent,
     )  # fmt: skip

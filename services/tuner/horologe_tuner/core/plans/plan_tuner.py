@@ -8,7 +8,7 @@ from horologe_common.status import Status
 from horologe_common.wanted_shares import WantedShare
 from horologe_common.wire import PlannedModel
 from horologe_planning.plan import NAME_LIMIT, parse_plans
-from horologe_tuner.core.plans.plan_checks import Cluster, check_plan
+from horologe_tuner.core.plans.plan_checks import ClusterModels, check_plan
 from horologe_tuner.core.plans.resources import planned_models, workers_needed
 from horologe_tuner.core.plans.running_plan import AppliedPlan, RunningPlan, planned_replicas
 from horologe_tuner.core.scaling.scaling_rules import ScalingRules
@@ -64,7 +64,7 @@ class PlanTuner:
             try:
                 saved.validate()
                 reason = f"name: got {name!r} twice" if name in self.plans else ""
-                reason = reason or check_plan(saved.plan, self._plans(), Cluster())[1]
+                reason = reason or check_plan(saved.plan, self._plans(), ClusterModels())[1]
             except ValueError as error:
                 reason = str(error)
             if reason:
@@ -94,7 +94,7 @@ class PlanTuner:
         """Return the models of all plans."""
         return {placement.model for running in self.plans.values() for placement in running.plan.placements}
 
-    def apply(self, now_ns: int, document: bytes, dry_run: bool, cluster: Cluster) -> tuple[Status, str]:
+    def apply(self, now_ns: int, document: bytes, dry_run: bool, cluster: ClusterModels) -> tuple[Status, str]:
         """Apply the plans of a document, each in place of the one of its name. Return (OK, ""), or why none is."""
         try:
             plans = parse_plans(document)
