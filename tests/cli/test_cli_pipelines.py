@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horologe_cli.commands.serving import pipelines
+from horologe_cli.commands.serving import pipeline_commands as pipelines
 from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_common.wire import PipelineState, StageState

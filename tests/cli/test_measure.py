@@ -20,7 +20,7 @@ from horologe_planning.interference.measurement_plan import (
     pair_runs,
     profiled_batches,
 )
-from horologe_planning.interference.measurements import ProfileError
+from horologe_planning.interference.model_measurements import ProfileError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

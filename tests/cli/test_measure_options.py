@@ -22,7 +22,7 @@ from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.measurement.device_sensor import DeviceLost, SensorFailed
 from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS
 from horologe_planning.interference.measured_fit import FitOptions, fit_measurements
-from horologe_planning.interference.measurements import ProfileError
+from horologe_planning.interference.model_measurements import ProfileError
 
 if TYPE_CHECKING:
     from pathlib import Path

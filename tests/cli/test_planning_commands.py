@@ -22,7 +22,7 @@ from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
 from horologe_planning.plan import encode_plans, parse_plans
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.objective import Objective
-from horologe_planning.search.planner import make_plan
+from horologe_planning.search.pipeline_planner import make_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput
 from horologe_common.wire import Submit, Tensor
 from horologe_controller.core.requests.lifecycle import RequestTable
-from horologe_frontend.core.catalogue import ModelVersions
+from horologe_frontend.core.model_versions import ModelVersions
 
 Y = (TensorSpec("y", "FP32", (-1, 8)),)
 

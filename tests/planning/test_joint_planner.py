@@ -45,7 +45,7 @@ from horologe_planning.plan import encode_plans, parse_plans
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.initialization import fastest_hardware, initialize
 from horologe_planning.search.objective import Objective
-from horologe_planning.search.planner import describe_plan, make_plan
+from horologe_planning.search.pipeline_planner import describe_plan, make_plan
 
 PRICES = parse_prices(DEFAULT_PRICES)
 PROFILES = catalogue_profiles()

@@ -33,7 +33,7 @@ from horologe_planning.search.growth import faster_problem
 from horologe_planning.search.initialization import fastest_hardware, initialize
 from horologe_planning.search.minimization import cheaper_action, minimize_cost
 from horologe_planning.search.objective import BLOCKS, Objective, student_quantile
-from horologe_planning.search.planner import describe_plan, make_plan
+from horologe_planning.search.pipeline_planner import describe_plan, make_plan
 from planning.planner_builders import PRICES, an_evaluator, gamma_arrivals
 
 

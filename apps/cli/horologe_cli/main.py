@@ -8,8 +8,9 @@ import typer
 
 from horologe_cli.commands import machine
 from horologe_cli.commands.measuring import measure
-from horologe_cli.commands.planning import plan
-from horologe_cli.commands.serving import applications, demo, models, pipelines, predict, up
+from horologe_cli.commands.planning import plan_commands as plan
+from horologe_cli.commands.serving import application_commands as applications
+from horologe_cli.commands.serving import demo, models, pipelines, predict, up
 from horologe_cli.commands.simulating import explain, simulation
 
 COMMANDS_GROUP = "horologe.commands"

@@ -26,7 +26,7 @@ from horologe_planning.search.initialization import fastest_hardware, initialize
 from horologe_planning.search.levels import with_levels
 from horologe_planning.search.minimization import minimize_cost
 from horologe_planning.search.objective import Objective
-from horologe_planning.search.planner import describe_plan, make_plan
+from horologe_planning.search.pipeline_planner import describe_plan, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

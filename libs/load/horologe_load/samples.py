@@ -153,7 +153,8 @@ def summarize(
     return LoadSummary(
         rate=rate, seconds=seconds, slo_ms=slo_ms, sent=len(samples.outcomes), ok=len(answered), in_time=in_time,
         late=counts[ClientOutcome.LATE] + len(answered) - in_time, refused=counts[ClientOutcome.REFUSED],
-        failed=counts[ClientOutcome.FAILED], unanswered=counts[ClientOutcome.UNANSWERED], unsent=counts[ClientOutcome.UNSENT],
+        failed=counts[ClientOutcome.FAILED], unanswered=counts[ClientOutcome.UNANSWERED],
+        unsent=counts[ClientOutcome.UNSENT],
         p50_ms=_quantile_ms(answered, 0.5), p99_ms=_quantile_ms(answered, 0.99),
         p999_ms=_quantile_ms(answered, 0.999),
         refusal_p99_ms=_quantile_ms(samples.latencies_ns(ClientOutcome.REFUSED), 0.99),

@@ -26,8 +26,8 @@ from horologe_common.wire import (
     Submit,
     UseScheduler,
 )
+from horologe_controller.core.arrival_tracer import MAX_REQUESTS
 from horologe_controller.core.controller import Controller
-from horologe_controller.core.request_tracer import MAX_REQUESTS
 from horologe_controller.core.runtime_distributions import (
     RuntimeDistributions,
     SoloDistribution,

@@ -23,8 +23,8 @@ from horologe_common.wire import (
     Predict,
     Tensor,
 )
-from horologe_frontend.core.applications import DeclaredApplications
-from horologe_frontend.core.catalogue import ModelVersions
+from horologe_frontend.core.application_requests import DeclaredApplications
+from horologe_frontend.core.model_versions import ModelVersions
 from horologe_frontend.core.stats import StatsByModel
 from horologe_frontend.gateway import Gateway
 

@@ -13,7 +13,7 @@ from harness.builders import a_spec
 from horologe_common.status import ModelFailed, Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
-from horologe_gpu_worker.execution.device import DeviceModels
+from horologe_gpu_worker.execution.device_models import DeviceModels
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ import pytest
 from horologe_common.status import ModelFailed, Status
 from horologe_gpu_worker.core.lanes import Operation
 from horologe_gpu_worker.execution import device_health
-from horologe_gpu_worker.execution.device import DeviceModels
 from horologe_gpu_worker.execution.device_health import DEVICE_LOST, end_if_lost
+from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import CudaError
 
 ILLEGAL_ADDRESS = 700

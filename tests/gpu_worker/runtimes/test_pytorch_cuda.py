@@ -22,7 +22,7 @@ from harness.model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytor
 from horologe_common.status import Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
-from horologe_gpu_worker.execution.device import DeviceModels
+from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.measurement.share_batches import ShareBatches
 from horologe_gpu_worker.repository import profiling
 from horologe_gpu_worker.repository.manifest import InvalidModel

@@ -19,7 +19,7 @@ from horologe_common.models import DTYPES
 from horologe_common.status import ModelFailed, Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Operation
-from horologe_gpu_worker.execution.device import DeviceModels
+from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtime import DeviceConfig, WarmUpFailed

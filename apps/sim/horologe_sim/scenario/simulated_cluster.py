@@ -13,7 +13,7 @@ from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
 from horologe_gpu_worker.core.worker import Worker
 from horologe_profiler.core.profiler import RULES, Profiler
-from horologe_selector.core.applications import registry
+from horologe_selector.core.applications import application_registry as registry
 from horologe_selector.core.selector import Selector
 from horologe_selector.driver import CALLS_LIMIT
 from horologe_selector.store import RecordChange

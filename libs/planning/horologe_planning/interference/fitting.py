@@ -15,12 +15,12 @@ from scipy.optimize import least_squares
 from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
 from horologe_common.interference.prediction import MS_PER_S, Array
 from horologe_planning.interference.line_fitting import NAN, Fitted, fit_line
-from horologe_planning.interference.measurements import ProfileError
+from horologe_planning.interference.model_measurements import ProfileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from horologe_planning.interference.measurements import CopiesRun, GpuProfile, ModelProfile, SoloRun
+    from horologe_planning.interference.model_measurements import CopiesRun, GpuProfile, ModelProfile, SoloRun
 
 FULL_SPEED = 0.999
 """Part of the maximum frequency above which a run counts as not throttled. NVML averages vary by less (V100)."""

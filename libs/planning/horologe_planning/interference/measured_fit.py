@@ -11,7 +11,7 @@ import numpy as np
 from horologe_common.interference.coefficients_file import CoefficientsFile
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL, INTERFERENCE_MODELS
 from horologe_planning.interference.fitting import GpuFit, contention_slope, fit_gpu, fit_model
-from horologe_planning.interference.measurements import (
+from horologe_planning.interference.model_measurements import (
     CacheContentionRun,
     CopiesRun,
     GpuProfile,

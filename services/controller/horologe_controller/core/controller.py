@@ -37,6 +37,7 @@ from horologe_common.wire import (
 from horologe_controller.core.action_tracer import ActionTracer
 from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.activity_recorder import ActivityRecorder
+from horologe_controller.core.arrival_tracer import ArrivalTracer
 from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.cluster.description import describe_cluster
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
@@ -48,7 +49,6 @@ from horologe_controller.core.cluster.worker_links import WorkerLinks
 from horologe_controller.core.cluster_metrics import publish_cluster, publish_requests
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
-from horologe_controller.core.request_tracer import ArrivalTracer
 from horologe_controller.core.requests.lifecycle import RequestLifecycle, RequestObservers
 from horologe_controller.core.runtime_distributions import store_distributions
 from horologe_controller.core.scheduler_choice import SchedulerChoice

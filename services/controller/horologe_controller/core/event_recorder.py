@@ -14,9 +14,9 @@ from horologe_common.wire import DeviceState, Events, ModelEvents, PipelineArriv
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from horologe_controller.core.arrival_tracer import ArrivalTracer
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
-    from horologe_controller.core.request_tracer import ArrivalTracer
     from horologe_controller.core.requests.request import Request
 
 BIN_NS = ms(10)

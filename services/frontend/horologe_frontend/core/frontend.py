@@ -19,15 +19,15 @@ from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, 
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, Predict, Release, Settle
-from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
-from horologe_frontend.core.catalogue import ModelVersions
-from horologe_frontend.core.feedback import FeedbackForwarder
+from horologe_frontend.core.application_requests import DeclaredApplications, DefaultLead
 from horologe_frontend.core.forwarding import CallForwarder
 from horologe_frontend.core.links.draining import ClientDrain
 from horologe_frontend.core.links.peer_links import PEER_ROLES, PeerLinks
 from horologe_frontend.core.links.selector_routing import SelectorRouter
 from horologe_frontend.core.links.settling import Settling
+from horologe_frontend.core.model_versions import ModelVersions
 from horologe_frontend.core.overload import PendingLimit
+from horologe_frontend.core.pending_feedback import FeedbackForwarder
 from horologe_frontend.core.readiness import Readiness
 from horologe_frontend.core.request_tracer import RequestTracer
 from horologe_frontend.core.requests import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from horologe_frontend.core.catalogue import ModelVersions
+    from horologe_frontend.core.model_versions import ModelVersions
 
 
 class Readiness:

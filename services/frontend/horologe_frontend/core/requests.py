@@ -15,7 +15,7 @@ from horologe_common.core.protocol import key_of_client
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, Status, TooLarge
 from horologe_common.wire import Answer, Predict, Query, Tensor
-from horologe_frontend.core.applications import APPLICATION_RUNTIME, DefaultLead
+from horologe_frontend.core.application_requests import APPLICATION_RUNTIME, DefaultLead
 from horologe_frontend.core.overload import SendDelays, TurnLimit
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.core.staging import StagedInputs
-    from horologe_frontend.core.applications import DeclaredApplications
-    from horologe_frontend.core.catalogue import ModelVersions
+    from horologe_frontend.core.application_requests import DeclaredApplications
+    from horologe_frontend.core.model_versions import ModelVersions
     from horologe_frontend.settings import FrontendSettings
 
 FAILURES = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.staging import StagedInputs
     from horologe_common.wire import Answer
-    from horologe_frontend.core.catalogue import ModelVersions
+    from horologe_frontend.core.model_versions import ModelVersions
     from horologe_frontend.core.requests import ClientRequest
     from horologe_frontend.settings import FrontendSettings
 

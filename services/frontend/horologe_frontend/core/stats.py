@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Answer, Predict
-    from horologe_frontend.core.applications import DeclaredApplications
-    from horologe_frontend.core.catalogue import ModelVersions
+    from horologe_frontend.core.application_requests import DeclaredApplications
+    from horologe_frontend.core.model_versions import ModelVersions
     from horologe_frontend.core.requests import ClientRequest
 
 OK = int(Status.OK)

@@ -10,7 +10,7 @@ import msgspec
 from horologe_common.applications import BYTES_LIMIT, Application, check_application, undeclared_application
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Withdraw
-from horologe_frontend.core.feedback import ITEMS_LIMIT, TRUTHS_LIMIT
+from horologe_frontend.core.pending_feedback import ITEMS_LIMIT, TRUTHS_LIMIT
 from horologe_frontend.http.http_responses import json_response
 from horologe_frontend.http.steps import run_in_turns
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH

@@ -10,7 +10,7 @@ import msgspec
 from horologe_common.clock import monotonic_ns
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import ModelState
-from horologe_frontend.core.catalogue import check_read
+from horologe_frontend.core.model_versions import check_read
 from horologe_frontend.http.http_responses import HttpError, HttpResponse, json_response
 from horologe_frontend.oip.known_parameters import LOAD, check_parameters
 from horologe_frontend.oip.model_metadata import (

@@ -18,8 +18,8 @@ from horologe_common.service.log import logger
 from horologe_common.status import Status
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation, OperationQueue, VersionScanned, not_run
 from horologe_gpu_worker.core.worker import lanes_address
-from horologe_gpu_worker.execution.device import DeviceModels, ModelSource
 from horologe_gpu_worker.execution.device_health import end_if_lost
+from horologe_gpu_worker.execution.device_models import DeviceModels, ModelSource
 from horologe_gpu_worker.execution.realtime import (
     CpuClaims,
     RealtimePriority,

@@ -33,9 +33,9 @@ from horologe_common.wire import (
     Settled,
 )
 from horologe_selector.core.announced_models import AnnouncedModels
-from horologe_selector.core.applications.processor import ApplicationProcessor
+from horologe_selector.core.applications.application_processor import ApplicationProcessor
 from horologe_selector.core.message_senders import SENDERS
-from horologe_selector.core.pipelines.processor import PipelineProcessor
+from horologe_selector.core.pipelines.pipeline_processor import PipelineProcessor
 from horologe_selector.core.predictions.cache import PredictionCache, prediction_key
 from horologe_selector.core.predictions.inflight import OK, InflightPredictions, Waiter
 from horologe_selector.core.return_latency import ReturnLatency

@@ -1,8 +1,9 @@
-"""Tuner core: carries out plans. Stages of pipelines scale with their traffic, workloads switch between shares.
+"""Core of the tuner: carries out plans, and keeps them true while the traffic changes.
 
-Events (from the controller) -> envelope of each pipeline, latencies of each workload -> decision -> ScaleTo (to the
-scaler) and ResourcePlan (to the controller). Tune (from an operator, by the frontend) applies and withdraws plans, and asks for
-the status. Pipelines: InferLine section 5, `pipeline_tuning/`. Shares of devices: iGniter section 4.2, `sharing/`.
+Events (from the controller) -> envelope of each pipeline, latencies of each stage on shares -> decision -> ScaleTo (to
+the scaler) and ResourcePlan (to the controller). Tune (from an operator, by the frontend) applies and withdraws plans,
+and asks for the status. Plans in force: `plans/`. Replicas that follow the traffic, InferLine section 5: `scaling/`.
+Shares with standby workers, iGniter section 4.2: `standby/`.
 """
 
 from __future__ import annotations

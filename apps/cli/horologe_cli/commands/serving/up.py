@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.commands.serving.models import model_document
+from horologe_cli.commands.serving.model_commands import model_document
 from horologe_cli.output import ExitCode, Scheduler, Sets, Split, Workers, console, fail, print_json
 from horologe_sim.report.tables import Cell, Table
 

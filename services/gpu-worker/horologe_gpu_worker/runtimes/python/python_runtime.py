@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.runtime import DeviceConfig, OpenModel
 
 MODEL = "model.py"
-CHILD = "horologe_gpu_worker.runtimes.python.child"
+CHILD = "horologe_gpu_worker.runtimes.python.model_process"
 HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
 """Without `timeout`, a call is hung after 10 times the slowest warm-up run, within these bounds. Without a warm-up, a
 call is hung after `HANG_MAX_NS`."""

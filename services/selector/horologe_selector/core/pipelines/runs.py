@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import RunDone, Ship, Submit, Tensor
-    from horologe_selector.core.pipelines.registry import Pipeline, PipelineRegistry
+    from horologe_selector.core.pipelines.pipeline_registry import Pipeline, PipelineRegistry
 
 OK = int(Status.OK)
 ATTEMPTS = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_controller.core.scheduling.loading.demand import Demand
-from horologe_controller.core.scheduling.loading.placement import LoadPlacement
+from horologe_controller.core.scheduling.loading.load_placement import LoadPlacement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

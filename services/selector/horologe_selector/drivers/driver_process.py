@@ -1,4 +1,4 @@
-"""Process of a driver: `python -m horologe_selector.drivers.child SOCKET LIFELINE PROGRESS`.
+"""Process of a driver: `python -m horologe_selector.drivers.driver_process SOCKET LIFELINE PROGRESS`.
 
 The arguments are inherited file descriptors. Standard output and error go to the selector's log. PROGRESS is shared
 memory that holds the run whose code executes: if this process dies, the selector reads there which run was at fault.

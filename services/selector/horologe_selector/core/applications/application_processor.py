@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.core.protocol import Out
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Rollback, Withdraw
+from horologe_selector.core.applications.application_registry import FAMILY, MODEL_METRICS, ApplicationRegistry
 from horologe_selector.core.applications.model_status import ModelStatusRequests
 from horologe_selector.core.applications.query import ApplicationQueries
-from horologe_selector.core.applications.registry import FAMILY, MODEL_METRICS, ApplicationRegistry
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.core.feedback.feedback import FeedbackProcessor
 from horologe_selector.store import TIMES, FamilyListed, RecordsRead, RecordsWritten

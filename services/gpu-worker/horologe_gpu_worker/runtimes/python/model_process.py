@@ -1,4 +1,4 @@
-"""Process of a Python model: `python -m horologe_gpu_worker.runtimes.python.child SOCKET LIFELINE`.
+"""Process of a Python model: `python -m horologe_gpu_worker.runtimes.python.model_process SOCKET LIFELINE`.
 
 Both arguments are inherited file descriptors. Standard output and error go to the worker's log.
 """

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from horologe_common.applications import Application
     from horologe_common.wire import ApplicationState
-    from horologe_frontend.core.catalogue import ModelVersions
+    from horologe_frontend.core.model_versions import ModelVersions
 
 RETRY_NS = ms(200)
 APPLICATION_RUNTIME = "application"

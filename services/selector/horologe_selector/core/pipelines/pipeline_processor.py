@@ -19,7 +19,7 @@ from horologe_common.wire import (
     Submit,
 )
 from horologe_selector.core.pipelines.calls import PipelineCalls
-from horologe_selector.core.pipelines.registry import PipelineRegistry
+from horologe_selector.core.pipelines.pipeline_registry import PipelineRegistry
 from horologe_selector.core.pipelines.runs import PipelineRuns
 from horologe_selector.driver import DriverEnded, PipelinesRead
 
