@@ -24,7 +24,7 @@ class MpsShare:
         self._settings = settings
 
     def enter(self) -> EnteredShare:
-        """See `DeviceShare`. Raises SettingsError without an MPS control daemon: every process would then get the whole
+        """See `ShareMechanism`. Raises SettingsError without an MPS control daemon: every process would then get the whole
         GPU in turn.
         """
         percent, given = self._settings.share_percent, os.environ.get(PERCENTAGE)
