@@ -151,16 +151,27 @@ def summarize(
     in_time = sum(took_ns <= limit_ns for took_ns in answered)
     counts = Counter(samples.outcomes)
     return LoadSummary(
-        rate=rate, seconds=seconds, slo_ms=slo_ms, sent=len(samples.outcomes), ok=len(answered), in_time=in_time,
-        late=counts[ClientOutcome.LATE] + len(answered) - in_time, refused=counts[ClientOutcome.REFUSED],
-        failed=counts[ClientOutcome.FAILED], unanswered=counts[ClientOutcome.UNANSWERED],
+        rate=rate,
+        seconds=seconds,
+        slo_ms=slo_ms,
+        sent=len(samples.outcomes),
+        ok=len(answered),
+        in_time=in_time,
+        late=counts[ClientOutcome.LATE] + len(answered) - in_time,
+        refused=counts[ClientOutcome.REFUSED],
+        failed=counts[ClientOutcome.FAILED],
+        unanswered=counts[ClientOutcome.UNANSWERED],
         unsent=counts[ClientOutcome.UNSENT],
-        p50_ms=_quantile_ms(answered, 0.5), p99_ms=_quantile_ms(answered, 0.99),
+        p50_ms=_quantile_ms(answered, 0.5),
+        p99_ms=_quantile_ms(answered, 0.99),
         p999_ms=_quantile_ms(answered, 0.999),
         refusal_p99_ms=_quantile_ms(samples.latencies_ns(ClientOutcome.REFUSED), 0.99),
-        delay_p99_ms=_quantile_ms(samples.delays_ns(), 0.99), cached=cached, checked=checked, wrong=wrong,
+        delay_p99_ms=_quantile_ms(samples.delays_ns(), 0.99),
+        cached=cached,
+        checked=checked,
+        wrong=wrong,
         reasons=dict(samples.reasons.most_common(REASONS)),
-    )  # fmt: skip
+    )
 
 
 def _quantile_ms(ascending_ns: Sequence[int], share: float) -> float:

@@ -166,9 +166,7 @@ class CoLocatedModel:
     def begin_exec(self, now_ns: int, batch: int) -> int:
         """Return the time of an EXEC that begins at `now_ns`, and publish it as the activity of the share."""
         load_ms, gpu_ms, feedback_ms = self._predict_alone(batch)
-        busy_others = (
-            (other.busy_at(now_ns, self._constant_ns), other.alone) for other in self._activity.neighbours()
-        )  # fmt: skip
+        busy_others = ((other.busy_at(now_ns, self._constant_ns), other.alone) for other in self._activity.neighbours())
         rows = [self._rows[batch], *((busy, *alone[1:]) for busy, alone in busy_others if busy > LEAST_BUSY)]
         self._stretch = 1.0, 1.0
         if len(rows) > 1:

@@ -86,10 +86,18 @@ class Simulation:
             latency_ns[group, : table.shape[0]] = table
             ranks[self.stage_of[group]] = max(ranks[self.stage_of[group]], table.shape[1])
         self._problem = kernel.Problem(
-            work.arrivals_ns, work.calls, work.first_child, work.children, self.stage_of,
-            np.array([c.max_batch for c in configurations]), latency_ns, ranks, np.uint64(work.seed),
-            slo_ns or work.structure.slo_ns, missed_limit,
-        )  # fmt: skip
+            work.arrivals_ns,
+            work.calls,
+            work.first_child,
+            work.children,
+            self.stage_of,
+            np.array([c.max_batch for c in configurations]),
+            latency_ns,
+            ranks,
+            np.uint64(work.seed),
+            slo_ns or work.structure.slo_ns,
+            missed_limit,
+        )
         self._state = _initial_state(work, [c.replicas for c in configurations])
         self._ordered_ns = np.zeros(len(tables), np.int64)
         """Sum of the times at which replicas were ordered."""

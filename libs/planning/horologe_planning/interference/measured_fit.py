@@ -142,9 +142,15 @@ def gpu_profile(measurements: MeasuredRuns, options: FitOptions) -> GpuProfile:
         delays = [times.scheduling_ms / times.kernels for times in run.times]
         copies.append(CopiesRun(len(run.loads), run.power_w, run.frequency_mhz, float(np.mean(delays))))
     return GpuProfile(
-        options.name, device.max_power_w or NO_CAP_W, frequency, device.idle_power_w, device.pcie_bytes_per_ms,
-        tuple(copies), options.share_unit_percent, options.price_per_hour,
-    )  # fmt: skip
+        options.name,
+        device.max_power_w or NO_CAP_W,
+        frequency,
+        device.idle_power_w,
+        device.pcie_bytes_per_ms,
+        tuple(copies),
+        options.share_unit_percent,
+        options.price_per_hour,
+    )
 
 
 def model_profile(measurements: MeasuredRuns, name: str) -> ModelProfile:
@@ -154,11 +160,15 @@ def model_profile(measurements: MeasuredRuns, name: str) -> ModelProfile:
         raise ProfileError(f"{name}: k1 to k6: not determined, missing its runs alone")
     solo = tuple(
         SoloRun(
-            run.loads[0].batch, run.loads[0].share_percent, times.gpu_ms, run.power_w, run.frequency_mhz,
+            run.loads[0].batch,
+            run.loads[0].share_percent,
+            times.gpu_ms,
+            run.power_w,
+            run.frequency_mhz,
             _cache_percent(model, run.loads[0].batch, times),
         )
         for run, times in alone
-    )  # fmt: skip
+    )
     scheduling_ms = min(times.scheduling_ms for _, times in alone)
     kernels, contention = alone[0][1].kernels, _contention(measurements.runs, model)
     return ModelProfile(name, kernels, scheduling_ms, model.load_bytes, model.feedback_bytes, solo, contention)
@@ -188,11 +198,13 @@ def _contention(runs: Sequence[MeasuredRun], model: MeasuredModel) -> tuple[Cach
             before = alone[load]
             contention += [
                 CacheContentionRun(
-                    before.gpu_ms - before.scheduling_ms, times.gpu_ms - times.scheduling_ms, run.frequency_mhz,
+                    before.gpu_ms - before.scheduling_ms,
+                    times.gpu_ms - times.scheduling_ms,
+                    run.frequency_mhz,
                     (copies - 1) * _cache_percent(model, load.batch, before),
                 )
                 for times in run.times
-            ]  # fmt: skip
+            ]
     return tuple(contention)
 
 
@@ -206,9 +218,11 @@ def _pair(run: MeasuredRun) -> PairRun:
     (first, second), (one, other) = run.loads, run.times
     latency = tuple(times.load_ms + times.gpu_ms + times.feedback_ms for times in (one, other))
     return PairRun(
-        (first.model, second.model), (first.batch, second.batch), (first.share_percent, second.share_percent),
+        (first.model, second.model),
+        (first.batch, second.batch),
+        (first.share_percent, second.share_percent),
         (latency[0], latency[1]),
-    )  # fmt: skip
+    )
 
 
 def _mean_square(values: Sequence[float]) -> float:

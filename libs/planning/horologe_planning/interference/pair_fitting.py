@@ -60,7 +60,7 @@ def pair_arrays(pairs: Sequence[PairRun], models: Mapping[str, ModelCoefficients
     batch, share, latency = (
         np.array([getattr(pair, field) for pair in pairs], dtype=np.float64)
         for field in ("batch", "share_percent", "latency_ms")
-    )  # fmt: skip
+    )
     return PairArrays(coefficients, batch, share, latency)
 
 

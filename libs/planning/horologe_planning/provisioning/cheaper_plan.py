@@ -157,8 +157,9 @@ def _without(gpus: Sequence[_Gpu], removed: int) -> list[_Gpu]:
     for row in sorted(gpus[removed].rows, key=lambda row: -int(gpus[removed].tables.least[row])):
         trials = [
             (place, _fill(gpu.device, gpu.tables, (*gpu.rows, row)))
-            for place, gpu in enumerate(left) if _has_model(gpu.tables, row)
-        ]  # fmt: skip
+            for place, gpu in enumerate(left)
+            if _has_model(gpu.tables, row)
+        ]
         if not trials:
             return []
         place, filled = min(trials, key=lambda trial: trial[1].excess)

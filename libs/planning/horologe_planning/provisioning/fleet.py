@@ -128,11 +128,18 @@ class Fleet:
                 latency_ms = float(predicted.latency_ms[place, slot])
                 error = self.tables.kind.models[workload.model].relative_error
                 placement = Placement(
-                    workload.name, workload.name, gpu.name, int(self.tables.batch[row]), device=device,
+                    workload.name,
+                    workload.name,
+                    gpu.name,
+                    int(self.tables.batch[row]),
+                    device=device,
                     percent=float(self.units[place, slot] * gpu.share_unit_percent),
-                    throughput=float(predicted.throughput[place, slot]), slo_ns=workload.slo_ns,
-                    latency_ns=ms(latency_ms), deviation_ns=ms(latency_ms * error), coefficients=workload.model,
-                )  # fmt: skip
+                    throughput=float(predicted.throughput[place, slot]),
+                    slo_ns=workload.slo_ns,
+                    latency_ns=ms(latency_ms),
+                    deviation_ns=ms(latency_ms * error),
+                    coefficients=workload.model,
+                )
                 placed.append((workload, placement))
         return placed
 

@@ -80,8 +80,9 @@ class RunningProvision:
         devices = shares_by_device(planned for planned in plans if planned.name in wanted)
         parts = [
             msgspec.structs.replace(wanted[share.workload], rate=share.rate)
-            for shares in devices.values() for share in shares
-        ]  # fmt: skip
+            for shares in devices.values()
+            for share in shares
+        ]
         for fleet in running.fleets:
             fleet.tables.append(parts)
         for row, part in enumerate(parts):

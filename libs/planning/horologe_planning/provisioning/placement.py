@@ -44,8 +44,10 @@ def fullest(candidates: FittingGpus, fleet: Fleet) -> int:
 
 
 RULES: dict[str, Callable[[FittingGpus, Fleet], int]] = {
-    "least-interference": least_interference, "fullest": fullest, "first-fit": first_fit
-}  # fmt: skip
+    "least-interference": least_interference,
+    "fullest": fullest,
+    "first-fit": first_fit,
+}
 
 
 def place_workload(fleets: Sequence[Fleet], row: int, rule: Callable[[FittingGpus, Fleet], int]) -> GpuPlace:

@@ -40,9 +40,14 @@ class ArrivalTracer:
             model = numbers.setdefault(group[0].model, len(numbers))
             rows += [
                 TracedRequest(
-                    model, request.arrival_ns, request.budget_ns, request.rows, request.length, request.application,
+                    model,
+                    request.arrival_ns,
+                    request.budget_ns,
+                    request.rows,
+                    request.length,
+                    request.application,
                     request.best_effort,
                 )
                 for request in group
-            ]  # fmt: skip
+            ]
         return RequestTrace(tuple(numbers), tuple(rows), left_out)

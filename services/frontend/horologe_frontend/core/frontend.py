@@ -90,13 +90,19 @@ class Frontend:
         self._readiness = Readiness(catalogue, settings.ready_wait_ns)
         self._timers: tuple[Any, ...] = (requests, retained.timers, *self._calls.timers)
         self._from_clients: dict[type, MessageHandler] = {
-            Predict: self._on_predict, Cancel: self._on_cancel, Drain: self._on_drain,
-            PeerConnected: self._on_peer_connected, PeerDisconnected: self._on_peer_disconnected,
-        }  # fmt: skip
+            Predict: self._on_predict,
+            Cancel: self._on_cancel,
+            Drain: self._on_drain,
+            PeerConnected: self._on_peer_connected,
+            PeerDisconnected: self._on_peer_disconnected,
+        }
         self._from_peers: dict[type, MessageHandler] = {
-            Answer: self._on_answer, Applications: self._on_applications, Dispatch: self._on_dispatch,
-            Release: self._retained_inputs.on_release, Settle: self._settling.on_settle,
-        }  # fmt: skip
+            Answer: self._on_answer,
+            Applications: self._on_applications,
+            Dispatch: self._on_dispatch,
+            Release: self._retained_inputs.on_release,
+            Settle: self._settling.on_settle,
+        }
 
     def start_tracing(self, per_second: float, own_per_second: float) -> None:
         """See `Traces`."""

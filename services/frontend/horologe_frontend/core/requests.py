@@ -110,9 +110,19 @@ class RequestBuilder:
         key = self._stage_inputs(message.inputs, buffers, name)
         model = "" if application else spec.key
         query = Query(
-            key, model, budget_ns, rows, input_hash, best_effort, shape_key, length, message.application,
-            message.context, message.content_hash, client=name,
-        )  # fmt: skip
+            key,
+            model,
+            budget_ns,
+            rows,
+            input_hash,
+            best_effort,
+            shape_key,
+            length,
+            message.application,
+            message.context,
+            message.content_hash,
+            client=name,
+        )
         deadline_ns = now_ns + budget_ns
         give_up_ns = deadline_ns + self.settings.grace_ns
         if application is not None and application.default is not None:

@@ -81,9 +81,13 @@ class OipHandler:
     """
 
     def __init__(
-        self, gateway: Gateway, settings: HttpSettings, keys: BearerKeys | None = None, version: str = "",
+        self,
+        gateway: Gateway,
+        settings: HttpSettings,
+        keys: BearerKeys | None = None,
+        version: str = "",
         managers: BearerKeys | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.draining = False
         self._gateway = gateway
         self._settings = settings
@@ -167,9 +171,13 @@ class OipHandler:
         pending.respond(response)
 
     async def _write_answer(
-        self, request: HttpRequest, inference: InferenceRequest, answer: Answer, buffers: Sequence[Buffer],
+        self,
+        request: HttpRequest,
+        inference: InferenceRequest,
+        answer: Answer,
+        buffers: Sequence[Buffer],
         held: HeldBytes,
-    ) -> HttpResponse:  # fmt: skip
+    ) -> HttpResponse:
         """Return the response to an answer, made in steps."""
         try:
             response = await run_in_turns(write_in_steps(inference.predict, inference.form, answer, buffers), held)

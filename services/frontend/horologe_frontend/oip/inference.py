@@ -101,9 +101,13 @@ def check_json_length(size: int, limit: int) -> None:
 
 
 def _predict(
-    spec: ModelSpec, version: str, parameters: Mapping[str, Any], tensors: tuple[Tensor, ...], outputs: tuple[str, ...],
+    spec: ModelSpec,
+    version: str,
+    parameters: Mapping[str, Any],
+    tensors: tuple[Tensor, ...],
+    outputs: tuple[str, ...],
     name: str = "",
-) -> Predict:  # fmt: skip
+) -> Predict:
     """Return the Predict for a model, or for an application if `spec` is the signature of one."""
     if spec.runtime == APPLICATION_RUNTIME:
         model, application = "", spec.name

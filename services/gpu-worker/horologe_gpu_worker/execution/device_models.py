@@ -258,6 +258,14 @@ def _finished(
     """Build a Finished message. `device_ns` is measured by the device; 0 means end minus begin."""
     end_ns = end_ns or monotonic_ns()
     return Finished(
-        operation.action_id, operation.lane, status, begin_ns, end_ns, device_ns or end_ns - begin_ns, outputs,
-        reason, staged, content_hash=content_hash,
-    )  # fmt: skip
+        operation.action_id,
+        operation.lane,
+        status,
+        begin_ns,
+        end_ns,
+        device_ns or end_ns - begin_ns,
+        outputs,
+        reason,
+        staged,
+        content_hash=content_hash,
+    )

@@ -103,9 +103,7 @@ class DeviceBench:
                 source, counted = "ncu", self._count_cache_use(model, ready.batch_sizes)
             except CountersFailed as error:
                 log.warning("no L2 counters: estimated from the bytes of weights and tensors", reason=str(error))
-        return MeasuredModel(
-            model, ready.batch_sizes, ready.load_bytes, ready.feedback_bytes, source, counted
-        )  # fmt: skip
+        return MeasuredModel(model, ready.batch_sizes, ready.load_bytes, ready.feedback_bytes, source, counted)
 
     def run(self, loads: Sequence[ShareLoad]) -> MeasuredRun:
         """Run all loads at the same time. Return their times, and the power and clock of the device."""
@@ -194,6 +192,12 @@ def _share_times(measured: Measured, traced: Traced, memory_bytes_per_ms: float)
     if cache_percent is None:
         cache_percent = 100 * traced.moved_bytes / memory_bytes_per_ms / (measured.gpu_ms - scheduling_ms)
     return MeasuredTimes(
-        measured.batches, measured.load_ms, measured.gpu_ms, measured.feedback_ms, measured.deviation_ms,
-        traced.kernels, scheduling_ms, cache_percent,
-    )  # fmt: skip
+        measured.batches,
+        measured.load_ms,
+        measured.gpu_ms,
+        measured.feedback_ms,
+        measured.deviation_ms,
+        traced.kernels,
+        scheduling_ms,
+        cache_percent,
+    )

@@ -184,7 +184,7 @@ class EmulatedRuntime:
         if times.sharing is not None:
             return co_located_model(
                 where, spec.name, times.sharing, self._config.share_percent, self._device_activity()
-            )  # fmt: skip
+            )
         if missing := [size for size in spec.batch_sizes if size not in times.exec_ms]:
             raise InvalidModel(
                 f"{where}: emulated.exec_ms: got times for {sorted(times.exec_ms)}, "

@@ -77,9 +77,12 @@ def serve(sock: DriverSocket, progress: mmap.mmap) -> None:
         sock.send([(DriverReady(error.reason), ())])
         return
     runs = DriverRuns(
-        function, start.calls, time.monotonic_ns, lambda run: PROGRESS.pack_into(progress, 0, run),
+        function,
+        start.calls,
+        time.monotonic_ns,
+        lambda run: PROGRESS.pack_into(progress, 0, run),
         start.max_frame_bytes,
-    )  # fmt: skip
+    )
     guard = StepGuard(runs.loop, start.step_ns)
     gc.collect()
     gc.freeze()

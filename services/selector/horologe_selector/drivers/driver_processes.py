@@ -167,9 +167,13 @@ class DriverProcesses:
                 self._processes[name], self._ended[name] = process, ended
                 started = self._reactor.loop.time()
                 start = StartDriver(
-                    name, definition.file, CALLS_LIMIT, settings.pipeline_step_ns,
-                    settings.pipeline_memory_bytes, self._max_frame_bytes,
-                )  # fmt: skip
+                    name,
+                    definition.file,
+                    CALLS_LIMIT,
+                    settings.pipeline_step_ns,
+                    settings.pipeline_memory_bytes,
+                    self._max_frame_bytes,
+                )
                 self._deliver(name, start, ())
                 timer = self._reactor.loop.call_later(START_S, self._kill_unready, process)
                 await ended.wait()

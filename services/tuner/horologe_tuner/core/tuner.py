@@ -268,11 +268,19 @@ class Tuner:
         models = self.plans.models()
         unserved = tuple(sorted(models.difference(self._served or models)))
         return TunerStatus(
-            self._blind, self.settings.dry_run, self.settings.scaler, self._scaling.last.error,
-            self.plans.workers_wanted(), self._scaling.last.workers, connected, unserved,
-            self.plans.describe(now_ns), tuple(self._journal.recent(now_ns)), self._scaling.last.shares,
+            self._blind,
+            self.settings.dry_run,
+            self.settings.scaler,
+            self._scaling.last.error,
+            self.plans.workers_wanted(),
+            self._scaling.last.workers,
+            connected,
+            unserved,
+            self.plans.describe(now_ns),
+            tuple(self._journal.recent(now_ns)),
+            self._scaling.last.shares,
             self.rehearsals.describe(),
-        )  # fmt: skip
+        )
 
     def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
         """Store which models are served, once all workers have registered."""

@@ -74,9 +74,19 @@ def up(
     install_lossy_streams()
     protect_memory()
     options = SystemOptions(
-        models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ()), profiler,
-        insecure, tuner,
-    )  # fmt: skip
+        models,
+        workers,
+        split,
+        http,
+        tuple(client or ()),
+        metrics,
+        scheduler,
+        config,
+        tuple(set_ or ()),
+        profiler,
+        insecure,
+        tuner,
+    )
     _run(options, drain, json)
 
 

@@ -59,11 +59,15 @@ class ApplicationProcessor:
         )
         self.queries = ApplicationQueries(address, random_source, inflight, self.contexts, models, return_latency, post)
         self.handlers: dict[type, Callable[[int, str, Any, Sequence[Buffer]], None]] = {
-            Declare: self.registry.on_declare, Withdraw: self.registry.on_withdraw,
-            Rollback: self.registry.on_rollback, ApplicationInfo: self._model_status.on_application_info,
-            Feedback: self._feedback.on_feedback, RecordsRead: self._on_store_reply,
-            RecordsWritten: self._on_store_reply, FamilyListed: self.registry.on_listed,
-        }  # fmt: skip
+            Declare: self.registry.on_declare,
+            Withdraw: self.registry.on_withdraw,
+            Rollback: self.registry.on_rollback,
+            ApplicationInfo: self._model_status.on_application_info,
+            Feedback: self._feedback.on_feedback,
+            RecordsRead: self._on_store_reply,
+            RecordsWritten: self._on_store_reply,
+            FamilyListed: self.registry.on_listed,
+        }
 
     def tick(self, now_ns: int) -> None:
         """Answer queries at their deadlines, process feedback, send changes to peers."""

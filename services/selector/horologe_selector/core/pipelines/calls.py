@@ -118,9 +118,17 @@ class PipelineCalls:
         budget_ns, name = deadline_ns - now_ns, run.pipeline.spec.name
         submit = run.submit
         query = Query(
-            self._last_id, spec.key, budget_ns, rows, b"", submit.best_effort, shape_key, length, name,
+            self._last_id,
+            spec.key,
+            budget_ns,
+            rows,
+            b"",
+            submit.best_effort,
+            shape_key,
+            length,
+            name,
             client=submit.client,
-        )  # fmt: skip
+        )
         return spec, query, deadline_ns
 
     def _find_model(self, run: PipelineRun, model: str) -> ModelSpec:

@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 DECISIONS = "horologe_tuner_decisions_total"
 SWITCHES = "horologe_tuner_switches_total"
 EVENT_OF: dict[Reason, JournalEvent] = {
-    "violation": "switched up", "calm": "switched back", "worker lost": "failed over", "plan": "moved",
-}  # fmt: skip
+    "violation": "switched up",
+    "calm": "switched back",
+    "worker lost": "failed over",
+    "plan": "moved",
+}
 
 
 class PlanTuner:
@@ -81,14 +84,13 @@ class PlanTuner:
         """Return what the state file keeps."""
         return tuple(
             AppliedPlan(
-                running.plan, dict(running.state.replicas),
-                tuple(
-                    steps for target in running.targets(False) for steps in self.shares.stages[target.stage].serving
-                ),
+                running.plan,
+                dict(running.state.replicas),
+                tuple(steps for target in running.targets(False) for steps in self.shares.stages[target.stage].serving),
                 running.dry_run,
             )
             for running in self.plans.values()
-        )  # fmt: skip
+        )
 
     def models(self) -> set[str]:
         """Return the models of all plans."""
@@ -215,10 +217,15 @@ class PlanTuner:
                 standby = [shadows.get(worker_name(active)), steps.below, *moving_to]
                 workers = dict.fromkeys(worker_name(share) for share in standby if share is not None)
                 yield PlannedModel(
-                    target.model, 1, max(share.max_batch for share in target.shares), active.hardware,
-                    (worker_name(active),), dict(active.exec_ns),
-                    tuple(worker for worker in workers if worker != worker_name(active)), target.slo_ns,
-                )  # fmt: skip
+                    target.model,
+                    1,
+                    max(share.max_batch for share in target.shares),
+                    active.hardware,
+                    (worker_name(active),),
+                    dict(active.exec_ns),
+                    tuple(worker for worker in workers if worker != worker_name(active)),
+                    target.slo_ns,
+                )
                 moving_to = ()
 
     def workers_wanted(self) -> dict[str, int]:

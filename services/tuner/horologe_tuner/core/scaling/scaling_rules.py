@@ -143,9 +143,13 @@ def scale_down(plan: Plan, replicas: Mapping[str, int], rate: float) -> dict[str
 
 
 def decide(
-    now_ns: int, plan: Plan, state: ScalingState, rates: Sequence[float], recent_rate: float | None,
+    now_ns: int,
+    plan: Plan,
+    state: ScalingState,
+    rates: Sequence[float],
+    recent_rate: float | None,
     rules: ScalingRules,
-) -> Decision | None:  # fmt: skip
+) -> Decision | None:
     """Return the change to make now, if any.
 
     `rates`: highest rates since the last call, by window of the plan's envelope. `recent_rate`: highest rate in
