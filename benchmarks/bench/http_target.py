@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from bench.dialects import DIALECTS
-from horologe_load.samples import Outcome
+from horologe_load.samples import ClientOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from bench.workload import Inputs, Scenario
     from horologe_load.targets import OnAnswer
 
-OUTCOMES = {200: Outcome.OK, 503: Outcome.REFUSED, 429: Outcome.REFUSED, 504: Outcome.LATE, 408: Outcome.LATE}
+OUTCOMES = {
+    200: ClientOutcome.OK,
+    503: ClientOutcome.REFUSED,
+    429: ClientOutcome.REFUSED,
+    504: ClientOutcome.LATE,
+    408: ClientOutcome.LATE,
+}
 LOST = b"\r\nhorologe-status: LOST"
 """Header of Horologe's responses 503 to requests that may have been executed."""
 LENGTH = b"content-length:"
@@ -93,9 +99,9 @@ class Connection(asyncio.Protocol):
             return
         self._data = b""
         index, self._index = self._index, -1
-        outcome = OUTCOMES.get(int(data[9:12]), Outcome.FAILED)
-        if outcome is Outcome.REFUSED and LOST in response[0]:
-            outcome = Outcome.FAILED
+        outcome = OUTCOMES.get(int(data[9:12]), ClientOutcome.FAILED)
+        if outcome is ClientOutcome.REFUSED and LOST in response[0]:
+            outcome = ClientOutcome.FAILED
         self._on_idle(self)
         self._on_answer(index, now_ns, outcome, response)
 
@@ -103,7 +109,7 @@ class Connection(asyncio.Protocol):
         index, self._index = self._index, -1
         self._on_lost(self)
         if index >= 0:
-            self._on_answer(index, time.monotonic_ns(), Outcome.FAILED, None)
+            self._on_answer(index, time.monotonic_ns(), ClientOutcome.FAILED, None)
 
 
 class HttpTarget:
@@ -139,7 +145,7 @@ class HttpTarget:
         except OSError:
             self._open -= 1
             while self._waiting and not self._open:
-                self._on_answer(self._waiting.popleft(), time.monotonic_ns(), Outcome.FAILED, None)
+                self._on_answer(self._waiting.popleft(), time.monotonic_ns(), ClientOutcome.FAILED, None)
             return
         self._on_idle(connection)
 

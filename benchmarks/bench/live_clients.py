@@ -20,7 +20,7 @@ from bench.workload import Inputs, Scenario, Tensor
 from horologe import AsyncClient
 from horologe_load.arrivals import poisson
 from horologe_load.load_loops import closed_loop, open_loop
-from horologe_load.samples import Outcome, Samples, no_garbage_collection
+from horologe_load.samples import ClientOutcome, Samples, no_garbage_collection
 from horologe_load.targets import ModelInput, SdkTarget
 
 if TYPE_CHECKING:
@@ -71,9 +71,11 @@ async def measure(server: RunningHorologe, point: Point, seconds: float, seed: i
     await asyncio.sleep(SETTLE_S)
     batches, rows = (after - first for after, first in zip(batch_counts(server, point), before, strict=True))
     names = list(rates) + ["loops"] * len(loops)
-    served = {name: samples.outcomes.count(Outcome.OK) / seconds for name, samples in zip(names, results, strict=True)}
+    served = {
+        name: samples.outcomes.count(ClientOutcome.OK) / seconds for name, samples in zip(names, results, strict=True)
+    }
     outcomes = [outcome for samples in results for outcome in samples.outcomes]
-    return Result(served, rows / max(1.0, batches), 1 - outcomes.count(Outcome.OK) / max(1, len(outcomes)))
+    return Result(served, rows / max(1.0, batches), 1 - outcomes.count(ClientOutcome.OK) / max(1, len(outcomes)))
 
 
 def batch_counts(server: RunningHorologe, point: Point) -> tuple[float, float]:

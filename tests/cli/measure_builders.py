@@ -10,7 +10,7 @@ from cli.simulated_bench import SimulatedBench
 from horologe_cli.commands.measuring.measure_options import MeasureOptions
 from horologe_cli.measuring.measurement_session import MeasurementSession, SessionProgress
 from horologe_common.interference.coefficients_file import CoefficientsFile, Origin
-from horologe_common.interference.measured_runs import Measurements
+from horologe_common.interference.measured_runs import MeasuredRuns
 from horologe_common.interference.prediction import INTERFERENCE_MODELS, predict_shares, stack_coefficients
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_planning.interference.measured_fit import FitOptions, fit_measurements
@@ -31,14 +31,14 @@ def measure(
     bench: SimulatedBench,
     models: Sequence[str] = MODELS,
     sizes: RunSizes = SIZES,
-    earlier: Measurements | None = None,
-    stored: list[Measurements] | None = None,
-) -> Measurements:
+    earlier: MeasuredRuns | None = None,
+    stored: list[MeasuredRuns] | None = None,
+) -> MeasuredRuns:
     progress = SessionProgress(lambda done, total, run: None, (stored if stored is not None else []).append)
     return MeasurementSession(bench, models, sizes, ORIGIN, earlier).measure(progress)
 
 
-def fitted(measurements: Measurements, **options: object) -> CoefficientsFile:
+def fitted(measurements: MeasuredRuns, **options: object) -> CoefficientsFile:
     return fit_measurements(measurements, FitOptions("v100", **options)).content  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ from horologe_common.interference.measured_runs import (
     MeasuredDevice,
     MeasuredModel,
     MeasuredRun,
-    ShareTimes,
+    MeasuredTimes,
 )
 from horologe_common.interference.prediction import INTERFERENCE_MODELS, run_alone, stack_coefficients
 from horologe_common.interference.v100 import CALIBRATED
@@ -63,7 +63,7 @@ class SimulatedBench:
         scheduling_ms = [(model.scheduling_delay_ms + max(delay, 0.0) * model.kernels) / ratio for model in models]
         ability = 1000 * batch / (predicted.gpu_ms - scheduling_ms)
         times = tuple(
-            ShareTimes(
+            MeasuredTimes(
                 100, float(predicted.load_ms[slot]), float(predicted.gpu_ms[slot]) * self._factor(),
                 float(predicted.feedback_ms[slot]), 0.01 * float(predicted.gpu_ms[slot]), model.kernels,
                 scheduling_ms[slot], model.alpha_cacheutil * float(ability[slot]) + model.beta_cacheutil,

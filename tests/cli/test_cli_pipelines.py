@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from horologe_cli.commands.serving import pipelines
+from horologe_cli.commands.serving import pipeline_commands
 from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_common.wire import PipelineState, StageState
@@ -33,8 +33,8 @@ STATE = PipelineState(1, 0, "", STRUCTURE, STAGES, 40, ms(15), ms(30), (("REFUSE
 @pytest.fixture
 def show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
     def run(state: PipelineState, **options: Any) -> str:
-        monkeypatch.setattr(pipelines, "call_server", lambda endpoint, keys, call: state)
-        pipelines.show("video", **options)
+        monkeypatch.setattr(pipeline_commands, "call_server", lambda endpoint, keys, call: state)
+        pipeline_commands.show("video", **options)
         return capsys.readouterr().out
 
     return run

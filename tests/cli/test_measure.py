@@ -9,7 +9,7 @@ import pytest
 
 from cli.simulated_bench import SimulatedBench
 from horologe_cli.measuring.measurement_session import MeasurementSession, SessionProgress
-from horologe_common.interference.measured_runs import Measurements, ShareLoad
+from horologe_common.interference.measured_runs import MeasuredRuns, ShareLoad
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_gpu_worker.measurement.device_sensor import DeviceLost
 from horologe_planning.interference.measured_fit import model_profile
@@ -20,7 +20,7 @@ from horologe_planning.interference.measurement_plan import (
     pair_runs,
     profiled_batches,
 )
-from horologe_planning.interference.measurements import ProfileError
+from horologe_planning.interference.model_measurements import ProfileError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +105,7 @@ def test_an_interrupted_session_repeats_no_run() -> None:
                 raise DeviceLost("the GPU is lost")
             return super().run(loads)
 
-    stored: list[Measurements] = []
+    stored: list[MeasuredRuns] = []
     with pytest.raises(DeviceLost):
         measure(Lost(), stored=stored)
     assert len(stored[-1].runs) == 20

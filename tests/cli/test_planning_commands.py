@@ -16,13 +16,13 @@ from horologe_cli.main import app
 from horologe_cli.planning import pipeline_plan
 from horologe_load.trace_file import read_trace
 from horologe_planning.catalogue import catalogue_profiles
-from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.example_pipelines import CASCADE
 from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
 from horologe_planning.plan import encode_plans, parse_plans
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.objective import Objective
-from horologe_planning.search.planner import make_plan
+from horologe_planning.search.pipeline_planner import make_plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ def test_a_plan_says_what_it_costs_and_why_others_lost(tmp_path: Path) -> None:
 def test_a_plan_file_can_be_estimated_changed_and_given_to_the_tuner(trace: Path, tmp_path: Path) -> None:
     structure, file = tmp_path / "pipeline.json", tmp_path / "plan.json"
     structure.write_bytes(msgspec.json.encode(CASCADE))
-    work = Workload(CASCADE, read_trace(trace, max_gap_s=60))
+    work = PipelineTrace(CASCADE, read_trace(trace, max_gap_s=60))
     planned = make_plan(Evaluator(work, catalogue_profiles(), parse_prices(DEFAULT_PRICES), Objective(CASCADE.slo_ns)))
     file.write_bytes(encode_plans([planned.plan]))
     options = ("--trace", str(trace), "--plan", str(file))

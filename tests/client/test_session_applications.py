@@ -9,8 +9,8 @@ import pytest
 
 from fakes.frontend import ECHO
 from horologe import Application, HorologeError, InvalidInput, MissingInput, Refused, UnknownModel
+from horologe.core.client_feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.encoding import Signature
-from horologe.core.feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.reply import decode_answer
 from horologe.core.session import Session
 from horologe_common.application_answers import answer_tensors, output_specs

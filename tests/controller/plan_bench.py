@@ -12,9 +12,9 @@ from horologe_common.wire import (
     DeviceInfo,
     Infer,
     Load,
-    Plan,
     PlannedModel,
     Register,
+    ResourcePlan,
     Result,
     Share,
     Submit,
@@ -80,7 +80,7 @@ class Bench:
             self.controller.tick(self.now_ns)
 
     def plan(self, *models: PlannedModel, number: int = 1, sender: str = TUNER) -> None:
-        self.controller.handle(self.now_ns, sender, Plan(number, models), ())
+        self.controller.handle(self.now_ns, sender, ResourcePlan(number, models), ())
         self.settle()
 
     def submit(self, model: str = "sum/1", count: int = 1, rows: int = 1, first: int = 0) -> None:

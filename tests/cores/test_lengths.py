@@ -10,7 +10,7 @@ from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput
 from horologe_common.wire import Submit, Tensor
 from horologe_controller.core.requests.lifecycle import RequestTable
-from horologe_frontend.core.catalogue import ModelCatalogue
+from horologe_frontend.core.model_versions import ModelVersions
 
 Y = (TensorSpec("y", "FP32", (-1, 8)),)
 
@@ -24,7 +24,7 @@ def a_model(*shapes: tuple[int, ...], batched: bool = True, padded: bool = False
 def shape_and_length(spec: ModelSpec, *shapes: tuple[int, ...]) -> tuple[int, int, int]:
     """(rows, alike, length) of a request with inputs of these shapes."""
     tensors = tuple(Tensor(name, "FP32", shape, 0) for name, shape in zip("abc", shapes, strict=False))
-    return ModelCatalogue().check_inputs(spec, tensors, ())
+    return ModelVersions().check_inputs(spec, tensors, ())
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ from horologe_common.string_tensors import (
 )
 from horologe_common.wire import Answer, CallDone, ModelCall, Models, Predict, Query, Ship, Shipped, Submit, Tensor
 from horologe_common.wire.frames import decode_array, encode_array
-from horologe_frontend.core.applications import DeclaredApplications
+from horologe_frontend.core.application_requests import DeclaredApplications
 from horologe_frontend.oip.inference_response import tensor_values
 from horologe_gpu_worker.core.lanes import Finished
 from horologe_gpu_worker.repository.model_signature import datatype_of

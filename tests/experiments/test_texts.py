@@ -20,7 +20,7 @@ from horologe_experiments.live.text_traffic import (
     poisson_texts,
     share_one_at_a_time,
 )
-from horologe_load.samples import Outcome
+from horologe_load.samples import ClientOutcome
 
 CHAT = TextSource("chat", 0.75, 24, 0.6, 4, 128)
 DOCUMENT = TextSource("document", 0.25, 240, 0.3, 96, 512)
@@ -82,10 +82,10 @@ def test_every_text_has_a_result_counted_from_its_arrival_time() -> None:
     traffic = TextTraffic(client, "m", ["chat", "document"], s(20))  # type: ignore[arg-type]
     results = {one.text.length: one for one in asyncio.run(traffic.run(texts))}
     assert {length: one.outcome for length, one in results.items()} == {
-        5: Outcome.OK,
-        9: Outcome.REFUSED,
-        13: Outcome.LATE,
-        6: Outcome.UNSENT,
+        5: ClientOutcome.OK,
+        9: ClientOutcome.REFUSED,
+        13: ClientOutcome.LATE,
+        6: ClientOutcome.UNSENT,
     }
     assert (results[5].batch_size, results[9].batch_size) == (2, 0)
     assert results[6].took_ns >= s(21)
@@ -98,7 +98,7 @@ def test_every_text_has_a_result_counted_from_its_arrival_time() -> None:
 
 
 def test_rates_are_shares_of_all_of_each_application_and_of_each_window() -> None:
-    ends = [Outcome.OK, Outcome.REFUSED, Outcome.LATE, Outcome.OK]
+    ends = [ClientOutcome.OK, ClientOutcome.REFUSED, ClientOutcome.LATE, ClientOutcome.OK]
     results = [TextResult(Text(s(at), at % 2, 5), ms(10), status, 2) for at, status in enumerate(ends)]
     rates = rates_of_run(["chat", "document", "none"], results)
     assert [rates[name] for name in ("finished", "chat", "document", "none")] == [0.5, 0.5, 0.5, 0]

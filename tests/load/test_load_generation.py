@@ -14,7 +14,7 @@ from horologe_common.core.instruments import quantile
 from horologe_common.status import Late, Lost, Refused
 from horologe_load.arrivals import poisson
 from horologe_load.load_loops import closed_loop, one_by_one, open_loop
-from horologe_load.samples import Outcome, Samples, error_text, summarize
+from horologe_load.samples import ClientOutcome, Samples, error_text, summarize
 from horologe_load.targets import ModelInput, ModelLoad, SdkTarget, distinct_rows
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_latency_counts_from_the_due_time() -> None:
     samples = Samples()
     for number in range(10):
         index = samples.add_request(number * 1_000_000, number * 1_000_000 + 5_000_000)  # the generator was 5 ms late
-        samples.add_answer(index, number * 1_000_000 + 6_000_000, Outcome.OK, None)
+        samples.add_answer(index, number * 1_000_000 + 6_000_000, ClientOutcome.OK, None)
     run = summarize(samples, 1.0, slo_ms=5.5)
     assert run.p50_ms == 6.0
     assert run.delay_p99_ms == 5.0
@@ -43,9 +43,9 @@ def test_latency_counts_from_the_due_time() -> None:
 
 def test_every_request_is_counted_once() -> None:
     samples = Samples(keep_every=2)
-    for outcome in (*Outcome, Outcome.OK):
+    for outcome in (*ClientOutcome, ClientOutcome.OK):
         index = samples.add_request(0, 0)
-        if outcome != Outcome.UNANSWERED:
+        if outcome != ClientOutcome.UNANSWERED:
             samples.add_answer(index, 1_000_000, outcome, outcome.name)
     run = summarize(samples, 2.0, slo_ms=10)
     counts = (run.in_time, run.refused, run.late, run.failed, run.unanswered, run.unsent)
@@ -84,7 +84,7 @@ class SlowTarget:
 
     def answer(self, index: int) -> None:
         self.in_flight -= 1
-        self.on_answer(index, time.monotonic_ns(), Outcome.OK, None)
+        self.on_answer(index, time.monotonic_ns(), ClientOutcome.OK, None)
 
 
 def test_the_closed_loop_keeps_its_number_of_requests_in_flight() -> None:
@@ -114,11 +114,11 @@ def test_the_open_loop_sends_all_and_never_early() -> None:
 def test_the_open_loop_ends_when_every_answer_came_while_it_was_sending() -> None:
     class InstantTarget(SlowTarget):
         def send(self, index: int, due_ns: int) -> None:
-            self.on_answer(index, time.monotonic_ns(), Outcome.UNSENT, None)
+            self.on_answer(index, time.monotonic_ns(), ClientOutcome.UNSENT, None)
 
     samples = Samples()
     asyncio.run(asyncio.wait_for(open_loop(InstantTarget(0), samples, [0, 1, 2]), 5))
-    assert samples.outcomes == [Outcome.UNSENT] * 3
+    assert samples.outcomes == [ClientOutcome.UNSENT] * 3
     assert asyncio.run(open_loop(InstantTarget(0), samples, [])) == 0.0
 
 
@@ -152,7 +152,7 @@ def test_the_sdk_target_reports_every_outcome() -> None:
     target = SdkTarget(FakeClient(), lambda index: ModelInput(models[index], np.ones(1)), 10**9)  # type: ignore[arg-type]
     samples = Samples()
     asyncio.run(open_loop(target, samples, [0, 1, 2, 3]))
-    assert samples.outcomes == [Outcome.OK, Outcome.REFUSED, Outcome.LATE, Outcome.FAILED]
+    assert samples.outcomes == [ClientOutcome.OK, ClientOutcome.REFUSED, ClientOutcome.LATE, ClientOutcome.FAILED]
     assert target.cached == 1
     assert set(samples.reasons) == {"full", "lost"}
 
@@ -171,8 +171,8 @@ def test_the_slo_counts_from_the_due_time_or_from_sending() -> None:
     (budget_ms,), outcomes = asyncio.run(budgets(from_due=True))
     assert budget_ms is not None
     assert 0 < budget_ms <= 600
-    assert outcomes == [Outcome.OK, Outcome.UNSENT]
-    assert asyncio.run(budgets(from_due=False)) == ([1000.0, 1000.0], [Outcome.OK, Outcome.OK])
+    assert outcomes == [ClientOutcome.OK, ClientOutcome.UNSENT]
+    assert asyncio.run(budgets(from_due=False)) == ([1000.0, 1000.0], [ClientOutcome.OK, ClientOutcome.OK])
 
 
 def test_the_load_of_a_model_is_summed_up() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStructure
 from horologe_planning.catalogue import catalogue_profiles
-from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.example_pipelines import CASCADE
 from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
 from horologe_planning.search.evaluation import Evaluator
@@ -29,6 +29,6 @@ def an_evaluator(
     seconds: float = 30, seed: int = 1, **fields: Any,
 ) -> Evaluator:  # fmt: skip
     objective = Objective(slo_ns, confidence=fields.pop("confidence", 0.0))
-    workload = Workload(structure, gamma_arrivals(rate, cv, seconds, seed), seed)
+    workload = PipelineTrace(structure, gamma_arrivals(rate, cv, seconds, seed), seed)
     fields = {"profiles": catalogue_profiles(), "hardware": PRICES, **fields}
     return Evaluator(workload, objective=objective, **fields)

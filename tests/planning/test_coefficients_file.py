@@ -16,7 +16,7 @@ from horologe_common.interference.coefficients_file import (
 )
 from horologe_common.interference.measured_runs import (
     MeasuredDevice,
-    Measurements,
+    MeasuredRuns,
     read_measurements,
     write_measurements,
 )
@@ -76,6 +76,6 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
-    measurements = Measurements(MeasuredDevice("a GPU", 300, 1530, 50, 1e7), ORIGIN)
+    measurements = MeasuredRuns(MeasuredDevice("a GPU", 300, 1530, 50, 1e7), ORIGIN)
     write_measurements(tmp_path / "runs.json", measurements)
     assert read_measurements(tmp_path / "runs.json") == measurements

@@ -13,7 +13,7 @@ from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_planning.estimator.estimator import Simulation
 from horologe_planning.estimator.estimator_kernel import input_rank
-from horologe_planning.estimator.pipeline_workload import Workload, draw_calls
+from horologe_planning.estimator.pipeline_workload import PipelineTrace, draw_calls
 from horologe_planning.hardware import parse_prices
 from horologe_planning.plan import Placement
 from horologe_planning.profiles import RANKS, Profiles, StageProfile, collect_profiles
@@ -207,7 +207,7 @@ def test_a_run_ends_as_soon_as_too_many_queries_have_missed() -> None:
 def test_traces_that_are_not_in_order_are_errors(arrivals_ns: list[int], message: str) -> None:
     structure, _ = a_chain({1: 1})
     with pytest.raises(ValueError, match=message):
-        Workload(structure, arrivals_ns)
+        PipelineTrace(structure, arrivals_ns)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_configurations_that_do_not_fit_are_errors(fields: dict[str, Any], messa
 def test_a_fan_out_beyond_the_limit_is_an_error() -> None:
     structure, _ = a_chain({1: 1}, fan_out=10_001)
     with pytest.raises(ValueError, match="fan_out: got 10001, wanted at most 10000"):
-        Workload(structure, [0])
+        PipelineTrace(structure, [0])
 
 
 def test_of_several_free_groups_the_one_listed_first_takes_the_batch() -> None:

@@ -21,7 +21,7 @@ from horologe_common.interference.prediction import (
 from horologe_common.interference.v100 import CALIBRATED, PAPER, V100_CATALOGUES
 from horologe_experiments.igniter.igniter_data import MODELS
 from horologe_planning.interference.fitting import active_time, fit_gpu, fit_model
-from horologe_planning.interference.measurements import (
+from horologe_planning.interference.model_measurements import (
     CacheContentionRun,
     CopiesRun,
     GpuProfile,

@@ -11,7 +11,7 @@ from horologe_common.clock import ms
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_common.pipelines import PipelineStructure
 from horologe_planning.catalogue import catalogue_profiles
-from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.example_pipelines import CASCADE, VIDEO_MONITORING
 from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
 from horologe_planning.joint_planning.additions import additions
@@ -45,7 +45,7 @@ from horologe_planning.plan import encode_plans, parse_plans
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.initialization import fastest_hardware, initialize
 from horologe_planning.search.objective import Objective
-from horologe_planning.search.planner import describe_plan, make_plan
+from horologe_planning.search.pipeline_planner import describe_plan, make_plan
 
 PRICES = parse_prices(DEFAULT_PRICES)
 PROFILES = catalogue_profiles()
@@ -58,7 +58,7 @@ def share_times(margin: float = 0.0) -> ShareTimes:
 
 def an_evaluator(structure: PipelineStructure = CASCADE, rate: float = 50.0, seconds: float = 20.0) -> LayoutEvaluator:
     gaps_ns = np.random.default_rng(1).exponential(1e9 / rate, int(rate * seconds))
-    workload = Workload(structure, np.cumsum(gaps_ns).astype(np.int64), 1)
+    workload = PipelineTrace(structure, np.cumsum(gaps_ns).astype(np.int64), 1)
     dedicated = Evaluator(workload, PROFILES, PRICES, Objective(structure.slo_ns, confidence=0.0))
     return LayoutEvaluator(dedicated, share_times(1.0))
 

@@ -14,7 +14,7 @@ from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_experiments.inferline.exact_search import find_cheapest
-from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.example_pipelines import (
     CASCADE,
     EXAMPLE_PIPELINES,
@@ -33,7 +33,7 @@ from horologe_planning.search.growth import faster_problem
 from horologe_planning.search.initialization import fastest_hardware, initialize
 from horologe_planning.search.minimization import cheaper_action, minimize_cost
 from horologe_planning.search.objective import BLOCKS, Objective, student_quantile
-from horologe_planning.search.planner import describe_plan, make_plan
+from horologe_planning.search.pipeline_planner import describe_plan, make_plan
 from planning.planner_builders import PRICES, an_evaluator, gamma_arrivals
 
 
@@ -68,7 +68,7 @@ def small_problems(draw: st.DrawFn) -> Evaluator:
             profiles.append(StageProfile(name, kind, {size: base_ns + size * row_ns for size in (1, 2, 4)}))
     structure = PipelineStructure("p", ms(draw(st.integers(5, 200))), tuple(stages))
     rate, seed = draw(st.integers(20, 300)), draw(st.integers(0, 1000))
-    work = Workload(structure, gamma_arrivals(rate, draw(st.sampled_from([0.5, 1.0, 4.0])), 4, seed), seed)
+    work = PipelineTrace(structure, gamma_arrivals(rate, draw(st.sampled_from([0.5, 1.0, 4.0])), 4, seed), seed)
     confidence = draw(st.sampled_from([0.0, 0.9]))
     return Evaluator(work, collect_profiles(profiles), PRICES, Objective(structure.slo_ns, confidence=confidence))
 

@@ -10,7 +10,7 @@ from horologe_common.clock import ms, s
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_load.arrivals import gamma
 from horologe_planning.envelope import TrafficEnvelope
-from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.hardware import HardwareType
 from horologe_planning.plan import Placement, Plan, ProvisioningLevel
 from horologe_planning.profiles import StageProfile, collect_profiles
@@ -128,7 +128,7 @@ def test_every_level_of_the_planner_meets_the_objective_at_its_rate() -> None:
         for model, time_ms in (("a", 8), ("b", 20))
     )
     hardware = {"gpu": HardwareType("gpu", 1.0)}
-    workload = Workload(structure, gamma(200, 1, 60, 1), 1)
+    workload = PipelineTrace(structure, gamma(200, 1, 60, 1), 1)
     configuration = tuple(Placement(name, name, "gpu", 4, 2) for name in ("a", "b"))
     levels = provisioning_levels(Evaluator(workload, profiles, hardware, Objective(ms(100))), configuration)
     assert levels[-1].factor > 4
@@ -136,7 +136,9 @@ def test_every_level_of_the_planner_meets_the_objective_at_its_rate() -> None:
     assert (np.diff(counts, axis=0) >= 0).all()
     assert counts[-1].sum() > counts[0].sum()
     for level in levels[:: len(levels) - 1]:
-        faster = Workload(structure, np.round(workload.arrivals_ns / level.factor).astype(np.int64), 1, workload.calls)
+        faster = PipelineTrace(
+            structure, np.round(workload.arrivals_ns / level.factor).astype(np.int64), 1, workload.calls
+        )
         replicas = zip(configuration, level.replicas, strict=True)
         scaled = tuple(msgspec.structs.replace(stage, replicas=count) for stage, count in replicas)
         assert Evaluator(faster, profiles, hardware, Objective(ms(100))).is_feasible(scaled)

@@ -10,7 +10,7 @@ from harness.builders import sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.wire import Events, ModelEvents, PipelineArrivals, Tune, Tuning
-from horologe_common.wire import Plan as PlanMessage
+from horologe_common.wire import ResourcePlan as PlanMessage
 from horologe_planning.envelope import TrafficEnvelope
 from horologe_planning.plan import Placement, Plan, encode_plans
 from horologe_tuner.core.tuner import Tuner, TunerState

@@ -8,8 +8,8 @@ import typer
 
 from horologe_cli.commands import machine
 from horologe_cli.commands.measuring import measure
-from horologe_cli.commands.planning import plan
-from horologe_cli.commands.serving import applications, demo, models, pipelines, predict, up
+from horologe_cli.commands.planning import plan_commands
+from horologe_cli.commands.serving import application_commands, demo, model_commands, pipeline_commands, predict, up
 from horologe_cli.commands.simulating import explain, simulation
 
 COMMANDS_GROUP = "horologe.commands"
@@ -30,10 +30,10 @@ for command in (
     up.up,
     demo.demo,
     predict.predict,
-    models.models,
-    models.load,
-    models.unload,
-    models.status,
+    model_commands.models,
+    model_commands.load,
+    model_commands.unload,
+    model_commands.status,
     measure.measure,
     simulation.sim,
     simulation.replay,
@@ -44,9 +44,9 @@ for command in (
     app.command()(command)
 for entry_point in entry_points(group=COMMANDS_GROUP):
     app.command(entry_point.name)(entry_point.load())
-app.add_typer(applications.app, name="application")
-app.add_typer(pipelines.app, name="pipeline")
-app.add_typer(plan.app, name="plan")
+app.add_typer(application_commands.app, name="application")
+app.add_typer(pipeline_commands.app, name="pipeline")
+app.add_typer(plan_commands.app, name="plan")
 
 
 @app.callback(invoke_without_command=True)

@@ -13,7 +13,7 @@ import numpy as np
 from horologe_common.clock import s
 from horologe_common.core.protocol import Out
 from horologe_common.wanted_shares import WantedShare
-from horologe_common.wire import Events, Infer, Plan, PlannedModel, Tune
+from horologe_common.wire import Events, Infer, PlannedModel, ResourcePlan, Tune
 from horologe_experiments.igniter.provisioning_baselines import (
     GSLICE_ADJUSTMENTS,
     GSLICE_SHARE,
@@ -104,7 +104,7 @@ class GsliceTuner:
             self._adjust(now_ns)
         elif sender.startswith("controller"):
             self._controller = sender
-            self.out.append(Out(sender, Plan(0)))
+            self.out.append(Out(sender, ResourcePlan(0)))
 
     def tick(self, now_ns: int) -> None:
         """Do nothing: events come every 100 ms."""
@@ -173,6 +173,6 @@ class GsliceTuner:
             )
             for one in self._slices.values()
         )  # fmt: skip
-        self.out.append(Out(self._controller, Plan(self._number, models)))
+        self.out.append(Out(self._controller, ResourcePlan(self._number, models)))
         wanted = tuple(share for one in self._slices.values() for share in one.wanted())
         self.out.append(Out(self.scaler, ScaleTo({}, wanted)))

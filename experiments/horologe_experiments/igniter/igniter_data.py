@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from horologe_common.service.settings import SettingsError
-from horologe_planning.interference.measurements import (
+from horologe_planning.interference.model_measurements import (
     CacheContentionRun,
     CopiesRun,
     GpuProfile,

@@ -16,7 +16,7 @@ from horologe_planning.joint_planning.joint_planner import plan_layout
 from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
 from horologe_planning.joint_planning.layouts import dedicated_layout, describe_layout
 from horologe_planning.joint_planning.share_times import ShareTimes
-from horologe_planning.search.planner import make_plan
+from horologe_planning.search.pipeline_planner import make_plan
 from horologe_sim.scenario.pooled_plan import PoolSimulation
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from horologe_experiments.igniter.igniter_run import IN_TIME, INTERFERENCE, work
 from horologe_experiments.igniter.table3 import STRATEGIES, TABLE_3, V100
 from horologe_experiments.live.local_services import READY_S, local_services
 from horologe_load.load_loops import open_loop
-from horologe_load.samples import Outcome, Samples, no_garbage_collection
+from horologe_load.samples import ClientOutcome, Samples, no_garbage_collection
 from horologe_load.targets import ModelInput, SdkTarget
 from horologe_planning.plan import encode_plans
 from horologe_planning.provisioning.device_shares import shares_by_device
@@ -193,7 +193,7 @@ def _row(workload: Workload, plans: Sequence[Plan], samples: Samples, scene: Sce
     share = plan.placements[0]
     begin_ns = samples.due_ns[0] + s(scene.warmup_s)
     took_ms = np.array([
-        (done - sent) / 1e6 if outcome == Outcome.OK else np.inf
+        (done - sent) / 1e6 if outcome == ClientOutcome.OK else np.inf
         for due, sent, done, outcome in zip(
             samples.due_ns, samples.sent_ns, samples.done_ns, samples.outcomes, strict=True
         )

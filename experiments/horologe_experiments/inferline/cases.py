@@ -17,7 +17,7 @@ from horologe_experiments.inferline.tuner_policy import InferLineTuner
 from horologe_load.arrivals import gamma
 from horologe_planning.catalogue import catalogue_profiles
 from horologe_planning.estimator.estimator import Simulation
-from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.example_pipelines import EXAMPLE_PIPELINES
 from horologe_planning.hardware import DEFAULT_PRICES, parse_prices, price_of
 from horologe_planning.plan import Placement
@@ -26,7 +26,7 @@ from horologe_planning.search.initialization import fastest_hardware, initialize
 from horologe_planning.search.levels import with_levels
 from horologe_planning.search.minimization import minimize_cost
 from horologe_planning.search.objective import Objective
-from horologe_planning.search.planner import describe_plan, make_plan
+from horologe_planning.search.pipeline_planner import describe_plan, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -77,7 +77,7 @@ class PipelineCase(NamedTuple):
 
     def evaluator(self, arrivals_ns: NDArray[np.int64], seed: int) -> Evaluator:
         """Return the planning problem of a sample trace."""
-        workload = Workload(self.structure, arrivals_ns, seed)
+        workload = PipelineTrace(self.structure, arrivals_ns, seed)
         return Evaluator(workload, self.profiles, dict(self.hardware), Objective(self.structure.slo_ns))
 
     def plan(self, arrivals_ns: NDArray[np.int64], seed: int) -> ReportedPlan:

@@ -23,11 +23,11 @@ from horologe_experiments.inferline.cases import configuration_text, pipeline_ca
 from horologe_experiments.live.local_services import READY_S, apply_plan, benchmark_folder, local_services
 from horologe_load.arrivals import gamma
 from horologe_load.load_loops import open_loop
-from horologe_load.samples import Outcome, Samples, no_garbage_collection
+from horologe_load.samples import ClientOutcome, Samples, no_garbage_collection
 from horologe_load.targets import ModelInput, SdkTarget
 from horologe_planning.envelope import TrafficEnvelope
 from horologe_planning.estimator.estimator import Simulation
-from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -196,7 +196,7 @@ class LiveComparison:
             with no_garbage_collection():
                 await open_loop(target, samples, arrivals_ns.tolist())
         sent_ns = np.array(samples.sent_ns, np.int64)
-        answered = np.array(samples.outcomes) == Outcome.OK
+        answered = np.array(samples.outcomes) == ClientOutcome.OK
         live_ns = np.where(answered, np.array(samples.done_ns, np.int64) - sent_ns, 2 * self._case.structure.slo_ns)
         estimated_ns = self._estimate(sent_ns - sent_ns.min(), first)
         counted = sent_ns >= sent_ns.min() + s(scene.warmup_s)
@@ -208,7 +208,7 @@ class LiveComparison:
         if self._traffic.pipeline == "cascade":
             calls[:, 1] = [random.Random(first + i).random() < SLOW for i in range(len(sent_ns))]
         order = np.argsort(sent_ns, kind="stable")
-        workload = Workload(self._case.structure, sent_ns[order], self._seed, calls[order])
+        workload = PipelineTrace(self._case.structure, sent_ns[order], self._seed, calls[order])
         simulation = Simulation(workload, self._case.profiles, self._plan.placements)
         simulation.run_until()
         latencies_ns = np.empty_like(sent_ns)

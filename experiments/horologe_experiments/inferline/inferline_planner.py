@@ -11,7 +11,7 @@ from horologe_experiments.inferline.cases import pipeline_case
 from horologe_experiments.inferline.exact_search import find_cheapest
 from horologe_load.arrivals import gamma
 from horologe_planning.infeasible import Infeasible
-from horologe_planning.search.planner import make_plan
+from horologe_planning.search.pipeline_planner import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from horologe_experiments.inferline.cases import coarse_grained, pipeline_case, 
 from horologe_experiments.inferline.serving import serve
 from horologe_experiments.traces.request_rates import busiest, read_azure_hour, read_nasa_day, rescale
 from horologe_load.arrivals import RateStep, gamma_steps
-from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.objective import Objective
 
@@ -163,7 +163,7 @@ def _oracle_dollars(case: PipelineCase, arrivals_ns: NDArray[np.int64], seed: in
         inside = arrivals_ns[(arrivals_ns >= from_ns) & (arrivals_ns < from_ns + MINUTE_NS)] - from_ns
         if len(inside):
             objective = Objective(case.structure.slo_ns, confidence=0.0)
-            workload = Workload(case.structure, inside, seed)
+            workload = PipelineTrace(case.structure, inside, seed)
             planned = plan_greedily(Evaluator(workload, case.profiles, dict(case.hardware), objective))
             dollars += planned.report.cost_per_hour * min(MINUTE_NS, int(arrivals_ns[-1]) - from_ns) / 3.6e12
     return dollars

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from horologe_common.clock import s
-from horologe_load.samples import Outcome
+from horologe_load.samples import ClientOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,12 +21,12 @@ NEAR, ROLLING = 0.02, 3
 
 def rates_of_run(applications: Sequence[str], results: Sequence[TextResult]) -> dict[str, float]:
     """Return shares of the requests of one run, and latencies and batch sizes of those in time."""
-    in_time = [result for result in results if result.outcome == Outcome.OK]
+    in_time = [result for result in results if result.outcome == ClientOutcome.OK]
     took = sorted(result.took_ns for result in in_time) or [0]
-    refused = sum(result.outcome == Outcome.REFUSED for result in results)
+    refused = sum(result.outcome == ClientOutcome.REFUSED for result in results)
     rates = {"finished": len(in_time) / len(results)}
     for number, application in enumerate(applications):
-        finished = [result.outcome == Outcome.OK for result in results if result.text.application == number]
+        finished = [result.outcome == ClientOutcome.OK for result in results if result.text.application == number]
         rates[application] = sum(finished) / max(1, len(finished))
     return rates | {
         "refused": refused / len(results),
@@ -45,7 +45,7 @@ def window_rates(seconds: float, window_s: float, runs: Sequence[Sequence[TextRe
         window = int(result.text.at_ns / s(window_s))
         if window < count:
             sent[window] += 1
-            finished[window] += result.outcome == Outcome.OK
+            finished[window] += result.outcome == ClientOutcome.OK
     rates = finished / np.maximum(1, sent)
     return [(window_s * window, round(float(rate), 4)) for window, rate in enumerate(rates)]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from horologe_load.arrivals import poisson, popularity
 from horologe_load.load_loops import one_by_one, open_loop
-from horologe_load.samples import Outcome, Samples, no_garbage_collection
+from horologe_load.samples import ClientOutcome, Samples, no_garbage_collection
 from horologe_load.targets import TIMEOUT_S, ModelInput, SdkTarget
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class ModelRequest(NamedTuple):
     @property
     def ok(self) -> bool:
         """Return True if the request was answered."""
-        return self.outcome == Outcome.OK
+        return self.outcome == ClientOutcome.OK
 
 
 class ModelTraffic:

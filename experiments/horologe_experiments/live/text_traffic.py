@@ -10,7 +10,7 @@ import numpy as np
 
 from horologe_load.arrivals import poisson
 from horologe_load.load_loops import open_loop
-from horologe_load.samples import Outcome, Samples, no_garbage_collection
+from horologe_load.samples import ClientOutcome, Samples, no_garbage_collection
 from horologe_load.targets import TIMEOUT_S, ModelInput, SdkTarget
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class TextTraffic:
     def _result(self, samples: Samples, index: int, text: Text) -> TextResult:
         took_ns = samples.done_ns[index] - samples.due_ns[index]
         outcome = samples.outcomes[index]
-        if outcome == Outcome.OK and took_ns > self._slo_ns:
-            outcome = Outcome.LATE
+        if outcome == ClientOutcome.OK and took_ns > self._slo_ns:
+            outcome = ClientOutcome.LATE
         reply: Any = samples.kept.get(index)
         return TextResult(text, took_ns, outcome, reply.batch_size if reply else 0)

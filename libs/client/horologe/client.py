@@ -6,8 +6,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from horologe.core.client_feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.encoding import Signature
-from horologe.core.feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.pending_requests import GRACE_MS
 from horologe.core.session import Session
 from horologe.transport.blocking_link import Handle

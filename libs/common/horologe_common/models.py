@@ -116,10 +116,11 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
 
     def is_compatible(self, other: ModelSpec) -> bool:
         """Return whether requests and batches that were made for `other` can run on this content of the model."""
-        return (
-            (self.inputs, self.outputs, self.batch_sizes) == (other.inputs, other.outputs, other.batch_sizes)
-            and self.has_same_rows(other)
-        )  # fmt: skip
+        return (self.inputs, self.outputs, self.batch_sizes) == (
+            other.inputs,
+            other.outputs,
+            other.batch_sizes,
+        ) and self.has_same_rows(other)
 
     def has_same_rows(self, other: ModelSpec) -> bool:
         """Return whether both have the same notion of a row: workers that measure one content may differ in it."""

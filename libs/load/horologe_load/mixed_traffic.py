@@ -20,7 +20,7 @@ import numpy as np
 from horologe_common.models import DTYPES
 from horologe_load.arrivals import poisson
 from horologe_load.load_loops import closed_loop, open_loop
-from horologe_load.samples import Outcome, Samples
+from horologe_load.samples import ClientOutcome, Samples
 from horologe_load.targets import ModelInput, SdkTarget
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _target(client: AsyncClient, pools: Sequence[ModelPool], slo_ns: int) -> Sdk
 
 
 def _by_outcome(samples: Samples) -> Counter[str]:
-    return Counter(Outcome(outcome).name for outcome in samples.outcomes)
+    return Counter(ClientOutcome(outcome).name for outcome in samples.outcomes)
 
 
 def _send_http(

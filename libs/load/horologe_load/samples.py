@@ -24,7 +24,7 @@ REASON_LENGTH = 120
 FIGURE = re.compile(r"\d+(\.\d+)?")
 
 
-class Outcome(IntEnum):
+class ClientOutcome(IntEnum):
     """The end of a request, as seen by the client."""
 
     OK = 0
@@ -63,7 +63,7 @@ class Samples:
         self.due_ns.append(due_ns)
         self.sent_ns.append(sent_ns)
         self.done_ns.append(0)
-        self.outcomes.append(Outcome.UNANSWERED)
+        self.outcomes.append(ClientOutcome.UNANSWERED)
         self.in_flight += 1
         return len(self.outcomes) - 1
 
@@ -72,13 +72,13 @@ class Samples:
         self.done_ns[index] = now_ns
         self.outcomes[index] = outcome
         self.in_flight -= 1
-        if outcome == Outcome.OK:
+        if outcome == ClientOutcome.OK:
             if not index % self.keep_every:
                 self.kept[index] = answer
-        elif outcome in (Outcome.REFUSED, Outcome.FAILED):
+        elif outcome in (ClientOutcome.REFUSED, ClientOutcome.FAILED):
             self.reasons[error_text(answer)] += 1
 
-    def latencies_ns(self, outcome: Outcome = Outcome.OK) -> list[int]:
+    def latencies_ns(self, outcome: ClientOutcome = ClientOutcome.OK) -> list[int]:
         """Return the ascending times from due time to answer of all requests with this outcome."""
         rows = zip(self.due_ns, self.done_ns, self.outcomes, strict=True)
         return sorted(done - due for due, done, ended in rows if ended == outcome)
@@ -151,15 +151,27 @@ def summarize(
     in_time = sum(took_ns <= limit_ns for took_ns in answered)
     counts = Counter(samples.outcomes)
     return LoadSummary(
-        rate=rate, seconds=seconds, slo_ms=slo_ms, sent=len(samples.outcomes), ok=len(answered), in_time=in_time,
-        late=counts[Outcome.LATE] + len(answered) - in_time, refused=counts[Outcome.REFUSED],
-        failed=counts[Outcome.FAILED], unanswered=counts[Outcome.UNANSWERED], unsent=counts[Outcome.UNSENT],
-        p50_ms=_quantile_ms(answered, 0.5), p99_ms=_quantile_ms(answered, 0.99),
+        rate=rate,
+        seconds=seconds,
+        slo_ms=slo_ms,
+        sent=len(samples.outcomes),
+        ok=len(answered),
+        in_time=in_time,
+        late=counts[ClientOutcome.LATE] + len(answered) - in_time,
+        refused=counts[ClientOutcome.REFUSED],
+        failed=counts[ClientOutcome.FAILED],
+        unanswered=counts[ClientOutcome.UNANSWERED],
+        unsent=counts[ClientOutcome.UNSENT],
+        p50_ms=_quantile_ms(answered, 0.5),
+        p99_ms=_quantile_ms(answered, 0.99),
         p999_ms=_quantile_ms(answered, 0.999),
-        refusal_p99_ms=_quantile_ms(samples.latencies_ns(Outcome.REFUSED), 0.99),
-        delay_p99_ms=_quantile_ms(samples.delays_ns(), 0.99), cached=cached, checked=checked, wrong=wrong,
+        refusal_p99_ms=_quantile_ms(samples.latencies_ns(ClientOutcome.REFUSED), 0.99),
+        delay_p99_ms=_quantile_ms(samples.delays_ns(), 0.99),
+        cached=cached,
+        checked=checked,
+        wrong=wrong,
         reasons=dict(samples.reasons.most_common(REASONS)),
-    )  # fmt: skip
+    )
 
 
 def _quantile_ms(ascending_ns: Sequence[int], share: float) -> float:

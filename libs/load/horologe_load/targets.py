@@ -11,7 +11,7 @@ import numpy as np
 from horologe_common.status import Late, Refused
 from horologe_load.arrivals import poisson
 from horologe_load.load_loops import closed_loop, open_loop
-from horologe_load.samples import LoadSummary, Outcome, Samples, no_garbage_collection, summarize
+from horologe_load.samples import ClientOutcome, LoadSummary, Samples, no_garbage_collection, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -75,7 +75,7 @@ class SdkTarget:
                 now_ns = time.monotonic_ns()
                 remaining_ns += due_ns - now_ns
                 if remaining_ns <= 0:
-                    self._on_answer(index, now_ns, Outcome.UNSENT, None)
+                    self._on_answer(index, now_ns, ClientOutcome.UNSENT, None)
                     return
             future = self._client.submit(model, inputs, slo_ms=remaining_ns / 1e6, application=application)
         else:
@@ -90,13 +90,13 @@ class SdkTarget:
             case None:
                 reply = future.result()
                 self.cached += reply.cached
-                self._on_answer(index, now_ns, Outcome.OK, reply)
+                self._on_answer(index, now_ns, ClientOutcome.OK, reply)
             case Refused() as error:
-                self._on_answer(index, now_ns, Outcome.REFUSED, error)
+                self._on_answer(index, now_ns, ClientOutcome.REFUSED, error)
             case Late() as error:
-                self._on_answer(index, now_ns, Outcome.LATE, error)
+                self._on_answer(index, now_ns, ClientOutcome.LATE, error)
             case error:
-                self._on_answer(index, now_ns, Outcome.FAILED, error)
+                self._on_answer(index, now_ns, ClientOutcome.FAILED, error)
 
 
 class ModelLoad:

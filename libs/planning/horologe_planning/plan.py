@@ -235,9 +235,13 @@ def _check_placement(place: str, placement: Placement) -> None:
             raise ValueError(f"{place}{field}: got {len(text)} characters, wanted at most {NAME_LIMIT}")
     most_replicas = 1 if placement.is_share else MAX_REPLICAS
     for field, least, most in (
-        ("replicas", 1, most_replicas), ("max_batch", 1, MAX_BATCH), ("slo_ns", 0, MAX_TIME_NS),
-        ("latency_ns", 0, MAX_TIME_NS), ("deviation_ns", 0, MAX_TIME_NS), ("throughput", 0.0, LARGEST),
-    ):  # fmt: skip
+        ("replicas", 1, most_replicas),
+        ("max_batch", 1, MAX_BATCH),
+        ("slo_ns", 0, MAX_TIME_NS),
+        ("latency_ns", 0, MAX_TIME_NS),
+        ("deviation_ns", 0, MAX_TIME_NS),
+        ("throughput", 0.0, LARGEST),
+    ):
         if not least <= (value := getattr(placement, field)) <= most:
             raise ValueError(f"{place}{field}: got {value:g}, wanted {least:g} to {most:g}")
     _check_positive(f"{place}scale_factor", placement.scale_factor)

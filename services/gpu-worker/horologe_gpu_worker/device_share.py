@@ -21,7 +21,7 @@ class EnteredShare(NamedTuple):
     """Part of the device. It differs from `worker.share_percent` where a mechanism has fixed sizes."""
 
 
-class DeviceShare(Protocol):
+class ShareMechanism(Protocol):
     """A mechanism of `worker.share_mechanism`. Created with the worker's settings."""
 
     def enter(self) -> EnteredShare:

@@ -85,10 +85,16 @@ def device_config(settings: WorkerSettings) -> DeviceConfig:
     for a user that models cannot run as.
     """
     config = DeviceConfig(
-        settings.device, settings.shares * settings.pages_bytes // PAGE_BYTES, settings.io_cache_bytes,
-        settings.host_bytes, settings.model_environment, settings.model_user, settings.share_percent,
-        _emulated_device(settings), load_timeout_ns=settings.load_timeout_ns,
-    )  # fmt: skip
+        settings.device,
+        settings.shares * settings.pages_bytes // PAGE_BYTES,
+        settings.io_cache_bytes,
+        settings.host_bytes,
+        settings.model_environment,
+        settings.model_user,
+        settings.share_percent,
+        _emulated_device(settings),
+        load_timeout_ns=settings.load_timeout_ns,
+    )
     _check_user(settings.model_user)
     try:
         on_device = config.cuda is not None

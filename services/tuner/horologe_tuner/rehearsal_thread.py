@@ -54,10 +54,17 @@ def run_rehearsal(call: RehearsalCall) -> RehearsalScores:
     """Return the scores of the process. If it ends early, those of the candidates that it has played, or an error."""
     command = [sys.executable, "-m", REHEARSAL_MODULE]
     try:
-        done = start_patiently("rehearsal", lambda: subprocess.run(
-            command, input=msgspec.json.encode(call), capture_output=True, timeout=PATIENCE * call.cpu_s + PATIENCE,
-            env=child_environment(os.environ, 1), check=False,
-        ))  # fmt: skip
+        done = start_patiently(
+            "rehearsal",
+            lambda: subprocess.run(
+                command,
+                input=msgspec.json.encode(call),
+                capture_output=True,
+                timeout=PATIENCE * call.cpu_s + PATIENCE,
+                env=child_environment(os.environ, 1),
+                check=False,
+            ),
+        )
         output, code, errors = done.stdout, done.returncode, done.stderr
     except subprocess.TimeoutExpired as error:
         output, code, errors = error.stdout or b"", -9, b"no result in time"

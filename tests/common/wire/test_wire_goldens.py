@@ -190,7 +190,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         "92429192a17003",
     ),
     (
-        wire.Plan(7, (wire.PlannedModel("m", 2, 8, "v100", ("gpu-a",), {8: 5}, ("gpu-b",), 20),)),
+        wire.ResourcePlan(7, (wire.PlannedModel("m", 2, 8, "v100", ("gpu-a",), {8: 5}, ("gpu-b",), 20),)),
         "933f079198a16d0208a47631303091a56770752d6181080591a56770752d6214",
     ),
     (

@@ -18,9 +18,9 @@ from horologe_common.wire import (
     Load,
     Outcome,
     PipelineArrivals,
-    Plan,
     PlannedModel,
     QueriesArrived,
+    ResourcePlan,
     Result,
     Submit,
 )
@@ -41,7 +41,7 @@ def test_a_tuner_without_a_plan_changes_no_decision(scheduler: str) -> None:
         bench = Bench(("cpu", "v100"), ("a", "b", "c"), scheduler=scheduler, pages=2)
         rng, log = random.Random(1), []
         if listens:
-            bench.controller.handle(0, TUNER, Plan(0), ())
+            bench.controller.handle(0, TUNER, ResourcePlan(0), ())
             bench.controller.tick(0)
         pending: list[tuple[str, Any]] = []
         for number in range(1, 300):
@@ -96,7 +96,7 @@ def test_events_tell_arrivals_by_bin_results_and_devices() -> None:
 def test_nothing_is_collected_without_a_tuner() -> None:
     bench = Bench(("cpu",))
     bench.submit(count=3)
-    bench.controller.handle(0, TUNER, Plan(0), ())
+    bench.controller.handle(0, TUNER, ResourcePlan(0), ())
     bench.controller.tick(0)
     assert bench.controller.wakeup_ns() == ms(100)
     bench.controller.handle(0, TUNER, PeerDisconnected(TUNER), ())

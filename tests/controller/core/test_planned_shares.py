@@ -11,7 +11,7 @@ from harness.builders import sent
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
-from horologe_common.wire import Describe, Description, Events, Load, Plan, PlannedModel, Result
+from horologe_common.wire import Describe, Description, Events, Load, PlannedModel, ResourcePlan, Result
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
 from horologe_controller.schedulers import SCHEDULERS
 
@@ -188,7 +188,7 @@ def test_a_lost_device_leaves_its_models_to_the_others() -> None:
 
 def test_the_tuner_sees_which_shares_have_loaded_their_models() -> None:
     bench = a_shared_gpu(preload=False)
-    bench.controller.handle(0, TUNER, Plan(1, (PlannedModel("a", 1, 8, workers=("left",)),)), ())
+    bench.controller.handle(0, TUNER, ResourcePlan(1, (PlannedModel("a", 1, 8, workers=("left",)),)), ())
     bench.controller.tick(ms(100))
     (load,) = [load for load in sent(bench.controller, Load) if load.model == "a/1"]
     first = sent(bench.controller, Events, TUNER)[-1]

@@ -17,17 +17,17 @@ from horologe_common.wire import (
     DescribeScheduling,
     Description,
     Load,
-    Plan,
     Register,
     RequestTrace,
+    ResourcePlan,
     Result,
     SchedulingState,
     Share,
     Submit,
     UseScheduler,
 )
+from horologe_controller.core.arrival_tracer import MAX_REQUESTS
 from horologe_controller.core.controller import Controller
-from horologe_controller.core.request_tracer import MAX_REQUESTS
 from horologe_controller.core.runtime_distributions import (
     RuntimeDistributions,
     SoloDistribution,
@@ -47,7 +47,7 @@ def a_controller(scheduler: str = "auto", **settings: Any) -> Controller:
     for address in (FRONTEND, SELECTOR, WORKER, TUNER):
         controller.handle(0, address, PeerConnected(address, "host"), ())
     controller.handle(0, WORKER, Register((Share(0, "cpu", 64),), (a_report(), a_report(a_spec("other")))), ())
-    controller.handle(0, TUNER, Plan(0), ())
+    controller.handle(0, TUNER, ResourcePlan(0), ())
     controller.tick(0)
     for _ in range(2):
         for load in sent(controller, Load):

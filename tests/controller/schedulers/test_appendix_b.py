@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.share import ModelResidency, Share
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.core.scheduling.scheduler import Plan
+    from horologe_controller.core.scheduling.scheduler import Decisions
 
 NOW = s(1000)
 SIZES = (1, 2, 4, 8)
@@ -123,7 +123,7 @@ class ScanPlanner(Planner):
         super().__init__(policy, settings)
         self.loads.demand = ScannedDemand(self.queues)
 
-    def plan(self, now_ns: int, cluster: Cluster) -> Plan:
+    def plan(self, now_ns: int, cluster: Cluster) -> Decisions:
         for share in cluster.shares():
             self.rankings.of_share.setdefault(share, (ScannedQueue(self), Ranking(_no_strategy)))
             cluster.changes.mark_share(share)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.scheduler import Batch, Plan, Refusal
+    from horologe_controller.core.scheduling.scheduler import Batch, Decisions, Refusal
 
 EXEC = {size: ms(2 + 0.5 * (size - 1)) for size in (1, 2, 4, 8, 16)}  # a_profile's
 
@@ -44,7 +44,7 @@ class ContractDesk(SchedulerDesk):
         refusals = self.add(now_ns, request)
         return request, refusals[0] if refusals else None
 
-    def plan(self, now_ns: int = NOW) -> Plan:
+    def plan(self, now_ns: int = NOW) -> Decisions:
         plan = self.scheduler.plan(now_ns, self.cluster)
         self.scheduler.check()
         return plan

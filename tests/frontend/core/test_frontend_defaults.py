@@ -20,7 +20,7 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Cancel, Predict, Query, Release
-from horologe_frontend.core.applications import DefaultLead
+from horologe_frontend.core.application_requests import DefaultLead
 from horologe_frontend.core.frontend import Frontend
 
 

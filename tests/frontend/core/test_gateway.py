@@ -23,8 +23,8 @@ from horologe_common.wire import (
     Predict,
     Tensor,
 )
-from horologe_frontend.core.applications import DeclaredApplications
-from horologe_frontend.core.catalogue import ModelCatalogue
+from horologe_frontend.core.application_requests import DeclaredApplications
+from horologe_frontend.core.model_versions import ModelVersions
 from horologe_frontend.core.stats import StatsByModel
 from horologe_frontend.gateway import Gateway
 
@@ -55,7 +55,7 @@ class FakeRouter:
 class FakeCore:
     def __init__(self) -> None:
         self.address = "frontend/0#1"
-        self.catalogue = ModelCatalogue()
+        self.catalogue = ModelVersions()
         self.catalogue.replace_models((ModelState(ECHO),))
         self.catalogue.replace_pipelines("selector/0#1", ())
         self.declared = DeclaredApplications(self.catalogue)

@@ -13,7 +13,7 @@ from harness.builders import a_spec
 from horologe_common.status import ModelFailed, Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
-from horologe_gpu_worker.execution.device import Device
+from horologe_gpu_worker.execution.device_models import DeviceModels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,13 +81,13 @@ def store() -> Contents:
 
 
 @pytest.fixture
-def device(store: Contents) -> Device:
-    device = Device(store)
+def device(store: Contents) -> DeviceModels:
+    device = DeviceModels(store)
     assert device.run(Operation(1, 0, "load", "sum/1")).status == Status.OK
     return device
 
 
-def replace(device: Device) -> Finished:
+def replace(device: DeviceModels) -> Finished:
     return device.run(Operation(2, 0, "replace", "sum/1"))
 
 
@@ -102,7 +102,7 @@ def answer(finished: Finished) -> tuple[float, str]:
     return float(np.frombuffer(finished.outputs[0][1], np.float32)[0]), finished.content_hash
 
 
-def test_an_answer_names_the_content_that_computed_it(device: Device, store: Contents) -> None:
+def test_an_answer_names_the_content_that_computed_it(device: DeviceModels, store: Contents) -> None:
     before = store.present
     assert answer(device.run(an_exec())) == (4, "1")
     store.change("2")
@@ -112,7 +112,7 @@ def test_an_answer_names_the_content_that_computed_it(device: Device, store: Con
     assert store.opened["1"].closed
 
 
-def test_a_replacement_waits_for_the_running_exec(device: Device, store: Contents) -> None:
+def test_a_replacement_waits_for_the_running_exec(device: DeviceModels, store: Contents) -> None:
     store.change("2")
     ended = Event()
     model = store.opened["1"]
@@ -126,7 +126,7 @@ def test_a_replacement_waits_for_the_running_exec(device: Device, store: Content
     assert ended.is_set()
 
 
-def replace_in_thread(device: Device) -> Event:
+def replace_in_thread(device: DeviceModels) -> Event:
     """Replace on another thread, and return an event that is set at the end."""
     done = Event()
 
@@ -138,21 +138,21 @@ def replace_in_thread(device: Device) -> Event:
     return done
 
 
-def test_a_batch_for_another_signature_is_planned_again(device: Device, store: Contents) -> None:
+def test_a_batch_for_another_signature_is_planned_again(device: DeviceModels, store: Contents) -> None:
     before = store.present
     store.change("2", batch_sizes=(1, 2))
     replace(device)
     assert device.run(an_exec(before)).status == Status.REFUSED
 
 
-def test_a_failed_replacement_leaves_the_old_content(device: Device, store: Contents) -> None:
+def test_a_failed_replacement_leaves_the_old_content(device: DeviceModels, store: Contents) -> None:
     store.change("2")
     store.fail = True
     assert replace(device).status == Status.FAILED
     assert answer(device.run(an_exec())) == (4, "1")
 
 
-def test_nothing_is_replaced_that_is_not_loaded_or_has_not_changed(device: Device, store: Contents) -> None:
+def test_nothing_is_replaced_that_is_not_loaded_or_has_not_changed(device: DeviceModels, store: Contents) -> None:
     assert replace(device).status == Status.OK
     assert list(store.opened) == ["1"]
     device.run(Operation(4, 0, "unload", "sum/1"))
@@ -162,7 +162,7 @@ def test_nothing_is_replaced_that_is_not_loaded_or_has_not_changed(device: Devic
     assert device.run(an_exec()).status == Status.REFUSED
 
 
-def test_inputs_that_were_copied_for_the_old_content_are_planned_again(device: Device, store: Contents) -> None:
+def test_inputs_that_were_copied_for_the_old_content_are_planned_again(device: DeviceModels, store: Contents) -> None:
     staged = device.run(msgspec.structs.replace(an_exec(), lane="input"))
     ran = device.run(msgspec.structs.replace(an_exec(), inputs=(), staged=staged.staged))
     store.change("2")

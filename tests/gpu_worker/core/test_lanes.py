@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from horologe_common.core.instruments import Stats
 from horologe_common.status import Status
-from horologe_gpu_worker.core.lanes import Finished, Lane, LaneMetrics, Operation
+from horologe_gpu_worker.core.lanes import Finished, LaneMetrics, Operation, OperationQueue
 
 
 def an_operation(action_id: int, earliest_ns: int = 0, latest_ns: int = 100) -> Operation:
@@ -15,7 +15,7 @@ def an_operation(action_id: int, earliest_ns: int = 0, latest_ns: int = 100) -> 
 
 
 def test_the_earliest_window_goes_first_and_arrival_decides_between_equals() -> None:
-    lane = Lane()
+    lane = OperationQueue()
     for action_id, earliest_ns in ((1, 20), (2, 10), (3, 10)):
         lane.push(an_operation(action_id, earliest_ns))
     assert lane.pop_startable(4) == 6
@@ -25,7 +25,7 @@ def test_the_earliest_window_goes_first_and_arrival_decides_between_equals() -> 
 
 
 def test_a_closed_window_is_never_run() -> None:
-    lane = Lane()
+    lane = OperationQueue()
     lane.push(an_operation(1, 0, 10))
     lane.push(an_operation(2, 0, 30))
     assert lane.pop_startable(11) == 0
@@ -52,7 +52,7 @@ def test_failures_of_a_model_are_counted_by_cause() -> None:
 
 
 def test_an_aborted_operation_is_gone() -> None:
-    lane = Lane()
+    lane = OperationQueue()
     lane.push(an_operation(1))
     lane.push(an_operation(2))
     aborted = lane.remove_operation(1)
@@ -72,7 +72,7 @@ steps = st.lists(st.one_of(windows, st.integers(0, 20), st.tuples(st.integers(0,
 
 @given(steps)
 def test_every_operation_leaves_once_and_only_inside_its_window(script: list[tuple[int, ...] | int]) -> None:
-    lane, now_ns = Lane(), 0
+    lane, now_ns = OperationQueue(), 0
     pushed: dict[int, Operation] = {}
     left: list[int] = []
     for step in script:

@@ -10,8 +10,8 @@ import pytest
 from horologe_common.status import ModelFailed, Status
 from horologe_gpu_worker.core.lanes import Operation
 from horologe_gpu_worker.execution import device_health
-from horologe_gpu_worker.execution.device import Device
 from horologe_gpu_worker.execution.device_health import DEVICE_LOST, end_if_lost
+from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import CudaError
 
 ILLEGAL_ADDRESS = 700
@@ -47,7 +47,7 @@ def test_a_failed_operation_ends_the_worker_only_if_the_device_is_lost(
     monkeypatch: pytest.MonkeyPatch, exits: list[int], fault: int, wanted: list[int]
 ) -> None:
     monkeypatch.setattr(device_health, "load_driver", lambda: PretendDriver(fault))
-    device = Device(FailingStore(), lambda: end_if_lost(0))  # type: ignore[arg-type]
+    device = DeviceModels(FailingStore(), lambda: end_if_lost(0))  # type: ignore[arg-type]
     finished = device.run(Operation(1, 0, "load", "broken/1"))
     assert (finished.status, exits) == (Status.FAILED, wanted)
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness.model_folders import SIGNATURE, a_folder, an_emulated_model
 from horologe_common.clock import monotonic_ns, s
-from horologe_common.interference.colocation import Activity
+from horologe_common.interference.colocation import LastExecution
 from horologe_common.interference.prediction import run_alone, stack_coefficients
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_gpu_worker.measurement.device_sensor import DeviceLimits, DeviceReading
@@ -41,7 +41,7 @@ def alone(share: float = SHARE) -> Any:
 def execute(device: Path, share: float = SHARE) -> EmulatedDeviceFile:
     """Add a share to the device that has executed for long and goes on."""
     view, now_ns = EmulatedDeviceFile(device), monotonic_ns()
-    view.publish(Activity(now_ns - s(60), now_ns + s(60), 1.0, tuple(alone(share))))
+    view.publish(LastExecution(now_ns - s(60), now_ns + s(60), 1.0, tuple(alone(share))))
     return view
 
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from harness.model_folders import SIGNATURE, a_folder
 from horologe_common.clock import ms, s
-from horologe_common.interference.colocation import Activity, CoLocatedModel, ExecutionNoise, SharedDevice
+from horologe_common.interference.colocation import CoLocatedModel, ExecutionNoise, LastExecution, SharedDevice
 from horologe_common.interference.prediction import INTERFERENCE_MODELS, predict_shares, stack_coefficients
 from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.runtime import DeviceConfig
-from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime, Waiter
+from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime, Sleeper
 from horologe_gpu_worker.runtimes.emulated_device import FILE_BYTES, SLOT, SLOTS, EmulatedDeviceFile
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_no_neighbour_makes_a_share_faster(interference: str, loads: list[tuple[
 
 @given(st.integers(0, s(1)), st.integers(0, s(1)), st.floats(0, 1), st.integers(0, s(3)))
 def test_a_busy_fraction_grows_while_executing_and_then_falls(begin: int, took: int, busy: float, now: int) -> None:
-    activity = Activity(begin, begin + took, busy)
+    activity = LastExecution(begin, begin + took, busy)
     assert 0 <= activity.busy_at(now) <= 1
     assert activity.busy_at(begin) == busy
     if now < begin + took:
@@ -132,7 +132,7 @@ def test_shares_of_a_file_see_each_other(tmp_path: Path) -> None:
     path = tmp_path / "devices" / "gpu0"
     first, second = EmulatedDeviceFile(path), EmulatedDeviceFile(path)
     assert list(first.neighbours()) == []
-    activity = Activity(5, 9, 0.25, tuple(map(float, range(10))))
+    activity = LastExecution(5, 9, 0.25, tuple(map(float, range(10))))
     first.publish(activity)
     assert list(second.neighbours()) == [activity]
     assert (first.own(), list(first.neighbours())) == (activity, [])
@@ -147,8 +147,8 @@ def test_the_slot_of_a_killed_process_is_free_again(tmp_path: Path) -> None:
     path = tmp_path / "gpu0"
     code = (
         "import sys; from pathlib import Path\n"
-        "from horologe_gpu_worker.runtimes.emulated_device import EmulatedDeviceFile as File, Activity\n"
-        f"file = File(Path({str(path)!r})); file.publish(Activity(1, 2, 1.0))\n"
+        "from horologe_gpu_worker.runtimes.emulated_device import EmulatedDeviceFile as File, LastExecution\n"
+        f"file = File(Path({str(path)!r})); file.publish(LastExecution(1, 2, 1.0))\n"
         "print('ready', flush=True); sys.stdin.read()"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -173,12 +173,12 @@ def test_the_slot_of_a_killed_process_is_free_again(tmp_path: Path) -> None:
 def test_a_slot_that_is_being_written_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "gpu0"
     first, second = EmulatedDeviceFile(path), EmulatedDeviceFile(path)
-    first.publish(Activity(1, 2, 1.0))
+    first.publish(LastExecution(1, 2, 1.0))
     with path.open("r+b") as file:
         file.seek(SLOT.size - 8)
         file.write((99).to_bytes(8, "little"))  # a write has begun
     assert list(second.neighbours()) == []
-    first.publish(Activity(3, 4, 0.5))
+    first.publish(LastExecution(3, 4, 0.5))
     assert [other.begin_ns for other in second.neighbours()] == [3]
     first.close()
     second.close()
@@ -219,7 +219,7 @@ class StillClock:
 def test_emulated_workers_with_one_device_slow_each_other(tmp_path: Path) -> None:
     folder = a_folder(tmp_path, "m", SHARING + "model = 'vgg19'\nnoise = false\n")
     clock = StillClock()
-    waiter = Waiter(clock.clock, clock.sleep)
+    waiter = Sleeper(clock.clock, clock.sleep)
     x = {"x": np.zeros((4, 4), np.float32)}
 
     def open_share(percent: float, device: str = "gpu0") -> tuple[EmulatedRuntime, object]:

@@ -22,7 +22,7 @@ from harness.model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytor
 from horologe_common.status import Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
-from horologe_gpu_worker.execution.device import Device
+from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.measurement.share_batches import ShareBatches
 from horologe_gpu_worker.repository import profiling
 from horologe_gpu_worker.repository.manifest import InvalidModel
@@ -124,7 +124,7 @@ def test_batches_go_through_the_lanes_work_between_load_and_unload(
         assert report.profile is not None, report.reason
         assert list((tmp_path / "profiles").glob("pretend-1-torch-*"))
         assert not store.inline_io("program/1")
-        device = Device(store)
+        device = DeviceModels(store)
 
         def do(lane: str, rows: int = 0, **given: Any) -> Finished:
             done = device.run(Operation(1, 0, lane, "program/1", 2, rows, **given))

@@ -19,7 +19,7 @@ from horologe_common.models import DTYPES
 from horologe_common.status import ModelFailed, Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Operation
-from horologe_gpu_worker.execution.device import Device
+from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtime import DeviceConfig, WarmUpFailed
@@ -480,7 +480,7 @@ def test_answers_of_a_batch_stay_as_they_are_while_the_next_runs(
     store = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None, device=DeviceConfig(pages=4))
     (report,) = store.scan()
     assert report.profile is not None, report.reason
-    device = Device(store)
+    device = DeviceModels(store)
 
     def run(lane: str, factor: int = 1) -> Any:
         parts: list[Any] = []

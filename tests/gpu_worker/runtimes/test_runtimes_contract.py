@@ -26,7 +26,7 @@ from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes import RUNTIMES
-from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime, Waiter
+from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime, Sleeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,7 +168,7 @@ class OversleepingClock:
 
 def test_emulated_takes_the_profiled_time_even_if_sleeps_overrun(tmp_path: Path) -> None:
     watch = OversleepingClock(late_ns=150_000)
-    runtime = EmulatedRuntime(waiter=Waiter(watch.clock, watch.sleep))
+    runtime = EmulatedRuntime(waiter=Sleeper(watch.clock, watch.sleep))
     folder = an_emulated_model(tmp_path)
     model = runtime.open(runtime.inspect(folder), folder)
     for _ in range(200):  # learn the delay
@@ -183,7 +183,7 @@ def test_emulated_answers_zeros_where_no_input_fits(tmp_path: Path) -> None:
     folder = an_emulated_model(tmp_path)
     manifest = (folder / "model.toml").read_text()
     (folder / "model.toml").write_text(manifest.replace('"y"\ndatatype = "FP32"', '"y"\ndatatype = "INT64"'))
-    runtime = EmulatedRuntime(waiter=Waiter(sleep=lambda seconds: None))
+    runtime = EmulatedRuntime(waiter=Sleeper(sleep=lambda seconds: None))
     y = runtime.open(runtime.inspect(folder), folder).run(2, {"x": np.ones((2, 4), np.float32)})["y"]
     assert (y.dtype, y.shape, bool(y.any())) == (np.dtype(np.int64), (2, 4), False)
 

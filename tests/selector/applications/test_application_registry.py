@@ -12,7 +12,7 @@ from horologe_common.applications import Application
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import Applications, Declare, Rollback, Withdraw
-from horologe_selector.core.applications.registry import APPLICATIONS_LIMIT
+from horologe_selector.core.applications.application_registry import APPLICATIONS_LIMIT
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import RecordsWritten, WriteRecords

@@ -10,7 +10,7 @@ import pytest
 from horologe_common.applications import BYTES_LIMIT, MODELS_LIMIT, Application, check_application
 from horologe_common.status import InvalidInput
 from horologe_common.wire import PEER_HEADER_LIMIT
-from horologe_selector.core.applications.registry import APPLICATIONS_LIMIT
+from horologe_selector.core.applications.application_registry import APPLICATIONS_LIMIT
 
 
 @pytest.mark.parametrize(

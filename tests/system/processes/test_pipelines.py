@@ -191,7 +191,7 @@ def test_a_faulty_driver_fails_its_query_and_no_other(client: Client, pipeline: 
         "horologe_selector",
         "horologe_controller",
         "horologe_gpu_worker",
-        "horologe_selector.drivers.child",
+        "horologe_selector.drivers.driver_process",
         "horologe_frontend",
     ],
 )

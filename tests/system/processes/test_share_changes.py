@@ -25,7 +25,7 @@ from horologe_common.transport.links import Links
 from horologe_common.transport.reactor import Reactor
 from horologe_common.transport.sockets import LinkSettings
 from horologe_common.wanted_shares import WantedShare
-from horologe_common.wire import Events, Plan, PlannedModel
+from horologe_common.wire import Events, PlannedModel, ResourcePlan
 from horologe_tuner.scalers.process import ProcessScaler
 from horologe_tuner.settings import TunerSettings
 
@@ -56,12 +56,12 @@ class PlanningCore:
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         if isinstance(message, PeerConnected) and role(message.address) == "controller":
             self.controller = message.address
-            self.out.append(Out(self.controller, Plan(0)))
+            self.out.append(Out(self.controller, ResourcePlan(0)))
         elif isinstance(message, Events) and message.devices is not None:
             self.devices = message.devices
         elif isinstance(message, tuple):
             self.number += 1
-            self.out.append(Out(self.controller, Plan(self.number, message)))
+            self.out.append(Out(self.controller, ResourcePlan(self.number, message)))
 
     def tick(self, now_ns: int) -> None:
         """Nothing to decide."""

@@ -61,12 +61,12 @@ def test_processes_come_back_after_a_shortage(tmp_path: Path) -> None:
             until(lambda model=model: infer(up, model) == [1, 2, 3, 4])  # type: ignore[misc]
 
         with no_descriptors(worker):  # the process of a Python model
-            os.kill(child_of(worker, "horologe_gpu_worker.runtimes.python.child"), signal.SIGKILL)
+            os.kill(child_of(worker, "horologe_gpu_worker.runtimes.python.model_process"), signal.SIGKILL)
             until(lambda: infer(up, "code") and "process not started: trying again" in up.read_log(), 10)
             assert infer(up, "pretend") == [1, 2, 3, 4]
         until(lambda: infer(up, "code") == [1, 2, 3, 4])
 
-        driver = child_of(edge, "horologe_selector.drivers.child")
+        driver = child_of(edge, "horologe_selector.drivers.driver_process")
         soft, hard = resource.prlimit(edge, resource.RLIMIT_NOFILE)
         resource.prlimit(edge, resource.RLIMIT_NOFILE, (psutil.Process(edge).num_fds() + 2, hard))  # for the request
         os.kill(driver, signal.SIGKILL)

@@ -9,18 +9,18 @@ from horologe_common.status import Status
 from horologe_common.wire import (
     DeviceState,
     Models,
-    Plan,
     PlannedModel,
+    ResourcePlan,
 )
 from tuner.tuner_bench import CONTROLLER, Bench
 
 
 def test_a_plan_reaches_controller_scaler_and_state_file() -> None:
     bench = Bench()
-    assert bench.plans == [Plan(0)]  # subscribes to events
+    assert bench.plans == [ResourcePlan(0)]  # subscribes to events
     assert bench.apply().status == Status.OK
     models = (PlannedModel("classify", 2, 4, "v100"), PlannedModel("identify", 1, 8, "v100"))
-    assert bench.plans[1:] == [Plan(1, models)]
+    assert bench.plans[1:] == [ResourcePlan(1, models)]
     assert bench.scaled == [{"v100": 3}]
     assert bench.saved[-1].applied[0].replicas == {"front": 2, "back": 1}
     assert [entry.event for entry in bench.journal] == ["applied"]
@@ -140,7 +140,7 @@ def test_bad_calls_get_a_clear_error() -> None:
     )
     answer = bench.tune("withdraw", b"absent")
     assert answer.reason == "plan: got 'absent', wanted an applied plan: none"
-    assert bench.plans == [Plan(0)]
+    assert bench.plans == [ResourcePlan(0)]
 
 
 def test_a_plan_for_a_model_that_is_withdrawn_stays_and_says_so() -> None:

@@ -11,7 +11,7 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.recording.snapshot import restore, snapshot
 from horologe_common.wire import DeviceState, Events, ModelEvents, Tune, Tuning
-from horologe_common.wire import Plan as PlanMessage
+from horologe_common.wire import ResourcePlan as PlanMessage
 from horologe_planning.envelope import TrafficEnvelope
 from horologe_planning.plan import Placement, Plan, encode_plans
 from horologe_tuner.core.tuner import Tuner, TunerState

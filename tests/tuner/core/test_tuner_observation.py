@@ -13,7 +13,7 @@ from horologe_common.service.state_file import StateFile
 from horologe_common.wire import (
     Events,
     ModelEvents,
-    Plan,
+    ResourcePlan,
     Tune,
 )
 from horologe_planning.plan import encode_plans
@@ -125,7 +125,7 @@ def test_the_state_is_stored_before_it_takes_effect() -> None:
     bench = Bench()
     bench.tuner.handle(bench.now_ns, FRONTEND, Tune(1, "apply", encode_plans((PLAN,))), ())
     kinds = [type(out.message) for out in bench.tuner.out]
-    assert kinds.index(TunerState) < kinds.index(Plan) < kinds.index(ScaleTo)
+    assert kinds.index(TunerState) < kinds.index(ResourcePlan) < kinds.index(ScaleTo)
 
 
 def test_a_plan_applied_while_blind_is_carried_out_when_events_arrive() -> None:

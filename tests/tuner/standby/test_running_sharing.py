@@ -13,7 +13,7 @@ from horologe_common.clock import ms, s
 from horologe_common.latency_buckets import bucket_bound_ns, latency_bucket
 from horologe_common.status import Status
 from horologe_planning.plan import Placement, Plan, encode_plans, parse_plans
-from horologe_tuner.core.plans.plan_checks import Cluster, check_plan
+from horologe_tuner.core.plans.plan_checks import ClusterModels, check_plan
 from horologe_tuner.core.standby.running_shares import RunningShares
 from horologe_tuner.core.standby.share_workers import percent_by_device, worker_name
 from tuner.running_sharing_bench import Bench, placement, targets_on
@@ -227,7 +227,7 @@ def test_a_document_that_is_not_valid_names_the_field(document: bytes, message: 
 )
 def test_a_plan_that_does_not_fit_the_others_names_the_field(shares: tuple[Placement, ...], message: str) -> None:
     others = [Plan("w5", ms(20), 400.0, (placement("w5", "v100-1", 50),))]
-    status, reason = check_plan(Plan("new", ms(20), 400.0, shares), others, Cluster())
+    status, reason = check_plan(Plan("new", ms(20), 400.0, shares), others, ClusterModels())
     assert status == Status.INVALID_INPUT
     assert message in reason
 

@@ -14,7 +14,7 @@ from horologe_common.latency_buckets import latency_bucket
 from horologe_common.status import Status
 from horologe_common.wanted_shares import WantedShare, check_shares
 from horologe_common.wire import DeviceState, Events, ModelEvents, PlannedModel, Tune, Tuning
-from horologe_common.wire import Plan as PlanMessage
+from horologe_common.wire import ResourcePlan as PlanMessage
 from horologe_planning.plan import Placement, Plan, encode_plans
 from horologe_tuner.core.tuner import Tuner, TunerState
 from horologe_tuner.core.tuner_status import JournalEntry

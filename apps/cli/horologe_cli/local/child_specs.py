@@ -38,9 +38,13 @@ class ChildSpecs:
     """Builds the specifications of the child processes."""
 
     def __init__(
-        self, config: str, flags: Mapping[str, Mapping[str, str]], metrics: Mapping[str, str], folder: Path,
+        self,
+        config: str,
+        flags: Mapping[str, Mapping[str, str]],
+        metrics: Mapping[str, str],
+        folder: Path,
         env: Mapping[str, str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._flags = flags
         self._env = env
         self._config = ("--config", config) if config else ()

@@ -33,9 +33,13 @@ def main() -> None:
     endpoint = http_endpoint(frontend, service.settings(HttpSettings, "http"), reuse_port=settings.reuse_port)
     cores: list[Core] = [frontend, selector.core, controller]
     service.run(
-        cores, links, client_core=frontend.address, start=[selector.run_drivers], endpoints=[endpoint],
+        cores,
+        links,
+        client_core=frontend.address,
+        start=[selector.run_drivers],
+        endpoints=[endpoint],
         prepare=selector.attach,
-    )  # fmt: skip
+    )
     selector.close()
 
 

@@ -233,9 +233,16 @@ class ChildProcess:
         """
         inherited = {name: value for name, value in os.environ.items() if name not in self.spec.hidden}
         return subprocess.Popen(
-            self.spec.command(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env={**inherited, **self.spec.env}, text=True, errors="replace", bufsize=1, start_new_session=True,
-        )  # fmt: skip
+            self.spec.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**inherited, **self.spec.env},
+            text=True,
+            errors="replace",
+            bufsize=1,
+            start_new_session=True,
+        )
 
     def _forward_lines(self, process: subprocess.Popen[str]) -> None:
         if process.stdout is None:

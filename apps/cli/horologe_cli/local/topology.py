@@ -93,11 +93,20 @@ def settings_sections() -> dict[str, type[msgspec.Struct]]:
     from horologe_tuner.settings import TunerSettings
 
     return {
-        "links": LinkSettings, "frontend": FrontendSettings, "http": HttpSettings, "selector": SelectorSettings,
-        "controller": ControllerSettings, "worker": WorkerSettings, "profiler": ProfilerSettings,
-        "tuner": TunerSettings, "hardware": HardwareSettings,
-        "metrics": MetricsSettings, "tracing": TracingSettings, "log": LogSettings, "recorder": RecorderSettings,
-    }  # fmt: skip
+        "links": LinkSettings,
+        "frontend": FrontendSettings,
+        "http": HttpSettings,
+        "selector": SelectorSettings,
+        "controller": ControllerSettings,
+        "worker": WorkerSettings,
+        "profiler": ProfilerSettings,
+        "tuner": TunerSettings,
+        "hardware": HardwareSettings,
+        "metrics": MetricsSettings,
+        "tracing": TracingSettings,
+        "log": LogSettings,
+        "recorder": RecorderSettings,
+    }
 
 
 def parse_flags(sets: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -147,12 +156,19 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
         children.append(builder.tuner(options.split, control))
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
     return Topology(
-        tuple(children), http, clients, urls, settings["links"].keys, workers,
+        tuple(children),
+        http,
+        clients,
+        urls,
+        settings["links"].keys,
+        workers,
         lambda number, hardware: builder.further_worker(number, options.split, nice, hardware),
         lambda share: builder.share_worker(share, options.split, nice),
-        settings["worker"].hardware or settings["worker"].device, settings["log"].json, control,
+        settings["worker"].hardware or settings["worker"].device,
+        settings["log"].json,
+        control,
         bool(settings["recorder"].directory),
-    )  # fmt: skip
+    )
 
 
 def _find_models(settings: Mapping[str, Any], flags: dict[str, dict[str, str]]) -> None:

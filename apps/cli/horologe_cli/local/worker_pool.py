@@ -44,9 +44,12 @@ class WorkerPool:
     """
 
     def __init__(
-        self, supervisor: Supervisor, running: Mapping[str, str], create_spec: Callable[[int, str], ChildSpec],
+        self,
+        supervisor: Supervisor,
+        running: Mapping[str, str],
+        create_spec: Callable[[int, str], ChildSpec],
         create_share: Callable[[WantedShare], ChildSpec],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._supervisor = supervisor
         self._hardware = dict(running)
         """Name -> hardware type of the workers that do not drain, oldest first."""

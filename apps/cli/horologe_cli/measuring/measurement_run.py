@@ -18,7 +18,7 @@ from horologe_cli.measuring.measurement_setup import (
     parse_numbers,
 )
 from horologe_common.interference.coefficients_file import write_coefficients
-from horologe_common.interference.measured_runs import Measurements, read_measurements, write_measurements
+from horologe_common.interference.measured_runs import MeasuredRuns, read_measurements, write_measurements
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.measurement.device_bench import DeviceBench
 from horologe_planning.interference.measured_fit import FitOptions, fit_measurements
@@ -61,7 +61,7 @@ def run_measurement(options: MeasureOptions, report: Callable[[int, int, str], N
     return measure_document(str(options.output), fitted, session.failed)
 
 
-def _read_earlier(file: Path, origin: Origin) -> Measurements | None:
+def _read_earlier(file: Path, origin: Origin) -> MeasuredRuns | None:
     """Return the runs of an interrupted command; None if there are none. Raises SettingsError for another device."""
     if not file.exists():
         return None

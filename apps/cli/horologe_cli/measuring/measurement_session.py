@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from horologe_common.interference.measured_runs import Measurements
+from horologe_common.interference.measured_runs import MeasuredRuns
 from horologe_gpu_worker.measurement.share_connection import ShareFailed
 from horologe_planning.interference.measurement_plan import RunSizes, copies_runs, model_runs, pair_runs
 
@@ -36,14 +36,14 @@ class SessionProgress(NamedTuple):
     """Callbacks: after each run with the number of finished and of all runs, and to store the measurements so far."""
 
     report: Callable[[int, int, str], None]
-    store: Callable[[Measurements], None]
+    store: Callable[[MeasuredRuns], None]
 
 
 class MeasurementSession:
     """Runs all planned runs of some models. `earlier` are the measurements of an interrupted session."""
 
     def __init__(
-        self, bench: Bench, models: Sequence[str], sizes: RunSizes, origin: Origin, earlier: Measurements | None = None
+        self, bench: Bench, models: Sequence[str], sizes: RunSizes, origin: Origin, earlier: MeasuredRuns | None = None
     ) -> None:
         self._bench = bench
         self._models = models
@@ -53,9 +53,9 @@ class MeasurementSession:
         self.failed: dict[str, str] = {}
         """Run -> the reason why it failed."""
 
-    def measure(self, progress: SessionProgress) -> Measurements:
+    def measure(self, progress: SessionProgress) -> MeasuredRuns:
         """Return the measurements. Raises the bench's errors, after it has stored the finished runs."""
-        self._measured = self._earlier or Measurements(self._bench.measure_device(self._models[0]), self._origin)
+        self._measured = self._earlier or MeasuredRuns(self._bench.measure_device(self._models[0]), self._origin)
         self._describe_models()
         progress.store(self._measured)
         finished, total = Counter(run.loads for run in self._measured.runs), len(list(self._planned_runs()))

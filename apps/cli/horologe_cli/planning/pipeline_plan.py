@@ -16,7 +16,7 @@ from horologe_common.service.settings import SettingsError
 from horologe_planning.report import ReportedPlan
 from horologe_planning.search.levels import with_levels
 from horologe_planning.search.objective import Objective
-from horologe_planning.search.planner import make_plan
+from horologe_planning.search.pipeline_planner import make_plan
 from horologe_planning.search.variants import cheapest_accurate, most_accurate, with_models
 from horologe_sim.scenario.pooled_plan import PooledPlan, plan_pooled, pool_simulation
 from horologe_sim.scenario.pooled_tuning import pooled_tuning_plan

@@ -70,9 +70,7 @@ def _attainments(sample: float, bound: float) -> str:
     return f"{sample:.3%} of this traffic, at least {max(0.0, bound):.3%} of unseen traffic"
 
 
-def plan_text(
-    plan: Plan, whole: ReportedPlan, made: PipelineReport, hardware: Mapping[str, HardwareType]
-) -> str:  # fmt: skip
+def plan_text(plan: Plan, whole: ReportedPlan, made: PipelineReport, hardware: Mapping[str, HardwareType]) -> str:
     """Return the text of a pipeline in `horologe plan make`. `whole`: the plan on whole devices."""
     report = whole.report
     table = Table(("stage", "model", "hardware", "batch", "replicas", "calls/query", "used", "$/hour"), left=3)

@@ -17,7 +17,7 @@ from horologe_cli.planning.planning_inputs import (
 )
 from horologe_common.service.settings import SettingsError
 from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_file
-from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.profiles import collect_profiles, decode_profiles, encode_profiles, measured_profile
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.objective import Objective
@@ -52,7 +52,7 @@ class PlanningProblem(NamedTuple):
         self, objective: Objective, structure: PipelineStructure, on_run: Callable[[int], None] = lambda runs: None
     ) -> Evaluator:
         """Return the problem for one choice of models. The visits of the queries do not depend on this choice."""
-        workload = Workload(structure, self.arrivals_ns, self.seed)
+        workload = PipelineTrace(structure, self.arrivals_ns, self.seed)
         return Evaluator(workload, self.profiles, self.hardware, objective, on_run)
 
 

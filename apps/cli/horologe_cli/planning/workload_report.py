@@ -74,10 +74,18 @@ def workloads_text(found: SharedPlans, report: WorkloadsReport) -> str:
         for share in present:
             placed = share.placement
             table.add_row(
-                "" if share is not present[0] else device, share.workload, placed.coefficients, f"{placed.percent:g}%",
-                placed.max_batch, f"{share.latency_ms:.2f}", f"{placed.deviation_ns / 1e6:.2f}",
-                f"{share.limit_ms:.2f}", f"{share.headroom:.0%}", f"{placed.throughput:.0f}", f"{share.rate:g}",
-            )  # fmt: skip
+                "" if share is not present[0] else device,
+                share.workload,
+                placed.coefficients,
+                f"{placed.percent:g}%",
+                placed.max_batch,
+                f"{share.latency_ms:.2f}",
+                f"{placed.deviation_ns / 1e6:.2f}",
+                f"{share.limit_ms:.2f}",
+                f"{share.headroom:.0%}",
+                f"{placed.throughput:.0f}",
+                f"{share.rate:g}",
+            )
         shares += present
     counts = ", ".join(f"{count} x {name}" for name, count in device_counts(found.plans).items()) or "no device"
     lines = [table.text(), LIMIT_HELP, "", f"cost: {counts}, ${cost:.2f} per hour"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.wire import ModelReport
-from horologe_gpu_worker.core.lanes import Lane, Operation
+from horologe_gpu_worker.core.lanes import Operation, OperationQueue
 from horologe_sim.engine.noise import Draws
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class LaneInTime:
         expire: Callable[[int, Operation], None],
         schedule: Schedule,
     ) -> None:
-        self.lane = Lane()
+        self.lane = OperationQueue()
         self.free_ns = 0
         self._begin = begin
         self._expire = expire

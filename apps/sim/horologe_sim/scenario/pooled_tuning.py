@@ -38,9 +38,14 @@ def _placements(simulation: PoolSimulation, devices: Mapping[str, int], plan: Pl
             if (profile := simulation.profile_on(placed.model, hardware)) is not None:
                 batch = max(profile.batch_sizes)
                 yield Placement(
-                    f"{placed.stage}@{hardware}", placed.model, hardware, batch, count,
-                    throughput=profile.throughput(batch), scale_factor=placed.scale_factor,
-                )  # fmt: skip
+                    f"{placed.stage}@{hardware}",
+                    placed.model,
+                    hardware,
+                    batch,
+                    count,
+                    throughput=profile.throughput(batch),
+                    scale_factor=placed.scale_factor,
+                )
 
 
 def _levels(simulation: PoolSimulation, devices: Mapping[str, int]) -> Iterator[tuple[float, dict[str, int]]]:

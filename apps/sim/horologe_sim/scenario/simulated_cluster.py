@@ -13,7 +13,7 @@ from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
 from horologe_gpu_worker.core.worker import Worker
 from horologe_profiler.core.profiler import RULES, Profiler
-from horologe_selector.core.applications import registry
+from horologe_selector.core.applications import application_registry
 from horologe_selector.core.selector import Selector
 from horologe_selector.driver import CALLS_LIMIT
 from horologe_selector.store import RecordChange
@@ -79,8 +79,8 @@ class SimulatedCluster:
             self.meters[name] = Meter()
             self._add(name, self._worker(number))
         for application in scenario.applications:
-            record = msgspec.msgpack.encode(registry.StoredDeclarations(1, [application]))
-            self.store.write_changes([RecordChange(f"{registry.FAMILY}\n{application.name}", 0, record)])
+            record = msgspec.msgpack.encode(application_registry.StoredDeclarations(1, [application]))
+            self.store.write_changes([RecordChange(f"{application_registry.FAMILY}\n{application.name}", 0, record)])
         schedule_faults(self, scenario.faults, self.begin_ns)
 
     @property

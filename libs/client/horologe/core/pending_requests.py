@@ -96,9 +96,18 @@ class Call(msgspec.Struct, eq=False):
             return self.question
         budget_ns = max(1, self.begun_ns + self.budget_ns - now_ns) if self.budget_ns else 0
         return Predict(
-            self.id, self.model, self.version, budget_ns, self.inputs, self.outputs, self.application, self.context,
-            self.content_hash, now_ns, traceparent=self.traceparent,
-        )  # fmt: skip
+            self.id,
+            self.model,
+            self.version,
+            budget_ns,
+            self.inputs,
+            self.outputs,
+            self.application,
+            self.context,
+            self.content_hash,
+            now_ns,
+            traceparent=self.traceparent,
+        )
 
 
 class PendingRequests:

@@ -86,10 +86,22 @@ def decode_answer(answer: wire.Answer, buffers: Sequence[Buffer], single: bool) 
     if single and len(outputs) == 1:
         (value,) = outputs.values()
     reply = Reply(
-        outputs, value, answer.model, answer.version, answer.queue_ns, answer.exec_ns, answer.batch_size,
-        answer.cached, answer.confidence, answer.models, answer.missing, answer.defaulted, answer.prediction,
-        answer.content_hashes, answer.id,
-    )  # fmt: skip
+        outputs,
+        value,
+        answer.model,
+        answer.version,
+        answer.queue_ns,
+        answer.exec_ns,
+        answer.batch_size,
+        answer.cached,
+        answer.confidence,
+        answer.models,
+        answer.missing,
+        answer.defaulted,
+        answer.prediction,
+        answer.content_hashes,
+        answer.id,
+    )
     if answer.status == Status.OK:
         return reply
     failure = _failure(answer)

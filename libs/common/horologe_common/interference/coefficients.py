@@ -92,8 +92,14 @@ class ModelCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         for field in ("k1", "k3", "k4", "k5", "k6", "beta_power", "beta_cacheutil", "alpha_power", "alpha_cacheutil"):
             _check(f"{self.model}: {field}", getattr(self, field), least=None)
         for field in (
-            "alpha_cache", "kernels", "scheduling_delay_ms", "load_bytes", "feedback_bytes", "relative_error", "jitter",
-        ):  # fmt: skip
+            "alpha_cache",
+            "kernels",
+            "scheduling_delay_ms",
+            "load_bytes",
+            "feedback_bytes",
+            "relative_error",
+            "jitter",
+        ):
             _check(f"{self.model}: {field}", getattr(self, field))
         _check(f"{self.model}: k2", self.k2, above=0.0)
 

@@ -28,7 +28,7 @@ DRAWS = 1024
 """Random numbers drawn at a time."""
 
 
-class Activity(NamedTuple):
+class LastExecution(NamedTuple):
     """The last execution of a share, and what it does to its neighbours while it executes."""
 
     begin_ns: int = 0
@@ -50,15 +50,15 @@ class Activity(NamedTuple):
 class DeviceActivity(Protocol):
     """The activity of the shares of a device, as one of the shares sees it. One thread per share publishes."""
 
-    def own(self) -> Activity:
+    def own(self) -> LastExecution:
         """Return the activity that this share has published last."""
         ...
 
-    def neighbours(self) -> Iterable[Activity]:
+    def neighbours(self) -> Iterable[LastExecution]:
         """Return the activity of each other share."""
         ...
 
-    def publish(self, activity: Activity) -> None:
+    def publish(self, activity: LastExecution) -> None:
         """Replace the activity of this share."""
         ...
 
@@ -67,12 +67,12 @@ class SharedDevice:
     """A device whose shares are in one process. `join` returns the view of a new share."""
 
     def __init__(self) -> None:
-        self.activities: list[Activity | None] = []
+        self.activities: list[LastExecution | None] = []
         """By number of the share; None for a share that has left."""
 
     def join(self) -> LocalShare:
         """Add a share."""
-        self.activities.append(Activity())
+        self.activities.append(LastExecution())
         return LocalShare(self, len(self.activities) - 1)
 
 
@@ -83,15 +83,15 @@ class LocalShare:
         self._device = device
         self._number = number
 
-    def own(self) -> Activity:
+    def own(self) -> LastExecution:
         """Return the activity that this share has published last."""
-        return self._device.activities[self._number] or Activity()
+        return self._device.activities[self._number] or LastExecution()
 
-    def neighbours(self) -> Iterable[Activity]:
+    def neighbours(self) -> Iterable[LastExecution]:
         """Return the activity of each other share."""
         return [other for at, other in enumerate(self._device.activities) if at != self._number and other is not None]
 
-    def publish(self, activity: Activity) -> None:
+    def publish(self, activity: LastExecution) -> None:
         """Replace the activity of this share."""
         self._device.activities[self._number] = activity
 
@@ -166,9 +166,7 @@ class CoLocatedModel:
     def begin_exec(self, now_ns: int, batch: int) -> int:
         """Return the time of an EXEC that begins at `now_ns`, and publish it as the activity of the share."""
         load_ms, gpu_ms, feedback_ms = self._predict_alone(batch)
-        busy_others = (
-            (other.busy_at(now_ns, self._constant_ns), other.alone) for other in self._activity.neighbours()
-        )  # fmt: skip
+        busy_others = ((other.busy_at(now_ns, self._constant_ns), other.alone) for other in self._activity.neighbours())
         rows = [self._rows[batch], *((busy, *alone[1:]) for busy, alone in busy_others if busy > LEAST_BUSY)]
         self._stretch = 1.0, 1.0
         if len(rows) > 1:
@@ -180,7 +178,7 @@ class CoLocatedModel:
             )
         took_ns = self._ns(gpu_ms * (self._noise.next_factor() if self._noise else 1.0))
         busy = self._activity.own().busy_at(now_ns, self._constant_ns)
-        self._activity.publish(Activity(now_ns, now_ns + took_ns, busy, rows[0]))
+        self._activity.publish(LastExecution(now_ns, now_ns + took_ns, busy, rows[0]))
         return took_ns
 
     def _predict_alone(self, batch: int) -> tuple[float, float, float]:

@@ -21,7 +21,7 @@ class ShareLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     share_percent: float
 
 
-class ShareTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MeasuredTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Mean times of the batches of one share."""
 
     batches: int
@@ -44,7 +44,7 @@ class MeasuredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Shares that ran at the same time. `times` has the order of `loads`."""
 
     loads: tuple[ShareLoad, ...]
-    times: tuple[ShareTimes, ...]
+    times: tuple[MeasuredTimes, ...]
     power_w: float
     """Mean power of the device. 0: it has no power sensor."""
     frequency_mhz: float
@@ -76,7 +76,7 @@ class MeasuredDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver: str = ""
 
 
-class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MeasuredRuns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All runs on a device. `horologe measure` writes them beside the coefficients and does not repeat them."""
 
     device: MeasuredDevice
@@ -85,17 +85,17 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runs: tuple[MeasuredRun, ...] = ()
 
 
-def read_measurements(path: Path) -> Measurements:
+def read_measurements(path: Path) -> MeasuredRuns:
     """Read a file of measurements. Raises CoefficientsError that names file and field."""
     try:
-        return read_json(path, Measurements)
+        return read_json(path, MeasuredRuns)
     except OSError as error:
         raise CoefficientsError(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise CoefficientsError(f"{path}: {error}") from error
 
 
-def write_measurements(path: Path, measurements: Measurements) -> None:
+def write_measurements(path: Path, measurements: MeasuredRuns) -> None:
     """Write a file of measurements. Raises OSError."""
     draft = path.with_suffix(f"{path.suffix}.draft")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(measurements)) + b"\n")

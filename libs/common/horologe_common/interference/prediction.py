@@ -89,8 +89,23 @@ def run_alone(gpu: GpuCoefficients, coefficients: Array, batch: Array, share: Ar
     `coefficients` comes from `stack_coefficients`, possibly indexed along its columns: its shape without the first
     axis broadcasts with `batch` in rows and `share` in percent.
     """
-    (k1, k2, k3, k4, k5, k6, alpha_cache, alpha_power, beta_power, alpha_util, beta_util, kernels, scheduling, load,
-     feedback) = coefficients  # fmt: skip
+    (
+        k1,
+        k2,
+        k3,
+        k4,
+        k5,
+        k6,
+        alpha_cache,
+        alpha_power,
+        beta_power,
+        alpha_util,
+        beta_util,
+        kernels,
+        scheduling,
+        load,
+        feedback,
+    ) = coefficients
     present = np.where(share > 0, 1.0, 0.0)
     usable = np.where(share > 0, share, 100.0)
     active = (k1 * batch**2 + k2 * batch + k3) / (usable + k4) + k5 + k6 * batch
@@ -123,8 +138,9 @@ class PcieContentionModel:
         """Return the prediction of Eq. 1 to 10, with the transfer times of Eq. 3 lengthened by the neighbours."""
         gpu_ms, frequency, power = _execution(gpu, alone)
         alone_ms = alone.load_ms + alone.scheduling_ms + alone.active_ms + alone.feedback_ms
-        load, feedback = (own * (1 + _neighbours(alone.present * own / alone_ms))
-                          for own in (alone.load_ms, alone.feedback_ms))  # fmt: skip
+        load, feedback = (
+            own * (1 + _neighbours(alone.present * own / alone_ms)) for own in (alone.load_ms, alone.feedback_ms)
+        )
         return _assemble(alone, load, gpu_ms, feedback, frequency, power)
 
 
@@ -166,6 +182,11 @@ def _assemble(alone: Alone, load: Array, gpu_ms: Array, feedback: Array, frequen
     """Return latency (Eq. 1) and throughput (Eq. 2) with their parts."""
     present = alone.present
     return Prediction(
-        present * (load + gpu_ms + feedback), present * MS_PER_S * alone.batch / (gpu_ms + feedback), present * load,
-        present * gpu_ms, present * feedback, frequency, power,
-    )  # fmt: skip
+        present * (load + gpu_ms + feedback),
+        present * MS_PER_S * alone.batch / (gpu_ms + feedback),
+        present * load,
+        present * gpu_ms,
+        present * feedback,
+        frequency,
+        power,
+    )

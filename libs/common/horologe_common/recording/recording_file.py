@@ -108,8 +108,10 @@ def _encode_entries(segment: Segment) -> list[bytes]:
         except Exception as error:  # a message may hold any object of a core
             log.warning(
                 "recording ends early: an entry cannot be encoded",
-                core=segment.core, entry=len(encoded) + 1, error=describe_exception(error),
-            )  # fmt: skip
+                core=segment.core,
+                entry=len(encoded) + 1,
+                error=describe_exception(error),
+            )
             break
     return encoded
 
@@ -152,8 +154,11 @@ def _read_segments(path: str | Path, file: BinaryIO) -> Iterator[Segment]:
         if segment.damage:
             log.warning(
                 "recording damaged: read up to the damage",
-                path=str(path), core=segment.core, entries=len(segment.entries), error=segment.damage,
-            )  # fmt: skip
+                path=str(path),
+                core=segment.core,
+                entries=len(segment.entries),
+                error=segment.damage,
+            )
         yield segment
 
 

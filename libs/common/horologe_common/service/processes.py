@@ -186,9 +186,14 @@ def start_isolated(
         theirs.callback(os.close, read)
         descriptors = peer.fileno(), read, *also
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *map(str, descriptors)], pass_fds=descriptors,
-            env={**environment, **user_variables(user)}, **user_options(user), stdin=subprocess.DEVNULL,
-            stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-P", "-m", module, *map(str, descriptors)],
+            pass_fds=descriptors,
+            env={**environment, **user_variables(user)},
+            **user_options(user),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
         ours.pop_all()
         return IsolatedProcess(process, sock, lifeline)

@@ -141,8 +141,11 @@ class StateFile(Generic[S]):
             kept = f"{path}: not kept aside yet: {describe_error(error)}"
         self._log.warning(
             "state file damaged: starting without what cannot be used",
-            path=str(path), kept=kept, dropped=list(damage[:SHOWN]), dropped_parts=len(damage),
-        )  # fmt: skip
+            path=str(path),
+            kept=kept,
+            dropped=list(damage[:SHOWN]),
+            dropped_parts=len(damage),
+        )
 
 
 def _aside_path(path: Path) -> Path:

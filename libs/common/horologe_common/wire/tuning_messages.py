@@ -54,7 +54,7 @@ class DeviceState(Message, frozen=True):
 
 
 class Events(Message, frozen=True, tag=62):
-    """Events of a cluster, from the controller to a tuner that has sent a Plan, at a constant interval."""
+    """Events of a cluster, from the controller to a tuner that has sent a ResourcePlan, at a constant interval."""
 
     number: int
     """Counted by the controller for each tuner from 1: a gap means that an earlier message is missing."""
@@ -96,7 +96,7 @@ class PlannedModel(Message, frozen=True):
     """SLO that `ModelEvents.latencies` count by. 0: latencies are not counted."""
 
 
-class Plan(Message, frozen=True, tag=63):
+class ResourcePlan(Message, frozen=True, tag=63):
     """Resources of models, from a tuner to the controller. It replaces the plan before. Other models are not affected.
 
     It stays in force when the tuner disconnects. Without models it only subscribes to Events.
@@ -136,4 +136,4 @@ class QueriesArrived(Message, frozen=True, tag=66):
     """(pipeline, queries)."""
 
 
-TuningMessage: TypeAlias = Events | Plan | QueriesArrived | Tune | Tuning
+TuningMessage: TypeAlias = Events | ResourcePlan | QueriesArrived | Tune | Tuning

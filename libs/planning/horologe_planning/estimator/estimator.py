@@ -26,7 +26,7 @@ import numpy as np
 
 from horologe_common.clock import NEVER_NS
 from horologe_planning.estimator import estimator_kernel as kernel
-from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,7 +59,7 @@ class Simulation:
 
     def __init__(
         self,
-        structure: PipelineStructure | Workload,
+        structure: PipelineStructure | PipelineTrace,
         profiles: Profiles,
         configurations: Sequence[Placement],
         arrivals_ns: ArrayLike = (),
@@ -72,7 +72,7 @@ class Simulation:
         `structure`: a structure with `arrivals_ns` and `seed`, or a workload made from them. `slo_ns`: by default the
         pipeline's. The run ends early as soon as more than `missed_limit` queries have missed it.
         """
-        work = structure if isinstance(structure, Workload) else Workload(structure, arrivals_ns, seed)
+        work = structure if isinstance(structure, PipelineTrace) else PipelineTrace(structure, arrivals_ns, seed)
         self.workload = work
         self._places = {stage.name: place for place, stage in enumerate(work.structure.stages)}
         check_configuration(work.structure, profiles, configurations)
@@ -86,10 +86,18 @@ class Simulation:
             latency_ns[group, : table.shape[0]] = table
             ranks[self.stage_of[group]] = max(ranks[self.stage_of[group]], table.shape[1])
         self._problem = kernel.Problem(
-            work.arrivals_ns, work.calls, work.first_child, work.children, self.stage_of,
-            np.array([c.max_batch for c in configurations]), latency_ns, ranks, np.uint64(work.seed),
-            slo_ns or work.structure.slo_ns, missed_limit,
-        )  # fmt: skip
+            work.arrivals_ns,
+            work.calls,
+            work.first_child,
+            work.children,
+            self.stage_of,
+            np.array([c.max_batch for c in configurations]),
+            latency_ns,
+            ranks,
+            np.uint64(work.seed),
+            slo_ns or work.structure.slo_ns,
+            missed_limit,
+        )
         self._state = _initial_state(work, [c.replicas for c in configurations])
         self._ordered_ns = np.zeros(len(tables), np.int64)
         """Sum of the times at which replicas were ordered."""
@@ -222,7 +230,7 @@ def check_configuration(structure: PipelineStructure, profiles: Profiles, config
             raise ValueError(f"stage {c.stage}: replicas: got {c.replicas}, wanted at least 0")
 
 
-def _initial_state(work: Workload, replicas: Sequence[int]) -> kernel.State:
+def _initial_state(work: PipelineTrace, replicas: Sequence[int]) -> kernel.State:
     count, stages = work.calls.shape
     queues, present = np.zeros((stages, 3), np.int64), np.zeros((len(replicas), 3), np.int64)
     queues[:, kernel.HEAD] = queues[:, kernel.TAIL] = work.queue_starts[:-1]

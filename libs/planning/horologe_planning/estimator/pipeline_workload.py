@@ -34,7 +34,7 @@ def draw_calls(structure: PipelineStructure, queries: int, seed: int = 0) -> NDA
     return calls
 
 
-class Workload:
+class PipelineTrace:
     """A trace with the drawn calls of its queries: what all configurations of a pipeline are compared on."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Workload:
         self.children = np.array([child for below in children for child in below], np.int64)
         self.queue_starts = np.cumsum([0, *self.calls.sum(axis=0, dtype=np.int64)])
 
-    def at_rate(self, factor: float) -> Workload:
+    def at_rate(self, factor: float) -> PipelineTrace:
         """Return the same queries, `factor` times as fast."""
         faster = copy.copy(self)
         faster.arrivals_ns = (self.arrivals_ns / factor).astype(np.int64)

@@ -15,12 +15,12 @@ from scipy.optimize import least_squares
 from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
 from horologe_common.interference.prediction import MS_PER_S, Array
 from horologe_planning.interference.line_fitting import NAN, Fitted, fit_line
-from horologe_planning.interference.measurements import ProfileError
+from horologe_planning.interference.model_measurements import ProfileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from horologe_planning.interference.measurements import CopiesRun, GpuProfile, ModelProfile, SoloRun
+    from horologe_planning.interference.model_measurements import CopiesRun, GpuProfile, ModelProfile, SoloRun
 
 FULL_SPEED = 0.999
 """Part of the maximum frequency above which a run counts as not throttled. NVML averages vary by less (V100)."""
@@ -55,10 +55,18 @@ def fit_gpu(profile: GpuProfile, fixed: Mapping[str, float] = MappingProxyType({
     slope, offset = _fit_scheduling(profile, fixed)
     frequency = _fixed("frequency_slope", fixed) or _fit_frequency(profile)
     coefficients = GpuCoefficients(
-        profile.name, profile.max_power_w, profile.max_frequency_mhz, profile.idle_power_w,
-        profile.pcie_bytes_per_ms, frequency.value, slope.value, offset.value, profile.price_per_hour,
-        profile.share_unit_percent, fixed.get("cache_scale", 1.0),
-    )  # fmt: skip
+        profile.name,
+        profile.max_power_w,
+        profile.max_frequency_mhz,
+        profile.idle_power_w,
+        profile.pcie_bytes_per_ms,
+        frequency.value,
+        slope.value,
+        offset.value,
+        profile.price_per_hour,
+        profile.share_unit_percent,
+        fixed.get("cache_scale", 1.0),
+    )
     fitted = {"frequency_slope": frequency, "scheduling_slope_ms": slope, "scheduling_offset_ms": offset}
     return GpuFit(coefficients, _deviations(fitted, fixed))
 
@@ -87,10 +95,14 @@ def fit_model(
     fitted |= dict(zip(("alpha_cacheutil", "beta_cacheutil"), _fit_cache(profile, fixed), strict=True))
     fitted["alpha_cache"] = _fixed("alpha_cache", fixed) or _fit_contention(profile, gpu)
     coefficients = ModelCoefficients(
-        model=profile.model, **{name: float(fit.value) for name, fit in fitted.items()}, kernels=profile.kernels,
-        scheduling_delay_ms=profile.scheduling_delay_ms, load_bytes=profile.load_bytes,
-        feedback_bytes=profile.feedback_bytes, relative_error=relative_error,
-    )  # fmt: skip
+        model=profile.model,
+        **{name: float(fit.value) for name, fit in fitted.items()},
+        kernels=profile.kernels,
+        scheduling_delay_ms=profile.scheduling_delay_ms,
+        load_bytes=profile.load_bytes,
+        feedback_bytes=profile.feedback_bytes,
+        relative_error=relative_error,
+    )
     return ModelFit(coefficients, _deviations(fitted, fixed), covariance)
 
 
@@ -144,9 +156,15 @@ def _fit_active(
         return np.asarray(weight * (active_time(active, batch, share) - measured))
 
     result = least_squares(
-        residuals, active[free], method="lm", x_scale=np.array([0.01, 1, 1, 0.1, 1, 0.01])[: len(names)][free],
-        xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=100_000,
-    )  # fmt: skip
+        residuals,
+        active[free],
+        method="lm",
+        x_scale=np.array([0.01, 1, 1, 0.1, 1, 0.01])[: len(names)][free],
+        xtol=1e-15,
+        ftol=1e-15,
+        gtol=1e-15,
+        max_nfev=100_000,
+    )
     active[free] = result.x
     scaled = result.jac / np.linalg.norm(result.jac, axis=0)
     if np.linalg.matrix_rank(scaled, tol=1e-9) < count:
@@ -162,19 +180,26 @@ def _fit_power(profile: ModelProfile, gpu: GpuCoefficients, fixed: Mapping[str, 
     runs = [run for run in profile.solo if _frequency_ratio(run, gpu) == 1.0]
     ability = [_ability(run, profile) for run in runs]
     return fit_line(
-        ability, [run.power_w - gpu.idle_power_w for run in runs], profile.model, ("alpha_power", "beta_power"),
-        "a second run alone below the power cap, at another batch size or share", fixed,
-    )  # fmt: skip
+        ability,
+        [run.power_w - gpu.idle_power_w for run in runs],
+        profile.model,
+        ("alpha_power", "beta_power"),
+        "a second run alone below the power cap, at another batch size or share",
+        fixed,
+    )
 
 
 def _fit_cache(profile: ModelProfile, fixed: Mapping[str, float]) -> tuple[Fitted, Fitted]:
     """Return alpha_cacheutil and beta_cacheutil."""
     runs = [(_ability(run, profile), run.cache_percent) for run in profile.solo if run.cache_percent is not None]
     return fit_line(
-        [ability for ability, _ in runs], [cache for _, cache in runs], profile.model,
-        ("alpha_cacheutil", "beta_cacheutil"), "a second run alone with L2 utilisation, at another batch size or share",
+        [ability for ability, _ in runs],
+        [cache for _, cache in runs],
+        profile.model,
+        ("alpha_cacheutil", "beta_cacheutil"),
+        "a second run alone with L2 utilisation, at another batch size or share",
         fixed,
-    )  # fmt: skip
+    )
 
 
 def contention_slope(profile: ModelProfile, gpu: GpuCoefficients) -> Fitted:
@@ -185,10 +210,12 @@ def contention_slope(profile: ModelProfile, gpu: GpuCoefficients) -> Fitted:
     if not profile.contention:
         raise ProfileError(f"{profile.model}: alpha_cache: not determined, missing a run beside a copy of the model")
     cache = np.array([run.cache_percent for run in profile.contention])
-    growth = np.array([
-        run.shared_active_ms * min(run.shared_frequency_mhz / gpu.max_frequency_mhz, 1.0) / run.alone_active_ms - 1
-        for run in profile.contention
-    ])  # fmt: skip
+    growth = np.array(
+        [
+            run.shared_active_ms * min(run.shared_frequency_mhz / gpu.max_frequency_mhz, 1.0) / run.alone_active_ms - 1
+            for run in profile.contention
+        ]
+    )
     slope, left = float(growth @ cache / (cache @ cache)), len(cache) - 1
     error = float(((growth - slope * cache) ** 2).sum())
     return Fitted(slope, float(np.sqrt(error / left / (cache @ cache))) if left else NAN)
@@ -206,17 +233,20 @@ def _fit_contention(profile: ModelProfile, gpu: GpuCoefficients) -> Fitted:
 def _fit_scheduling(profile: GpuProfile, fixed: Mapping[str, float]) -> tuple[Fitted, Fitted]:
     """Return alpha_sch and beta_sch (Eq. 6), from the delay above that of one copy."""
     delays = {
-        run.copies: run.scheduling_ms_per_kernel * run.frequency_mhz / profile.max_frequency_mhz
-        for run in profile.runs
-    }  # fmt: skip
+        run.copies: run.scheduling_ms_per_kernel * run.frequency_mhz / profile.max_frequency_mhz for run in profile.runs
+    }
     names = ("scheduling_slope_ms", "scheduling_offset_ms")
     if 1 not in delays and not all(name in fixed for name in names):
         raise ProfileError(f"{profile.name}: alpha_sch and beta_sch: not determined, missing a run of one copy")
     several = sorted(copies for copies in delays if copies > 1)
     return fit_line(
-        several, [delays[copies] - delays.get(1, 0.0) for copies in several], profile.name, names,
-        "runs of two and three copies", fixed,
-    )  # fmt: skip
+        several,
+        [delays[copies] - delays.get(1, 0.0) for copies in several],
+        profile.name,
+        names,
+        "runs of two and three copies",
+        fixed,
+    )
 
 
 def _fit_frequency(profile: GpuProfile) -> Fitted:
@@ -231,9 +261,9 @@ def _fit_frequency(profile: GpuProfile) -> Fitted:
         missing = "two runs below the power cap" if len(full) < 2 else "a run of enough copies to exceed the power cap"
         raise ProfileError(f"{profile.name}: alpha_f: not determined, missing {missing}")
     per_copy = (full[-1].power_w - full[0].power_w) / (full[-1].copies - full[0].copies)
-    excess = np.array([
-        full[-1].power_w + per_copy * (run.copies - full[-1].copies) - profile.max_power_w for run in throttled
-    ])  # fmt: skip
+    excess = np.array(
+        [full[-1].power_w + per_copy * (run.copies - full[-1].copies) - profile.max_power_w for run in throttled]
+    )
     if not (excess**2).sum():
         raise ProfileError(f"{profile.name}: alpha_f: not determined, missing a run with a demand above the power cap")
     drop = np.array([run.frequency_mhz - profile.max_frequency_mhz for run in throttled])

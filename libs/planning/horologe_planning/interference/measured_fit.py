@@ -11,7 +11,7 @@ import numpy as np
 from horologe_common.interference.coefficients_file import CoefficientsFile
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL, INTERFERENCE_MODELS
 from horologe_planning.interference.fitting import GpuFit, contention_slope, fit_gpu, fit_model
-from horologe_planning.interference.measurements import (
+from horologe_planning.interference.model_measurements import (
     CacheContentionRun,
     CopiesRun,
     GpuProfile,
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from horologe_common.interference.measured_runs import (
         MeasuredModel,
         MeasuredRun,
-        Measurements,
+        MeasuredRuns,
+        MeasuredTimes,
         ShareLoad,
-        ShareTimes,
     )
 
 NO_CAP_W = 1.0
@@ -57,7 +57,7 @@ class FittedMeasurements(NamedTuple):
     """Model -> predicted over measured latency, minus 1."""
 
 
-def fit_measurements(measurements: Measurements, options: FitOptions) -> FittedMeasurements:
+def fit_measurements(measurements: MeasuredRuns, options: FitOptions) -> FittedMeasurements:
     """Return the coefficients of the GPU type and of every model.
 
     Raises ProfileError that names a coefficient that the runs do not determine and the missing run, or one that they
@@ -130,7 +130,7 @@ def _with_errors(model: ModelCoefficients, runs: Sequence[MeasuredRun], errors: 
     return msgspec.structs.replace(model, jitter=jitter, relative_error=error)
 
 
-def gpu_profile(measurements: Measurements, options: FitOptions) -> GpuProfile:
+def gpu_profile(measurements: MeasuredRuns, options: FitOptions) -> GpuProfile:
     """Return the profile of the GPU type, from the runs of one to several copies of a model at one share.
 
     The highest frequency of all runs is the maximum: a GPU may stay below that of its data sheet.
@@ -142,29 +142,39 @@ def gpu_profile(measurements: Measurements, options: FitOptions) -> GpuProfile:
         delays = [times.scheduling_ms / times.kernels for times in run.times]
         copies.append(CopiesRun(len(run.loads), run.power_w, run.frequency_mhz, float(np.mean(delays))))
     return GpuProfile(
-        options.name, device.max_power_w or NO_CAP_W, frequency, device.idle_power_w, device.pcie_bytes_per_ms,
-        tuple(copies), options.share_unit_percent, options.price_per_hour,
-    )  # fmt: skip
+        options.name,
+        device.max_power_w or NO_CAP_W,
+        frequency,
+        device.idle_power_w,
+        device.pcie_bytes_per_ms,
+        tuple(copies),
+        options.share_unit_percent,
+        options.price_per_hour,
+    )
 
 
-def model_profile(measurements: Measurements, name: str) -> ModelProfile:
+def model_profile(measurements: MeasuredRuns, name: str) -> ModelProfile:
     """Return the profile of a model. Raises ProfileError if it was not measured."""
     model = next((model for model in measurements.models if model.model == name), None)
     if model is None or not (alone := _alone(measurements.runs, name)):
         raise ProfileError(f"{name}: k1 to k6: not determined, missing its runs alone")
     solo = tuple(
         SoloRun(
-            run.loads[0].batch, run.loads[0].share_percent, times.gpu_ms, run.power_w, run.frequency_mhz,
+            run.loads[0].batch,
+            run.loads[0].share_percent,
+            times.gpu_ms,
+            run.power_w,
+            run.frequency_mhz,
             _cache_percent(model, run.loads[0].batch, times),
         )
         for run, times in alone
-    )  # fmt: skip
+    )
     scheduling_ms = min(times.scheduling_ms for _, times in alone)
     kernels, contention = alone[0][1].kernels, _contention(measurements.runs, model)
     return ModelProfile(name, kernels, scheduling_ms, model.load_bytes, model.feedback_bytes, solo, contention)
 
 
-def _alone(runs: Sequence[MeasuredRun], model: str) -> list[tuple[MeasuredRun, ShareTimes]]:
+def _alone(runs: Sequence[MeasuredRun], model: str) -> list[tuple[MeasuredRun, MeasuredTimes]]:
     """Return the runs of one copy of a model, with its times."""
     return [(run, run.times[0]) for run in runs if len(run.loads) == 1 and run.loads[0].model == model]
 
@@ -180,7 +190,7 @@ def _copies(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
 
 def _contention(runs: Sequence[MeasuredRun], model: MeasuredModel) -> tuple[CacheContentionRun, ...]:
     """Return the runs of a model beside copies of itself, of each load that also ran alone."""
-    alone: dict[ShareLoad, ShareTimes] = {run.loads[0]: times for run, times in _alone(runs, model.model)}
+    alone: dict[ShareLoad, MeasuredTimes] = {run.loads[0]: times for run, times in _alone(runs, model.model)}
     contention = []
     for run in runs:
         load, copies = run.loads[0], len(run.loads)
@@ -188,15 +198,17 @@ def _contention(runs: Sequence[MeasuredRun], model: MeasuredModel) -> tuple[Cach
             before = alone[load]
             contention += [
                 CacheContentionRun(
-                    before.gpu_ms - before.scheduling_ms, times.gpu_ms - times.scheduling_ms, run.frequency_mhz,
+                    before.gpu_ms - before.scheduling_ms,
+                    times.gpu_ms - times.scheduling_ms,
+                    run.frequency_mhz,
                     (copies - 1) * _cache_percent(model, load.batch, before),
                 )
                 for times in run.times
-            ]  # fmt: skip
+            ]
     return tuple(contention)
 
 
-def _cache_percent(model: MeasuredModel, batch: int, times: ShareTimes) -> float:
+def _cache_percent(model: MeasuredModel, batch: int, times: MeasuredTimes) -> float:
     """Return the L2 utilisation of a run alone."""
     counted = model.cache_percent_ms.get(batch)
     return times.cache_percent if counted is None else counted / (times.gpu_ms - times.scheduling_ms)
@@ -206,9 +218,11 @@ def _pair(run: MeasuredRun) -> PairRun:
     (first, second), (one, other) = run.loads, run.times
     latency = tuple(times.load_ms + times.gpu_ms + times.feedback_ms for times in (one, other))
     return PairRun(
-        (first.model, second.model), (first.batch, second.batch), (first.share_percent, second.share_percent),
+        (first.model, second.model),
+        (first.batch, second.batch),
+        (first.share_percent, second.share_percent),
         (latency[0], latency[1]),
-    )  # fmt: skip
+    )
 
 
 def _mean_square(values: Sequence[float]) -> float:

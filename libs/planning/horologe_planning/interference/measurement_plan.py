@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from horologe_common.interference.measured_runs import ShareLoad
-from horologe_planning.interference.measurements import ProfileError
+from horologe_planning.interference.model_measurements import ProfileError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from scipy.optimize import least_squares
 
 from horologe_common.interference.prediction import Array, predict_shares, run_alone, stack_coefficients
 from horologe_planning.interference.fitting import GpuFit
-from horologe_planning.interference.measurements import ProfileError
+from horologe_planning.interference.model_measurements import ProfileError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
     from horologe_common.interference.prediction import InterferenceModel
-    from horologe_planning.interference.measurements import PairRun
+    from horologe_planning.interference.model_measurements import PairRun
 
 _STEP = {"scheduling_offset_ms": 0.001, "cache_scale": 1.0, "frequency_slope": 1.0}
 """Typical size of each fitted coefficient."""
@@ -60,7 +60,7 @@ def pair_arrays(pairs: Sequence[PairRun], models: Mapping[str, ModelCoefficients
     batch, share, latency = (
         np.array([getattr(pair, field) for pair in pairs], dtype=np.float64)
         for field in ("batch", "share_percent", "latency_ms")
-    )  # fmt: skip
+    )
     return PairArrays(coefficients, batch, share, latency)
 
 

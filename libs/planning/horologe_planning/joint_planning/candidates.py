@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 StageOption = ShareDemand | Placement
 
 
-class Candidate(NamedTuple):
+class LayoutCandidate(NamedTuple):
     """Numbers of shared devices by type, and for each stage its demand of shares, or its own whole devices."""
 
     pools: dict[str, int]
@@ -50,15 +50,15 @@ def stage_options(evaluator: LayoutEvaluator) -> list[list[StageOption]]:
     return options
 
 
-def least_candidates(evaluator: LayoutEvaluator) -> list[Candidate]:
+def least_candidates(evaluator: LayoutEvaluator) -> list[LayoutCandidate]:
     """Return the candidate with the fewest devices for each choice of hardware."""
     return [_candidate(stages) for stages in product(*stage_options(evaluator))]
 
 
-def _candidate(stages: Sequence[StageOption]) -> Candidate:
+def _candidate(stages: Sequence[StageOption]) -> LayoutCandidate:
     percent: dict[str, float] = {}
     for stage in stages:
         if isinstance(stage, ShareDemand):
             percent[stage.hardware] = percent.get(stage.hardware, 0.0) + stage.total_percent
     pools = {hardware: ceil(total / WHOLE - 1e-9) for hardware, total in percent.items()}
-    return Candidate(pools, tuple(stages))
+    return LayoutCandidate(pools, tuple(stages))

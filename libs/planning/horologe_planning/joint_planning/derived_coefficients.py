@@ -69,9 +69,12 @@ def derive_coefficients(
     scaled |= {name: getattr(measured, name) * float(per_batch) for name in ("k5", "scheduling_delay_ms")}
     scaled |= {name: getattr(measured, name) * float(per_row) for name in ("alpha_power", "alpha_cacheutil")}
     derived = msgspec.structs.replace(
-        measured, model=model, kernels=max(1, round(measured.kernels * per_batch)),
-        load_bytes=TEXT_BYTES.get(model, 12.0 * height * width), **scaled,
-    )  # fmt: skip
+        measured,
+        model=model,
+        kernels=max(1, round(measured.kernels * per_batch)),
+        load_bytes=TEXT_BYTES.get(model, 12.0 * height * width),
+        **scaled,
+    )
     derived.validate()
     return derived, error
 

@@ -47,12 +47,18 @@ def _placements(evaluator: LayoutEvaluator, layout: Layout) -> Iterator[Placemen
             own = profile.throughput(group.max_batch)
             calls = evaluator.problem.structure.scale_factor(group.stage)
             yield Placement(
-                group.stage, group.model, device.hardware, group.max_batch, percent=share.percent,
+                group.stage,
+                group.model,
+                device.hardware,
+                group.max_batch,
+                percent=share.percent,
                 device=f"{device.hardware}-{numbers[device.hardware]}",
-                scale_factor=calls * own / throughput[group.stage], throughput=own, slo_ns=slo_ns[group.stage],
+                scale_factor=calls * own / throughput[group.stage],
+                throughput=own,
+                slo_ns=slo_ns[group.stage],
                 latency_ns=round(profile.mean_latency_ns(group.max_batch)),
                 exec_ns=tuple((n, profile.latency_ns[n]) for n in profile.batch_sizes if n <= group.max_batch),
-            )  # fmt: skip
+            )
 
 
 def _stage_slos(evaluator: LayoutEvaluator, layout: Layout) -> dict[str, int]:

@@ -20,7 +20,7 @@ from horologe_planning.joint_planning.placements import first_layouts
 from horologe_planning.search.minimization import CENT
 
 if TYPE_CHECKING:
-    from horologe_planning.joint_planning.candidates import Candidate
+    from horologe_planning.joint_planning.candidates import LayoutCandidate
     from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
     from horologe_planning.joint_planning.layouts import Layout
 
@@ -54,7 +54,7 @@ def plan_layout(evaluator: LayoutEvaluator, start: Layout, runs_limit: int = RUN
     return share_everything(evaluator, least, start) if frontier else start
 
 
-def share_everything(evaluator: LayoutEvaluator, least: list[Candidate], start: Layout) -> Layout:
+def share_everything(evaluator: LayoutEvaluator, least: list[LayoutCandidate], start: Layout) -> Layout:
     """Return a feasible layout with the fewest shared devices, on which all stages are that can share; else `start`.
 
     It is for searches that end at their limit of runs. They have not come to the dearer layouts.

@@ -28,9 +28,10 @@ def batch_changes(layout: Layout, sizes_of: Callable[[str, str], Sequence[int]])
             if size != batch:
                 yield make_layout(
                     device._replace(shares=_with_batch(device.shares, stage, size))
-                    if device.hardware == hardware else device
+                    if device.hardware == hardware
+                    else device
                     for device in layout
-                )  # fmt: skip
+                )
 
 
 def _with_batch(shares: Iterable[StageShare], stage: str, size: int) -> tuple[StageShare, ...]:

@@ -19,7 +19,7 @@ from horologe_planning.joint_planning.layouts import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from horologe_planning.joint_planning.candidates import Candidate
+    from horologe_planning.joint_planning.candidates import LayoutCandidate
     from horologe_planning.joint_planning.share_demand import ShareDemand
 
 SHARES_LIMIT = int(WHOLE / LEAST_PERCENT)
@@ -32,7 +32,7 @@ class Piece(NamedTuple):
     demand: ShareDemand
 
 
-def first_layouts(candidate: Candidate) -> Iterator[Layout]:
+def first_layouts(candidate: LayoutCandidate) -> Iterator[Layout]:
     """Yield layouts that use all of the candidate's devices, each stage in proportion to its demand.
 
     Few large shares, the replicas of each stage's least demand, and a share of each stage on every device.

@@ -28,7 +28,7 @@ TRIED_GPUS = 20
 TOLERANCE = 1e-9
 
 
-class Violation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PredictedViolation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A workload that would violate its SLO, in a plan or on a GPU."""
 
     workload: str
@@ -49,11 +49,13 @@ class CheaperPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     change: str
     cost_per_hour: float
-    violations: tuple[Violation, ...]
+    violations: tuple[PredictedViolation, ...]
 
     def text(self) -> str:
         """Return the plan and its violations as a sentence."""
-        return f"{self.change}, ${self.cost_per_hour:.2f} per hour: " + ", ".join(map(Violation.text, self.violations))
+        return f"{self.change}, ${self.cost_per_hour:.2f} per hour: " + ", ".join(
+            map(PredictedViolation.text, self.violations)
+        )
 
 
 class _Gpu(NamedTuple):
@@ -155,8 +157,9 @@ def _without(gpus: Sequence[_Gpu], removed: int) -> list[_Gpu]:
     for row in sorted(gpus[removed].rows, key=lambda row: -int(gpus[removed].tables.least[row])):
         trials = [
             (place, _fill(gpu.device, gpu.tables, (*gpu.rows, row)))
-            for place, gpu in enumerate(left) if _has_model(gpu.tables, row)
-        ]  # fmt: skip
+            for place, gpu in enumerate(left)
+            if _has_model(gpu.tables, row)
+        ]
         if not trials:
             return []
         place, filled = min(trials, key=lambda trial: trial[1].excess)
@@ -191,7 +194,7 @@ def _ratios(tables: ShareTables, members: Index, units: Index) -> Index:
     return np.asarray(np.maximum(predicted.latency_ms / latency_limit, cycle / cycle_limit) * (members != NO_WORKLOAD))
 
 
-def _violations(gpu: _Gpu, margin: float) -> list[Violation]:
+def _violations(gpu: _Gpu, margin: float) -> list[PredictedViolation]:
     """Return the workloads of a GPU beyond their limits, less the margin."""
     members = np.array([gpu.rows], np.intp)
     predicted = gpu.tables.predict(members, gpu.units[None])
@@ -202,5 +205,5 @@ def _violations(gpu: _Gpu, margin: float) -> list[Violation]:
         cycle = float(predicted.gpu_ms[0, slot] + predicted.feedback_ms[0, slot])
         throughput = MS_PER_S * float(gpu.tables.batch[gpu.rows[slot]]) / cycle / factor
         latency, limit = float(predicted.latency_ms[0, slot]), workload.slo_ms / 2 / factor
-        found.append(Violation(workload.name, latency, limit, throughput, workload.rate))
+        found.append(PredictedViolation(workload.name, latency, limit, throughput, workload.rate))
     return found

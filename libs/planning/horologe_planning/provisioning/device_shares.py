@@ -98,11 +98,9 @@ def with_shares(plans: Iterable[Plan], shares: Iterable[DeviceShare]) -> tuple[P
 def placed_workloads(shares: Iterable[DeviceShare]) -> list[Workload]:
     """Return the workload of each share, with the planned batch size as the only one."""
     return [
-        Workload(
-            share.workload, share.placement.coefficients, share.rate, share.slo_ms, (share.placement.max_batch,)
-        )
+        Workload(share.workload, share.placement.coefficients, share.rate, share.slo_ms, (share.placement.max_batch,))
         for share in shares
-    ]  # fmt: skip
+    ]
 
 
 def _number_parts(device: str) -> list[tuple[int, str]]:

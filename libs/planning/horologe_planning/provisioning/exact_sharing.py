@@ -122,6 +122,9 @@ def _solve(fleets: Sequence[Fleet], sets: Sequence[SharedSet]) -> Any:
     cover = csr_array((np.ones(len(rows)), (rows, columns)), shape=(count, len(sets)))
     prices = np.array([fleets[shared.fleet].price for shared in sets])
     return milp(
-        prices, constraints=LinearConstraint(cover, 1, 1), bounds=Bounds(0, 1),
-        integrality=np.ones(len(sets)), options={"time_limit": TIME_LIMIT_S},
-    )  # fmt: skip
+        prices,
+        constraints=LinearConstraint(cover, 1, 1),
+        bounds=Bounds(0, 1),
+        integrality=np.ones(len(sets)),
+        options={"time_limit": TIME_LIMIT_S},
+    )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from horologe_planning.provisioning.workloads import Workload
 
 
-class Candidates(NamedTuple):
+class FittingGpus(NamedTuple):
     """GPUs on which a workload fits, with the slots that each would have."""
 
     gpus: Index
@@ -49,7 +49,7 @@ class Fleet:
         """Dollars per hour of the GPUs that are not empty."""
         return float(np.count_nonzero(self.used)) * self.price
 
-    def candidates(self, row: int, *, without: int = NO_WORKLOAD, empty: bool = False) -> Candidates:
+    def candidates(self, row: int, *, without: int = NO_WORKLOAD, empty: bool = False) -> FittingGpus:
         """Return the GPUs on which Algorithm 2 finds shares for the workload of `row` beside those there.
 
         `without`: GPU to leave out. `empty`: whether to include GPUs without a workload.
@@ -62,14 +62,14 @@ class Fleet:
             open_gpus[without] = False
         gpus = np.flatnonzero(open_gpus)
         if not len(gpus):
-            return Candidates(gpus, self.members[:0], self.units[:0], gpus)
+            return FittingGpus(gpus, self.members[:0], self.units[:0], gpus)
         members, units = self._with(gpus, row)
         allocation = self.tables.allocate(members, units)
         fits = np.flatnonzero(allocation.fits)
         added = allocation.units[fits].sum(axis=1) - self.used[gpus[fits]]
-        return Candidates(gpus[fits], members[fits], allocation.units[fits], added)
+        return FittingGpus(gpus[fits], members[fits], allocation.units[fits], added)
 
-    def apply(self, candidates: Candidates, place: int) -> int:
+    def apply(self, candidates: FittingGpus, place: int) -> int:
         """Put the workload on the GPU at `place` of the candidates. Return the GPU."""
         gpu = int(candidates.gpus[place])
         self.set_gpu(gpu, candidates.members[place], candidates.units[place])
@@ -128,11 +128,18 @@ class Fleet:
                 latency_ms = float(predicted.latency_ms[place, slot])
                 error = self.tables.kind.models[workload.model].relative_error
                 placement = Placement(
-                    workload.name, workload.name, gpu.name, int(self.tables.batch[row]), device=device,
+                    workload.name,
+                    workload.name,
+                    gpu.name,
+                    int(self.tables.batch[row]),
+                    device=device,
                     percent=float(self.units[place, slot] * gpu.share_unit_percent),
-                    throughput=float(predicted.throughput[place, slot]), slo_ns=workload.slo_ns,
-                    latency_ns=ms(latency_ms), deviation_ns=ms(latency_ms * error), coefficients=workload.model,
-                )  # fmt: skip
+                    throughput=float(predicted.throughput[place, slot]),
+                    slo_ns=workload.slo_ns,
+                    latency_ns=ms(latency_ms),
+                    deviation_ns=ms(latency_ms * error),
+                    coefficients=workload.model,
+                )
                 placed.append((workload, placement))
         return placed
 

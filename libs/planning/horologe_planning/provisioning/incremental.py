@@ -10,7 +10,7 @@ import msgspec
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_planning.provisioning.device_shares import device_counts, shares_by_device
 from horologe_planning.provisioning.occupancy import Occupancy
-from horologe_planning.provisioning.placement import Location, split_workloads
+from horologe_planning.provisioning.placement import GpuPlace, split_workloads
 from horologe_planning.provisioning.provisioner import (
     DEFAULT_OPTIONS,
     ProvisioningOptions,
@@ -56,7 +56,7 @@ class RunningProvision:
         self.occupancy = Occupancy(self.fleets)
         self._rows: dict[str, list[int]] = {}
         self._free_rows: list[int] = []
-        self._devices: dict[Location, str] = {}
+        self._devices: dict[GpuPlace, str] = {}
         """Ids of the GPUs of an earlier plan."""
         for row, workload in enumerate(self.fleets[0].tables.workloads):
             self._rows.setdefault(workload.name, []).append(row)
@@ -80,8 +80,9 @@ class RunningProvision:
         devices = shares_by_device(planned for planned in plans if planned.name in wanted)
         parts = [
             msgspec.structs.replace(wanted[share.workload], rate=share.rate)
-            for shares in devices.values() for share in shares
-        ]  # fmt: skip
+            for shares in devices.values()
+            for share in shares
+        ]
         for fleet in running.fleets:
             fleet.tables.append(parts)
         for row, part in enumerate(parts):

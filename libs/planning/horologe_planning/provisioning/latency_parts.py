@@ -63,8 +63,10 @@ def latency_parts(
     alone = run_alone(gpu, stack_coefficients(models), batch, share)
     latencies = [model.predict(gpu, alone).latency_ms]
     for left_out in (
-        {"frequency_slope": 0.0}, {"cache_scale": 0.0}, {"scheduling_slope_ms": 0.0, "scheduling_offset_ms": 0.0}
-    ):  # fmt: skip
+        {"frequency_slope": 0.0},
+        {"cache_scale": 0.0},
+        {"scheduling_slope_ms": 0.0, "scheduling_offset_ms": 0.0},
+    ):
         gpu = msgspec.structs.replace(gpu, **left_out)
         latencies.append(model.predict(gpu, alone).latency_ms)
     own = np.stack([alone.load_ms, alone.scheduling_ms, alone.active_ms, alone.feedback_ms])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from horologe_planning.provisioning.placement import Location, cheapest_type, fullest
+from horologe_planning.provisioning.placement import GpuPlace, cheapest_type, fullest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Occupancy:
     def __init__(self, fleets: Sequence[Fleet]) -> None:
         self.fleets = fleets
         self.locations = {
-            row: Location(place, gpu)
+            row: GpuPlace(place, gpu)
             for place, fleet in enumerate(fleets)
             for gpu in range(len(fleet.used))
             for row in fleet.rows_of(gpu)
@@ -37,19 +37,19 @@ class Occupancy:
         """Dollars per hour."""
         return sum(fleet.cost for fleet in self.fleets)
 
-    def used_gpus(self) -> list[Location]:
+    def used_gpus(self) -> list[GpuPlace]:
         """Return the GPUs that are not empty, in the order of `plan_of`."""
-        return [Location(at, int(gpu)) for at, fleet in enumerate(self.fleets) for gpu in np.flatnonzero(fleet.used)]
+        return [GpuPlace(at, int(gpu)) for at, fleet in enumerate(self.fleets) for gpu in np.flatnonzero(fleet.used)]
 
-    def fill_gpu(self, place: int, rows: Sequence[int]) -> Location | None:
+    def fill_gpu(self, place: int, rows: Sequence[int]) -> GpuPlace | None:
         """Put rows on a new GPU of a fleet, the largest shares first, as far as they fit. Return the GPU, if any."""
         fleet, kept = self.fleets[place], list[int]()
-        location: Location | None = None
+        location: GpuPlace | None = None
         for row in sorted(rows, key=lambda row: -int(fleet.tables.least[row])):
             members = np.array([*kept, row], np.intp)
             allocation = fleet.tables.allocate(members[None], fleet.tables.least[members][None])
             if allocation.fits[0]:
-                location = location or Location(place, fleet.open_gpu(row))
+                location = location or GpuPlace(place, fleet.open_gpu(row))
                 fleet.set_gpu(location.gpu, members, allocation.units[0])
                 self.locations[row] = location
                 kept.append(row)
@@ -62,7 +62,7 @@ class Occupancy:
 
     def check(self) -> None:
         """Assert that each row is on its GPU only, within 100%, and meets its SLO there."""
-        seen: dict[int, Location] = {}
+        seen: dict[int, GpuPlace] = {}
         for place, fleet in enumerate(self.fleets):
             used = np.flatnonzero(fleet.used)
             assert (fleet.used == fleet.units.sum(axis=1)).all()
@@ -73,7 +73,7 @@ class Occupancy:
             for gpu in used:
                 rows = fleet.rows_of(int(gpu))
                 assert not seen.keys() & set(rows)
-                seen |= dict.fromkeys(rows, Location(place, int(gpu)))
+                seen |= dict.fromkeys(rows, GpuPlace(place, int(gpu)))
         assert seen == self.locations
 
     def place(self, row: int) -> list[str]:
@@ -82,15 +82,15 @@ class Occupancy:
             return []
         for place, fleet in enumerate(self.fleets):
             for gpu in np.argsort(fleet.used, kind="stable")[:EXCHANGES_LIMIT]:
-                if fleet.used[gpu] and (other := self._exchange(row, Location(place, int(gpu)))) is not None:
+                if fleet.used[gpu] and (other := self._exchange(row, GpuPlace(place, int(gpu)))) is not None:
                     return [fleet.tables.workloads[other].name]
         place = cheapest_type(self.fleets, row)
-        self.locations[row] = Location(place, self.fleets[place].open_gpu(row))
+        self.locations[row] = GpuPlace(place, self.fleets[place].open_gpu(row))
         return []
 
-    def _place_open(self, row: int, without: Location | None = None) -> bool:
+    def _place_open(self, row: int, without: GpuPlace | None = None) -> bool:
         """Put a workload on the open GPU that it fills most, of the type where its share costs least."""
-        best: tuple[float, Location, Index, Index] | None = None
+        best: tuple[float, GpuPlace, Index, Index] | None = None
         for place, fleet in enumerate(self.fleets):
             left_out = without.gpu if without is not None and without.fleet == place else -1
             candidates = fleet.candidates(row, without=left_out)
@@ -99,7 +99,7 @@ class Occupancy:
             choice = fullest(candidates, fleet)
             cost = float(candidates.added[choice]) / fleet.tables.kind.whole * fleet.price
             if best is None or cost < best[0]:
-                location = Location(place, int(candidates.gpus[choice]))
+                location = GpuPlace(place, int(candidates.gpus[choice]))
                 best = (cost, location, candidates.members[choice], candidates.units[choice])
         if best is None:
             return False
@@ -108,7 +108,7 @@ class Occupancy:
         self.locations[row] = location
         return True
 
-    def _exchange(self, row: int, location: Location) -> int | None:
+    def _exchange(self, row: int, location: GpuPlace) -> int | None:
         """Put a workload in the place of another that fits on some other open GPU. Return the other."""
         fleet = self.fleets[location.fleet]
         rows = fleet.rows_of(location.gpu)
@@ -122,13 +122,13 @@ class Occupancy:
                 return other
         return None
 
-    def take_off(self, row: int) -> Location:
+    def take_off(self, row: int) -> GpuPlace:
         """Take a workload off its GPU."""
         location = self.locations.pop(row)
         self.fleets[location.fleet].remove(row, location.gpu)
         return location
 
-    def reallocate(self, location: Location) -> bool:
+    def reallocate(self, location: GpuPlace) -> bool:
         """Give the workloads of a GPU the least shares that meet their SLOs. Return False if there are none."""
         fleet = self.fleets[location.fleet]
         rows = np.array(fleet.rows_of(location.gpu), np.intp)
@@ -137,7 +137,7 @@ class Occupancy:
             fleet.set_gpu(location.gpu, rows, allocation.units[0])
         return bool(allocation.fits[0])
 
-    def evacuate(self, location: Location) -> list[str]:
+    def evacuate(self, location: GpuPlace) -> list[str]:
         """Move the workloads off a GPU if they are few and all fit elsewhere. Return the workloads moved."""
         fleet = self.fleets[location.fleet]
         rows = fleet.rows_of(location.gpu)

@@ -16,44 +16,46 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.interference.prediction import InterferenceModel
-    from horologe_planning.provisioning.fleet import Candidates, Fleet
+    from horologe_planning.provisioning.fleet import FittingGpus, Fleet
     from horologe_planning.provisioning.share_tables import GpuType
 
 
-class Location(NamedTuple):
+class GpuPlace(NamedTuple):
     """GPU of a workload: place of its fleet, place of the GPU in the fleet."""
 
     fleet: int
     gpu: int
 
 
-def least_interference(candidates: Candidates, fleet: Fleet) -> int:
+def least_interference(candidates: FittingGpus, fleet: Fleet) -> int:
     """Return the candidate with the least increase of all shares, the first of several (Algorithm 1)."""
     return int(np.argmin(candidates.added))
 
 
-def first_fit(candidates: Candidates, fleet: Fleet) -> int:
+def first_fit(candidates: FittingGpus, fleet: Fleet) -> int:
     """Return the first candidate (FFD++ of iGniter Fig. 19)."""
     return 0
 
 
-def fullest(candidates: Candidates, fleet: Fleet) -> int:
+def fullest(candidates: FittingGpus, fleet: Fleet) -> int:
     """Return the candidate that is left with the smallest free share, the one with least interference of several."""
     left = fleet.tables.kind.whole - fleet.used[candidates.gpus] - candidates.added
     return int(np.lexsort((candidates.added, left))[0])
 
 
-RULES: dict[str, Callable[[Candidates, Fleet], int]] = {
-    "least-interference": least_interference, "fullest": fullest, "first-fit": first_fit
-}  # fmt: skip
+RULES: dict[str, Callable[[FittingGpus, Fleet], int]] = {
+    "least-interference": least_interference,
+    "fullest": fullest,
+    "first-fit": first_fit,
+}
 
 
-def place_workload(fleets: Sequence[Fleet], row: int, rule: Callable[[Candidates, Fleet], int]) -> Location:
+def place_workload(fleets: Sequence[Fleet], row: int, rule: Callable[[FittingGpus, Fleet], int]) -> GpuPlace:
     """Put a workload on an open GPU where it fits, else on a new GPU of the type on which its share costs least.
 
     Of several fleets, take the open GPU whose added share costs least. The workload must fit on one of the types.
     """
-    best: tuple[float, int, Candidates, int] | None = None
+    best: tuple[float, int, FittingGpus, int] | None = None
     for place, fleet in enumerate(fleets):
         candidates = fleet.candidates(row)
         if len(candidates.gpus):
@@ -62,9 +64,9 @@ def place_workload(fleets: Sequence[Fleet], row: int, rule: Callable[[Candidates
             if best is None or cost < best[0]:
                 best = (cost, place, candidates, choice)
     if best is not None:
-        return Location(best[1], fleets[best[1]].apply(best[2], best[3]))
+        return GpuPlace(best[1], fleets[best[1]].apply(best[2], best[3]))
     place = cheapest_type(fleets, row)
-    return Location(place, fleets[place].open_gpu(row))
+    return GpuPlace(place, fleets[place].open_gpu(row))
 
 
 def cheapest_type(fleets: Sequence[Fleet], row: int) -> int:

@@ -54,9 +54,16 @@ def _predicted(shares: Sequence[DeviceShare], kind: GpuType, model: Interference
         shares, predicted.latency_ms.tolist(), predicted.throughput.tolist(), strict=True
     ):
         error = kind.models[share.placement.coefficients].relative_error
-        changed.append(share._replace(placement=msgspec.structs.replace(
-            share.placement, latency_ns=ms(latency_ms), deviation_ns=ms(latency_ms * error), throughput=throughput
-        )))  # fmt: skip
+        changed.append(
+            share._replace(
+                placement=msgspec.structs.replace(
+                    share.placement,
+                    latency_ns=ms(latency_ms),
+                    deviation_ns=ms(latency_ms * error),
+                    throughput=throughput,
+                )
+            )
+        )
     return changed
 
 

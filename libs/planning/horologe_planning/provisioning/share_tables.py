@@ -52,9 +52,10 @@ class GpuType(NamedTuple):
             raise ValueError(f"{self.gpu.name}: time_factor: got {factor:g}, wanted a finite number above 0")
         delays = ("scheduling_slope_ms", "scheduling_offset_ms")
         gpu = msgspec.structs.replace(
-            self.gpu, pcie_bytes_per_ms=self.gpu.pcie_bytes_per_ms / factor,
+            self.gpu,
+            pcie_bytes_per_ms=self.gpu.pcie_bytes_per_ms / factor,
             **{name: factor * getattr(self.gpu, name) for name in delays},
-        )  # fmt: skip
+        )
         times = ("k1", "k2", "k3", "k5", "k6", "scheduling_delay_ms", "alpha_power", "alpha_cacheutil")
         models = {
             name: msgspec.structs.replace(model, **{field: factor * getattr(model, field) for field in times})

@@ -8,7 +8,7 @@ import msgspec
 
 from horologe_common.clock import NEVER_NS
 from horologe_planning.estimator.estimator import Simulation, StageLoad
-from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.hardware import price_of
 from horologe_planning.plan import MAX_REPLICAS, Placement
 from horologe_planning.search.objective import Objective, percentile_ns
@@ -28,7 +28,7 @@ Configuration = tuple[Placement, ...]
 """Placements on whole devices, one for each stage, in the order of the structure. Figures are left out."""
 
 
-class Verdict(NamedTuple):
+class ConfigurationResult(NamedTuple):
     """Result of a configuration. `missed_bound`: see `Objective`; at least 1 for a run that ended early."""
 
     feasible: bool
@@ -53,7 +53,7 @@ class Evaluator:
 
     def __init__(
         self,
-        workload: Workload,
+        workload: PipelineTrace,
         profiles: Profiles,
         hardware: dict[str, HardwareType],
         objective: Objective,
@@ -68,7 +68,7 @@ class Evaluator:
         self._tested = workload.at_rate(1 + objective.rate_margin(workload.arrivals_ns))
         self.runs = 0
         self._on_run = on_run
-        self._verdicts: dict[Configuration, Verdict] = {}
+        self._verdicts: dict[Configuration, ConfigurationResult] = {}
         self._reached_ns: dict[Configuration, int] = {}
         for stage in self.structure.stages:
             self.hardware_of(stage)
@@ -97,13 +97,13 @@ class Evaluator:
         """Return the dollars per hour."""
         return price_of(configuration, self.hardware)
 
-    def verdict(self, configuration: Configuration) -> Verdict:
+    def verdict(self, configuration: Configuration) -> ConfigurationResult:
         """Return whether the configuration meets the objective. The run ends early if it does not."""
         if configuration not in self._verdicts:
             limit = self.objective.missed_limit(self.workload.arrivals_ns.size)
             simulation = self._run(self._tested, configuration, limit)
             bound = 1.0 if simulation.stopped else self.objective.missed_bound(simulation.latencies_ns)
-            self._verdicts[configuration] = Verdict(self.objective.is_met(bound), bound)
+            self._verdicts[configuration] = ConfigurationResult(self.objective.is_met(bound), bound)
         return self._verdicts[configuration]
 
     def reached_slo_ns(self, configuration: Configuration) -> int:
@@ -139,7 +139,7 @@ class Evaluator:
 
         return first_true(is_enough, 1, most)
 
-    def _run(self, workload: Workload, configuration: Configuration, missed_limit: int) -> Simulation:
+    def _run(self, workload: PipelineTrace, configuration: Configuration, missed_limit: int) -> Simulation:
         slo_ns = self.objective.slo_ns
         simulation = Simulation(workload, self.profiles, configuration, slo_ns=slo_ns, missed_limit=missed_limit)
         simulation.run_until()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from horologe_planning.estimator.pipeline_workload import Workload
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.exchange import choose_batches
 
@@ -45,7 +45,7 @@ def faster_problem(evaluator: Evaluator, factor: float) -> Evaluator:
     part = busiest_stretch(work.arrivals_ns, QUERIES)
     busiest_ns = work.arrivals_ns[part]
     arrivals_ns = np.round((busiest_ns - busiest_ns[0]) / factor).astype(np.int64)
-    faster = Workload(work.structure, arrivals_ns, work.seed, work.calls[part])
+    faster = PipelineTrace(work.structure, arrivals_ns, work.seed, work.calls[part])
     return Evaluator(faster, evaluator.profiles, evaluator.hardware, evaluator.objective)
 
 

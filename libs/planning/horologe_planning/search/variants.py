@@ -10,7 +10,7 @@ import msgspec
 
 from horologe_planning.infeasible import Infeasible
 from horologe_planning.search.evaluation import Evaluator
-from horologe_planning.search.planner import make_plan
+from horologe_planning.search.pipeline_planner import make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

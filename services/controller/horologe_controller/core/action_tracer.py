@@ -49,9 +49,15 @@ class ActionTracer:
                 self._send_batch(now_ns, context, action, result, begin_ns, end_ns, attributes)
 
     def _send_batch(
-        self, now_ns: int, context: TraceContext, action: Action, result: Result, begin_ns: int, end_ns: int,
+        self,
+        now_ns: int,
+        context: TraceContext,
+        action: Action,
+        result: Result,
+        begin_ns: int,
+        end_ns: int,
         attributes: Attributes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Send INPUT, EXEC and OUTPUT.
 
         INPUT begins when the controller sends the batch. Models without a lane for INPUT or OUTPUT have these parts in
@@ -76,11 +82,15 @@ class ActionTracer:
 def _action_attributes(action: Action, result: Result, end_ns: int) -> Attributes:
     """Return what was predicted, and by how much the action ended later than planned."""
     return {
-        "horologe.worker": action.share.worker, "horologe.share": action.share.number, "horologe.model": action.model,
-        "horologe.action_id": action.id, "horologe.batch_size": action.batch_size,
-        "horologe.predicted_ms": action.expected_ns / 1e6, "horologe.device_ms": result.device_ns / 1e6,
+        "horologe.worker": action.share.worker,
+        "horologe.share": action.share.number,
+        "horologe.model": action.model,
+        "horologe.action_id": action.id,
+        "horologe.batch_size": action.batch_size,
+        "horologe.predicted_ms": action.expected_ns / 1e6,
+        "horologe.device_ms": result.device_ns / 1e6,
         "horologe.planned_end_error_ms": (end_ns - action.promised_ns) / 1e6,
-    }  # fmt: skip
+    }
 
 
 def _queue_attributes(request: Request) -> Attributes:

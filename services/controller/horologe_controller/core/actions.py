@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.lane import Lane
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.scheduler import Batch, Plan
+    from horologe_controller.core.scheduling.scheduler import Batch, Decisions
 
 PREDICTION_ERROR, COMPLETION_ERROR = "horologe_prediction_error_seconds", "horologe_completion_error_seconds"
 STATUS_NAMES = {int(status): status.name for status in Status}
@@ -51,7 +51,7 @@ class Actions:
         """Return the requests that wait for an action."""
         return [request for action in self._pending.values() for request in action.open_requests()]
 
-    def carry_out(self, now_ns: int, plan: Plan) -> Iterator[Out]:
+    def carry_out(self, now_ns: int, plan: Decisions) -> Iterator[Out]:
         """Yield the messages to workers and holders for a plan, in its order, and update the mirror."""
         for share, model in plan.unload:
             yield self._unload(share, model)
@@ -115,9 +115,19 @@ class Actions:
         share = batch.share
         estimate, end_ns = share.estimates.get(batch.model), batch.start_ns + batch.expected_ns
         action = Action(
-            self._next_id(), "infer", share, batch.model, batch.batch_size, batch.requests, now_ns, batch.start_ns,
-            end_ns, batch.expected_ns, end_ns, estimate.slack_ns(batch.batch_size) if estimate else 0,
-        )  # fmt: skip
+            self._next_id(),
+            "infer",
+            share,
+            batch.model,
+            batch.batch_size,
+            batch.requests,
+            now_ns,
+            batch.start_ns,
+            end_ns,
+            batch.expected_ns,
+            end_ns,
+            estimate.slack_ns(batch.batch_size) if estimate else 0,
+        )
         self._append(action)
         share.mark_used(batch.model)
         parties: dict[str, int] = {}
@@ -134,9 +144,17 @@ class Actions:
             rows.append(Row(holder, input_id, submitter, request.submit_id, request.rows))
         offset_ns = self._cluster.workers[share.worker].offset_ns()
         infer = Infer(
-            action.id, share.number, batch.model, batch.batch_size, tuple(rows), tuple(parties), now_ns + offset_ns,
-            batch.latest_ns + offset_ns, batch.expected_ns, self._slowness(batch),
-        )  # fmt: skip
+            action.id,
+            share.number,
+            batch.model,
+            batch.batch_size,
+            tuple(rows),
+            tuple(parties),
+            now_ns + offset_ns,
+            batch.latest_ns + offset_ns,
+            batch.expected_ns,
+            self._slowness(batch),
+        )
         outs = [Out(share.worker, infer)]
         for address, input_ids in inputs.items():
             outs.append(Out(address, Dispatch(action.id, share.worker, tuple(input_ids))))
@@ -176,9 +194,19 @@ class Actions:
     ) -> Action:
         spec, end_ns = self._cluster.specs.get(model), start_ns + expected_ns
         action = Action(
-            action_id, "load", share, model, LOAD_SIZE, [], now_ns, start_ns, end_ns, expected_ns, end_ns,
+            action_id,
+            "load",
+            share,
+            model,
+            LOAD_SIZE,
+            [],
+            now_ns,
+            start_ns,
+            end_ns,
+            expected_ns,
+            end_ns,
             is_beside=spec is not None and spec.loads_beside,
-        )  # fmt: skip
+        )
         self._append(action)
         return action
 

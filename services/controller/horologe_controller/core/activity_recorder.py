@@ -70,9 +70,14 @@ class ActivityRecorder:
         chosen = _choose(actions, min(max(0, watch.limit), LIMIT))
         missing = wanted - len(entries) + len(actions) - len(chosen)
         return Activity(
-            watch.id, self._number, now_ns, tuple(map(_describe_action, chosen)), _group_refusals(refusals),
-            _sum_shares(actions), missing,
-        )  # fmt: skip
+            watch.id,
+            self._number,
+            now_ns,
+            tuple(map(_describe_action, chosen)),
+            _group_refusals(refusals),
+            _sum_shares(actions),
+            missing,
+        )
 
 
 def _choose(actions: list[EndedAction], limit: int) -> list[EndedAction]:
@@ -97,9 +102,19 @@ def _describe_action(entry: EndedAction) -> ActionRecord:
     action, took_ns, end_ns, status = entry
     late = sum([end_ns > request.deadline_ns for request in action.requests])
     return ActionRecord(
-        action.kind, action.share.worker, action.share.number, action.model, action.batch_size, len(action.requests),
-        action.promised_ns - action.expected_ns, action.promised_ns, end_ns - took_ns, end_ns, status, late,
-    )  # fmt: skip
+        action.kind,
+        action.share.worker,
+        action.share.number,
+        action.model,
+        action.batch_size,
+        len(action.requests),
+        action.promised_ns - action.expected_ns,
+        action.promised_ns,
+        end_ns - took_ns,
+        end_ns,
+        status,
+        late,
+    )
 
 
 def _group_refusals(refusals: Iterable[tuple[Refusal, int]]) -> tuple[RefusalRecord, ...]:

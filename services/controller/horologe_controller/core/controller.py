@@ -24,10 +24,10 @@ from horologe_common.wire import (
     Distributions,
     Drain,
     Ping,
-    Plan,
     Pong,
     QueriesArrived,
     Register,
+    ResourcePlan,
     Result,
     Settled,
     Submit,
@@ -37,6 +37,7 @@ from horologe_common.wire import (
 from horologe_controller.core.action_tracer import ActionTracer
 from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.activity_recorder import ActivityRecorder
+from horologe_controller.core.arrival_tracer import ArrivalTracer
 from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.cluster.description import describe_cluster
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
@@ -48,7 +49,6 @@ from horologe_controller.core.cluster.worker_links import WorkerLinks
 from horologe_controller.core.cluster_metrics import publish_cluster, publish_requests
 from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
-from horologe_controller.core.request_tracer import RequestTracer
 from horologe_controller.core.requests.lifecycle import RequestLifecycle, RequestObservers
 from horologe_controller.core.runtime_distributions import store_distributions
 from horologe_controller.core.scheduler_choice import SchedulerChoice
@@ -84,7 +84,7 @@ class Controller:
         discovery = WorkerDiscovery(settings.workers)
         self.catalogue = ModelCatalogue(self.cluster, discovery)
         self._metrics = ActionMetrics(self.stats)
-        tracer = RequestTracer() if self._choice.automatic else None
+        tracer = ArrivalTracer() if self._choice.automatic else None
         self._events = EventRecorder(tracer)
         self._activity = ActivityRecorder()
         observers = RequestObservers(self._metrics, self._events, self._activity)
@@ -180,7 +180,7 @@ class Controller:
             self.scheduler = create_scheduler(settings)
             self._requests.change_scheduler(now_ns, self.scheduler)
 
-    def _plan(self, now_ns: int) -> scheduler.Plan:
+    def _plan(self, now_ns: int) -> scheduler.Decisions:
         """Call the scheduler, and carry out its plan."""
         plan = self.scheduler.plan(now_ns, self.cluster)
         self.out.extend(self._actions.carry_out(now_ns, plan))
@@ -277,7 +277,9 @@ class Controller:
             case Ping():
                 reserved_ns = self.cluster.latency.returns.high_quantile(now_ns) or 0
                 self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
-            case Plan() | DescribeScheduling() | UseScheduler() if role(sender) == "tuner" and sender in self._peers:
+            case ResourcePlan() | DescribeScheduling() | UseScheduler() if (
+                role(sender) == "tuner" and sender in self._peers
+            ):
                 self.out.extend(self._tuners.carry_out(now_ns, sender, message))
 
     def _on_peer_connected(self, now_ns: int, message: PeerConnected) -> None:

@@ -14,9 +14,9 @@ from horologe_common.wire import DeviceState, Events, ModelEvents, PipelineArriv
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from horologe_controller.core.arrival_tracer import ArrivalTracer
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
-    from horologe_controller.core.request_tracer import RequestTracer
     from horologe_controller.core.requests.request import Request
 
 BIN_NS = ms(10)
@@ -39,7 +39,7 @@ class _ModelCounts(msgspec.Struct):
 class EventRecorder:
     """Collects events while a tuner subscribes. Its memory is bounded by the models and the bins of an interval."""
 
-    def __init__(self, tracer: RequestTracer | None = None) -> None:
+    def __init__(self, tracer: ArrivalTracer | None = None) -> None:
         self._tracer = tracer
         """None: tuners get no traces of requests."""
         self._numbers: dict[str, int] = {}

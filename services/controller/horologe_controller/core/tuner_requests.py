@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.core.protocol import Out
-from horologe_common.wire import DescribeScheduling, Plan, UseScheduler
+from horologe_common.wire import DescribeScheduling, ResourcePlan, UseScheduler
 from horologe_controller.core.cluster.planned_models import apply_plan
 from horologe_controller.core.scheduling_state import describe_scheduling
 
@@ -23,7 +23,9 @@ class TunerRequests:
         self._events = events
         self._choice = choice
 
-    def carry_out(self, now_ns: int, tuner: str, message: Plan | DescribeScheduling | UseScheduler) -> list[Out]:
+    def carry_out(
+        self, now_ns: int, tuner: str, message: ResourcePlan | DescribeScheduling | UseScheduler
+    ) -> list[Out]:
         """Adopt a plan or a scheduler. Return the description of the scheduling, if that is the request.
 
         A plan without a number only subscribes to events.

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_frontend.core.applications import DeclaredApplications
-    from horologe_frontend.core.catalogue import ModelCatalogue
-    from horologe_frontend.core.feedback import FeedbackForwarder
+    from horologe_frontend.core.application_requests import DeclaredApplications
     from horologe_frontend.core.links.selector_routing import SelectorRouter
+    from horologe_frontend.core.model_versions import ModelVersions
+    from horologe_frontend.core.pending_feedback import FeedbackForwarder
     from horologe_frontend.core.stats import RequestMetrics
     from horologe_frontend.settings import FrontendSettings
 
@@ -147,7 +147,7 @@ class CallForwarder:
 
     def __init__(
         self,
-        catalogue: ModelCatalogue,
+        catalogue: ModelVersions,
         declared: DeclaredApplications,
         selectors: SelectorRouter,
         metrics: RequestMetrics,

@@ -19,21 +19,21 @@ from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, 
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, Predict, Release, Settle
-from horologe_frontend.core.applications import DeclaredApplications, DefaultLead
-from horologe_frontend.core.catalogue import ModelCatalogue
-from horologe_frontend.core.feedback import FeedbackForwarder
+from horologe_frontend.core.application_requests import DeclaredApplications, DefaultLead
 from horologe_frontend.core.forwarding import CallForwarder
 from horologe_frontend.core.links.draining import ClientDrain
 from horologe_frontend.core.links.peer_links import PEER_ROLES, PeerLinks
 from horologe_frontend.core.links.selector_routing import SelectorRouter
 from horologe_frontend.core.links.settling import Settling
+from horologe_frontend.core.model_versions import ModelVersions
 from horologe_frontend.core.overload import PendingLimit
+from horologe_frontend.core.pending_feedback import FeedbackForwarder
 from horologe_frontend.core.readiness import Readiness
 from horologe_frontend.core.request_tracer import RequestTracer
 from horologe_frontend.core.requests import (
     FAILURES,
+    ClientRequest,
     OpenRequests,
-    Request,
     RequestBuilder,
     answer_failure,
     client_name,
@@ -68,7 +68,7 @@ class Frontend:
         self.address = address
         self.settings = settings
         self.out: list[Out] = []
-        self.catalogue = catalogue = ModelCatalogue()
+        self.catalogue = catalogue = ModelVersions()
         self.declared = declared = DeclaredApplications(catalogue)
         self.staging = staging = StagedInputs(address, settings.staging_bytes)
         self._metrics = RequestMetrics(catalogue, declared)
@@ -90,13 +90,19 @@ class Frontend:
         self._readiness = Readiness(catalogue, settings.ready_wait_ns)
         self._timers: tuple[Any, ...] = (requests, retained.timers, *self._calls.timers)
         self._from_clients: dict[type, MessageHandler] = {
-            Predict: self._on_predict, Cancel: self._on_cancel, Drain: self._on_drain,
-            PeerConnected: self._on_peer_connected, PeerDisconnected: self._on_peer_disconnected,
-        }  # fmt: skip
+            Predict: self._on_predict,
+            Cancel: self._on_cancel,
+            Drain: self._on_drain,
+            PeerConnected: self._on_peer_connected,
+            PeerDisconnected: self._on_peer_disconnected,
+        }
         self._from_peers: dict[type, MessageHandler] = {
-            Answer: self._on_answer, Applications: self._on_applications, Dispatch: self._on_dispatch,
-            Release: self._retained_inputs.on_release, Settle: self._settling.on_settle,
-        }  # fmt: skip
+            Answer: self._on_answer,
+            Applications: self._on_applications,
+            Dispatch: self._on_dispatch,
+            Release: self._retained_inputs.on_release,
+            Settle: self._settling.on_settle,
+        }
 
     def start_tracing(self, per_second: float, own_per_second: float) -> None:
         """See `Traces`."""
@@ -165,7 +171,7 @@ class Frontend:
     def pending(self) -> int:
         return len(self._requests)
 
-    def find_open(self, client: str, client_id: int) -> Request | None:
+    def find_open(self, client: str, client_id: int) -> ClientRequest | None:
         """Return the open request to which the client has given this id, or None."""
         return self._requests.find_by_client_id(client, client_id)
 
@@ -197,7 +203,7 @@ class Frontend:
             self.tracer.start_request(now_ns, request, message)
         self._send_query(now_ns, request)
 
-    def _send_query(self, now_ns: int, request: Request) -> None:
+    def _send_query(self, now_ns: int, request: ClientRequest) -> None:
         """Send the query to a selector. Without one, it is sent when a selector connects or announces applications."""
         query, selectors = request.query, self._selectors.connected
         is_only = len(selectors) == 1 and query.model
@@ -222,7 +228,7 @@ class Frontend:
         else:
             self.staging.release(request.id)
 
-    def _finish(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
+    def _finish(self, now_ns: int, request: ClientRequest, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
         """End a request: remove it, count it, answer its client. No other method ends a request."""
         self._requests.remove(request)
         if now_ns > request.deadline_ns and answer.status == Status.OK:
@@ -239,7 +245,7 @@ class Frontend:
         if self._sampler.profiler and (samples := self._sampler.sample_request(now_ns, request, answer)):
             self.out += samples
 
-    def _give_up(self, now_ns: int, request: Request, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
+    def _give_up(self, now_ns: int, request: ClientRequest, answer: Answer, buffers: Sequence[Buffer] = ()) -> None:
         """Finish a request without its selector, which gets a Cancel and then releases the inputs."""
         self._finish(now_ns, request, answer, buffers)
         if request.selector in self._selectors:

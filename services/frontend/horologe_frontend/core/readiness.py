@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from horologe_frontend.core.catalogue import ModelCatalogue
+    from horologe_frontend.core.model_versions import ModelVersions
 
 
 class Readiness:
@@ -15,7 +15,7 @@ class Readiness:
     that is loading are answered with the reason. `wait_ns`: longest wait after the first announcement of models.
     """
 
-    def __init__(self, catalogue: ModelCatalogue, wait_ns: int) -> None:
+    def __init__(self, catalogue: ModelVersions, wait_ns: int) -> None:
         self.is_settled = False
         self._catalogue = catalogue
         self._wait_ns = wait_ns

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horologe_common.wire import Answer, Predict
-    from horologe_frontend.core.requests import Request
+    from horologe_frontend.core.requests import ClientRequest
 
 
 class RequestTracer:
@@ -30,7 +30,7 @@ class RequestTracer:
         self._open: dict[int, tuple[TraceContext, str]] = {}
         """Context of the request's span, and the id of its parent."""
 
-    def start_request(self, now_ns: int, request: Request, message: Predict) -> None:
+    def start_request(self, now_ns: int, request: ClientRequest, message: Predict) -> None:
         """Trace the request if its sender does, or as one of the own samples."""
         parent = parse_traceparent(message.traceparent) if message.traceparent else None
         if not (self._all if parent else self._own).permit(now_ns) or (not parent and not self._all.permit(now_ns)):
@@ -40,7 +40,7 @@ class RequestTracer:
         self._open[request.id] = context, parent.span_id if parent else ""
         request.query = msgspec.structs.replace(request.query, traceparent=context.traceparent)
 
-    def finish_request(self, now_ns: int, request: Request, answer: Answer) -> str:
+    def finish_request(self, now_ns: int, request: ClientRequest, answer: Answer) -> str:
         """Send the span of a request that has ended. Return its trace id; empty if it was not traced."""
         traced = self._open.pop(request.id, None)
         if traced is None:

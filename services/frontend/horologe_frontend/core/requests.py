@@ -15,7 +15,7 @@ from horologe_common.core.protocol import key_of_client
 from horologe_common.models import ModelSpec
 from horologe_common.status import InvalidInput, Refused, Status, TooLarge
 from horologe_common.wire import Answer, Predict, Query, Tensor
-from horologe_frontend.core.applications import APPLICATION_RUNTIME, DefaultLead
+from horologe_frontend.core.application_requests import APPLICATION_RUNTIME, DefaultLead
 from horologe_frontend.core.overload import SendDelays, TurnLimit
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.core.staging import StagedInputs
-    from horologe_frontend.core.applications import DeclaredApplications
-    from horologe_frontend.core.catalogue import ModelCatalogue
+    from horologe_frontend.core.application_requests import DeclaredApplications
+    from horologe_frontend.core.model_versions import ModelVersions
     from horologe_frontend.settings import FrontendSettings
 
 FAILURES = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED)))
@@ -33,7 +33,7 @@ NOT_CONNECTED = ", because no selector or no controller was connected"
 NO_IDS: Mapping[int, int] = {}
 
 
-class Request(msgspec.Struct):
+class ClientRequest(msgspec.Struct):
     """An open request of a client."""
 
     id: int
@@ -63,7 +63,7 @@ class RequestBuilder:
     def __init__(
         self,
         settings: FrontendSettings,
-        catalogue: ModelCatalogue,
+        catalogue: ModelVersions,
         declared: DeclaredApplications,
         staging: StagedInputs,
         default_lead: DefaultLead,
@@ -81,7 +81,7 @@ class RequestBuilder:
 
     def create_request(
         self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer], name: str
-    ) -> Request:
+    ) -> ClientRequest:
         """Return a request whose inputs are staged. Raise `HorologeError` if it is invalid, or `Refused`.
 
         `client` is the address of the client, `name` see `client_name`. The deadline is the client's, else that of the
@@ -110,14 +110,24 @@ class RequestBuilder:
         key = self._stage_inputs(message.inputs, buffers, name)
         model = "" if application else spec.key
         query = Query(
-            key, model, budget_ns, rows, input_hash, best_effort, shape_key, length, message.application,
-            message.context, message.content_hash, client=name,
-        )  # fmt: skip
+            key,
+            model,
+            budget_ns,
+            rows,
+            input_hash,
+            best_effort,
+            shape_key,
+            length,
+            message.application,
+            message.context,
+            message.content_hash,
+            client=name,
+        )
         deadline_ns = now_ns + budget_ns
         give_up_ns = deadline_ns + self.settings.grace_ns
         if application is not None and application.default is not None:
             give_up_ns = deadline_ns - min(self._default_lead.lead_ns(now_ns), budget_ns // 4)
-        return Request(
+        return ClientRequest(
             key, client, message.id, spec, now_ns, deadline_ns, query, message.outputs, give_up_ns, application
         )
 
@@ -195,7 +205,7 @@ class OpenRequests:
     """
 
     def __init__(self) -> None:
-        self._requests: dict[int, Request] = {}
+        self._requests: dict[int, ClientRequest] = {}
         self._expiries: list[tuple[int, int]] = []
         """Heap of (`give_up_ns`, id). Entries of requests that are not open any more are stale."""
         self._by_client: dict[str, dict[int, int]] = {}
@@ -205,7 +215,7 @@ class OpenRequests:
     def __len__(self) -> int:
         return len(self._requests)
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[ClientRequest]:
         return iter(self._requests.values())
 
     def __contains__(self, key: int) -> bool:
@@ -216,7 +226,7 @@ class OpenRequests:
         for request in self:
             request.may_have_run |= bool(request.worker)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: ClientRequest) -> None:
         """Add a request, which expires at its `give_up_ns`."""
         requests, expiries = self._requests, self._expiries
         requests[request.id] = request
@@ -231,10 +241,10 @@ class OpenRequests:
             self._expiries = [entry for entry in expiries if entry[1] in requests]
             heapify(self._expiries)
 
-    def find_request(self, key: int) -> Request | None:
+    def find_request(self, key: int) -> ClientRequest | None:
         return self._requests.get(key)
 
-    def find_by_client_id(self, client: str, client_id: int) -> Request | None:
+    def find_by_client_id(self, client: str, client_id: int) -> ClientRequest | None:
         open_ids = self._by_client.get(client)
         return self._requests.get(open_ids.get(client_id, 0)) if open_ids else None
 
@@ -246,7 +256,7 @@ class OpenRequests:
         """Return the number of open requests of a client, by its `client_name`."""
         return self._counts.get(name, 0)
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: ClientRequest) -> None:
         del self._requests[request.id]
         open_ids = self._by_client[request.client]
         del open_ids[request.client_id]
@@ -264,7 +274,7 @@ class OpenRequests:
             heappop(expiries)
         return expiries[0][0] if expiries else None
 
-    def pop_expired(self, now_ns: int) -> list[Request]:
+    def pop_expired(self, now_ns: int) -> list[ClientRequest]:
         """Return the requests that have expired. The caller must `remove` each of them."""
         expiries, expired = self._expiries, []
         while expiries and expiries[0][0] <= now_ns:
@@ -277,7 +287,7 @@ class OpenRequests:
         assert len(self._requests) == sum(map(len, self._by_client.values())) == sum(self._counts.values())
 
 
-def default_answer(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
+def default_answer(request: ClientRequest) -> tuple[Answer, Sequence[Buffer]] | None:
     """Return the answer with the declared default of the application, or None if it has no default."""
     application, rows = request.application, request.query.rows
     if application is None or application.default is None:
@@ -286,7 +296,9 @@ def default_answer(request: Request) -> tuple[Answer, Sequence[Buffer]] | None:
     return Answer(request.id, int(Status.OK), outputs, defaulted=True), buffers
 
 
-def answer_failure(request: Request, answer: Answer, buffers: Sequence[Buffer]) -> tuple[Answer, Sequence[Buffer]]:
+def answer_failure(
+    request: ClientRequest, answer: Answer, buffers: Sequence[Buffer]
+) -> tuple[Answer, Sequence[Buffer]]:
     """Return the answer to a request that has failed: the default if there is one, LOST if it may have run."""
     if default := default_answer(request):
         return msgspec.structs.replace(default[0], inputs_retained=answer.inputs_retained), default[1]
@@ -296,7 +308,7 @@ def answer_failure(request: Request, answer: Answer, buffers: Sequence[Buffer]) 
     return answer, buffers
 
 
-def timeout_answer(request: Request, workers: Container[str], services_connected: bool) -> Answer:
+def timeout_answer(request: ClientRequest, workers: Container[str], services_connected: bool) -> Answer:
     """Return the answer to a request that was not answered in time.
 
     REFUSED: no worker was ever given its inputs, so none of its work was done. LATE: what has its inputs is connected.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.core.staging import StagedInputs
     from horologe_common.wire import Release
-    from horologe_frontend.core.requests import OpenRequests, Request
+    from horologe_frontend.core.requests import ClientRequest, OpenRequests
 RETAIN_INPUTS_NS = s(1)
 """Inputs of an answered request that its selector still needs are freed this long after the deadline at the latest."""
 
@@ -40,7 +40,7 @@ class RetainedInputs:
         self._selectors[input_id] = selector
         self.timers.arm(input_id, until_ns)
 
-    def retain_request(self, request: Request) -> None:
+    def retain_request(self, request: ClientRequest) -> None:
         """Keep the inputs of an answered request, because its selector still needs them."""
         self.retain(request.id, request.selector, request.deadline_ns + RETAIN_INPUTS_NS)
 

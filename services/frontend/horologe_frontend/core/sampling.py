@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from horologe_common.core.staging import StagedInputs
     from horologe_common.wire import Answer
-    from horologe_frontend.core.catalogue import ModelCatalogue
-    from horologe_frontend.core.requests import Request
+    from horologe_frontend.core.model_versions import ModelVersions
+    from horologe_frontend.core.requests import ClientRequest
     from horologe_frontend.settings import FrontendSettings
 
 SAMPLED_STATUSES = frozenset({int(Status.OK), int(Status.LATE), int(Status.REFUSED)})
@@ -46,7 +46,7 @@ class RequestSampler:
     """
 
     def __init__(
-        self, settings: FrontendSettings, staging: StagedInputs, catalogue: ModelCatalogue, limits: SampleLimits
+        self, settings: FrontendSettings, staging: StagedInputs, catalogue: ModelVersions, limits: SampleLimits
     ) -> None:
         self.profiler = ""
         self._catalogue = catalogue
@@ -62,7 +62,7 @@ class RequestSampler:
         if address == self.profiler:
             self.profiler = ""
 
-    def sample_request(self, now_ns: int, request: Request, answer: Answer) -> Sequence[Out]:
+    def sample_request(self, now_ns: int, request: ClientRequest, answer: Answer) -> Sequence[Out]:
         """Return the finished request as a Sample for each model that ran it, if the rate limits allow."""
         query = request.query
         if self._used_until_ns.get((query.model, query.application), 0) > now_ns + self._burst_ns:
@@ -76,7 +76,7 @@ class RequestSampler:
         specs = [self._catalogue.find_in_any_state(name) for name in (*answer.models, *answer.missing)]
         return [out for spec in specs if spec for out in self._sample(now_ns, request, spec.key)]
 
-    def _sample(self, now_ns: int, request: Request, model: str) -> list[Out]:
+    def _sample(self, now_ns: int, request: ClientRequest, model: str) -> list[Out]:
         interval_ns, query = self._settings.sample_ns, request.query
         kind = model, query.application
         used_ns = max(now_ns, self._used_until_ns.get(kind, 0))

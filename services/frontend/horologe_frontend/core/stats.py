@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Answer, Predict
-    from horologe_frontend.core.applications import DeclaredApplications
-    from horologe_frontend.core.catalogue import ModelCatalogue
-    from horologe_frontend.core.requests import Request
+    from horologe_frontend.core.application_requests import DeclaredApplications
+    from horologe_frontend.core.model_versions import ModelVersions
+    from horologe_frontend.core.requests import ClientRequest
 
 OK = int(Status.OK)
 APPLICATION_PREFIX = "horologe_application_"
@@ -164,7 +164,7 @@ class StatsByModel:
 class RequestMetrics:
     """Count every request. Labels are names of the catalogue and of declared applications, never names of clients."""
 
-    def __init__(self, catalogue: ModelCatalogue, declared: DeclaredApplications) -> None:
+    def __init__(self, catalogue: ModelVersions, declared: DeclaredApplications) -> None:
         self.stats = Stats()
         self.stats_by_model = StatsByModel()
         self._catalogue = catalogue
@@ -189,7 +189,7 @@ class RequestMetrics:
         else:
             self._failures.count(*self._catalogue.metric_labels(message.model, message.version), status.name)
 
-    def count_finished(self, now_ns: int, request: Request, answer: Answer) -> None:
+    def count_finished(self, now_ns: int, request: ClientRequest, answer: Answer) -> None:
         """Count an open request that gets its answer."""
         spec = request.spec
         total_ns, slack_ns = now_ns - request.arrival_ns, request.deadline_ns - now_ns
@@ -204,7 +204,7 @@ class RequestMetrics:
             if answer.defaulted:
                 self.stats.count(f"{APPLICATION_PREFIX}defaulted_total", spec.name)
 
-    def add_exemplar(self, now_ns: int, request: Request, answer: Answer, trace_id: str) -> None:
+    def add_exemplar(self, now_ns: int, request: ClientRequest, answer: Answer, trace_id: str) -> None:
         """Link the latency and the slack of a traced request to its trace, after `count_finished`."""
         total_ns, slack_ns = now_ns - request.arrival_ns, request.deadline_ns - now_ns
         if request.application is None:

@@ -10,7 +10,7 @@ import msgspec
 from horologe_common.applications import BYTES_LIMIT, Application, check_application, undeclared_application
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Withdraw
-from horologe_frontend.core.feedback import ITEMS_LIMIT, TRUTHS_LIMIT
+from horologe_frontend.core.pending_feedback import ITEMS_LIMIT, TRUTHS_LIMIT
 from horologe_frontend.http.http_responses import json_response
 from horologe_frontend.http.steps import run_in_turns
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.http.steps import Steps
     from horologe_frontend.oip.inference_response import ResponseFormat
-    from horologe_frontend.oip.routes import Route
+    from horologe_frontend.oip.routes import HttpRoute
 
 CONFIDENCE_DIGITS = 6
 """Significant digits of a 32-bit float."""
@@ -74,7 +74,7 @@ class ApplicationsHandler:
         self._settings = settings
         self._client_of = client_of
 
-    async def handle_route(self, route: Route, request: HttpRequest, body: bytes, held: HeldBytes) -> HttpResponse:
+    async def handle_route(self, route: HttpRoute, request: HttpRequest, body: bytes, held: HeldBytes) -> HttpResponse:
         """Return the response. Raise `HorologeError` if the operation fails. `held` counts the memory that it takes."""
         match route.name:
             case "applications":

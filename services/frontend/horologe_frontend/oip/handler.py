@@ -28,7 +28,15 @@ from horologe_frontend.oip.inference_response import write_answer, write_in_step
 from horologe_frontend.oip.json_encoding import LONG_BYTES
 from horologe_frontend.oip.known_requests import KnownRequests
 from horologe_frontend.oip.models_http import ModelsHandler
-from horologe_frontend.oip.routes import CACHED_PATH, LIVE, READY, Route, cached_route, method_not_allowed, parse_route
+from horologe_frontend.oip.routes import (
+    CACHED_PATH,
+    LIVE,
+    READY,
+    HttpRoute,
+    cached_route,
+    method_not_allowed,
+    parse_route,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -73,9 +81,13 @@ class OipHandler:
     """
 
     def __init__(
-        self, gateway: Gateway, settings: HttpSettings, keys: BearerKeys | None = None, version: str = "",
+        self,
+        gateway: Gateway,
+        settings: HttpSettings,
+        keys: BearerKeys | None = None,
+        version: str = "",
         managers: BearerKeys | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.draining = False
         self._gateway = gateway
         self._settings = settings
@@ -95,7 +107,7 @@ class OipHandler:
             return None
         return error_response(Unauthenticated())
 
-    def _check_management(self, route: Route, request: HttpRequest) -> None:
+    def _check_management(self, route: HttpRoute, request: HttpRequest) -> None:
         """Raise `Forbidden` for an operation that changes models or applications without a key for management."""
         manages = route.name in MANAGEMENT or (route.name == "application" and request.method in ("PUT", "DELETE"))
         if not manages:
@@ -159,9 +171,13 @@ class OipHandler:
         pending.respond(response)
 
     async def _write_answer(
-        self, request: HttpRequest, inference: InferenceRequest, answer: Answer, buffers: Sequence[Buffer],
+        self,
+        request: HttpRequest,
+        inference: InferenceRequest,
+        answer: Answer,
+        buffers: Sequence[Buffer],
         held: HeldBytes,
-    ) -> HttpResponse:  # fmt: skip
+    ) -> HttpResponse:
         """Return the response to an answer, made in steps."""
         try:
             response = await run_in_turns(write_in_steps(inference.predict, inference.form, answer, buffers), held)
@@ -172,7 +188,7 @@ class OipHandler:
     def _compresses(self, request: HttpRequest, response: HttpResponse) -> bool:
         return b"accept-encoding" in request.headers and response.size >= COMPRESS_FROM_BYTES
 
-    async def _handle(self, route: Route, request: HttpRequest, respond: Callable[[HttpResponse], None]) -> None:
+    async def _handle(self, route: HttpRoute, request: HttpRequest, respond: Callable[[HttpResponse], None]) -> None:
         with HeldBytes(request.account) as held:
             try:
                 response = await self._respond(route, request, held)
@@ -183,7 +199,7 @@ class OipHandler:
                 response = _failed(request, error)
         respond(response)
 
-    async def _respond(self, route: Route, request: HttpRequest, held: HeldBytes) -> HttpResponse:
+    async def _respond(self, route: HttpRoute, request: HttpRequest, held: HeldBytes) -> HttpResponse:
         if route.name == "infer":
             body, spec = await self._body(request, held), self._find_spec(route)
             header_length = request.headers.get(HEADER_LENGTH)
@@ -220,11 +236,11 @@ class OipHandler:
             return request.body
         return await decompress_body(request.body, encoding, self._settings.body_limit_bytes, held)
 
-    def _read_inference(self, route: Route, request: HttpRequest, body: bytes) -> InferenceRequest:
+    def _read_inference(self, route: HttpRoute, request: HttpRequest, body: bytes) -> InferenceRequest:
         header_length = request.headers.get(HEADER_LENGTH)
         return self._known_requests.read(self._find_spec(route), route.version, body, header_length)
 
-    def _find_spec(self, route: Route) -> ModelSpec:
+    def _find_spec(self, route: HttpRoute) -> ModelSpec:
         """Return the model. If there is none with this name, return the signature of the application."""
         try:
             return self._gateway.find_model(route.model, route.version)

@@ -10,7 +10,7 @@ from horologe_common.applications import NAME_LIMIT
 from horologe_common.clock import NS_PER_MS, s, us
 from horologe_common.status import InvalidInput, TooLarge
 from horologe_common.wire import Predict, Tensor
-from horologe_frontend.core.applications import APPLICATION_RUNTIME
+from horologe_frontend.core.application_requests import APPLICATION_RUNTIME
 from horologe_frontend.http.http_responses import HttpError
 from horologe_frontend.http.steps import run_at_once
 from horologe_frontend.oip.binary_encoding import (
@@ -101,9 +101,13 @@ def check_json_length(size: int, limit: int) -> None:
 
 
 def _predict(
-    spec: ModelSpec, version: str, parameters: Mapping[str, Any], tensors: tuple[Tensor, ...], outputs: tuple[str, ...],
+    spec: ModelSpec,
+    version: str,
+    parameters: Mapping[str, Any],
+    tensors: tuple[Tensor, ...],
+    outputs: tuple[str, ...],
     name: str = "",
-) -> Predict:  # fmt: skip
+) -> Predict:
     """Return the Predict for a model, or for an application if `spec` is the signature of one."""
     if spec.runtime == APPLICATION_RUNTIME:
         model, application = "", spec.name

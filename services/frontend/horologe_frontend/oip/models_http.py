@@ -10,7 +10,7 @@ import msgspec
 from horologe_common.clock import monotonic_ns
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import ModelState
-from horologe_frontend.core.catalogue import check_read
+from horologe_frontend.core.model_versions import check_read
 from horologe_frontend.http.http_responses import HttpError, HttpResponse, json_response
 from horologe_frontend.oip.known_parameters import LOAD, check_parameters
 from horologe_frontend.oip.model_metadata import (
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
     from horologe_frontend.gateway import Gateway
     from horologe_frontend.http.http_requests import HttpRequest
-    from horologe_frontend.oip.routes import Route
+    from horologe_frontend.oip.routes import HttpRoute
 
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics")
 UNSUPPORTED = {
@@ -59,20 +59,20 @@ class ModelsHandler:
     """
 
     def __init__(
-        self, gateway: Gateway, find_spec: Callable[[Route], ModelSpec], is_ready: Callable[[], bool], version: str
+        self, gateway: Gateway, find_spec: Callable[[HttpRoute], ModelSpec], is_ready: Callable[[], bool], version: str
     ) -> None:
         self._gateway = gateway
         self._find_spec = find_spec
         self._is_ready = is_ready
         self._version = version
 
-    async def handle_route(self, route: Route, request: HttpRequest, body: bytes) -> HttpResponse:
+    async def handle_route(self, route: HttpRoute, request: HttpRequest, body: bytes) -> HttpResponse:
         """Return the response. Raise `HorologeError` or `HttpError` if the operation fails."""
         if route.name in ("load", "unload"):
             return await self._load(route, body)
         return await request.account.turns.in_turn(request.account, self._describe, route, body)
 
-    async def _load(self, route: Route, body: bytes) -> HttpResponse:
+    async def _load(self, route: HttpRoute, body: bytes) -> HttpResponse:
         """Load or unload a model of the repository. A load is answered with the index of the model."""
         parameters = _decode_optional(body, LoadJson).parameters
         for name in parameters or ():
@@ -84,7 +84,7 @@ class ModelsHandler:
             raise error_for(models.status, models.reason)
         return json_response(repository_index(models.models, False)) if route.name == "load" else HttpResponse(200)
 
-    def _describe(self, route: Route, body: bytes) -> HttpResponse:
+    def _describe(self, route: HttpRoute, body: bytes) -> HttpResponse:
         match route.name:
             case "index":
                 return json_response(
@@ -100,7 +100,7 @@ class ModelsHandler:
                 raise HttpError(501, UNSUPPORTED[route.name])
         return self._model(route)
 
-    def _model(self, route: Route) -> HttpResponse:
+    def _model(self, route: HttpRoute) -> HttpResponse:
         """Describe a model or an application."""
         states = self._gateway.model_states(route.model) or [ModelState(self._find_spec(route))]
         state = choose_version(states, route.model, route.version)

@@ -32,9 +32,23 @@ class InferAction:
     """An INFER action. `awaited` counts the rows that have neither inputs nor a failure yet."""
 
     __slots__ = (
-        "_rows_by_input", "awaited", "batch_size", "cancelled", "controller", "failed", "infer", "inline_io", "inputs",
-        "lane", "lanes_end_ns", "ready_ns", "rows", "spec", "start_partial", "timing",
-    )  # fmt: skip
+        "_rows_by_input",
+        "awaited",
+        "batch_size",
+        "cancelled",
+        "controller",
+        "failed",
+        "infer",
+        "inline_io",
+        "inputs",
+        "lane",
+        "lanes_end_ns",
+        "ready_ns",
+        "rows",
+        "spec",
+        "start_partial",
+        "timing",
+    )
 
     def __init__(self, infer: Infer, spec: ModelSpec, controller: str) -> None:
         self.infer = infer
@@ -147,11 +161,19 @@ class InferAction:
         columns = [[inputs[column] for _, inputs in rows] for column in range(len(spec.inputs))]
         shapes = _differing_shapes(columns) if spec.padded else []
         return Operation(
-            infer.action_id, infer.share, lane, infer.model, self.batch_size, self.rows, infer.earliest_ns,
-            infer.latest_ns, infer.expected_ns,
+            infer.action_id,
+            infer.share,
+            lane,
+            infer.model,
+            self.batch_size,
+            self.rows,
+            infer.earliest_ns,
+            infer.latest_ns,
+            infer.expected_ns,
             [_concatenate_rows(column, self.rows, spec.batched, bool(shapes)) for column in columns],
-            spec=spec, shapes=shapes,
-        )  # fmt: skip
+            spec=spec,
+            shapes=shapes,
+        )
 
     def _select_same_shape(self, rows: list[tuple[int, RowInputs]]) -> list[tuple[int, RowInputs]]:
         """Return the rows whose variable dimensions equal those of the first row, and refuse the others.

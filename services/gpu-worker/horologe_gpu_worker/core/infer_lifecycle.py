@@ -212,9 +212,18 @@ class InferLifecycle:
         infer, action.lane = action.infer, lane
         earliest_ns, latest_ns = (infer.earliest_ns, infer.latest_ns) if lane == "exec" else (0, NEVER_NS)
         operation = Operation(
-            infer.action_id, infer.share, lane, infer.model, action.batch_size, action.rows, earliest_ns, latest_ns,
-            infer.expected_ns, staged=finished.staged, spec=action.spec,
-        )  # fmt: skip
+            infer.action_id,
+            infer.share,
+            lane,
+            infer.model,
+            action.batch_size,
+            action.rows,
+            earliest_ns,
+            latest_ns,
+            infer.expected_ns,
+            staged=finished.staged,
+            spec=action.spec,
+        )
         self.out.append(Out(self.lanes, operation))
 
     def _finish_action(
@@ -245,9 +254,16 @@ class InferLifecycle:
             self._timers.cancel(action_id)
         begin_ns, end_ns, device_ns = action.timing if action.timing[1] else (now_ns, now_ns, 0)
         result = Result(
-            action_id, int(status), begin_ns, end_ns, device_ns, action.ready_ns, action.failed_rows(), reason,
+            action_id,
+            int(status),
+            begin_ns,
+            end_ns,
+            device_ns,
+            action.ready_ns,
+            action.failed_rows(),
+            reason,
             action.lanes_end_ns if len(action.lanes_end_ns) == LANES else (),
-        )  # fmt: skip
+        )
         self.out.append(Out(action.controller, result))
         self.out.extend(messages)
         if fault is not None:

@@ -1,6 +1,6 @@
 """Lanes of a worker: the order in which operations start, and their metrics. Pure.
 
-A `Lane` is driven by a thread in the worker process and by the event heap in the simulator.
+A `OperationQueue` is driven by a thread in the worker process and by the event heap in the simulator.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def not_run(operation: Operation, status: Status, now_ns: int, reason: str = "")
     return Finished(operation.action_id, operation.lane, status, now_ns, now_ns, reason=reason)
 
 
-class Lane:
+class OperationQueue:
     """Queue of operations ordered by (earliest_ns, arrival), as in Clockwork section 5.2. One runs at a time.
 
     Invariant: every pushed operation leaves exactly once, by `pop_startable`, `pop_expired` or `remove_operation`.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import Tensor
 
 
-class Segment:
+class RowSegment:
     """Consecutive rows of a batch. Rows of a segment without `fits` are not sent."""
 
     def __init__(self, fits: bool) -> None:
@@ -55,13 +55,13 @@ def divide_outputs(
     return [(segment.items, part) for segment, part in zip(sent, tensors, strict=True)]
 
 
-def _divide(items: Iterable[RowStatus], sizes: Iterable[int], limit: int) -> list[Segment]:
+def _divide(items: Iterable[RowStatus], sizes: Iterable[int], limit: int) -> list[RowSegment]:
     """Return the segments of the rows that have outputs, in their order."""
-    segments: list[Segment] = []
+    segments: list[RowSegment] = []
     for item, size in zip((item for item in items if item.status == Status.OK), sizes, strict=True):
         fits = size <= limit
         if not segments or segments[-1].fits != fits or segments[-1].size + size > limit:
-            segments.append(Segment(fits))
+            segments.append(RowSegment(fits))
         if fits:
             segments[-1].append(item, item.rows, size)
         else:

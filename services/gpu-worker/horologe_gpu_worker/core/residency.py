@@ -67,7 +67,7 @@ class Residency:
 
     def __init__(
         self, share: int, device: str, pages: int, lanes: str, hardware: str = "", percent: float = 100.0
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.share = share
         self.device = device
         self.hardware = hardware

@@ -52,9 +52,13 @@ class Worker:
     """
 
     def __init__(
-        self, address: str, settings: WorkerSettings, models: Sequence[ModelReport], inline_io: Callable[[str], bool],
+        self,
+        address: str,
+        settings: WorkerSettings,
+        models: Sequence[ModelReport],
+        inline_io: Callable[[str], bool],
         device_info: DeviceInfo | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.address = address
         self.lanes = lanes_address(address)
         self.settings = settings
@@ -78,11 +82,19 @@ class Worker:
         self._registered: dict[str, int] = {}
         """Connected controller -> number of the Register with which its connection began."""
         self._handlers: dict[type, Handler] = {
-            Infer: self._on_infer, Ship: self._on_ship, Finished: self._on_finished, Load: self._on_load,
-            Unload: self._on_unload, Cancel: self._on_cancel, Ping: self._on_ping, Scan: self._on_scan,
-            VersionScanned: self._on_version_scanned, Drain: self._on_drain, PeerConnected: self._on_peer_connected,
+            Infer: self._on_infer,
+            Ship: self._on_ship,
+            Finished: self._on_finished,
+            Load: self._on_load,
+            Unload: self._on_unload,
+            Cancel: self._on_cancel,
+            Ping: self._on_ping,
+            Scan: self._on_scan,
+            VersionScanned: self._on_version_scanned,
+            Drain: self._on_drain,
+            PeerConnected: self._on_peer_connected,
             PeerDisconnected: self._on_peer_disconnected,
-        }  # fmt: skip
+        }
 
     def drain(self) -> None:
         """Send Drain to the controllers. Run the actions that arrive before their replies, and refuse later ones."""

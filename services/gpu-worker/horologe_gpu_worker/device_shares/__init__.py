@@ -13,7 +13,7 @@ from horologe_gpu_worker.device_share import chosen_mechanism
 from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
-    from horologe_gpu_worker.device_share import DeviceShare, EnteredShare
+    from horologe_gpu_worker.device_share import EnteredShare, ShareMechanism
     from horologe_gpu_worker.settings import WorkerSettings
 
 MECHANISMS = {
@@ -42,7 +42,7 @@ def enter_share(settings: WorkerSettings) -> EnteredShare:
     if settings.device_id.startswith(GPU_ID) and mechanism != "mig":
         select_gpu(settings)
     module, name = MECHANISMS[mechanism]
-    share: DeviceShare = getattr(import_module(f"{__name__}.{module}"), name)(settings)
+    share: ShareMechanism = getattr(import_module(f"{__name__}.{module}"), name)(settings)
     entered = share.enter()
     if mechanism != "whole":
         log.info("share entered", mechanism=mechanism, percent=entered.percent, device=entered.device.id)

@@ -39,7 +39,7 @@ class CpuShare:
         self._groups = own_groups() if groups is None else groups
 
     def enter(self) -> EnteredShare:
-        """See `DeviceShare`. CPUs of its own are whole: the share is rounded to them."""
+        """See `ShareMechanism`. CPUs of its own are whole: the share is rounded to them."""
         settings, cpus = self._settings, sorted(os.sched_getaffinity(0))
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         device = DeviceInfo(device_id(settings), settings.hardware or settings.device, memory)

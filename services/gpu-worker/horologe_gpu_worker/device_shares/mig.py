@@ -43,7 +43,7 @@ class MigShare:
         self._settings = settings
 
     def enter(self) -> EnteredShare:
-        """See `DeviceShare`. Raises SettingsError without NVML, or if no slice of this size is free."""
+        """See `ShareMechanism`. Raises SettingsError without NVML, or if no slice of this size is free."""
         if device_config(self._settings).cuda != 0:
             raise SettingsError(
                 f"setting worker.device: got {self._settings.device!r}, wanted cuda for share_mechanism 'mig'"

@@ -19,7 +19,7 @@ class UnlimitedShare:
         self._settings = settings
 
     def enter(self) -> EnteredShare:
-        """See `DeviceShare`."""
+        """See `ShareMechanism`."""
         settings = self._settings
         if (cuda := device_config(settings).cuda) is not None:
             from horologe_gpu_worker.device_shares.gpu_description import describe_cuda_device

@@ -6,7 +6,7 @@ import ctypes
 import os
 
 from horologe_common.service.log import logger
-from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import Context, CudaError, load_driver
+from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import CudaError, PrimaryContext, load_driver
 
 DEVICE_LOST = 70
 """Exit code."""
@@ -24,7 +24,7 @@ def end_if_lost(device: int) -> None:
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     try:
         driver = load_driver()
-        Context(driver, device).enter()
+        PrimaryContext(driver, device).enter()
         driver("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
     except CudaError as error:
         log.error("device lost: the worker ends, and its requests run elsewhere", device=device, error=str(error))

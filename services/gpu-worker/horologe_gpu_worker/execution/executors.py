@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.clock import monotonic_ns, us
 from horologe_common.service.log import logger
 from horologe_common.status import Status
-from horologe_gpu_worker.core.lanes import Abort, Finished, Lane, Operation, VersionScanned, not_run
+from horologe_gpu_worker.core.lanes import Abort, Finished, Operation, OperationQueue, VersionScanned, not_run
 from horologe_gpu_worker.core.worker import lanes_address
-from horologe_gpu_worker.execution.device import Device, ModelSource
 from horologe_gpu_worker.execution.device_health import end_if_lost
+from horologe_gpu_worker.execution.device_models import DeviceModels, ModelSource
 from horologe_gpu_worker.execution.realtime import (
     CpuClaims,
     RealtimePriority,
@@ -78,7 +78,7 @@ class LaneThread:
         self._post = post
         self._priority = priority
         self._core = core
-        self._lane = Lane()
+        self._lane = OperationQueue()
         self._inbox: SimpleQueue[Operation | Abort | None] = SimpleQueue()
         self._stopping = False
         self._enqueued = self._finished = 0
@@ -172,7 +172,7 @@ class Executors:
         check_device = (lambda: None) if cuda is None else partial(end_if_lost, cuda)
         self._post: Post | None = None
         self._post_threadsafe: Post | None = None
-        self._devices = [Device(store, check_device) for _ in range(settings.shares)]
+        self._devices = [DeviceModels(store, check_device) for _ in range(settings.shares)]
         self._threads: dict[tuple[int, str], LaneThread] = {}
         self._inline: dict[str, bool] = {}
         self._permitted = False
@@ -210,11 +210,11 @@ class Executors:
             self._own_lanes[message.model] = True
         return f"{lane} {message.model}" if message.model in self._own_lanes else lane
 
-    def _runs_inline(self, operation: Operation, device: Device) -> bool:
+    def _runs_inline(self, operation: Operation, device: DeviceModels) -> bool:
         """Return True if the operation should run on the event loop's thread: a hand-over to an idle lane takes longer.
 
         This holds for a LOAD or UNLOAD without work, and for an EXEC on the CPU that probably takes less than
-        `INLINE_EXEC_NS` and whose window is open. `Device.run` checks the end of the window.
+        `INLINE_EXEC_NS` and whose window is open. `DeviceModels.run` checks the end of the window.
         """
         if not self._inline_exec_ns:
             return False

@@ -48,10 +48,17 @@ def count_cache_use(job: ShareJob, batch: int) -> float:
         raise CountersFailed("ncu: not found")
     profiled = [sys.executable, "-m", __name__, msgspec.json.encode(job).decode(), str(batch)]
     try:
-        done = start_patiently("ncu", lambda: subprocess.run(
-            [ncu, *OPTIONS, *profiled], env={**os.environ, **WITHOUT_MPS}, capture_output=True, text=True, check=False,
-            timeout=TIMEOUT_S,
-        ))  # fmt: skip
+        done = start_patiently(
+            "ncu",
+            lambda: subprocess.run(
+                [ncu, *OPTIONS, *profiled],
+                env={**os.environ, **WITHOUT_MPS},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=TIMEOUT_S,
+            ),
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CountersFailed(f"ncu: {error}") from error
     if done.returncode:

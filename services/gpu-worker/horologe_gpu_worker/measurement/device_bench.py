@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from horologe_common.interference.measured_runs import MeasuredDevice, MeasuredModel, MeasuredRun, ShareLoad, ShareTimes
+from horologe_common.interference.measured_runs import (
+    MeasuredDevice,
+    MeasuredModel,
+    MeasuredRun,
+    MeasuredTimes,
+    ShareLoad,
+)
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError
 from horologe_gpu_worker.measurement.cache_counters import CountersFailed, count_cache_use, interpolate_cache_use
@@ -97,9 +103,7 @@ class DeviceBench:
                 source, counted = "ncu", self._count_cache_use(model, ready.batch_sizes)
             except CountersFailed as error:
                 log.warning("no L2 counters: estimated from the bytes of weights and tensors", reason=str(error))
-        return MeasuredModel(
-            model, ready.batch_sizes, ready.load_bytes, ready.feedback_bytes, source, counted
-        )  # fmt: skip
+        return MeasuredModel(model, ready.batch_sizes, ready.load_bytes, ready.feedback_bytes, source, counted)
 
     def run(self, loads: Sequence[ShareLoad]) -> MeasuredRun:
         """Run all loads at the same time. Return their times, and the power and clock of the device."""
@@ -178,7 +182,7 @@ class DeviceBench:
         return self._rates
 
 
-def _share_times(measured: Measured, traced: Traced, memory_bytes_per_ms: float) -> ShareTimes:
+def _share_times(measured: Measured, traced: Traced, memory_bytes_per_ms: float) -> MeasuredTimes:
     """Combine times and trace of a share.
 
     The gaps of the trace are a part of its own time, because tracing makes batches longer.
@@ -187,7 +191,13 @@ def _share_times(measured: Measured, traced: Traced, memory_bytes_per_ms: float)
     cache_percent = traced.cache_percent
     if cache_percent is None:
         cache_percent = 100 * traced.moved_bytes / memory_bytes_per_ms / (measured.gpu_ms - scheduling_ms)
-    return ShareTimes(
-        measured.batches, measured.load_ms, measured.gpu_ms, measured.feedback_ms, measured.deviation_ms,
-        traced.kernels, scheduling_ms, cache_percent,
-    )  # fmt: skip
+    return MeasuredTimes(
+        measured.batches,
+        measured.load_ms,
+        measured.gpu_ms,
+        measured.feedback_ms,
+        measured.deviation_ms,
+        traced.kernels,
+        scheduling_ms,
+        cache_percent,
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from horologe_common.clock import monotonic_ns
-from horologe_gpu_worker.execution.device import Transfers
+from horologe_gpu_worker.execution.device_models import Transfers
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.runtime import StagedModel
 

@@ -35,10 +35,12 @@ PROFILE_LENGTH = 16
 DATATYPES = (*DTYPES, "BYTES")
 RANGES = (("threads", 1, 1024), ("profile_length", 1, MAX_DIM), ("max_length", 0, MAX_DIM))
 QUANTITIES = (
-    ("slo", DURATIONS, DURATION_MAX_NS), ("cache_ttl", DURATIONS, MAX_QUANTITY),
-    ("timeout", DURATIONS, DURATION_MAX_NS), ("load_timeout", DURATIONS, DURATION_MAX_NS),
+    ("slo", DURATIONS, DURATION_MAX_NS),
+    ("cache_ttl", DURATIONS, MAX_QUANTITY),
+    ("timeout", DURATIONS, DURATION_MAX_NS),
+    ("load_timeout", DURATIONS, DURATION_MAX_NS),
     ("memory_limit", SIZES, MEMORY_MAX_BYTES),
-)  # fmt: skip
+)
 MAX_SEED = 1 << 32
 NO_LENGTHS: Mapping[str, tuple[int, ...]] = {}
 

@@ -41,7 +41,7 @@ quantile, so that three of four waits end without spinning, and a stall has no e
 MIB = 1 << 20
 
 
-class Waiter:
+class Sleeper:
     """Waits until a time. Clock and sleep (seconds) are parameters, so that tests need not wait.
 
     One sleep ends early by the usual delay of a wake-up; the rest is spun. 2.6 ms cost 47 us of CPU and end 20 us late
@@ -68,7 +68,7 @@ class Waiter:
         return self._clock()
 
 
-class BatchTimes(Protocol):
+class EmulatedModelTimes(Protocol):
     """Times of an emulated model in ns."""
 
     def solo_ns(self, batch: int) -> int:
@@ -115,7 +115,7 @@ class DeclaredTimes(NamedTuple):
 class EmulatedModel:
     """Returns after the time of the batch: zeros, or the unchanged input with the output's datatype and shape."""
 
-    def __init__(self, spec: ModelSpec, times: BatchTimes, waiter: Waiter) -> None:
+    def __init__(self, spec: ModelSpec, times: EmulatedModelTimes, waiter: Sleeper) -> None:
         self._waiter = waiter
         self._times = times
         self._outputs = {size: zeros(spec, spec.outputs, size) for size in spec.batch_sizes}
@@ -146,12 +146,12 @@ class EmulatedRuntime:
 
     inline_io = True
 
-    def __init__(self, device: DeviceConfig = HOST_DEVICE, waiter: Waiter | None = None) -> None:
-        self._waiter = waiter or Waiter()
+    def __init__(self, device: DeviceConfig = HOST_DEVICE, waiter: Sleeper | None = None) -> None:
+        self._waiter = waiter or Sleeper()
         self._config = device
         self._activity: DeviceActivity | None = None
         self._declared: dict[Path, EmulatedTimes] = {}
-        self._times: dict[Path, BatchTimes] = {}
+        self._times: dict[Path, EmulatedModelTimes] = {}
         """Times of the models by folder, read by `inspect`."""
 
     def inspect(self, folder: Path) -> ModelSpec:
@@ -179,12 +179,12 @@ class EmulatedRuntime:
         times = self._times[folder]
         return Profile({size: times.solo_ns(size) for size in spec.batch_sizes}, ms(self._declared[folder].load_ms))
 
-    def _batch_times(self, folder: Path, spec: ModelSpec, times: EmulatedTimes) -> BatchTimes:
+    def _batch_times(self, folder: Path, spec: ModelSpec, times: EmulatedTimes) -> EmulatedModelTimes:
         where = str(manifest_path(folder))
         if times.sharing is not None:
             return co_located_model(
                 where, spec.name, times.sharing, self._config.share_percent, self._device_activity()
-            )  # fmt: skip
+            )
         if missing := [size for size in spec.batch_sizes if size not in times.exec_ms]:
             raise InvalidModel(
                 f"{where}: emulated.exec_ms: got times for {sorted(times.exec_ms)}, "

@@ -13,7 +13,7 @@ import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from horologe_common.interference.colocation import Activity
+from horologe_common.interference.colocation import LastExecution
 from horologe_common.service.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -57,19 +57,19 @@ class EmulatedDeviceFile:
             raise
         self._map = mmap.mmap(self._file, FILE_BYTES)
         self._writes = SLOT.unpack_from(self._map, self._slot * SLOT.size)[-1]
-        self.publish(Activity())
+        self.publish(LastExecution())
 
-    def own(self) -> Activity:
+    def own(self) -> LastExecution:
         """Return the activity that this share has published last."""
         return self._own
 
-    def neighbours(self) -> Iterator[Activity]:
+    def neighbours(self) -> Iterator[LastExecution]:
         """Yield the activity of each other share. A share whose process has died becomes idle with time."""
         for slot in range(SLOTS):
             if slot != self._slot and (activity := self._read(slot)) is not None:
                 yield activity
 
-    def publish(self, activity: Activity) -> None:
+    def publish(self, activity: LastExecution) -> None:
         """Replace the activity of this share."""
         self._own = activity
         self._writes += 1
@@ -85,11 +85,11 @@ class EmulatedDeviceFile:
             self._map.close()
         os.close(self._file)
 
-    def _read(self, slot: int) -> Activity | None:
+    def _read(self, slot: int) -> LastExecution | None:
         for _ in range(ATTEMPTS):
             finished, begin_ns, end_ns, busy, *alone, begun = SLOT.unpack_from(self._map, slot * SLOT.size)
             if begun == finished:
-                return Activity(begin_ns, end_ns, busy, tuple(alone)) if end_ns else None
+                return LastExecution(begin_ns, end_ns, busy, tuple(alone)) if end_ns else None
         return None
 
     def _lock_slot(self, path: Path) -> int:

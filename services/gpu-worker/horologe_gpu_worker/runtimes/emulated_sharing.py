@@ -38,9 +38,7 @@ def co_located_model(
         raise InvalidModel(f"{place}: {error}") from error
     seed = [abs(sharing.seed), crc32(name.encode())]
     noise = ExecutionNoise(coefficients, seed) if sharing.noise else None
-    return CoLocatedModel(
-        gpu, coefficients, sharing.interference, share_percent, activity, noise, sharing.time_factor
-    )  # fmt: skip
+    return CoLocatedModel(gpu, coefficients, sharing.interference, share_percent, activity, noise, sharing.time_factor)
 
 
 def find_coefficients(place: str, sharing: EmulatedSharing) -> tuple[GpuCoefficients, ModelCoefficients]:

@@ -178,9 +178,20 @@ class Profiler:
         self._runs.start_run(now_ns, task)
         key, first_wait_ns = task.key, self.settings.first_wait_ns if self._is_first(task.key.model) else 0
         submit = Submit(
-            task.id, key.model, self.rules.budget_ns, task.size, self.address, task.id, True, 0, task.length,
-            key.application, True, "", first_wait_ns,
-        )  # fmt: skip
+            task.id,
+            key.model,
+            self.rules.budget_ns,
+            task.size,
+            self.address,
+            task.id,
+            True,
+            0,
+            task.length,
+            key.application,
+            True,
+            "",
+            first_wait_ns,
+        )
         self.out.append(Out(self._controller, submit))
 
     def _is_first(self, model: str) -> bool:

@@ -87,9 +87,14 @@ def build_distributions(
     batches = fit_scales(measurements.batch_points(model), linear_ns, shortest_ns)
     slope_ns = fitted.slope_ns if has_lengths and fitted else 0.0
     message = Distributions(
-        model, round(batches.base_ns), slope_ns, tuple(durations), dynamic, batches.scales,
+        model,
+        round(batches.base_ns),
+        slope_ns,
+        tuple(durations),
+        dynamic,
+        batches.scales,
         measurements.contents.get(model, ""),
-    )  # fmt: skip
+    )
     return message, fitted
 
 

@@ -31,7 +31,8 @@ SENDERS: dict[type, tuple[str, ...]] = {
     **dict.fromkeys((Models, Settle, Dispatch), CONTROLLER),
     **dict.fromkeys((ModelCall, RunDone, DriverReady), DRIVER),
     **dict.fromkeys((Cancel, Ship), HOLDERS),
-    Outcome: (*CONTROLLER, "selector/"), Outputs: (*WORKER, "selector/"),
+    Outcome: (*CONTROLLER, "selector/"),
+    Outputs: (*WORKER, "selector/"),
     Pong: (*FRONTEND, *CONTROLLER, *WORKER, *DRIVER),
-}  # fmt: skip
+}
 """Prefixes of addresses by message. A selector sends itself the outcomes of its pipelines."""

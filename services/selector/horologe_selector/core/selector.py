@@ -33,9 +33,9 @@ from horologe_common.wire import (
     Settled,
 )
 from horologe_selector.core.announced_models import AnnouncedModels
-from horologe_selector.core.applications.processor import ApplicationProcessor
+from horologe_selector.core.applications.application_processor import ApplicationProcessor
 from horologe_selector.core.message_senders import SENDERS
-from horologe_selector.core.pipelines.processor import PipelineProcessor
+from horologe_selector.core.pipelines.pipeline_processor import PipelineProcessor
 from horologe_selector.core.predictions.cache import PredictionCache, prediction_key
 from horologe_selector.core.predictions.inflight import OK, InflightPredictions, Waiter
 from horologe_selector.core.return_latency import ReturnLatency
@@ -88,9 +88,18 @@ class Selector:
         )
         self.return_latency = ReturnLatency()
         self.applications = ApplicationProcessor(
-            address, settings, random_source, losses or {}, self.store, shared,
-            self.inflight, self.models, self.return_latency, self.stats, self._post,
-        )  # fmt: skip
+            address,
+            settings,
+            random_source,
+            losses or {},
+            self.store,
+            shared,
+            self.inflight,
+            self.models,
+            self.return_latency,
+            self.stats,
+            self._post,
+        )
         self.pipelines = PipelineProcessor(
             address, settings, self.inflight, self.models, self.return_latency, self._post
         )
@@ -105,11 +114,19 @@ class Selector:
         self._wakeup_ns = 0
         self._faults: list[Exception] = []
         self._handlers: dict[type, Handler] = {
-            Query: self._on_query, Outputs: self.inflight.on_outputs, Outcome: self.inflight.on_outcome,
-            Cancel: self._on_cancel, Models: self.models.on_models, PeerConnected: self._on_peer_connected,
-            PeerDisconnected: self._on_peer_disconnected, Pong: self._on_pong, Settle: self._on_settle,
-            Drain: self._on_drain, **self.applications.handlers, **self.pipelines.handlers,
-        }  # fmt: skip
+            Query: self._on_query,
+            Outputs: self.inflight.on_outputs,
+            Outcome: self.inflight.on_outcome,
+            Cancel: self._on_cancel,
+            Models: self.models.on_models,
+            PeerConnected: self._on_peer_connected,
+            PeerDisconnected: self._on_peer_disconnected,
+            Pong: self._on_pong,
+            Settle: self._on_settle,
+            Drain: self._on_drain,
+            **self.applications.handlers,
+            **self.pipelines.handlers,
+        }
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Process a message from a frontend, a worker, the controller, the store writer or the host."""

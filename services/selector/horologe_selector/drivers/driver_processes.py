@@ -23,7 +23,7 @@ from horologe_selector.driver import (
     PipelinesRead,
     driver_address,
 )
-from horologe_selector.drivers.child import PROGRESS
+from horologe_selector.drivers.driver_process import PROGRESS
 from horologe_selector.drivers.pipeline_folder import folder_state, read_pipelines
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import AnyMessage
     from horologe_selector.settings import SelectorSettings
 
-CHILD = "horologe_selector.drivers.child"
+CHILD = "horologe_selector.drivers.driver_process"
 SCAN_S = 1.0
 """Interval at which the folder is compared with its last state."""
 START_S = 60.0
@@ -167,9 +167,13 @@ class DriverProcesses:
                 self._processes[name], self._ended[name] = process, ended
                 started = self._reactor.loop.time()
                 start = StartDriver(
-                    name, definition.file, CALLS_LIMIT, settings.pipeline_step_ns,
-                    settings.pipeline_memory_bytes, self._max_frame_bytes,
-                )  # fmt: skip
+                    name,
+                    definition.file,
+                    CALLS_LIMIT,
+                    settings.pipeline_step_ns,
+                    settings.pipeline_memory_bytes,
+                    self._max_frame_bytes,
+                )
                 self._deliver(name, start, ())
                 timer = self._reactor.loop.call_later(START_S, self._kill_unready, process)
                 await ended.wait()

@@ -131,9 +131,18 @@ def _build_spec(where: str, name: str, entry: PipelineEntry, source: bytes) -> M
     sizes = (1, entry.max_rows) if batched and entry.max_rows > 1 else (1,)
     content = hashlib.blake2b(source + msgspec.msgpack.encode(entry), digest_size=16).hexdigest()
     spec = ModelSpec(
-        name, VERSION, PIPELINE_RUNTIME, _specs(entry.inputs), _specs(entry.outputs), sizes, batched, slo_ns,
-        content_hash=content, cache=entry.cache, cache_ttl_ns=ttl_ns,
-    )  # fmt: skip
+        name,
+        VERSION,
+        PIPELINE_RUNTIME,
+        _specs(entry.inputs),
+        _specs(entry.outputs),
+        sizes,
+        batched,
+        slo_ns,
+        content_hash=content,
+        cache=entry.cache,
+        cache_ttl_ns=ttl_ns,
+    )
     try:
         check_spec(spec)
         check_size(spec)

@@ -48,9 +48,11 @@ def readable_rows(path: Path) -> Iterator[list[tuple[str, int, bytes]]]:
                 valid = [
                     (key, version, data)
                     for key, version, data in rows
-                    if isinstance(key, str) and isinstance(data, bytes)
-                    and isinstance(version, int) and 0 < version < VERSION_MAX
-                ]  # fmt: skip
+                    if isinstance(key, str)
+                    and isinstance(data, bytes)
+                    and isinstance(version, int)
+                    and 0 < version < VERSION_MAX
+                ]
                 if valid:
                     yield valid
 

@@ -1,8 +1,9 @@
-"""Tuner core: carries out plans. Stages of pipelines scale with their traffic, workloads switch between shares.
+"""Core of the tuner: carries out plans, and keeps them true while the traffic changes.
 
-Events (from the controller) -> envelope of each pipeline, latencies of each workload -> decision -> ScaleTo (to the
-scaler) and Plan (to the controller). Tune (from an operator, by the frontend) applies and withdraws plans, and asks for
-the status. Pipelines: InferLine section 5, `pipeline_tuning/`. Shares of devices: iGniter section 4.2, `sharing/`.
+Events (from the controller) -> envelope of each pipeline, latencies of each stage on shares -> decision -> ScaleTo (to
+the scaler) and ResourcePlan (to the controller). Tune (from an operator, by the frontend) applies and withdraws plans,
+and asks for the status. Plans in force: `plans/`. Replicas that follow the traffic, InferLine section 5: `scaling/`.
+Shares with standby workers, iGniter section 4.2: `standby/`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.rehearsal import RehearsalScores
 from horologe_common.status import InvalidInput, Status
-from horologe_common.wire import DeviceState, Events, Models, Plan, RequestTrace, SchedulingState, Tune, Tuning
+from horologe_common.wire import DeviceState, Events, Models, RequestTrace, ResourcePlan, SchedulingState, Tune, Tuning
 from horologe_planning.plan import PLAN_VERSION
 from horologe_tuner.core.controller_checks import valid_events
-from horologe_tuner.core.plans.plan_checks import Cluster
+from horologe_tuner.core.plans.plan_checks import ClusterModels
 from horologe_tuner.core.plans.plan_tuner import PlanTuner
 from horologe_tuner.core.plans.running_plan import AppliedPlan
 from horologe_tuner.core.rehearsal.rehearsals import Rehearsals
@@ -41,11 +42,11 @@ if TYPE_CHECKING:
 BLIND_NS = s(2)
 """Without events of the controller for this time, the tuner changes nothing."""
 NUMBER_MAX = 1 << 53
-"""Largest number of a Plan message."""
+"""Largest number of a ResourcePlan message."""
 
 
 class TunerState(msgspec.Struct, frozen=True):
-    """Content of the state file. `number`: number of the last Plan message. `version`: that of the plans."""
+    """Content of the state file. `number`: number of the last ResourcePlan message. `version`: that of the plans."""
 
     version: Literal[1]
     number: int
@@ -191,7 +192,7 @@ class Tuner:
     def _send_plan(self) -> None:
         """Send the resources of the models. Without any, only if the controller may have an earlier plan."""
         if self._controller and self._number:
-            self.out.append(Out(self._controller, Plan(self._number, self.plans.planned_models())))
+            self.out.append(Out(self._controller, ResourcePlan(self._number, self.plans.planned_models())))
 
     def _scale(self) -> None:
         """Request the wanted workers from the scaler, except while no arrivals are observed."""
@@ -242,7 +243,7 @@ class Tuner:
         starts_workers = self.settings.scaler != "none"
         hardware = [] if starts_workers else [device.hardware for device in self._devices]
         return self.plans.apply(
-            now_ns, message.document, message.dry_run, Cluster(self._served, hardware, starts_workers)
+            now_ns, message.document, message.dry_run, ClusterModels(self._served, hardware, starts_workers)
         )
 
     def _check_applied(self, name: str) -> tuple[Status, str]:
@@ -267,11 +268,19 @@ class Tuner:
         models = self.plans.models()
         unserved = tuple(sorted(models.difference(self._served or models)))
         return TunerStatus(
-            self._blind, self.settings.dry_run, self.settings.scaler, self._scaling.last.error,
-            self.plans.workers_wanted(), self._scaling.last.workers, connected, unserved,
-            self.plans.describe(now_ns), tuple(self._journal.recent(now_ns)), self._scaling.last.shares,
+            self._blind,
+            self.settings.dry_run,
+            self.settings.scaler,
+            self._scaling.last.error,
+            self.plans.workers_wanted(),
+            self._scaling.last.workers,
+            connected,
+            unserved,
+            self.plans.describe(now_ns),
+            tuple(self._journal.recent(now_ns)),
+            self._scaling.last.shares,
             self.rehearsals.describe(),
-        )  # fmt: skip
+        )
 
     def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
         """Store which models are served, once all workers have registered."""
@@ -290,7 +299,7 @@ class Tuner:
         self._announcements.connect(peer.address)
         self._seen_ns = now_ns
         self.rehearsals.connect(now_ns, peer.address)
-        self.out.append(Out(self._controller, Plan(0)))
+        self.out.append(Out(self._controller, ResourcePlan(0)))
         self._send_plan()
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, peer: PeerDisconnected, _: Sequence[Buffer]) -> None:

@@ -14,9 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 JournalEvent: TypeAlias = Literal[
-    "scaled up", "scaled down", "applied", "withdrawn", "blind", "sighted", "scaler failed",
-    "switched up", "switched back", "failed over", "moved", "not repaired", "scheduler changed", "rehearsal failed",
-]  # fmt: skip
+    "scaled up",
+    "scaled down",
+    "applied",
+    "withdrawn",
+    "blind",
+    "sighted",
+    "scaler failed",
+    "switched up",
+    "switched back",
+    "failed over",
+    "moved",
+    "not repaired",
+    "scheduler changed",
+    "rehearsal failed",
+]
 Note: TypeAlias = "Callable[[int, JournalEvent, str, str, bool], None]"
 """Adds a journal entry: time, event, name of a plan or of a stage on shares, text, dry run."""
 JOURNAL_LENGTH = 20

@@ -129,9 +129,13 @@ class ComposeScaler:
         self._copy(service, share.worker, {NUMBER: "0", SHARE: share.worker}, _share_environment(share), limits)
 
     def _copy(
-        self, service: str, name: str, labels: Mapping[str, str], environment: Mapping[str, str],
+        self,
+        service: str,
+        name: str,
+        labels: Mapping[str, str],
+        environment: Mapping[str, str],
         limits: Mapping[str, int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Start a container with the configuration of the service's first container, and these changes."""
         containers = self._of_service(service)
         if not containers:

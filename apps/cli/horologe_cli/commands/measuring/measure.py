@@ -58,7 +58,7 @@ def _measure_interference(options: MeasureOptions, json: bool) -> None:
     from horologe_cli.measuring.measurement_run import run_measurement
     from horologe_common.interference.coefficients_file import CoefficientsError
     from horologe_common.status import HorologeError
-    from horologe_planning.interference.measurements import ProfileError
+    from horologe_planning.interference.model_measurements import ProfileError
 
     try:
         with _progress(json) as report:

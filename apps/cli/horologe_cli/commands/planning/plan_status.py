@@ -70,12 +70,19 @@ def _print_stages(out: Console, stages: list[dict[str, Any]]) -> None:
         for share in stage["shares"]:
             shadow = f"{share['shadow_percent']:g}%{'' if share['shadow_ready'] else ' starting'}"
             table.add_row(
-                stage["stage"], share["device"], f"{share['percent']:g}%", f"{share['planned_percent']:g}%",
-                shadow if share["shadow_percent"] else "-", requests, f"{stage['planned_rate']:.0f}",
-                f"{stage['slo_ns'] / 1e6:g}", f"{stage['predicted_ns'] / 1e6:.1f}",
+                stage["stage"],
+                share["device"],
+                f"{share['percent']:g}%",
+                f"{share['planned_percent']:g}%",
+                shadow if share["shadow_percent"] else "-",
+                requests,
+                f"{stage['planned_rate']:.0f}",
+                f"{stage['slo_ns'] / 1e6:g}",
+                f"{stage['predicted_ns'] / 1e6:.1f}",
                 f"{p99_ns / 1e6:.1f}" if p99_ns is not None else "-",
-                f"{stage['beyond'] / requests:.1%}" if requests else "-", stage["state"],
-            )  # fmt: skip
+                f"{stage['beyond'] / requests:.1%}" if requests else "-",
+                stage["state"],
+            )
     table.print(out)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.commands.serving.models import model_document
+from horologe_cli.commands.serving.model_commands import model_document
 from horologe_cli.output import ExitCode, Scheduler, Sets, Split, Workers, console, fail, print_json
 from horologe_sim.report.tables import Cell, Table
 
@@ -74,9 +74,19 @@ def up(
     install_lossy_streams()
     protect_memory()
     options = SystemOptions(
-        models, workers, split, http, tuple(client or ()), metrics, scheduler, config, tuple(set_ or ()), profiler,
-        insecure, tuner,
-    )  # fmt: skip
+        models,
+        workers,
+        split,
+        http,
+        tuple(client or ()),
+        metrics,
+        scheduler,
+        config,
+        tuple(set_ or ()),
+        profiler,
+        insecure,
+        tuner,
+    )
     _run(options, drain, json)
 
 

@@ -105,10 +105,18 @@ def _build(file: str, given: Mapping[str, Any]) -> Scenario:
     from horologe_sim.scenario.scenario import read_scenario
 
     chosen = ScenarioOptions(
-        given["--model"] or (), given["--models"], given["--slo"], given["--rate"], given["--trace"], given["--counts"],
-        given["--requests"], given["--devices"] or 1, given["--duration"], given["--pages"] or DEFAULT_PAGES,
+        given["--model"] or (),
+        given["--models"],
+        given["--slo"],
+        given["--rate"],
+        given["--trace"],
+        given["--counts"],
+        given["--requests"],
+        given["--devices"] or 1,
+        given["--duration"],
+        given["--pages"] or DEFAULT_PAGES,
         given["--noise"] or DEFAULT_NOISE,
-    )  # fmt: skip
+    )
     scenario = replace_load(read_scenario(file), chosen) if file else build_scenario(chosen)
     if (chosen.trace or chosen.counts) and scenario.description:
         stderr_console().print(scenario.description, markup=False)

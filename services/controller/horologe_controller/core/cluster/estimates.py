@@ -101,9 +101,13 @@ class Estimate:
     )  # fmt: skip
 
     def __init__(
-        self, seed_ns: Mapping[int, int], pace: RollingQuantile, content_hash: str = "",
-        share_trials: ShareTrials | None = None, first_run_ns: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        seed_ns: Mapping[int, int],
+        pace: RollingQuantile,
+        content_hash: str = "",
+        share_trials: ShareTrials | None = None,
+        first_run_ns: int = 0,
+    ) -> None:
         self.seed_ns = seed_ns
         self.efficient_sizes = efficient_sizes(seed_ns)
         self.growth = growth(seed_ns)

@@ -156,10 +156,15 @@ def look_ahead(
     return_ns = latency.returns.high_quantile(now_ns) or 0
     overrun_ns = min(latency.overruns.high_quantile(now_ns) or 0, OVERRUN_LIMIT_NS)
     return LookAhead(
-        settings.in_flight * (MORE_IN_FLIGHT if just_in_time or is_far else 1), now_ns + ahead_ns,
-        now_ns + max(ahead_ns, min(longest_ns + 1, TURNS_AHEAD * return_ns)), now_ns + return_ns,
-        now_ns + latency.return_ns, now_ns + lead_ns, now_ns + latency.dispatch_ns, overrun_ns,
-    )  # fmt: skip
+        settings.in_flight * (MORE_IN_FLIGHT if just_in_time or is_far else 1),
+        now_ns + ahead_ns,
+        now_ns + max(ahead_ns, min(longest_ns + 1, TURNS_AHEAD * return_ns)),
+        now_ns + return_ns,
+        now_ns + latency.return_ns,
+        now_ns + lead_ns,
+        now_ns + latency.dispatch_ns,
+        overrun_ns,
+    )
 
 
 class Lane:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping
 
     from horologe_common.models import ModelSpec, Profile
-    from horologe_common.wire import Plan, PlannedModel
+    from horologe_common.wire import PlannedModel, ResourcePlan
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.share import Share
 
@@ -37,7 +37,7 @@ class PlannedModels:
         self._standby: dict[str, dict[Share, bool]] = {}
         """Model key -> shares that keep it loaded and do not run it."""
 
-    def replace_plan(self, plan: Plan) -> None:
+    def replace_plan(self, plan: ResourcePlan) -> None:
         """Adopt a plan. `assign_shares` makes it effective."""
         self.number = plan.number
         self._models = {}
@@ -93,7 +93,7 @@ class PlannedModels:
         """
         if not self._models and not self._assigned:
             return []
-        candidates = Candidates(cluster)
+        candidates = UnplannedShares(cluster)
         before, stood_by = self._assigned, self._standby
         self._assign_shares(candidates, sorted(cluster.admitted))
         changed = [
@@ -114,7 +114,7 @@ class PlannedModels:
             pairs += [(share, key) for share in affected]
         return sorted(pairs, key=lambda pair: not self.permits(*pair))
 
-    def _assign_shares(self, candidates: Candidates, keys: Iterable[str]) -> None:
+    def _assign_shares(self, candidates: UnplannedShares, keys: Iterable[str]) -> None:
         """Assign shares to the planned models among the keys.
 
         A model gets the shares of the workers that the plan names. If none of them is there, it gets its number of
@@ -152,7 +152,7 @@ class PlannedModels:
         assert all(share.is_lost or key in share.kept for key, share in self._holding())
 
 
-class Candidates:
+class UnplannedShares:
     """Shares that could run models without a plan, of workers that do not drain.
 
     A plan that names workers asks for their shares only. With 200 models on 400 workers, to ask for all shares of each
@@ -182,7 +182,9 @@ class Candidates:
         return [share for share in shares if self._cluster.runnable_profile(worker, share, key) is not None]
 
 
-def _named_shares(key: str, entries: Iterable[PlannedModel], candidates: Candidates) -> dict[Share, Mapping[int, int]]:
+def _named_shares(
+    key: str, entries: Iterable[PlannedModel], candidates: UnplannedShares
+) -> dict[Share, Mapping[int, int]]:
     """Return the shares of the workers that the entries name, with the durations predicted there.
 
     An entry without a connected worker gets the first of its standby shares, one that has the model if possible.
@@ -198,7 +200,7 @@ def _named_shares(key: str, entries: Iterable[PlannedModel], candidates: Candida
 
 
 def _standby_shares(
-    key: str, entries: Iterable[PlannedModel], candidates: Candidates, assigned: Container[Share]
+    key: str, entries: Iterable[PlannedModel], candidates: UnplannedShares, assigned: Container[Share]
 ) -> dict[Share, bool]:
     """Return the shares of the standby workers that the entries name, without those that run the model."""
     names = [name for entry in entries for name in entry.standby]
@@ -214,7 +216,7 @@ def _pooled_shares(entries: Iterable[PlannedModel], shares: Iterable[Share]) -> 
     return assigned
 
 
-def apply_plan(cluster: Cluster, plan: Plan) -> None:
+def apply_plan(cluster: Cluster, plan: ResourcePlan) -> None:
     """Adopt a tuner's plan: the batch sizes and the shares of each model."""
     cluster.planned.replace_plan(plan)
     cluster.admit_models(cluster.admitted, cluster.reloading)

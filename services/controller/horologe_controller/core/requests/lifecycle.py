@@ -61,10 +61,25 @@ class RequestTable:
         """Return a new request. The caller adds it to the open requests of the submitter."""
         self._last_id += 1
         request = Request(
-            self._last_id, sender, submit.id, spec, submit.model, submit.rows, submit.holder, submit.input_id,
-            arrival_ns, deadline_ns, submit.best_effort, submit.shape_key, submit.length, submit.application,
-            submit.solo, submit.traceparent, submit.budget_ns, submit.client,
-        )  # fmt: skip
+            self._last_id,
+            sender,
+            submit.id,
+            spec,
+            submit.model,
+            submit.rows,
+            submit.holder,
+            submit.input_id,
+            arrival_ns,
+            deadline_ns,
+            submit.best_effort,
+            submit.shape_key,
+            submit.length,
+            submit.application,
+            submit.solo,
+            submit.traceparent,
+            submit.budget_ns,
+            submit.client,
+        )
         if submit.solo:
             request.shape_key = -request.id  # unique, so that the request is never batched with others
             if submit.best_effort and submit.urgent_after_ns:

@@ -48,7 +48,7 @@ class BatchChoice(NamedTuple):
     """For any start up to this time the choice is the same, as all candidates are certain to be in time. 0 if not."""
 
 
-class Candidate(NamedTuple):
+class BatchCandidate(NamedTuple):
     """A batch of `size` from the requests at `places`, of these `rows` (kinds, ascending)."""
 
     limit: float
@@ -149,7 +149,7 @@ def choose_batch(start_ns: int, queued: QueuedRequests) -> BatchChoice | None:
     if not batches:
         return None
     urgency = _urgency(begin_ns, queued, batches)
-    best: tuple[float, int, Candidate, LongestRow] | None = None
+    best: tuple[float, int, BatchCandidate, LongestRow] | None = None
     for candidate in _candidates(queued, batches, urgency):
         if best is not None and candidate.limit > best[0]:
             break
@@ -227,7 +227,7 @@ def _urgency(begin_ns: int, queued: QueuedRequests, batches: Sequence[tuple[Sequ
 
 def _candidates(
     queued: QueuedRequests, batches: Sequence[tuple[Sequence[int], int]], urgency: dict[int, float]
-) -> list[Candidate]:
+) -> list[BatchCandidate]:
     """Return the candidates, the highest limit first."""
     kinds, distributions = queued.kinds, queued.distributions
     base_ns, row_mean_ns = distributions.base_ns, distributions.row_mean_ns
@@ -236,13 +236,13 @@ def _candidates(
         rows = queued.kinds_of_rows(places)
         value = sum([urgency[kinds[place]] for place in places])
         limit = value / (base_ns + distributions.scale(size) * row_mean_ns[rows[-1]])
-        candidates.append(Candidate(-LIMIT_MARGIN * limit, number, places, size, rows))
+        candidates.append(BatchCandidate(-LIMIT_MARGIN * limit, number, places, size, rows))
     candidates.sort()
     return candidates
 
 
 def _value(
-    begin_ns: int, queued: QueuedRequests, candidate: Candidate, row: LongestRow, urgency: dict[int, float]
+    begin_ns: int, queued: QueuedRequests, candidate: BatchCandidate, row: LongestRow, urgency: dict[int, float]
 ) -> float:
     """Return the expected value of a candidate per expected time, if its longest row adds `row`."""
     distributions, kinds = queued.distributions, queued.kinds
@@ -251,7 +251,7 @@ def _value(
     return value / (distributions.base_ns + distributions.scale(candidate.size) * row.mean_ns)
 
 
-def _chances(begin_ns: int, queued: QueuedRequests, candidate: Candidate, row: LongestRow) -> list[float]:
+def _chances(begin_ns: int, queued: QueuedRequests, candidate: BatchCandidate, row: LongestRow) -> list[float]:
     """Return the probability of each request of a candidate to be in time."""
     deadlines_ns, places = queued.deadlines_ns, candidate.places
     scale = queued.distributions.scale(candidate.size)

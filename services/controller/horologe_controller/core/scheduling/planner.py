@@ -20,7 +20,7 @@ from horologe_controller.core.scheduling.loading.load_planner import LoadPlanner
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.queues import RequestQueues
 from horologe_controller.core.scheduling.ranking import ShareRankings
-from horologe_controller.core.scheduling.scheduler import Batch, Plan, Reason, Refusal
+from horologe_controller.core.scheduling.scheduler import Batch, Decisions, Reason, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -170,9 +170,9 @@ class Planner:
             self._on_result(action, took_ns)
         self.rankings.mark_estimates(action.share, self.queues.of_model(action.model))
 
-    def plan(self, now_ns: int, cluster: Cluster) -> Plan:
+    def plan(self, now_ns: int, cluster: Cluster) -> Decisions:
         """See `Scheduler.plan`."""
-        plan, queues = Plan([], [], [], [], None), self.queues
+        plan, queues = Decisions([], [], [], [], None), self.queues
         for queue in self.waits.pop_expired(now_ns) if self.waits.held else ():
             self._on_queue_changed(queue)
         if (overdue_ns := self._next_overdue_ns()) is not None and overdue_ns <= now_ns:
@@ -235,7 +235,7 @@ class Planner:
         self.best_effort.discard_share(share)
         self.policy.on_share_lost(share)
 
-    def _fill_shares(self, now_ns: int, shares: Iterable[Share], cluster: Cluster, plan: Plan) -> None:
+    def _fill_shares(self, now_ns: int, shares: Iterable[Share], cluster: Cluster, plan: Decisions) -> None:
         """Give batches to shares by index. What a batch leaves behind may be a good batch for a later idle share."""
         by_index = {share.index: share for share in shares}
         order = list(by_index)
@@ -251,7 +251,7 @@ class Planner:
                     by_index[share.index] = share
                     heapq.heappush(order, share.index)
 
-    def _fill_share(self, now_ns: int, share: Share, cluster: Cluster, ahead: LookAhead, plan: Plan) -> None:
+    def _fill_share(self, now_ns: int, share: Share, cluster: Cluster, ahead: LookAhead, plan: Decisions) -> None:
         """Give batches to one share until it has work for the look-ahead."""
         self._idle.pop(share, None)
         settings, policy = self.settings, self.policy

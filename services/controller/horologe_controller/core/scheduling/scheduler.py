@@ -71,7 +71,7 @@ class Refusal(msgspec.Struct):
         return f"{sentence}: it would end {-(-self.retry_after_ns // 1000) / 1000:g} ms late"
 
 
-class Plan(msgspec.Struct):
+class Decisions(msgspec.Struct):
     """Decisions, to be carried out in this order: refuse, unload, load, start.
 
     A plan has at most one LOAD. If `replan`, another may follow: `Scheduler.plan` is called again at once, with the
@@ -98,7 +98,7 @@ class Scheduler(Protocol):
     def remove(self, request: Request) -> None:
         """Remove a queued request (cancelled)."""
 
-    def plan(self, now_ns: int, cluster: Cluster) -> Plan:
+    def plan(self, now_ns: int, cluster: Cluster) -> Decisions:
         """Decide. Read and clear `cluster.changes`. The requests that the plan starts or refuses are dequeued."""
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from horologe_frontend.core.forwarding import CallForwarder
     from horologe_frontend.core.links.selector_routing import SelectorRouter
     from horologe_frontend.core.links.settling import Settling
-    from horologe_frontend.core.requests import OpenRequests, Request
+    from horologe_frontend.core.requests import ClientRequest, OpenRequests
     from horologe_frontend.core.retained_inputs import RetainedInputs
     from horologe_frontend.core.sampling import RequestSampler
 
@@ -82,7 +82,7 @@ class PeerLinks:
                 return self._calls.disconnect_tuner(address)
         return ()
 
-    def answer_timeout(self, request: Request) -> tuple[Answer, Sequence[Buffer]]:
+    def answer_timeout(self, request: ClientRequest) -> tuple[Answer, Sequence[Buffer]]:
         """Return the answer to a request whose timer has expired: its default, or that of `timeout_answer`."""
         if default := default_answer(request):
             return default

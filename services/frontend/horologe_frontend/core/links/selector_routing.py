@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.wire import Query
-    from horologe_frontend.core.applications import DeclaredApplications
+    from horologe_frontend.core.application_requests import DeclaredApplications
 
 
 class SelectorRouter:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_frontend.core.requests import OpenRequests, Request
+    from horologe_frontend.core.requests import ClientRequest, OpenRequests
 
 
 class Settling:
@@ -42,7 +42,7 @@ class Settling:
                 yield Out(controller, Settled(settle_id))
 
 
-def _may_have_run(request: Request, models: tuple[str, ...]) -> bool:
+def _may_have_run(request: ClientRequest, models: tuple[str, ...]) -> bool:
     """Return whether a worker has the inputs of the request, or it may share the answer of another request.
 
     Other requests run later, and then on the new content. An application may have any models.

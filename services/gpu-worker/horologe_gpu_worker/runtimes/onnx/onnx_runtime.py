@@ -27,7 +27,7 @@ from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
 from horologe_gpu_worker.runtimes.onnx.dimension_names import fitting_shapes
 from horologe_gpu_worker.runtimes.onnx.external_data import add_external_data
 from horologe_gpu_worker.runtimes.onnx.host_sessions import HostSessions
-from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import Context, load_driver
+from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import PrimaryContext, load_driver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -282,7 +282,7 @@ def _preload_libraries() -> None:
 def _stream(device: int) -> int:
     """Return the stream of all sessions of this process. One EXEC runs at a time, so one stream is enough."""
     driver = load_driver()
-    Context(driver, device).enter()
+    PrimaryContext(driver, device).enter()
     stream = ctypes.c_void_p()
     driver("cuStreamCreate", ctypes.byref(stream), STREAM_DEFAULT)
     return stream.value or 0

@@ -36,7 +36,7 @@ class Loaded(msgspec.Struct, tag="loaded", array_like=True, frozen=True):
     """First reply to Start: the model is loaded, and the warm-up begins. A crash from now on is due to its inputs."""
 
 
-class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
+class ModelStarted(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     """Last reply to Start. `slowest_ns`: duration of the slowest warm-up run; 0 without a warm-up."""
 
     slowest_ns: int
@@ -53,7 +53,7 @@ class Done(msgspec.Struct, tag="done", array_like=True, frozen=True):
     tensors: tuple[Tensor, ...]
 
 
-class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
+class CallFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
     """The model raised an exception or returned an invalid result. `fatal`: the process cannot continue."""
 
     reason: str
@@ -64,7 +64,7 @@ class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
     """In the warm-up: the model fails because its batch has more rows than one, or other rows than its outputs."""
 
 
-ChannelMessage: TypeAlias = Start | Loaded | Ready | Run | Done | Failed
+ChannelMessage: TypeAlias = Start | Loaded | ModelStarted | Run | Done | CallFailed
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ChannelMessage)

@@ -58,7 +58,7 @@ class KeptModels:
             model.close()
 
 
-class MeasuredModel:
+class ModelRunner:
     """Opens and runs one model like its runtime. `stop` may be called from any thread."""
 
     inline_io = True
@@ -71,7 +71,7 @@ class MeasuredModel:
         self._model: PythonModel | None = None
         self._stopped = self._failed = False
 
-    def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> MeasuredModel:
+    def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> ModelRunner:
         """Start the model's process; see `Runtime.open`."""
         with self._lock:
             if self._stopped:

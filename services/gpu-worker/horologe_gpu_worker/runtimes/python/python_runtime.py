@@ -29,18 +29,18 @@ from horologe_gpu_worker.repository.manifest import (
 from horologe_gpu_worker.repository.model_signature import check_outputs
 from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed, RowsFailed, WarmUpFailed
 from horologe_gpu_worker.runtimes.python.channel import (
+    CallFailed,
     ChannelMessage,
     Done,
-    Failed,
     Loaded,
-    Ready,
+    ModelStarted,
     Run,
     Start,
     pack,
     receive,
     send,
 )
-from horologe_gpu_worker.runtimes.python.measured_models import KeptModels, MeasuredModel
+from horologe_gpu_worker.runtimes.python.measured_models import KeptModels, ModelRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.runtime import DeviceConfig, OpenModel
 
 MODEL = "model.py"
-CHILD = "horologe_gpu_worker.runtimes.python.child"
+CHILD = "horologe_gpu_worker.runtimes.python.model_process"
 HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
 """Without `timeout`, a call is hung after 10 times the slowest warm-up run, within these bounds. Without a warm-up, a
 call is hung after `HANG_MAX_NS`."""
@@ -110,10 +110,10 @@ class ModelProcess:
         if isinstance(message, Loaded):
             self._warming = True
             return False
-        if isinstance(message, Failed):
+        if isinstance(message, CallFailed):
             kind = WarmUpFailed if message.by_inputs else RowsFailed if message.rows else ModelFailed
             raise kind(message.reason)
-        if not isinstance(message, Ready):
+        if not isinstance(message, ModelStarted):
             raise ModelFailed(f"got {message}, wanted Ready")
         self._warming = False
         derived_ns = min(max(HANG_FACTOR * message.slowest_ns, HANG_MIN_NS), HANG_MAX_NS)
@@ -125,7 +125,7 @@ class ModelProcess:
 
     def run_batch(
         self, batch_size: int, inputs: Mapping[str, NDArray[Any]], quiet: bool = False
-    ) -> tuple[Done | Failed, dict[str, NDArray[Any]]]:
+    ) -> tuple[Done | CallFailed, dict[str, NDArray[Any]]]:
         """Run a batch. With `quiet`, the process does not log an exception of the model.
 
         Raises `ModelFailed` if the process cannot run another.
@@ -139,7 +139,7 @@ class ModelProcess:
                 reason = f"process did not take its input within {self._limit_ns / 1e9:g} s"
                 raise ProcessFailed(reason, "hang") from None
         message, outputs = self._receive()
-        if not isinstance(message, Done | Failed):
+        if not isinstance(message, Done | CallFailed):
             raise ModelFailed(f"got {message}, wanted Done or Failed")
         return message, outputs
 
@@ -219,7 +219,7 @@ class PythonModel:
         except ModelFailed as error:
             cause = self._restart(error, quiet)
             raise ProcessFailed(f"model {self._spec.key}: {error.reason}", cause) from error
-        if isinstance(message, Failed):
+        if isinstance(message, CallFailed):
             if message.fatal:
                 cause = self._restart(ModelFailed(message.reason), quiet)
                 raise ProcessFailed(f"model {self._spec.key}: {message.reason}", cause)
@@ -308,9 +308,9 @@ class PythonRuntime:
         """Return the model that was measured; None if its process is not kept."""
         return self.kept.take(spec)
 
-    def measured_model(self) -> MeasuredModel:
+    def measured_model(self) -> ModelRunner:
         """Return what opens and runs a model to measure it."""
-        return MeasuredModel(self, self._create)
+        return ModelRunner(self, self._create)
 
     def close(self) -> None:
         """End the processes that wait for their first LOAD."""

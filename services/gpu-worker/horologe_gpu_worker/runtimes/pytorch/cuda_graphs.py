@@ -94,9 +94,13 @@ class GraphCapturer:
         self._kept = self._record(byte.zero_)
 
     def capture(
-        self, run: Callable[..., Sequence[Any]], weights: Sequence[Any], layout: BatchLayout,
-        warm_runs: int = WARM_RUNS, inputs: Any = None,
-    ) -> CapturedGraph:  # fmt: skip
+        self,
+        run: Callable[..., Sequence[Any]],
+        weights: Sequence[Any],
+        layout: BatchLayout,
+        warm_runs: int = WARM_RUNS,
+        inputs: Any = None,
+    ) -> CapturedGraph:
         """Capture a graph that reads its inputs from the buffer and writes its outputs to it.
 
         `inputs`: uint8 tensor with the bytes of the batch that the warm runs read; None: zeros.

@@ -71,10 +71,25 @@ def _answer(
     queue_ns = 0 if cached else max(0, now_ns - query.arrival_ns - exec_ns)
     contents = tuple([result.content_hash for result in results]) if query.query.content_hash else ()
     return Answer(
-        query.query.id, OK, outputs, "", 0, query.active.application.name, "", queue_ns, exec_ns,
-        results[0].batch_size if len(results) == 1 else 0, cached, confidence, present, missing, defaulted,
-        query.prediction, bool(query.pending), contents,
-    )  # fmt: skip
+        query.query.id,
+        OK,
+        outputs,
+        "",
+        0,
+        query.active.application.name,
+        "",
+        queue_ns,
+        exec_ns,
+        results[0].batch_size if len(results) == 1 else 0,
+        cached,
+        confidence,
+        present,
+        missing,
+        defaulted,
+        query.prediction,
+        bool(query.pending),
+        contents,
+    )
 
 
 def _failure(query: ApplicationQuery) -> Answer:

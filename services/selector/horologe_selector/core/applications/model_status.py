@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_selector.core.applications.registry import ApplicationRegistry
+    from horologe_selector.core.applications.application_registry import ApplicationRegistry
     from horologe_selector.core.contexts.contexts import Contexts
     from horologe_selector.store import Record, RecordsRead
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from horologe_selector.core.predictions.prediction_log import LoggedPrediction
 
 
-class PendingFeedback(msgspec.Struct, eq=False):
+class UnacknowledgedFeedback(msgspec.Struct, eq=False):
     """Feedback without its reply. `missing`: number of items without a status; -1 after the reply."""
 
     frontend: str
@@ -35,11 +35,11 @@ class FeedbackItem:
 
     __slots__ = ("duplicates", "feedback", "index", "prediction")
 
-    def __init__(self, feedback: PendingFeedback, index: int, prediction: LoggedPrediction | None) -> None:
+    def __init__(self, feedback: UnacknowledgedFeedback, index: int, prediction: LoggedPrediction | None) -> None:
         self.feedback = feedback
         self.index = index
         self.prediction = prediction
-        self.duplicates: list[tuple[PendingFeedback, int]] | None = None
+        self.duplicates: list[tuple[UnacknowledgedFeedback, int]] | None = None
 
 
 class Acknowledgements:
@@ -49,15 +49,15 @@ class Acknowledgements:
     """
 
     def __init__(self) -> None:
-        self._pending: deque[PendingFeedback] = deque()
+        self._pending: deque[UnacknowledgedFeedback] = deque()
         self._out: list[Out] = []
 
     def __len__(self) -> int:
         return sum(feedback.missing > 0 for feedback in self._pending)
 
-    def open_feedback(self, frontend: str, number: int, deadline_ns: int, count: int) -> PendingFeedback:
+    def open_feedback(self, frontend: str, number: int, deadline_ns: int, count: int) -> UnacknowledgedFeedback:
         """Add a Feedback with `count` items. `deadline_ns` must not be earlier than that of the previous one."""
-        feedback = PendingFeedback(frontend, number, deadline_ns, count, [int(Status.LOST)] * count)
+        feedback = UnacknowledgedFeedback(frontend, number, deadline_ns, count, [int(Status.LOST)] * count)
         if count:
             self._pending.append(feedback)
         else:
@@ -65,7 +65,7 @@ class Acknowledgements:
         return feedback
 
     def set_status(
-        self, feedback: PendingFeedback, index: int, status: int, reason: str = "", retry_after_ns: int = 0
+        self, feedback: UnacknowledgedFeedback, index: int, status: int, reason: str = "", retry_after_ns: int = 0
     ) -> None:
         """Set the status of one item. The reply contains the first reason. After the reply this does nothing."""
         if feedback.missing <= 0:
@@ -94,7 +94,7 @@ class Acknowledgements:
         out, self._out = self._out, []
         return out
 
-    def _acknowledge(self, feedback: PendingFeedback) -> None:
+    def _acknowledge(self, feedback: UnacknowledgedFeedback) -> None:
         feedback.missing = -1
         message = Acknowledged(feedback.id, tuple(feedback.statuses), feedback.reason, feedback.retry_after_ns)
         self._out.append(Out(feedback.frontend, message))

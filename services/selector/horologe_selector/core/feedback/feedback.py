@@ -16,7 +16,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Release
 from horologe_selector.core.contexts.context import observation_name
-from horologe_selector.core.feedback.acknowledgements import Acknowledgements, FeedbackItem, PendingFeedback
+from horologe_selector.core.feedback.acknowledgements import Acknowledgements, FeedbackItem, UnacknowledgedFeedback
 from horologe_selector.core.predictions.cache import cached_values
 from horologe_selector.core.predictions.prediction_log import PredictionLog
 from horologe_selector.policy import Selection
@@ -168,7 +168,12 @@ class FeedbackProcessor:
         self.predictions.check()
 
     def _process_item(
-        self, now_ns: int, feedback: PendingFeedback, index: int, active: ActiveApplication, observation: Observation
+        self,
+        now_ns: int,
+        feedback: UnacknowledgedFeedback,
+        index: int,
+        active: ActiveApplication,
+        observation: Observation,
     ) -> None:
         """Look up the prediction that the observation refers to, and join both."""
         logged = self.predictions.get(observation.prediction)
@@ -194,7 +199,7 @@ class FeedbackProcessor:
             return
         self._join_predictions(now_ns, FeedbackItem(feedback, index, logged), active, observation)
 
-    def _add_duplicate(self, item: FeedbackItem, feedback: PendingFeedback, index: int) -> None:
+    def _add_duplicate(self, item: FeedbackItem, feedback: UnacknowledgedFeedback, index: int) -> None:
         """Let an observation that was sent again share the status of the first one."""
         item.duplicates = [(other, place) for other, place in item.duplicates or () if other.missing > 0]
         if len(item.duplicates) < DUPLICATES:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import ModelCall, Submit
     from horologe_selector.core.announced_models import AnnouncedModels
     from horologe_selector.core.pipelines.run_trace import Stage
-    from horologe_selector.core.pipelines.runs import Run
+    from horologe_selector.core.pipelines.runs import PipelineRun
     from horologe_selector.core.predictions.inflight import InflightPredictions, PredictionResult
     from horologe_selector.core.return_latency import ReturnLatency
     from horologe_selector.settings import SelectorSettings
@@ -44,7 +44,7 @@ RUN_FAILURES = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Sta
 class OpenCall(msgspec.Struct, eq=False):
     """A call in flight. Its inputs are staged under the id of the waiter's query."""
 
-    run: Run
+    run: PipelineRun
     number: int
     stage: Stage
     waiter: Waiter
@@ -79,7 +79,7 @@ class PipelineCalls:
         call = self._calls.get(submit.input_id) if submit.holder == self._address else None
         return call.run.path if call is not None else ()
 
-    def start_call(self, now_ns: int, run: Run, message: ModelCall, buffers: Sequence[Buffer]) -> None:
+    def start_call(self, now_ns: int, run: PipelineRun, message: ModelCall, buffers: Sequence[Buffer]) -> None:
         """Submit a call, or answer it with the error of its stage."""
         if message.call in run.trace.calls:
             return
@@ -98,7 +98,7 @@ class PipelineCalls:
         assert result is None  # without a key nothing is cached
 
     def _build_query(
-        self, now_ns: int, run: Run, stage: Stage, message: ModelCall, buffers: Sequence[Buffer]
+        self, now_ns: int, run: PipelineRun, stage: Stage, message: ModelCall, buffers: Sequence[Buffer]
     ) -> tuple[ModelSpec, Query, int]:
         """Return the signature, the query and its deadline, and stage its inputs. Raises `HorologeError`."""
         spec = self._find_model(run, message.model)
@@ -118,12 +118,20 @@ class PipelineCalls:
         budget_ns, name = deadline_ns - now_ns, run.pipeline.spec.name
         submit = run.submit
         query = Query(
-            self._last_id, spec.key, budget_ns, rows, b"", submit.best_effort, shape_key, length, name,
+            self._last_id,
+            spec.key,
+            budget_ns,
+            rows,
+            b"",
+            submit.best_effort,
+            shape_key,
+            length,
+            name,
             client=submit.client,
-        )  # fmt: skip
+        )
         return spec, query, deadline_ns
 
-    def _find_model(self, run: Run, model: str) -> ModelSpec:
+    def _find_model(self, run: PipelineRun, model: str) -> ModelSpec:
         """Return the signature of a model or pipeline. Raises `HorologeError` if it cannot be called."""
         spec = self._models.find_callable(model)
         if spec is None:
@@ -160,19 +168,19 @@ class PipelineCalls:
         done = CallDone(run.id, call.number, OK, "", result.outputs)
         self._post(Out(run.pipeline.driver, done, result.buffers))
 
-    def _fail_call(self, run: Run, number: int, stage: Stage, status: int, reason: str) -> None:
+    def _fail_call(self, run: PipelineRun, number: int, stage: Stage, status: int, reason: str) -> None:
         """Answer a call without outputs. The driver function may catch it, or end the query with this status."""
         self.count_drop(run, stage)
         status = status if status in RUN_FAILURES else int(Status.FAILED)
         reason = f"stage {run.pipeline.structure.stage_name(stage)}: {reason}"
         self._post(Out(run.pipeline.driver, CallDone(run.id, number, status, reason)))
 
-    def count_drop(self, run: Run, stage: Stage) -> None:
+    def count_drop(self, run: PipelineRun, stage: Stage) -> None:
         """Count a call without outputs."""
         if record := run.pipeline.structure.find_record(stage):
             record.drops += 1
 
-    def cancel_calls(self, now_ns: int, run: Run) -> None:
+    def cancel_calls(self, now_ns: int, run: PipelineRun) -> None:
         """Cancel all open calls of a run."""
         for call in run.calls.values():
             del self._calls[call.waiter.pipeline_call]
@@ -180,7 +188,7 @@ class PipelineCalls:
             self._inflight.remove_waiter(now_ns, call.waiter)
         run.calls.clear()
 
-    def check(self, runs: Iterable[Run]) -> None:
+    def check(self, runs: Iterable[PipelineRun]) -> None:
         """Assert that each open call belongs to an open run and has staged inputs."""
         self.staging.check()
         assert sorted(self.staging.ids()) == sorted(self._calls)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import RunDone, Ship, Submit, Tensor
-    from horologe_selector.core.pipelines.registry import Pipeline, PipelineRegistry
+    from horologe_selector.core.pipelines.pipeline_registry import Pipeline, PipelineRegistry
 
 OK = int(Status.OK)
 ATTEMPTS = 2
@@ -32,7 +32,7 @@ ATTEMPTS = 2
 DROPS = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST)))
 
 
-class Run(msgspec.Struct, eq=False):
+class PipelineRun(msgspec.Struct, eq=False):
     """An open query of a pipeline. `inputs` is None until its holder has shipped them."""
 
     submit: Submit
@@ -81,12 +81,12 @@ class PipelineRuns:
         self._limit = runs_limit
         self._drop = drop
         self._post = post
-        self._runs: dict[int, Run] = {}
+        self._runs: dict[int, PipelineRun] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def find_run(self, number: int, driver: str) -> Run | None:
+    def find_run(self, number: int, driver: str) -> PipelineRun | None:
         """Return an open run that this driver executes."""
         run = self._runs.get(number)
         return run if run is not None and run.attempts and run.pipeline.driver == driver else None
@@ -113,7 +113,7 @@ class PipelineRuns:
             return
         deadline_ns = now_ns + submit.budget_ns
         path = (*self._calls.path_of(submit), pipeline.spec.name)
-        run = self._runs[submit.id] = Run(submit, pipeline, now_ns, deadline_ns, path, RunTrace(now_ns))
+        run = self._runs[submit.id] = PipelineRun(submit, pipeline, now_ns, deadline_ns, path, RunTrace(now_ns))
         self._registry.add_run(now_ns, pipeline)
         self.deadlines.arm(run.id, deadline_ns)
         if submit.holder == self._address:
@@ -131,7 +131,9 @@ class PipelineRuns:
             return
         self._set_inputs(now_ns, run, message.items[0].inputs if message.items else None, buffers)
 
-    def _set_inputs(self, now_ns: int, run: Run, inputs: tuple[Tensor, ...] | None, buffers: Sequence[Buffer]) -> None:
+    def _set_inputs(
+        self, now_ns: int, run: PipelineRun, inputs: tuple[Tensor, ...] | None, buffers: Sequence[Buffer]
+    ) -> None:
         if inputs is None:
             self.fail_run(now_ns, run, int(Status.LOST), f"{run.submit.holder} does not hold the inputs any more")
             return
@@ -139,7 +141,7 @@ class PipelineRuns:
         if run.pipeline.state == "READY":
             self._execute(now_ns, run)
 
-    def _execute(self, now_ns: int, run: Run) -> None:
+    def _execute(self, now_ns: int, run: PipelineRun) -> None:
         """Send the run to the driver."""
         run.attempts += 1
         assert run.inputs is not None
@@ -183,7 +185,7 @@ class PipelineRuns:
             run.pipeline, run.trace, run.attempts = successor, RunTrace(now_ns), 0
             self._registry.add_run(now_ns, successor)
 
-    def on_run_done(self, now_ns: int, run: Run, message: RunDone, buffers: Sequence[Buffer]) -> None:
+    def on_run_done(self, now_ns: int, run: PipelineRun, message: RunDone, buffers: Sequence[Buffer]) -> None:
         """Answer with what the driver function has returned or raised."""
         status, reason = message.status, message.reason
         if status == OK:
@@ -205,7 +207,7 @@ class PipelineRuns:
         self._remove(now_ns, run, "answered")
         self._post(Out(self._address, outputs, buffers))
 
-    def fail_run(self, now_ns: int, run: Run, status: int, reason: str, ended: bool = False) -> None:
+    def fail_run(self, now_ns: int, run: PipelineRun, status: int, reason: str, ended: bool = False) -> None:
         """End a run without outputs. `ended`: the driver has ended it already."""
         failed = run.pipeline.failed
         failed[status] = failed.get(status, 0) + 1
@@ -226,7 +228,7 @@ class PipelineRuns:
             reason = f"not finished by the deadline: {self._describe_wait(run)}"
             self.fail_run(now_ns, run, int(Status.LATE), reason)
 
-    def _describe_wait(self, run: Run) -> str:
+    def _describe_wait(self, run: PipelineRun) -> str:
         if run.calls:
             names = sorted({run.pipeline.structure.stage_name(call.stage) for call in run.calls.values()})
             for call in run.calls.values():
@@ -234,12 +236,12 @@ class PipelineRuns:
             return f"stage {', '.join(names)} has not answered"
         return "the driver has not returned" if run.attempts else "the driver has not started"
 
-    def _end(self, now_ns: int, run: Run, ended: bool = False) -> None:
+    def _end(self, now_ns: int, run: PipelineRun, ended: bool = False) -> None:
         if run.attempts and not ended and run.pipeline.state == "READY":
             self._post(Out(run.pipeline.driver, EndRun(run.id)))
         self._remove(now_ns, run)
 
-    def _remove(self, now_ns: int, run: Run, result: str = "failed") -> None:
+    def _remove(self, now_ns: int, run: PipelineRun, result: str = "failed") -> None:
         """Remove a run and cancel its calls."""
         del self._runs[run.id]
         run.pipeline.device_ns[result] += run.device_ns
@@ -247,7 +249,7 @@ class PipelineRuns:
         run.pipeline.open_runs -= 1
         self._calls.cancel_calls(now_ns, run)
 
-    def _runs_of(self, pipeline: Pipeline) -> list[Run]:
+    def _runs_of(self, pipeline: Pipeline) -> list[PipelineRun]:
         return [run for run in self._runs.values() if run.pipeline is pipeline]
 
     def check(self) -> None:

@@ -162,9 +162,19 @@ class InflightPredictions:
         number, budget_ns, holder = inflight.submit_id, leader.deadline_ns - now_ns, leader.holder
         rows, best_effort, shape, length = query.rows, leader.best_effort, query.shape_key, query.length
         submit = Submit(
-            number, key, budget_ns, rows, holder, query.id, best_effort, shape, length, query.application,
-            traceparent=query.traceparent, client=query.client,
-        )  # fmt: skip
+            number,
+            key,
+            budget_ns,
+            rows,
+            holder,
+            query.id,
+            best_effort,
+            shape,
+            length,
+            query.application,
+            traceparent=query.traceparent,
+            client=query.client,
+        )
         self._post(Out(receiver, submit))
 
     def on_controller_connected(self, now_ns: int, controller: str) -> None:
@@ -223,9 +233,14 @@ class InflightPredictions:
         if retrying:
             retrying.sort(key=lambda waiter: (waiter.best_effort, -waiter.deadline_ns))
             self._start_prediction(
-                now_ns, inflight.key, inflight.cache_key, inflight.content_hash, inflight.ttl_ns, retrying[0],
+                now_ns,
+                inflight.key,
+                inflight.cache_key,
+                inflight.content_hash,
+                inflight.ttl_ns,
+                retrying[0],
                 retrying[1:],
-            )  # fmt: skip
+            )
 
     def remove_waiter(self, now_ns: int, waiter: Waiter) -> None:
         """Remove a waiter. If it leads, submit a follower's inputs instead; cancel the prediction if there is none."""

@@ -19,7 +19,7 @@ NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 """Characters of a worker's instance name, which contains the names of stage and device."""
 
 
-class Cluster(NamedTuple):
+class ClusterModels(NamedTuple):
     """What a plan is checked against."""
 
     served: Container[str] | None = None
@@ -30,7 +30,7 @@ class Cluster(NamedTuple):
     """True if the tuner starts workers, which bring the models of their shares."""
 
 
-def check_plan(plan: Plan, others: Sequence[Plan], cluster: Cluster) -> tuple[Status, str]:
+def check_plan(plan: Plan, others: Sequence[Plan], cluster: ClusterModels) -> tuple[Status, str]:
     """Return (OK, ""), or why the plan cannot be applied beside the others."""
     try:
         for placement in plan.shares:
@@ -46,7 +46,7 @@ def check_plan(plan: Plan, others: Sequence[Plan], cluster: Cluster) -> tuple[St
     return _check_cluster(plan, cluster)
 
 
-def _check_cluster(plan: Plan, cluster: Cluster) -> tuple[Status, str]:
+def _check_cluster(plan: Plan, cluster: ClusterModels) -> tuple[Status, str]:
     types = sorted(set(cluster.hardware))
     for placement in plan.placements:
         place = f"plan {plan.name!r}: stage {placement.stage!r}: "

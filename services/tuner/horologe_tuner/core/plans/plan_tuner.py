@@ -8,7 +8,7 @@ from horologe_common.status import Status
 from horologe_common.wanted_shares import WantedShare
 from horologe_common.wire import PlannedModel
 from horologe_planning.plan import NAME_LIMIT, parse_plans
-from horologe_tuner.core.plans.plan_checks import Cluster, check_plan
+from horologe_tuner.core.plans.plan_checks import ClusterModels, check_plan
 from horologe_tuner.core.plans.resources import planned_models, workers_needed
 from horologe_tuner.core.plans.running_plan import AppliedPlan, RunningPlan, planned_replicas
 from horologe_tuner.core.scaling.scaling_rules import ScalingRules
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 DECISIONS = "horologe_tuner_decisions_total"
 SWITCHES = "horologe_tuner_switches_total"
 EVENT_OF: dict[Reason, JournalEvent] = {
-    "violation": "switched up", "calm": "switched back", "worker lost": "failed over", "plan": "moved",
-}  # fmt: skip
+    "violation": "switched up",
+    "calm": "switched back",
+    "worker lost": "failed over",
+    "plan": "moved",
+}
 
 
 class PlanTuner:
@@ -64,7 +67,7 @@ class PlanTuner:
             try:
                 saved.validate()
                 reason = f"name: got {name!r} twice" if name in self.plans else ""
-                reason = reason or check_plan(saved.plan, self._plans(), Cluster())[1]
+                reason = reason or check_plan(saved.plan, self._plans(), ClusterModels())[1]
             except ValueError as error:
                 reason = str(error)
             if reason:
@@ -81,20 +84,19 @@ class PlanTuner:
         """Return what the state file keeps."""
         return tuple(
             AppliedPlan(
-                running.plan, dict(running.state.replicas),
-                tuple(
-                    steps for target in running.targets(False) for steps in self.shares.stages[target.stage].serving
-                ),
+                running.plan,
+                dict(running.state.replicas),
+                tuple(steps for target in running.targets(False) for steps in self.shares.stages[target.stage].serving),
                 running.dry_run,
             )
             for running in self.plans.values()
-        )  # fmt: skip
+        )
 
     def models(self) -> set[str]:
         """Return the models of all plans."""
         return {placement.model for running in self.plans.values() for placement in running.plan.placements}
 
-    def apply(self, now_ns: int, document: bytes, dry_run: bool, cluster: Cluster) -> tuple[Status, str]:
+    def apply(self, now_ns: int, document: bytes, dry_run: bool, cluster: ClusterModels) -> tuple[Status, str]:
         """Apply the plans of a document, each in place of the one of its name. Return (OK, ""), or why none is."""
         try:
             plans = parse_plans(document)
@@ -215,10 +217,15 @@ class PlanTuner:
                 standby = [shadows.get(worker_name(active)), steps.below, *moving_to]
                 workers = dict.fromkeys(worker_name(share) for share in standby if share is not None)
                 yield PlannedModel(
-                    target.model, 1, max(share.max_batch for share in target.shares), active.hardware,
-                    (worker_name(active),), dict(active.exec_ns),
-                    tuple(worker for worker in workers if worker != worker_name(active)), target.slo_ns,
-                )  # fmt: skip
+                    target.model,
+                    1,
+                    max(share.max_batch for share in target.shares),
+                    active.hardware,
+                    (worker_name(active),),
+                    dict(active.exec_ns),
+                    tuple(worker for worker in workers if worker != worker_name(active)),
+                    target.slo_ns,
+                )
                 moving_to = ()
 
     def workers_wanted(self) -> dict[str, int]:

@@ -155,9 +155,17 @@ class RunningPlan:
         plan, replicas = self.plan, self.state.replicas
         demand = find_demand(plan, replicas, self._rates, rules).rate if replicas else 0.0
         return PlanStatus(
-            plan.name, self.dry_run, dict(replicas), planned_replicas(plan), self._windows_ns, self._rates,
-            self._planned_rates, demand, self._envelope.observed_ns if self._envelope else self._clock_ns, stages,
-        )  # fmt: skip
+            plan.name,
+            self.dry_run,
+            dict(replicas),
+            planned_replicas(plan),
+            self._windows_ns,
+            self._rates,
+            self._planned_rates,
+            demand,
+            self._envelope.observed_ns if self._envelope else self._clock_ns,
+            stages,
+        )
 
 
 def planned_replicas(plan: Plan) -> dict[str, int]:

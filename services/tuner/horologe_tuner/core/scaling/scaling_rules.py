@@ -46,7 +46,7 @@ class ScalingRules(msgspec.Struct, frozen=True):
             raise ValueError(f"tuner.headroom: got {self.headroom}, wanted at least 1")
 
 
-class Demand(msgspec.Struct, frozen=True):
+class TrafficDemand(msgspec.Struct, frozen=True):
     """Queries per second that the envelope demands, and the window that shows it. 0: the plan suffices."""
 
     rate: float = 0.0
@@ -96,7 +96,7 @@ def running_part(plan: Plan, replicas: Mapping[str, int]) -> float:
     return min(1.0, *(replicas[stage.stage] / stage.replicas for stage in plan.counted))
 
 
-def find_demand(plan: Plan, replicas: Mapping[str, int], rates: Sequence[float], rules: ScalingRules) -> Demand:
+def find_demand(plan: Plan, replicas: Mapping[str, int], rates: Sequence[float], rules: ScalingRules) -> TrafficDemand:
     """Compare the present rates with those of the sample, window by window.
 
     `rates`: queries per second by window of the plan's envelope. If fewer replicas run than planned, they serve only
@@ -104,7 +104,7 @@ def find_demand(plan: Plan, replicas: Mapping[str, int], rates: Sequence[float],
     demands nothing.
     """
     if plan.envelope is None:
-        return Demand()
+        return TrafficDemand()
     relative, headroom = rules.demand == "relative" or bool(plan.levels), rules.headroom if plan.levels else 1.0
     part, windows = running_part(plan, replicas), plan.envelope.windows_ns
     exceeding = [
@@ -112,7 +112,7 @@ def find_demand(plan: Plan, replicas: Mapping[str, int], rates: Sequence[float],
         for rate, planned, window_ns in zip(rates, plan.envelope.rates(), windows, strict=True)
         if headroom * rate > part * planned * (1 + ROUNDING)
     ]
-    return Demand(*max(exceeding)) if exceeding else Demand()
+    return TrafficDemand(*max(exceeding)) if exceeding else TrafficDemand()
 
 
 def scale_up(plan: Plan, replicas: Mapping[str, int], rate: float) -> dict[str, int]:
@@ -143,9 +143,13 @@ def scale_down(plan: Plan, replicas: Mapping[str, int], rate: float) -> dict[str
 
 
 def decide(
-    now_ns: int, plan: Plan, state: ScalingState, rates: Sequence[float], recent_rate: float | None,
+    now_ns: int,
+    plan: Plan,
+    state: ScalingState,
+    rates: Sequence[float],
+    recent_rate: float | None,
     rules: ScalingRules,
-) -> Decision | None:  # fmt: skip
+) -> Decision | None:
     """Return the change to make now, if any.
 
     `rates`: highest rates since the last call, by window of the plan's envelope. `recent_rate`: highest rate in

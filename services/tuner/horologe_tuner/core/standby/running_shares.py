@@ -259,9 +259,17 @@ class RunningShares:
             percent, ready = (shadow.percent, self.is_ready(shadow)) if shadow else (0.0, False)
             shares.append(ShareStatus(steps.active.device, steps.active.percent, steps.planned.percent, percent, ready))
         return StageStatus(
-            target.stage, target.model, state, target.slo_ns, summary.p99_ns, summary.requests, summary.beyond,
-            tuple(shares), target.calls_per_second, max(share.latency_ns for share in target.shares),
-        )  # fmt: skip
+            target.stage,
+            target.model,
+            state,
+            target.slo_ns,
+            summary.p99_ns,
+            summary.requests,
+            summary.beyond,
+            tuple(shares),
+            target.calls_per_second,
+            max(share.latency_ns for share in target.shares),
+        )
 
     def check(self) -> None:
         """Assert that every stage is served, and by shares of its own that grow by steps."""

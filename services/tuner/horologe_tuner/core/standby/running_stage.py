@@ -8,7 +8,7 @@ import msgspec
 
 from horologe_planning.plan import Placement
 from horologe_tuner.core.standby.latency_window import LatencySummary, LatencyWindow
-from horologe_tuner.core.standby.shadow_rules import ShadowRules, Watch
+from horologe_tuner.core.standby.shadow_rules import ShadowRules, ViolationWatch
 from horologe_tuner.core.standby.share_workers import place_of, worker_name
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class RunningStage:
         self.target = target
         self.serving = serving
         self.window = LatencyWindow(target.slo_ns)
-        self.watch = Watch(now_ns, rules)
+        self.watch = ViolationWatch(now_ns, rules)
         self.unrepaired = ""
         """Why a violation is not repaired; empty: there is none."""
 
@@ -119,7 +119,7 @@ class RunningStage:
         if target.slo_ns != self.target.slo_ns:
             self.window = LatencyWindow(target.slo_ns)
         self.target = target
-        self.watch = Watch(now_ns, rules)
+        self.watch = ViolationWatch(now_ns, rules)
         if not self.is_moving:
             self.serving = tuple(
                 ShareSteps((share, *steps.sizes[1:])) for share, steps in zip(target.shares, self.serving, strict=True)

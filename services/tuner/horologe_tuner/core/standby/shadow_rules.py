@@ -68,7 +68,7 @@ class Violation(NamedTuple):
         )
 
 
-class Watch:
+class ViolationWatch:
     """State of the rules for one stage."""
 
     def __init__(self, now_ns: int, rules: ShadowRules) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_controller.core.scheduling.loading.demand import Demand
-from horologe_controller.core.scheduling.loading.placement import Placement
+from horologe_controller.core.scheduling.loading.load_placement import LoadPlacement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
-    from horologe_controller.core.scheduling.scheduler import Plan
+    from horologe_controller.core.scheduling.scheduler import Decisions
     from horologe_controller.settings import ControllerSettings
 
 
@@ -28,7 +28,7 @@ class LoadPlanner:
         self._wait_ns = 3 * settings.lookahead_ns
         """Time for which a LOAD waits behind others, and then its EXEC. In `fig6`, 3 times the look-ahead serves 4%
         more than 2 times, and 4 times the same."""
-        self.placement = Placement(settings, self._wait_ns, relieves_shares)
+        self.placement = LoadPlacement(settings, self._wait_ns, relieves_shares)
 
     def add_requests(self, now_ns: int, requests: Iterable[Request], exec_ns: int, load_ns: int) -> None:
         """Count queued requests of one model, if a model is missing. One alone takes `exec_ns`, a LOAD `load_ns`."""
@@ -66,7 +66,7 @@ class LoadPlanner:
                 for request in queue:
                     self.add_requests(now_ns, [request], exec_ns_of(now_ns, request, cluster), load_ns)
 
-    def plan(self, now_ns: int, cluster: Cluster, plan: Plan) -> int | None:
+    def plan(self, now_ns: int, cluster: Cluster, plan: Decisions) -> int | None:
         """Add a LOAD to the plan. Return when a LOAD lane will be free, if demand waits for that."""
         return self.placement.plan_load(now_ns, cluster, self.demand, plan)
 

@@ -28,7 +28,7 @@ class CudaError(OSError):
         self.code = code
 
 
-class Location(ctypes.Structure):
+class MemoryLocation(ctypes.Structure):
     """CUmemLocation."""
 
     _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
@@ -51,7 +51,7 @@ class AllocationProperties(ctypes.Structure):
     _fields_ = [
         ("type", ctypes.c_int),
         ("requestedHandleTypes", ctypes.c_int),
-        ("location", Location),
+        ("location", MemoryLocation),
         ("win32HandleMetaData", ctypes.c_void_p),
         ("allocFlags", AllocationFlags),
     ]
@@ -60,7 +60,7 @@ class AllocationProperties(ctypes.Structure):
 class Access(ctypes.Structure):
     """CUmemAccessDesc."""
 
-    _fields_ = [("location", Location), ("flags", ctypes.c_int)]
+    _fields_ = [("location", MemoryLocation), ("flags", ctypes.c_int)]
 
 
 _size, _pointer, _int = ctypes.c_size_t, ctypes.POINTER, ctypes.c_int
@@ -117,7 +117,7 @@ def load_driver() -> Driver:
     return driver
 
 
-class Context:
+class PrimaryContext:
     """Primary context of a device, which PyTorch and ONNX Runtime use too. `number` is a CUdevice."""
 
     def __init__(self, driver: Driver, device: int) -> None:

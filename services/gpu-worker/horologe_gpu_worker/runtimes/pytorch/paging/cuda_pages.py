@@ -21,12 +21,12 @@ class CudaBacking:
     def __init__(self, driver: cuda_driver.Driver, device: int, page_bytes: int) -> None:
         self.page_bytes = page_bytes
         self._driver = driver
-        self._context = cuda_driver.Context(driver, device)
+        self._context = cuda_driver.PrimaryContext(driver, device)
         number, supported, granularity = self._context.number, ctypes.c_int(), ctypes.c_size_t()
         driver("cuDeviceGetAttribute", ctypes.byref(supported), cuda_driver.ATTRIBUTE_VIRTUAL_MEMORY, number)
         if not supported.value:
             raise OSError(f"cuda:{device}: got a device without virtual memory management, wanted one with it")
-        location = cuda_driver.Location(cuda_driver.LOCATION_TYPE_DEVICE, number)
+        location = cuda_driver.MemoryLocation(cuda_driver.LOCATION_TYPE_DEVICE, number)
         self._properties = cuda_driver.AllocationProperties(cuda_driver.ALLOCATION_TYPE_PINNED, 0, location)
         self._access = cuda_driver.Access(location, cuda_driver.ACCESS_READ_WRITE)
         self._context.enter()

@@ -116,10 +116,16 @@ class PipelineRegistry:
         structure = pipeline.structure
         latency = structure.latency
         return PipelineState(
-            number, int(Status.OK), pipeline.reason, structure.structure(), structure.stage_states(), latency.total,
-            latency.quantile(0.5), latency.quantile(0.99),
+            number,
+            int(Status.OK),
+            pipeline.reason,
+            structure.structure(),
+            structure.stage_states(),
+            latency.total,
+            latency.quantile(0.5),
+            latency.quantile(0.99),
             tuple((Status(status).name, count) for status, count in sorted(pipeline.failed.items())),
-        )  # fmt: skip
+        )
 
     def publish_metrics(self, stats: Stats) -> None:
         """Set the metrics of all pipelines. Called by the exporting thread while the loop runs."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 RETRY_NS = ms(200)
 
 
-class ModelCatalogue:
+class ModelVersions:
     """Model versions by name.
 
     `incomplete`: why a model that is not among them may exist; empty if it does not. `is_announced`: a controller has

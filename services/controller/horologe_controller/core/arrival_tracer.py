@@ -15,7 +15,7 @@ MAX_REQUESTS = 5000
 """Limit of the requests in one message: 50,000 per second at a message every 100 ms. A row costs about 1 us."""
 
 
-class RequestTracer:
+class ArrivalTracer:
     """The requests that have arrived since the last message. A turn costs one append for each model."""
 
     def __init__(self) -> None:
@@ -40,9 +40,14 @@ class RequestTracer:
             model = numbers.setdefault(group[0].model, len(numbers))
             rows += [
                 TracedRequest(
-                    model, request.arrival_ns, request.budget_ns, request.rows, request.length, request.application,
+                    model,
+                    request.arrival_ns,
+                    request.budget_ns,
+                    request.rows,
+                    request.length,
+                    request.application,
                     request.best_effort,
                 )
                 for request in group
-            ]  # fmt: skip
+            ]
         return RequestTrace(tuple(numbers), tuple(rows), left_out)

@@ -1,4 +1,4 @@
-"""Process of a driver: `python -m horologe_selector.drivers.child SOCKET LIFELINE PROGRESS`.
+"""Process of a driver: `python -m horologe_selector.drivers.driver_process SOCKET LIFELINE PROGRESS`.
 
 The arguments are inherited file descriptors. Standard output and error go to the selector's log. PROGRESS is shared
 memory that holds the run whose code executes: if this process dies, the selector reads there which run was at fault.
@@ -77,9 +77,12 @@ def serve(sock: DriverSocket, progress: mmap.mmap) -> None:
         sock.send([(DriverReady(error.reason), ())])
         return
     runs = DriverRuns(
-        function, start.calls, time.monotonic_ns, lambda run: PROGRESS.pack_into(progress, 0, run),
+        function,
+        start.calls,
+        time.monotonic_ns,
+        lambda run: PROGRESS.pack_into(progress, 0, run),
         start.max_frame_bytes,
-    )  # fmt: skip
+    )
     guard = StepGuard(runs.loop, start.step_ns)
     gc.collect()
     gc.freeze()

@@ -84,7 +84,7 @@ class _Staged(NamedTuple):
     data: Any
 
 
-class Device:
+class DeviceModels:
     """The models of one share. Each method runs on the thread of its lane; `run` never raises.
 
     `check_device` is called after an operation has failed.
@@ -258,6 +258,14 @@ def _finished(
     """Build a Finished message. `device_ns` is measured by the device; 0 means end minus begin."""
     end_ns = end_ns or monotonic_ns()
     return Finished(
-        operation.action_id, operation.lane, status, begin_ns, end_ns, device_ns or end_ns - begin_ns, outputs,
-        reason, staged, content_hash=content_hash,
-    )  # fmt: skip
+        operation.action_id,
+        operation.lane,
+        status,
+        begin_ns,
+        end_ns,
+        device_ns or end_ns - begin_ns,
+        outputs,
+        reason,
+        staged,
+        content_hash=content_hash,
+    )

@@ -69,10 +69,15 @@ def _document(name: str, state: PipelineState) -> dict[str, Any]:
     """Return the document for --json. `structure` is what `horologe plan make` reads."""
     stages = [{field: getattr(stage, field) for field in stage.__struct_fields__} for stage in state.stages]
     return {
-        "name": name, "reason": state.reason, "answered": state.answered, "failed": dict(state.failed),
-        "p50_ns": state.p50_ns, "p99_ns": state.p99_ns, "stages": stages,
+        "name": name,
+        "reason": state.reason,
+        "answered": state.answered,
+        "failed": dict(state.failed),
+        "p50_ns": state.p50_ns,
+        "p99_ns": state.p99_ns,
+        "stages": stages,
         "structure": msgspec.to_builtins(state.structure),
-    }  # fmt: skip
+    }
 
 
 def _print(name: str, state: PipelineState) -> None:
@@ -90,9 +95,13 @@ def _print(name: str, state: PipelineState) -> None:
     table = Table(columns, left=2)
     for stage in state.structure.stages:
         table.add_row(
-            stage.name, ", ".join(stage.parents) or "-", f"{stage.visits:.0%}", f"{stage.fan_out:.2f}",
-            f"{state.structure.scale_factor(stage.name):.2f}", *_measurements(state, measured.get(stage.name)),
-        )  # fmt: skip
+            stage.name,
+            ", ".join(stage.parents) or "-",
+            f"{stage.visits:.0%}",
+            f"{stage.fan_out:.2f}",
+            f"{state.structure.scale_factor(stage.name):.2f}",
+            *_measurements(state, measured.get(stage.name)),
+        )
     table.print(out)
 
 

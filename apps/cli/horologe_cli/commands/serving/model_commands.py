@@ -133,11 +133,20 @@ def model_document(state: ModelState) -> dict[str, Any]:
         for tensors in (spec.inputs, spec.outputs)
     )
     return {
-        "name": spec.name, "version": spec.version, "state": state.state, "reason": state.reason,
-        "runtime": spec.runtime, "inputs": inputs, "outputs": outputs, "batch_sizes": list(spec.batch_sizes),
-        "slo_ms": spec.slo_ns / 1e6, "weights_bytes": spec.weights_bytes,
-        "content_hash": spec.content_hash, "batched": spec.batched, "notes": list(spec.notes),
-    }  # fmt: skip
+        "name": spec.name,
+        "version": spec.version,
+        "state": state.state,
+        "reason": state.reason,
+        "runtime": spec.runtime,
+        "inputs": inputs,
+        "outputs": outputs,
+        "batch_sizes": list(spec.batch_sizes),
+        "slo_ms": spec.slo_ns / 1e6,
+        "weights_bytes": spec.weights_bytes,
+        "content_hash": spec.content_hash,
+        "batched": spec.batched,
+        "notes": list(spec.notes),
+    }
 
 
 def _status_document(description: Description) -> dict[str, Any]:
@@ -147,9 +156,11 @@ def _status_document(description: Description) -> dict[str, Any]:
         for share in description.shares
     ]
     return {
-        "scheduler": description.scheduler, "scheduler_reason": description.scheduler_reason,
-        "requests_pending": description.requests_pending, "shares": shares,
-    }  # fmt: skip
+        "scheduler": description.scheduler,
+        "scheduler_reason": description.scheduler_reason,
+        "requests_pending": description.requests_pending,
+        "shares": shares,
+    }
 
 
 def _print_status(description: Description) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
-    from horologe_frontend.core.applications import DeclaredApplications
+    from horologe_frontend.core.application_requests import DeclaredApplications
     from horologe_frontend.core.links.selector_routing import SelectorRouter
     from horologe_frontend.core.requests import RequestBuilder
     from horologe_frontend.settings import FrontendSettings

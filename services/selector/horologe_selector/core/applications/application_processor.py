@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.core.protocol import Out
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Rollback, Withdraw
+from horologe_selector.core.applications.application_registry import FAMILY, MODEL_METRICS, ApplicationRegistry
 from horologe_selector.core.applications.model_status import ModelStatusRequests
 from horologe_selector.core.applications.query import ApplicationQueries
-from horologe_selector.core.applications.registry import FAMILY, MODEL_METRICS, ApplicationRegistry
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.core.feedback.feedback import FeedbackProcessor
 from horologe_selector.store import TIMES, FamilyListed, RecordsRead, RecordsWritten
@@ -59,11 +59,15 @@ class ApplicationProcessor:
         )
         self.queries = ApplicationQueries(address, random_source, inflight, self.contexts, models, return_latency, post)
         self.handlers: dict[type, Callable[[int, str, Any, Sequence[Buffer]], None]] = {
-            Declare: self.registry.on_declare, Withdraw: self.registry.on_withdraw,
-            Rollback: self.registry.on_rollback, ApplicationInfo: self._model_status.on_application_info,
-            Feedback: self._feedback.on_feedback, RecordsRead: self._on_store_reply,
-            RecordsWritten: self._on_store_reply, FamilyListed: self.registry.on_listed,
-        }  # fmt: skip
+            Declare: self.registry.on_declare,
+            Withdraw: self.registry.on_withdraw,
+            Rollback: self.registry.on_rollback,
+            ApplicationInfo: self._model_status.on_application_info,
+            Feedback: self._feedback.on_feedback,
+            RecordsRead: self._on_store_reply,
+            RecordsWritten: self._on_store_reply,
+            FamilyListed: self.registry.on_listed,
+        }
 
     def tick(self, now_ns: int) -> None:
         """Answer queries at their deadlines, process feedback, send changes to peers."""

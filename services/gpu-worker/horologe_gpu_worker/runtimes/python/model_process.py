@@ -1,4 +1,4 @@
-"""Process of a Python model: `python -m horologe_gpu_worker.runtimes.python.child SOCKET LIFELINE`.
+"""Process of a Python model: `python -m horologe_gpu_worker.runtimes.python.model_process SOCKET LIFELINE`.
 
 Both arguments are inherited file descriptors. Standard output and error go to the worker's log.
 """
@@ -23,7 +23,17 @@ from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.model_signature import describe_mismatch, has_other_rows
 from horologe_gpu_worker.runtime import RowsFailed, WarmUpFailed
-from horologe_gpu_worker.runtimes.python.channel import Done, Failed, Loaded, Ready, Run, Start, pack, receive, send
+from horologe_gpu_worker.runtimes.python.channel import (
+    CallFailed,
+    Done,
+    Loaded,
+    ModelStarted,
+    Run,
+    Start,
+    pack,
+    receive,
+    send,
+)
 from horologe_gpu_worker.runtimes.python.model_imports import ModelImports
 
 if TYPE_CHECKING:
@@ -44,7 +54,7 @@ def main(arguments: list[str]) -> int:
 
 
 def serve(packets: PacketSocket) -> None:
-    """Load the model, send Ready, and run batches until the worker closes the socket."""
+    """Load the model, send ModelStarted, and run batches until the worker closes the socket."""
     start = receive(packets)[0]
     assert isinstance(start, Start)
     time.sleep(start.delay_ns / 1e9)
@@ -67,7 +77,7 @@ def serve(packets: PacketSocket) -> None:
     except Exception as error:
         send(packets, _failed(error, fatal=True))
         return
-    send(packets, Ready(slowest_ns))
+    send(packets, ModelStarted(slowest_ns))
     while True:
         message, inputs = receive(packets)
         assert isinstance(message, Run)
@@ -122,7 +132,7 @@ def predict(model: Any, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[An
     return {str(name): as_array(value) for name, value in outputs.items()}
 
 
-def run_batch(model: Any, inputs: dict[str, NDArray[Any]], quiet: bool) -> tuple[Done | Failed, list[Buffer]]:
+def run_batch(model: Any, inputs: dict[str, NDArray[Any]], quiet: bool) -> tuple[Done | CallFailed, list[Buffer]]:
     try:
         headers, buffers = pack(predict(model, inputs), "output")
     except MemoryError as error:  # a memory leak would continue
@@ -132,12 +142,12 @@ def run_batch(model: Any, inputs: dict[str, NDArray[Any]], quiet: bool) -> tuple
     return Done(headers), buffers
 
 
-def _failed(error: Exception, fatal: bool, quiet: bool = False) -> Failed:
+def _failed(error: Exception, fatal: bool, quiet: bool = False) -> CallFailed:
     if not quiet:
         with contextlib.suppress(Exception):  # the model may have closed or replaced its standard error
             traceback.print_exception(error)
     by_inputs, rows = isinstance(error, WarmUpFailed), isinstance(error, RowsFailed)
-    return Failed(describe_failure(error)[:2000], fatal, by_inputs, rows)
+    return CallFailed(describe_failure(error)[:2000], fatal, by_inputs, rows)
 
 
 def describe_failure(error: Exception) -> str:

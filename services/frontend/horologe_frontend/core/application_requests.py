@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from horologe_common.applications import Application
     from horologe_common.wire import ApplicationState
-    from horologe_frontend.core.catalogue import ModelCatalogue
+    from horologe_frontend.core.model_versions import ModelVersions
 
 RETRY_NS = ms(200)
 APPLICATION_RUNTIME = "application"
@@ -65,7 +65,7 @@ class DeclaredApplications:
     Applications stay known while no selector is connected, so that requests still get their defaults.
     """
 
-    def __init__(self, catalogue: ModelCatalogue) -> None:
+    def __init__(self, catalogue: ModelVersions) -> None:
         self._is_complete = False
         """A selector has announced its applications, at least once."""
         self._catalogue = catalogue

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.loading.demand import Demand
     from horologe_controller.core.scheduling.loading.relief import Relief
-    from horologe_controller.core.scheduling.scheduler import Plan
+    from horologe_controller.core.scheduling.scheduler import Decisions
     from horologe_controller.settings import ControllerSettings
 
 RELIEF_PAUSE_NS = ms(10)
@@ -27,7 +27,7 @@ RELIEF_PAUSE_NS = ms(10)
 models takes 30 us. A longer pause lets requests be lost meanwhile (experiments/results/schedulers.md)."""
 
 
-class Placement:
+class LoadPlacement:
     """Plans at most one LOAD at a time, with the UNLOADs that make room for it: the next one sees its effect."""
 
     def __init__(self, settings: ControllerSettings, wait_ns: int = 0, keeps_only_copies: bool = False) -> None:
@@ -73,7 +73,7 @@ class Placement:
             for share in shares:
                 self._full.pop(share, None)
 
-    def plan_load(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Plan) -> int | None:
+    def plan_load(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Decisions) -> int | None:
         """Add a LOAD to the plan: for demand, else into free pages. Return when the next LOAD lane will be free.
 
         While no LOAD lane is free, nothing is computed: the demand is updated when one is.
@@ -93,7 +93,7 @@ class Placement:
                 lane_free_ns = self._wakes.smallest_priority()
         return lane_free_ns if lane_free_ns is not None and len(demand) else None
 
-    def _load_kept(self, specs: Mapping[str, ModelSpec], demand: Demand, plan: Plan) -> bool:
+    def _load_kept(self, specs: Mapping[str, ModelSpec], demand: Demand, plan: Decisions) -> bool:
         """Load a model that the plan keeps on a share and that the share lacks. Return whether there is one."""
         starting = {(batch.share, batch.model): True for batch in plan.start}
         for share in list(self._unkept):
@@ -108,7 +108,7 @@ class Placement:
                     return True
         return False
 
-    def _load_for_demand(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Plan) -> None:
+    def _load_for_demand(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Decisions) -> None:
         """Give the least loaded share the LOAD of the model that needs it most, of those that the share lacks."""
         self._update_full(now_ns, demand)
         starting, has_failed = {(batch.share, batch.model): True for batch in plan.start}, False
@@ -232,7 +232,7 @@ class Placement:
         candidates.sort()
         return [share for *_, share in candidates]
 
-    def _preload(self, cluster: Cluster, plan: Plan) -> None:
+    def _preload(self, cluster: Cluster, plan: Decisions) -> None:
         """Load a model without demand into free pages of a share that loads nothing else."""
         specs = cluster.specs
         for share, untried in list(self.preloadable.items()):

@@ -19,7 +19,7 @@ from horologe_common.wire import (
     Submit,
 )
 from horologe_selector.core.pipelines.calls import PipelineCalls
-from horologe_selector.core.pipelines.registry import PipelineRegistry
+from horologe_selector.core.pipelines.pipeline_registry import PipelineRegistry
 from horologe_selector.core.pipelines.runs import PipelineRuns
 from horologe_selector.driver import DriverEnded, PipelinesRead
 
@@ -60,11 +60,16 @@ class PipelineProcessor:
             address, self.registry, self._calls, settings.pipeline_runs, settings.pipeline_drop, post
         )
         self.handlers: dict[type, Callable[[int, str, Any, Sequence[Buffer]], None]] = {
-            Submit: self._on_submit, Ship: self.runs.on_ship, Dispatch: self._on_dispatch,
-            ModelCall: self._on_model_call, RunDone: self._on_run_done, DriverReady: self._on_driver_ready,
-            DriverEnded: self._on_driver_ended, PipelinesRead: self._on_pipelines_read,
+            Submit: self._on_submit,
+            Ship: self.runs.on_ship,
+            Dispatch: self._on_dispatch,
+            ModelCall: self._on_model_call,
+            RunDone: self._on_run_done,
+            DriverReady: self._on_driver_ready,
+            DriverEnded: self._on_driver_ended,
+            PipelinesRead: self._on_pipelines_read,
             PipelineInfo: self._on_pipeline_info,
-        }  # fmt: skip
+        }
 
     def on_result(self, now_ns: int, waiter: Waiter, result: PredictionResult) -> None:
         """Deliver the result of a call."""
