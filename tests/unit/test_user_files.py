@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horologe_cli.commands.serving.application_text import read_application
-from horologe_cli.provisioning.provision_file import read_plan_file, read_problem_file
+from horologe_cli.planning.planning_inputs import read_plans
+from horologe_cli.planning.workload_file import read_problem_file
 from horologe_common.metrics.endpoint import MetricsSettings
 from horologe_common.service.settings import load_settings
 from horologe_common.service.user_files import MAX_DEPTH, MAX_FILE_BYTES, parse_toml, read_file, read_json, read_toml
@@ -159,6 +160,6 @@ def test_every_reader_of_a_service_refuses_a_large_file(reader: str, tmp_path: P
 
 def test_a_deep_plan_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    path.write_text("[" * 100_000 + "]" * 100_000)
-    with pytest.raises(HorologeError, match="nested too deeply"):
-        read_plan_file(path)
+    path.write_text('{"version": 1, "plans": [], "report": {"deep": ' + "[" * 100_000 + "]" * 100_000 + "}}")
+    with pytest.raises(HorologeError, match="recursion depth"):
+        read_plans(path)

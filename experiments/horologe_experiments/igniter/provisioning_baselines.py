@@ -17,6 +17,7 @@ from horologe_common.interference.prediction import (
     predict_shares,
     stack_coefficients,
 )
+from horologe_experiments.igniter.paper_provisioning import PAPER_OPTIONS, appropriate_batch, with_predictions
 from horologe_planning.plan import Placement
 from horologe_planning.provisioning.device_shares import (
     DeviceShare,
@@ -25,9 +26,7 @@ from horologe_planning.provisioning.device_shares import (
     with_shares,
 )
 from horologe_planning.provisioning.placement import decreasing_order
-from horologe_planning.provisioning.plan_prediction import with_predictions
-from horologe_planning.provisioning.provisioner import PAPER_OPTIONS, empty_fleets, place_all, plan_of, provision
-from horologe_planning.provisioning.share_bounds import appropriate_batch
+from horologe_planning.provisioning.provisioner import empty_fleets, place_all, plan_of, provision
 from horologe_planning.provisioning.workloads import BATCH_LIMIT
 from horologe_planning.report import SharedPlans, SharingReport
 

@@ -89,7 +89,7 @@ def _reasons(
     unit = kind.gpu.share_unit_percent
     step = np.maximum(share[None, :] - unit * np.eye(len(placements)), unit)
     less = predict_shares(model, kind.gpu, stack_coefficients(models)[:, None, :], batch[None, :], step)
-    alone = ShareTables(kind, model, options.margin, options.paper_batches)
+    alone = ShareTables(kind, model, options.margin, options.batch_rule)
     alone.append(placed_workloads(shares))
     reasons = []
     for slot, placed in enumerate(shares):
