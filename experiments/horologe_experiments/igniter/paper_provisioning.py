@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
     from horologe_common.interference.prediction import InterferenceModel
     from horologe_planning.plan import Plan
-    from horologe_planning.provisioning.device_shares import DeviceShare
+    from horologe_planning.provisioning.device_shares import PlacedShare
     from horologe_planning.provisioning.share_tables import GpuType
     from horologe_planning.provisioning.workloads import Workload
 
@@ -60,13 +60,13 @@ def with_predictions(plans: Sequence[Plan], kinds: Sequence[GpuType], model: Int
     Shares of more than 100% in sum are scaled down to 100%: the processors are oversubscribed.
     """
     by_name = {kind.gpu.name: kind for kind in kinds}
-    shares: list[DeviceShare] = []
+    shares: list[PlacedShare] = []
     for present in shares_by_device(plans).values():
         shares += _predicted(present, by_name[present[0].placement.hardware], model)
     return with_shares(plans, shares)
 
 
-def _predicted(shares: Sequence[DeviceShare], kind: GpuType, model: InterferenceModel) -> list[DeviceShare]:
+def _predicted(shares: Sequence[PlacedShare], kind: GpuType, model: InterferenceModel) -> list[PlacedShare]:
     coefficients, percent = device_sizes(shares, kind)
     batch = np.array([float(share.placement.max_batch) for share in shares])
     predicted = predict_shares(model, kind.gpu, coefficients, batch, percent)

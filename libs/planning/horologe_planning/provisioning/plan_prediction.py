@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from horologe_common.interference.prediction import Array, InterferenceModel
     from horologe_planning.plan import Plan
-    from horologe_planning.provisioning.device_shares import DeviceShare
+    from horologe_planning.provisioning.device_shares import PlacedShare
     from horologe_planning.provisioning.share_tables import GpuType
 
 
@@ -27,13 +27,13 @@ def with_batch_times(plans: Sequence[Plan], kinds: Sequence[GpuType], model: str
     sum are scaled down to 100%: the processors are oversubscribed.
     """
     by_name = {kind.gpu.name: kind for kind in kinds}
-    shares: list[DeviceShare] = []
+    shares: list[PlacedShare] = []
     for present in shares_by_device(plans).values():
         shares += _with_times(present, by_name[present[0].placement.hardware], INTERFERENCE_MODELS[model])
     return with_shares(plans, shares)
 
 
-def _with_times(shares: Sequence[DeviceShare], kind: GpuType, model: InterferenceModel) -> list[DeviceShare]:
+def _with_times(shares: Sequence[PlacedShare], kind: GpuType, model: InterferenceModel) -> list[PlacedShare]:
     coefficients, percent = device_sizes(shares, kind)
     timed = []
     for slot, share in enumerate(shares):
@@ -46,7 +46,7 @@ def _with_times(shares: Sequence[DeviceShare], kind: GpuType, model: Interferenc
     return timed
 
 
-def device_sizes(shares: Sequence[DeviceShare], kind: GpuType) -> tuple[Array, Array]:
+def device_sizes(shares: Sequence[PlacedShare], kind: GpuType) -> tuple[Array, Array]:
     """Return the coefficients, and the percents of at most 100 in sum."""
     percent = np.array([share.placement.percent for share in shares])
     percent *= min(1.0, 100 / float(percent.sum()))
