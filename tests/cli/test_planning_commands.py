@@ -225,14 +225,18 @@ def test_it_is_said_if_the_devices_of_the_plan_do_not_suffice_as_a_pool(monkeypa
     assert "the plan is that on whole devices" in text
 
 
-def test_a_pipeline_and_workloads_are_planned_on_different_devices(tmp_path: Path) -> None:
+def test_a_pipeline_and_workloads_are_planned_on_different_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_plan, "plan_pooled", lambda *_: None)
     (tmp_path / "workloads.toml").write_text('[[workload]]\nmodel = "alexnet"\nrate = 500\nslo = "15ms"\n')
     options = ("cascade", tmp_path / "workloads.toml", "--rate", "150", "--duration", "5s", "--json")
     document = json.loads(run("plan", "make", *options).stdout)
     alone, pipeline = parse_plans(json.dumps(document))
     assert (alone.name, pipeline.name) == ("alexnet", "cascade")
     assert set(document["report"]) == {"workloads", "pipeline"}
-    assert not {share.device for share in alone.shares} & {share.device for share in pipeline.shares}
+    assert {share.device for share in alone.shares} == {"v100-1"}
+    assert {share.device for share in pipeline.shares} == {"v100-2"}
 
 
 def test_without_numba_the_extra_that_has_it_is_named() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_common.interference.v100 import V100_CATALOGUES
+from horologe_experiments.igniter.paper_provisioning import PAPER_OPTIONS, paper_bound, with_predictions
 from horologe_experiments.igniter.provisioning_baselines import (
     judge,
     plan_ffd,
@@ -27,15 +28,14 @@ from horologe_planning.provisioning.exact_sharing import (
 )
 from horologe_planning.provisioning.explanation import explain_plan
 from horologe_planning.provisioning.placement import RULES
-from horologe_planning.provisioning.plan_prediction import with_batch_times, with_predictions
+from horologe_planning.provisioning.plan_prediction import with_batch_times
 from horologe_planning.provisioning.provisioner import (
-    PAPER_OPTIONS,
     ProvisioningOptions,
     empty_fleets,
     place_all,
     provision,
 )
-from horologe_planning.provisioning.share_bounds import least_bound, paper_bound
+from horologe_planning.provisioning.share_bounds import least_bound
 from horologe_planning.provisioning.share_tables import GpuType
 from horologe_planning.provisioning.workloads import ProvisioningError, Workload
 from horologe_planning.report import SharedPlans, SharingReport

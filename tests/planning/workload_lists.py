@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_experiments.igniter.provisioning_baselines import violations
-from horologe_planning.provisioning.device_shares import DeviceShare, shares_by_device
+from horologe_planning.provisioning.device_shares import PlacedShare, shares_by_device
 from horologe_planning.provisioning.share_tables import GpuType
 from horologe_planning.provisioning.workloads import Workload
 from horologe_planning.report import SharedPlans
@@ -41,7 +41,7 @@ def workload_lists(draw: st.DrawFn, most: int = 8) -> list[Workload]:
     ]
 
 
-def shares_of(plan: SharedPlans) -> list[DeviceShare]:
+def shares_of(plan: SharedPlans) -> list[PlacedShare]:
     return [share for shares in shares_by_device(plan.plans).values() for share in shares]
 
 

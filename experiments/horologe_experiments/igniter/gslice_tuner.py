@@ -22,7 +22,7 @@ from horologe_experiments.igniter.provisioning_baselines import (
 )
 from horologe_experiments.igniter.sharing_world import TUNER
 from horologe_planning.plan import parse_plans
-from horologe_planning.provisioning.device_shares import DeviceShare
+from horologe_planning.provisioning.device_shares import PlacedShare
 from horologe_tuner.core.standby.share_workers import worker_name
 from horologe_tuner.core.worker_scaling import ScaleTo
 
@@ -41,7 +41,7 @@ MEASURE_NS = s(2)
 class Slice:
     """A workload: its share and batch size, and the measurements since the last adjustment."""
 
-    def __init__(self, planned: DeviceShare) -> None:
+    def __init__(self, planned: PlacedShare) -> None:
         self.planned = planned
         self.percent = GSLICE_SHARE
         self.next_percent: float | None = None
@@ -126,7 +126,7 @@ class GsliceTuner:
     def _apply(self, now_ns: int, document: bytes) -> None:
         for plan in parse_plans(document):
             (placement,) = plan.placements
-            self._slices[plan.name] = Slice(DeviceShare(plan, placement))
+            self._slices[plan.name] = Slice(PlacedShare(plan, placement))
             self.log.append((now_ns, plan.name, GSLICE_SHARE, 1))
         self._send()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from horologe_experiments.harness.experiment import Progress
-    from horologe_planning.provisioning.device_shares import DeviceShare
+    from horologe_planning.provisioning.device_shares import PlacedShare
     from horologe_planning.provisioning.share_tables import GpuType
     from horologe_planning.report import SharedPlans
 
@@ -95,7 +95,7 @@ def _row(name: str, plan: SharedPlans, judged: SharedPlans) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shares(plan: SharedPlans) -> list[DeviceShare]:
+def _shares(plan: SharedPlans) -> list[PlacedShare]:
     return [share for shares in shares_by_device(plan.plans).values() for share in shares]
 
 

@@ -12,10 +12,11 @@ from horologe_common.clock import ms, s
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.gslice_tuner import GsliceTuner
 from horologe_experiments.igniter.igniter_run import IN_TIME, INTERFERENCE, requests
+from horologe_experiments.igniter.paper_provisioning import PAPER_OPTIONS
 from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_experiments.igniter.table3 import PAPER_V100, TABLE_3, V100
 from horologe_planning.provisioning.device_shares import shares_by_device, with_shares
-from horologe_planning.provisioning.provisioner import PAPER_OPTIONS, ProvisioningOptions, provision
+from horologe_planning.provisioning.provisioner import ProvisioningOptions, provision
 from horologe_planning.provisioning.workloads import BATCH_LIMIT
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.engine.ledger import Ledger

@@ -8,11 +8,12 @@ import msgspec
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
+from horologe_experiments.igniter.paper_provisioning import PAPER_OPTIONS
 from horologe_experiments.igniter.plan_figure import draw_shares, figure_rows
 from horologe_experiments.igniter.provisioning_baselines import judge, plan_gpu_lets, plan_gslice, violations
 from horologe_experiments.igniter.table3 import PAPER_V100, V100
 from horologe_planning.provisioning.device_shares import shares_by_device
-from horologe_planning.provisioning.provisioner import PAPER_OPTIONS, provision
+from horologe_planning.provisioning.provisioner import provision
 from horologe_planning.provisioning.workloads import Workload
 
 if TYPE_CHECKING:

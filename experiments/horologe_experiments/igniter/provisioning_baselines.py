@@ -17,17 +17,16 @@ from horologe_common.interference.prediction import (
     predict_shares,
     stack_coefficients,
 )
+from horologe_experiments.igniter.paper_provisioning import PAPER_OPTIONS, appropriate_batch, with_predictions
 from horologe_planning.plan import Placement
 from horologe_planning.provisioning.device_shares import (
-    DeviceShare,
+    PlacedShare,
     plan_workloads,
     shares_by_device,
     with_shares,
 )
 from horologe_planning.provisioning.placement import decreasing_order
-from horologe_planning.provisioning.plan_prediction import with_predictions
-from horologe_planning.provisioning.provisioner import PAPER_OPTIONS, empty_fleets, place_all, plan_of, provision
-from horologe_planning.provisioning.share_bounds import appropriate_batch
+from horologe_planning.provisioning.provisioner import empty_fleets, place_all, plan_of, provision
 from horologe_planning.provisioning.workloads import BATCH_LIMIT
 from horologe_planning.report import SharedPlans, SharingReport
 
@@ -82,7 +81,7 @@ def plan_gslice(workloads: Sequence[Workload], kind: GpuType, model: Interferenc
     oversubscribed.
     """
     placed = provision(workloads, [kind], PAPER_OPTIONS)
-    changed: list[DeviceShare] = []
+    changed: list[PlacedShare] = []
     for present in shares_by_device(placed.plans).values():
         share, batch = np.full(len(present), GSLICE_SHARE), np.ones(len(present))
         for _ in range(GSLICE_ADJUSTMENTS):
@@ -132,7 +131,7 @@ def violations(plan: SharedPlans) -> list[str]:
     ]  # fmt: skip
 
 
-def is_violated(share: DeviceShare) -> bool:
+def is_violated(share: PlacedShare) -> bool:
     """Return whether a share misses the limit of its batches, beyond rounding to nanoseconds, or its rate."""
     placement = share.placement
     return placement.latency_ns > share.plan.slo_ns / 2 + 1 or placement.throughput < share.rate * (1 - 1e-6)
@@ -176,7 +175,7 @@ def _alone(
 
 
 def _measure(
-    kind: GpuType, model: InterferenceModel, shares: Sequence[DeviceShare], batch: Array, share: Array
+    kind: GpuType, model: InterferenceModel, shares: Sequence[PlacedShare], batch: Array, share: Array
 ) -> tuple[Array, Array]:
     """Return latency in ms and requests per second of the workloads of one GPU."""
     coefficients = stack_coefficients([kind.models[one.placement.coefficients] for one in shares])
@@ -186,7 +185,7 @@ def _measure(
 
 
 def _settle_batches(
-    kind: GpuType, model: InterferenceModel, shares: Sequence[DeviceShare], batch: Array, share: Array
+    kind: GpuType, model: InterferenceModel, shares: Sequence[PlacedShare], batch: Array, share: Array
 ) -> Array:
     """Return the batch sizes after GSLICE has adjusted them by the residual latency, until they stay or five times."""
     for _ in range(GSLICE_ADJUSTMENTS):
@@ -198,7 +197,7 @@ def _settle_batches(
     return batch
 
 
-def adjust_batches(shares: Sequence[DeviceShare], batch: Array, latency: Array) -> Array:
+def adjust_batches(shares: Sequence[PlacedShare], batch: Array, latency: Array) -> Array:
     """Return the batch sizes after one adjustment of GSLICE, by the residual latency."""
     limit = np.array([one.limit_ms for one in shares])
     spare = (limit - latency) / limit
@@ -207,7 +206,7 @@ def adjust_batches(shares: Sequence[DeviceShare], batch: Array, latency: Array) 
 
 
 def adjust_shares(
-    kind: GpuType, shares: Sequence[DeviceShare], share: Array, latency: Array, throughput: Array
+    kind: GpuType, shares: Sequence[PlacedShare], share: Array, latency: Array, throughput: Array
 ) -> Array:
     """Return the shares after one adjustment of GSLICE, by the residual latency and throughput."""
     limit = np.array([one.limit_ms for one in shares])
@@ -220,7 +219,7 @@ def adjust_shares(
     return np.asarray(np.clip(share * (1 + step), kind.gpu.share_unit_percent, 100.0))
 
 
-def _resized(shares: Sequence[DeviceShare], batch: Array, percent: Array) -> list[DeviceShare]:
+def _resized(shares: Sequence[PlacedShare], batch: Array, percent: Array) -> list[PlacedShare]:
     """Return shares with other batch sizes and sizes."""
     return [
         old._replace(placement=msgspec.structs.replace(old.placement, max_batch=int(rows), percent=float(part)))

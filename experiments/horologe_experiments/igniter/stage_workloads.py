@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from horologe_common.interference.v100 import GpuCatalogue
     from horologe_common.pipelines import PipelineStructure
     from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
-    from horologe_planning.provisioning.device_shares import DeviceShare
+    from horologe_planning.provisioning.device_shares import PlacedShare
 
 WEIGHTS = (1.0, 1.75, 3.0, 5.0)
 """Parts of the SLO that a stage may get, relative to the others."""
@@ -125,7 +125,7 @@ def _shared_devices(kind: GpuType, goals: tuple[StageGoal, ...]) -> list[Planned
     return [_filled(shares) for shares in shares_by_device(plan.plans).values()]
 
 
-def _filled(shares: Sequence[DeviceShare]) -> PlannedDevice:
+def _filled(shares: Sequence[PlacedShare]) -> PlannedDevice:
     placed = [share.placement for share in shares]
     percent = fill_device({place: one.percent for place, one in enumerate(placed)})
     filled = (StageShare(one.stage, percent[at], one.max_batch) for at, one in enumerate(placed))

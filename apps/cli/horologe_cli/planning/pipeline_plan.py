@@ -43,7 +43,7 @@ class PipelineReport(msgspec.Struct, frozen=True):
     pooled_devices: PooledPlan | None
     """None if the devices of the plan on whole devices do not suffice as a pool."""
     shares: PlanReport | None
-    """None if no model has interference coefficients, or whole devices cost no more."""
+    """None if no model has interference coefficients, or one of the others costs no more."""
     accuracy: float | None
     """Of the chosen variants. None without variants."""
 
@@ -74,11 +74,11 @@ def plan_pipeline(
     with _progress(silent) as show:
         evaluator, planned, accuracy = _choose(problem, options, objective, show)
         pooled, pooled_plan = _plan_pool(evaluator, planned, show)
-        shared = plan_shares(evaluator, planned, times, show) if times else None
-        plans = {WHOLE: planned.plan, POOLED: pooled_plan, SHARES: shared.plan if shared else None}
         costs = {WHOLE: planned.report.cost_per_hour}
         if pooled is not None:
             costs[POOLED] = pooled.cost_per_hour
+        shared = plan_shares(evaluator, planned, times, min(costs.values()), show) if times else None
+        plans = {WHOLE: planned.plan, POOLED: pooled_plan, SHARES: shared.plan if shared else None}
         if shared is not None:
             costs[SHARES] = shared.report.cost_per_hour
         made = min(costs, key=lambda kind: round(costs[kind], 6))  # of equal ones the first

@@ -56,10 +56,10 @@ def read_share_times(options: PlanOptions, problem: PlanningProblem, *, live: bo
 
 
 def plan_shares(
-    evaluator: Evaluator, whole: ReportedPlan, times: ShareTimes, show: Callable[[str], None]
+    evaluator: Evaluator, whole: ReportedPlan, times: ShareTimes, cost_limit: float, show: Callable[[str], None]
 ) -> ReportedPlan | None:
-    """Return the plan on shares, None if none was found that costs less than whole devices."""
+    """Return the plan on shares, None if none was found that costs less than whole devices, and than `cost_limit`."""
     layouts = LayoutEvaluator(evaluator, times, lambda runs: show(f"shares: {runs} layouts"))
-    layout = plan_layout(layouts, dedicated_layout(whole.plan.placements))
+    layout = plan_layout(layouts, dedicated_layout(whole.plan.placements), cost_limit=cost_limit)
     planned = joint_plan(layouts, layout, whole)
     return planned if planned.report.cost_per_hour < whole.report.cost_per_hour - CENT else None

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from horologe_cli.commands.planning.planning_options import PlanOptions, ProblemOptions, ServerOptions
 
 
-class Problems(NamedTuple):
+class PlanRequest(NamedTuple):
     """What to plan: a pipeline (empty: none), and a file of workloads."""
 
     pipeline: str
     workloads: Path | None
 
 
-def read_names(texts: Sequence[str]) -> Problems:
+def read_request(texts: Sequence[str]) -> PlanRequest:
     """Return which argument is the pipeline and which the file of workloads, a TOML file. Raises SettingsError."""
     files = [text for text in texts if text.endswith(WORKLOADS_SUFFIX)]
     pipelines = [text for text in texts if not text.endswith(WORKLOADS_SUFFIX)]
     if len(files) > 1 or len(pipelines) > 1:
         raise SettingsError(f"got {', '.join(texts)}, wanted at most one pipeline and one file of workloads (TOML)")
-    return Problems(pipelines[0] if pipelines else "", Path(files[0]) if files else None)
+    return PlanRequest(pipelines[0] if pipelines else "", Path(files[0]) if files else None)
 
 
 def make_repeatedly(texts: Sequence[str], traffic: ProblemOptions, options: PlanOptions, server: ServerOptions) -> None:
@@ -44,9 +44,9 @@ def make_repeatedly(texts: Sequence[str], traffic: ProblemOptions, options: Plan
 
     Raises SettingsError, HorologeError and Infeasible.
     """
-    problems = read_names(texts)
+    request = read_request(texts)
     if not options.every:
-        make_once(problems, traffic, options, server)
+        make_once(request, traffic, options, server)
         return
     if not options.recent:
         raise SettingsError("--every: got no --recent, wanted it: other traffic would give the same plan again")
@@ -55,29 +55,29 @@ def make_repeatedly(texts: Sequence[str], traffic: ProblemOptions, options: Plan
         raise SettingsError(f"--every: got {options.every}, wanted more than 0")
     while True:
         try:
-            make_once(problems, traffic, options, server)
+            make_once(request, traffic, options, server)
         except (HorologeError, Infeasible) as error:
             stderr_console().print(f"no new plan: {error}", markup=False)
         time.sleep(interval_s)
 
 
-def make_once(problems: Problems, traffic: ProblemOptions, options: PlanOptions, server: ServerOptions) -> None:
+def make_once(request: PlanRequest, traffic: ProblemOptions, options: PlanOptions, server: ServerOptions) -> None:
     """Read the problems, plan them, print the plans, and draw and apply them if wanted."""
-    if options.plot and problems.pipeline and problems.workloads:
+    if options.plot and request.pipeline and request.workloads:
         raise SettingsError("--plot: got a pipeline and workloads, wanted one of them")
     plans: tuple[Plan, ...] = ()
     report: dict[str, Any] = {}
     texts = []
-    if problems.workloads:
+    if request.workloads:
         from horologe_cli.planning.workload_report import plan_workload_file
 
-        plans, workloads, text = plan_workload_file(problems.workloads, options)
+        plans, workloads, text = plan_workload_file(request.workloads, options)
         report["workloads"] = workloads
         texts.append(text)
-    if problems.pipeline:
+    if request.pipeline:
         from horologe_cli.planning.pipeline_plan import plan_pipeline
 
-        made = plan_pipeline(problems.pipeline, traffic, options, server, is_silent(server.json))
+        made = plan_pipeline(request.pipeline, traffic, options, server, is_silent(server.json))
         plans = (*plans, renumber_devices(made.plan, device_counts(plans)))
         report["pipeline"] = made.report
         texts.append(made.text)

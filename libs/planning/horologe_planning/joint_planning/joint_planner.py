@@ -11,6 +11,7 @@ device more. The first feasible layout is the plan, if it costs less than the gi
 from __future__ import annotations
 
 import heapq
+from math import inf
 from typing import TYPE_CHECKING
 
 from horologe_planning.joint_planning.additions import additions
@@ -34,9 +35,15 @@ FIRST_LAYOUTS = 2
 """Layouts from which the search starts for a choice of hardware, of those that `first_layouts` proposes."""
 
 
-def plan_layout(evaluator: LayoutEvaluator, start: Layout, runs_limit: int = RUNS_LIMIT) -> Layout:
-    """Return the cheapest feasible layout found. It never costs more than `start`, a feasible layout."""
-    frontier = Frontier(evaluator, evaluator.price(start))
+def plan_layout(
+    evaluator: LayoutEvaluator, start: Layout, runs_limit: int = RUNS_LIMIT, cost_limit: float = inf
+) -> Layout:
+    """Return the cheapest feasible layout found that costs less than `cost_limit`; else `start`, a feasible layout.
+
+    It never costs more than `start`. `cost_limit`: dollars per hour of another plan that is known already.
+    """
+    cost_limit = min(cost_limit, evaluator.price(start))
+    frontier = Frontier(evaluator, cost_limit)
     seen: set[tuple[tuple[str, str], ...]] = set()
     least = least_candidates(evaluator) if runs_limit else []
     for candidate in least:
@@ -51,10 +58,12 @@ def plan_layout(evaluator: LayoutEvaluator, start: Layout, runs_limit: int = RUN
             if (devices := own_devices(evaluator, wider)) not in seen:
                 seen.add(devices)
                 frontier.push(wider)
-    return share_everything(evaluator, least, start) if frontier else start
+    return share_everything(evaluator, least, start, cost_limit) if frontier else start
 
 
-def share_everything(evaluator: LayoutEvaluator, least: list[LayoutCandidate], start: Layout) -> Layout:
+def share_everything(
+    evaluator: LayoutEvaluator, least: list[LayoutCandidate], start: Layout, cost_limit: float
+) -> Layout:
     """Return a feasible layout with the fewest shared devices, on which all stages are that can share; else `start`.
 
     It is for searches that end at their limit of runs. They have not come to the dearer layouts.
@@ -62,7 +71,7 @@ def share_everything(evaluator: LayoutEvaluator, least: list[LayoutCandidate], s
     candidate = max(least, key=lambda candidate: len(candidate.demands))
     while candidate.pools:
         for layout in sorted(dict.fromkeys(first_layouts(candidate)), key=evaluator.reached_slo_ns)[:FIRST_LAYOUTS]:
-            if evaluator.price(layout) >= evaluator.price(start) - CENT:
+            if evaluator.price(layout) >= cost_limit - CENT:
                 return start
             runs_limit = evaluator.problem.runs + SHARED_RUNS
             changed = search_layout(evaluator, layout, evaluator.problem.objective.slo_ns, runs_limit)

@@ -2,7 +2,7 @@
 
 Two plans with a placement on `v100-1` each are neighbours there:
 
-    shares_by_device(plans)["v100-1"] == [DeviceShare(plan, share), DeviceShare(other_plan, other_share)]
+    shares_by_device(plans)["v100-1"] == [PlacedShare(plan, share), PlacedShare(other_plan, other_share)]
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NS_PER_MS = 1e6
 
 
-class DeviceShare(NamedTuple):
+class PlacedShare(NamedTuple):
     """A workload's share of a device."""
 
     plan: Plan
@@ -59,12 +59,12 @@ class DeviceShare(NamedTuple):
         return 1 - self.latency_ms / self.limit_ms
 
 
-def shares_by_device(plans: Iterable[Plan]) -> dict[str, list[DeviceShare]]:
+def shares_by_device(plans: Iterable[Plan]) -> dict[str, list[PlacedShare]]:
     """Return the shares of each device, devices in the order of their numbers."""
-    devices: dict[str, list[DeviceShare]] = {}
+    devices: dict[str, list[PlacedShare]] = {}
     for plan in plans:
         for placement in plan.shares:
-            devices.setdefault(placement.device, []).append(DeviceShare(plan, placement))
+            devices.setdefault(placement.device, []).append(PlacedShare(plan, placement))
     return dict(sorted(devices.items(), key=lambda item: _number_parts(item[0])))
 
 
@@ -86,7 +86,7 @@ def plan_workloads(parts: Iterable[tuple[Workload, Placement]]) -> tuple[Plan, .
     return tuple(plans)
 
 
-def with_shares(plans: Iterable[Plan], shares: Iterable[DeviceShare]) -> tuple[Plan, ...]:
+def with_shares(plans: Iterable[Plan], shares: Iterable[PlacedShare]) -> tuple[Plan, ...]:
     """Return the plans with the placements of these shares in place of those with the same workload and device."""
     changed = {(share.workload, share.placement.device): share.placement for share in shares}
     return tuple(
@@ -95,7 +95,7 @@ def with_shares(plans: Iterable[Plan], shares: Iterable[DeviceShare]) -> tuple[P
     )
 
 
-def placed_workloads(shares: Iterable[DeviceShare]) -> list[Workload]:
+def placed_workloads(shares: Iterable[PlacedShare]) -> list[Workload]:
     """Return the workload of each share, with the planned batch size as the only one."""
     return [
         Workload(share.workload, share.placement.coefficients, share.rate, share.slo_ms, (share.placement.max_batch,))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.interference.prediction import InterferenceModel
-    from horologe_planning.provisioning.device_shares import DeviceShare
+    from horologe_planning.provisioning.device_shares import PlacedShare
     from horologe_planning.provisioning.share_tables import GpuType
     from horologe_planning.provisioning.workloads import Workload
     from horologe_planning.report import SharedPlans
@@ -78,7 +78,7 @@ def explain_plan(
 
 
 def _reasons(
-    shares: Sequence[DeviceShare], kind: GpuType, model: InterferenceModel, options: ProvisioningOptions
+    shares: Sequence[PlacedShare], kind: GpuType, model: InterferenceModel, options: ProvisioningOptions
 ) -> list[ShareReason]:
     """Return the reasons for the shares of one GPU."""
     placements = [share.placement for share in shares]
@@ -89,7 +89,7 @@ def _reasons(
     unit = kind.gpu.share_unit_percent
     step = np.maximum(share[None, :] - unit * np.eye(len(placements)), unit)
     less = predict_shares(model, kind.gpu, stack_coefficients(models)[:, None, :], batch[None, :], step)
-    alone = ShareTables(kind, model, options.margin, options.paper_batches)
+    alone = ShareTables(kind, model, options.margin, options.batch_rule)
     alone.append(placed_workloads(shares))
     reasons = []
     for slot, placed in enumerate(shares):
@@ -102,7 +102,7 @@ def _reasons(
     return reasons
 
 
-def _smaller(share: DeviceShare, unit: float, latency_ms: float, limit_ms: float, throughput: float) -> str:
+def _smaller(share: PlacedShare, unit: float, latency_ms: float, limit_ms: float, throughput: float) -> str:
     """Return what one step less would violate. `throughput`: requests per second then, less the margin."""
     if share.placement.percent <= unit * (1 + 1e-9):
         return f"{unit:g}% is the smallest share"

@@ -1,4 +1,4 @@
-"""Predictions for given plans: latencies by another model, and the execution time of every batch size."""
+"""Predictions for given plans: the execution time of every batch size on each share."""
 
 from __future__ import annotations
 
@@ -16,59 +16,25 @@ if TYPE_CHECKING:
 
     from horologe_common.interference.prediction import Array, InterferenceModel
     from horologe_planning.plan import Plan
-    from horologe_planning.provisioning.device_shares import DeviceShare
+    from horologe_planning.provisioning.device_shares import PlacedShare
     from horologe_planning.provisioning.share_tables import GpuType
-
-
-def with_predictions(plans: Sequence[Plan], kinds: Sequence[GpuType], model: InterferenceModel) -> tuple[Plan, ...]:
-    """Return the plans with latencies and throughputs predicted by a model and the coefficients of `kinds`.
-
-    Shares of more than 100% in sum are scaled down to 100%: the processors are oversubscribed.
-    """
-    by_name = {kind.gpu.name: kind for kind in kinds}
-    shares: list[DeviceShare] = []
-    for present in shares_by_device(plans).values():
-        shares += _predicted(present, by_name[present[0].placement.hardware], model)
-    return with_shares(plans, shares)
 
 
 def with_batch_times(plans: Sequence[Plan], kinds: Sequence[GpuType], model: str) -> tuple[Plan, ...]:
     """Return the plans with `exec_ns` of each share, for batches of 1 to its planned size.
 
     `model`: name of an interference model. Neighbours run batches of their planned size. Shares of more than 100% in
-    sum count as in `with_predictions`.
+    sum are scaled down to 100%: the processors are oversubscribed.
     """
     by_name = {kind.gpu.name: kind for kind in kinds}
-    shares: list[DeviceShare] = []
+    shares: list[PlacedShare] = []
     for present in shares_by_device(plans).values():
         shares += _with_times(present, by_name[present[0].placement.hardware], INTERFERENCE_MODELS[model])
     return with_shares(plans, shares)
 
 
-def _predicted(shares: Sequence[DeviceShare], kind: GpuType, model: InterferenceModel) -> list[DeviceShare]:
-    coefficients, percent = _sizes(shares, kind)
-    batch = np.array([float(share.placement.max_batch) for share in shares])
-    predicted = predict_shares(model, kind.gpu, coefficients, batch, percent)
-    changed = []
-    for share, latency_ms, throughput in zip(
-        shares, predicted.latency_ms.tolist(), predicted.throughput.tolist(), strict=True
-    ):
-        error = kind.models[share.placement.coefficients].relative_error
-        changed.append(
-            share._replace(
-                placement=msgspec.structs.replace(
-                    share.placement,
-                    latency_ns=ms(latency_ms),
-                    deviation_ns=ms(latency_ms * error),
-                    throughput=throughput,
-                )
-            )
-        )
-    return changed
-
-
-def _with_times(shares: Sequence[DeviceShare], kind: GpuType, model: InterferenceModel) -> list[DeviceShare]:
-    coefficients, percent = _sizes(shares, kind)
+def _with_times(shares: Sequence[PlacedShare], kind: GpuType, model: InterferenceModel) -> list[PlacedShare]:
+    coefficients, percent = device_sizes(shares, kind)
     timed = []
     for slot, share in enumerate(shares):
         largest = share.placement.max_batch
@@ -80,7 +46,7 @@ def _with_times(shares: Sequence[DeviceShare], kind: GpuType, model: Interferenc
     return timed
 
 
-def _sizes(shares: Sequence[DeviceShare], kind: GpuType) -> tuple[Array, Array]:
+def device_sizes(shares: Sequence[PlacedShare], kind: GpuType) -> tuple[Array, Array]:
     """Return the coefficients, and the percents of at most 100 in sum."""
     percent = np.array([share.placement.percent for share in shares])
     percent *= min(1.0, 100 / float(percent.sum()))

@@ -25,6 +25,7 @@ from horologe_planning.report import SharedPlans, SharingReport
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from horologe_planning.provisioning.share_bounds import BatchRule
     from horologe_planning.provisioning.workloads import Workload
 
 
@@ -37,8 +38,8 @@ class ProvisioningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Safety margin: predicted latency times 1 + `margin` * relative error of the model must meet the SLO."""
     free_margin: float = 3.0
     """Largest margin that a plan gets if it costs no more than with `margin`."""
-    paper_batches: bool = False
-    """Use b_appr of Eq. 17 instead of the batch size with the least share."""
+    batch_rule: BatchRule | None = None
+    """Chooses the batch sizes, where they fit on a whole GPU. None: those that need the least share."""
     exact_workloads: int = 40
     """Most workloads, counting parts, that are provisioned exactly, unless too many sets of them fit on one GPU."""
     search_workloads: int = 200
@@ -59,8 +60,6 @@ MIXED_TYPES = 4
 """GPU types of which all sets are tried: 15 plans."""
 MARGIN_STEPS = 3
 """Plans tried for a larger margin: the largest first, then by bisection."""
-PAPER_OPTIONS = ProvisioningOptions("igniter", 0.0, 0.0, True, 0, 0)
-"""iGniter's Algorithm 1 and nothing else."""
 
 
 def provision(
@@ -154,7 +153,7 @@ def empty_fleets(
     parts = split_workloads(workloads, kinds, model, options.margin, split_cheapest=split_cheapest)
     fleets = []
     for kind in kinds:
-        tables = ShareTables(kind, model, options.margin, options.paper_batches)
+        tables = ShareTables(kind, model, options.margin, options.batch_rule)
         tables.append(parts)
         fleets.append(Fleet(tables))
     return fleets

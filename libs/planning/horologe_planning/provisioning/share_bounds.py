@@ -1,7 +1,8 @@
-"""Batch size and least share of a workload alone on a GPU (iGniter Theorem 1, Eq. 17 and 18)."""
+"""Batch size and least share of a workload alone on a GPU (iGniter Theorem 1, Eq. 18)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,31 +24,15 @@ class ShareBound(NamedTuple):
     units: int
 
 
-def appropriate_batch(gpu: GpuCoefficients, model: ModelCoefficients, rate: float, slo_ms: float) -> int:
-    """Return b_appr of Eq. 17: the least batch that keeps up with `rate` requests/s if its execution takes SLO / 2."""
-    per_ms = rate / MS_PER_S
-    batch = slo_ms * per_ms * gpu.pcie_bytes_per_ms / (2 * (gpu.pcie_bytes_per_ms + per_ms * model.load_bytes))
-    return max(ceil(batch - _SLACK), 1)
-
-
-def paper_bound(gpu: GpuCoefficients, model: ModelCoefficients, workload: Workload) -> ShareBound:
-    """Return b_appr and r_lower (Eq. 17, 18).
-
-    b_appr is rounded up to a permitted batch size. If there is none, no share suffices.
-    """
-    appropriate = appropriate_batch(gpu, model, workload.rate, workload.slo_ms)
-    batch = next((size for size in workload.batches if size >= appropriate), None)
-    if batch is None:
-        return ShareBound(workload.batches[-1], _units(np.inf, gpu))
-    limit = np.array([workload.slo_ms / 2])
-    share = least_shares(gpu, model, np.array([batch], float), limit, np.array([np.inf]))[0]
-    return ShareBound(batch, _units(share, gpu))
+BatchRule = Callable[["GpuCoefficients", "ModelCoefficients", "Workload"], ShareBound]
+"""Chooses batch size and share of a workload alone."""
 
 
 def least_bound(gpu: GpuCoefficients, model: ModelCoefficients, workload: Workload, margin: float = 0.0) -> ShareBound:
     """Return the permitted batch size with the least share that meets Eq. 13 and 14.
 
-    Eq. 17 rounds the batch up and allows SLO / 2 for it. The batch rounded down has less time, and less work.
+    Eq. 17 of the paper rounds the batch up and allows SLO / 2 for it. The batch rounded down has less time, and less
+    work.
     `margin`: relative error of the prediction that the share must cover.
     """
     batch = np.array(workload.batches, float)
@@ -55,7 +40,7 @@ def least_bound(gpu: GpuCoefficients, model: ModelCoefficients, workload: Worklo
     cycle_limit = MS_PER_S * batch / workload.rate / (1 + margin)
     shares = least_shares(gpu, model, batch, latency_limit, cycle_limit)
     best = int(np.argmin(shares))
-    return ShareBound(workload.batches[best], _units(float(shares[best]), gpu))
+    return ShareBound(workload.batches[best], share_units(float(shares[best]), gpu))
 
 
 def least_shares(
@@ -72,8 +57,8 @@ def least_shares(
     return np.asarray(np.where(delta > 0, gamma / np.where(delta > 0, delta, 1.0) - model.k4, np.inf))
 
 
-def _units(share_percent: float, gpu: GpuCoefficients) -> int:
-    """Return the share in steps of r_unit, at least one step."""
+def share_units(share_percent: float, gpu: GpuCoefficients) -> int:
+    """Return a share in steps of r_unit, at least one step; more than the whole if it is above 100%."""
     whole = round(100 / gpu.share_unit_percent)
     if not share_percent <= 100 + _SLACK:
         return whole + 1

@@ -18,7 +18,7 @@ from horologe_common.interference.prediction import (
     run_alone,
     stack_coefficients,
 )
-from horologe_planning.provisioning.share_bounds import ShareBound, least_bound, paper_bound
+from horologe_planning.provisioning.share_bounds import ShareBound, least_bound
 from horologe_planning.provisioning.workloads import ProvisioningError, Workload
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
     from horologe_common.interference.prediction import InterferenceModel
+    from horologe_planning.provisioning.share_bounds import BatchRule
 
 NO_WORKLOAD = -1
 
@@ -78,10 +79,10 @@ class ShareTables:
     """
 
     def __init__(
-        self, kind: GpuType, model: InterferenceModel, margin: float = 0.0, paper_batches: bool = False
+        self, kind: GpuType, model: InterferenceModel, margin: float = 0.0, batch_rule: BatchRule | None = None
     ) -> None:
-        """`margin`: standard deviations of the prediction error to cover. `paper_batches`: batch sizes by Eq. 17."""
-        self.kind, self._model, self._margin, self._paper_batches = kind, model, margin, paper_batches
+        """`margin`: standard deviations of the prediction error to cover. `batch_rule`: see `ProvisioningOptions`."""
+        self.kind, self._model, self._margin, self._batch_rule = kind, model, margin, batch_rule
         self.workloads: list[Workload] = []
         self.batch = np.zeros(0)
         self.least = np.zeros(0, np.intp)
@@ -188,18 +189,13 @@ class ShareTables:
         return np.asarray(missed & (members != NO_WORKLOAD), dtype=np.intp)
 
     def _bound(self, workload: Workload) -> ShareBound:
-        """Return the batch size and the least share of a workload alone, with the margin.
-
-        A workload that b_appr does not fit on a whole GPU gets the batch size with the least share.
-        """
+        """Return the batch size and the least share of a workload alone, with the margin."""
         gpu, models = self.kind
         if workload.model not in models:
             return ShareBound(1, self.kind.whole + 1)
         model = models[workload.model]
-        if self._paper_batches:
-            bound = paper_bound(gpu, model, workload)
-            if bound.units <= self.kind.whole:
-                return bound
+        if self._batch_rule and (bound := self._batch_rule(gpu, model, workload)).units <= self.kind.whole:
+            return bound
         return least_bound(gpu, model, workload, self._margin * model.relative_error)
 
 
