@@ -98,7 +98,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 @given(scenarios())
 def test_one_answer_by_deadline_plus_grace_and_never_swapped(scenario: Scenario) -> None:
     house = played(scenario)
-    stalled = sum(fault.for_ns for fault in scenario.faults if fault.kind == "stall")
+    stalled = sum(fault.duration_ns for fault in scenario.faults if fault.kind == "stall")
     limit_ns = scenario.frontend.grace_ns + scenario.patience_ns + ms(1)
     assert house.tally.overdue_ns <= limit_ns
     edge = [fault for fault in scenario.faults if fault.process in ("edge", "frontend")]

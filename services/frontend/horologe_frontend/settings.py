@@ -14,9 +14,9 @@ PACKET_BYTES = 4 << 20
 """The SDK sends several requests in one packet of at most this size."""
 RECEIVED_REQUESTS = 4
 """Requests of the largest size that may be arriving at once. One client gets at most half of what is free."""
-UNSENT_FRAMES, MESSAGES_BYTES = 2, 8 << 20
-"""Answers that clients have not read: twice the largest frame, and some more for messages. One client gets at most half
-of what is free, so that outputs of the largest size still reach it."""
+UNSENT_BYTES, UNSENT_FRAMES, MESSAGES_BYTES = 520 << 20, 2, 8 << 20
+"""Answers that clients have not read: at least twice the largest frame, and some more for messages. One client gets at
+most half of what is free, so that outputs of the largest size still reach it."""
 
 
 class FrontendSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,6 +70,6 @@ def client_limits(settings: FrontendSettings, links: LinkSettings) -> ClientLimi
         links.max_connections,
         max(PACKET_BYTES, settings.max_request_bytes),
         RECEIVED_REQUESTS * settings.max_request_bytes,
-        UNSENT_FRAMES * links.max_frame_bytes + MESSAGES_BYTES,
+        max(UNSENT_BYTES, UNSENT_FRAMES * links.max_frame_bytes + MESSAGES_BYTES),
         settings.reuse_port,
     )

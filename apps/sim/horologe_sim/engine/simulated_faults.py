@@ -27,8 +27,8 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Literal["kill", "stall", "slow", "cut"] = "kill"
     restart_ns: Duration = s(1)
     """kill: time until the process restarts. 0: never."""
-    for_ns: Duration = 0
-    """stall, cut, slow: duration. 0: 100 ms for a stall or a cut, and until the end for slow."""
+    for_ns: Duration | None = None
+    """stall, cut, slow: duration. Without one: 100 ms for a stall or a cut, and until the end for slow."""
     factor: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 3.0
     """slow: factor on the execution times of the worker's device."""
     void: bool = False
@@ -40,9 +40,14 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return int(self.process.removeprefix("worker/"))
 
     @property
+    def duration_ns(self) -> int:
+        """Return the duration of a stall, a cut, or a slowness that is not for ever."""
+        return STALL_NS if self.for_ns is None else self.for_ns
+
+    @property
     def until_ns(self) -> int:
         """Return the end of a fault that is not for ever."""
-        return self.at_ns + (self.restart_ns if self.kind == "kill" else self.for_ns or STALL_NS)
+        return self.at_ns + (self.restart_ns if self.kind == "kill" else self.duration_ns)
 
 
 class FaultyWorld(Protocol):
@@ -67,12 +72,12 @@ def _begin(world: FaultyWorld, fault: Fault) -> None:
     events = world.events
     match fault.kind:
         case "stall":
-            world.stall(fault.process, fault.for_ns or STALL_NS)
+            world.stall(fault.process, fault.duration_ns)
         case "cut":
-            world.cut(fault.process, fault.for_ns or STALL_NS)
+            world.cut(fault.process, fault.duration_ns)
         case "slow":
             world.slow(fault.process, fault.factor)
-            if fault.for_ns:
+            if fault.for_ns is not None:
                 events.schedule(events.now_ns + fault.for_ns, world.slow, fault.process, 1.0)
         case "kill":
             world.kill(fault.process, void=fault.void)

@@ -1,4 +1,4 @@
-"""The example of docs/sharing.md on real processes: planned, applied, and served by the workers of its shares."""
+"""The examples of docs/sharing.md and docs/planning.md on real processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from horologe_tuner.core.standby.share_workers import worker_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "sharing"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 PATIENCE_S = 100.0
 
 
@@ -43,11 +43,11 @@ def is_connected(up: Up, worker: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_example_is_served_by_its_shares(tmp_path: Path) -> None:
+def test_the_sharing_example_is_planned_applied_and_served_by_its_shares(tmp_path: Path) -> None:
     folders = {name: str(tmp_path / name) for name in ("HOROLOGE_WORKER_CACHE", "HOROLOGE_PROFILER_STATE")}
-    up = Up(tmp_path, "--models", str(EXAMPLE / "models"), "--no-profiler", **folders)
+    up = Up(tmp_path, "--models", str(EXAMPLES / "sharing" / "models"), "--no-profiler", **folders)
     try:
-        workloads = str(EXAMPLE / "workloads.toml")
+        workloads = str(EXAMPLES / "sharing" / "workloads.toml")
         document = wait_for("a tuner", lambda: up.ask("plan", "make", workloads, "--apply"))
         plans = parse_plans(json.dumps(document))
         planned = [(share.model, f"worker/{worker_name(share)}#") for plan in plans for share in plan.shares]
@@ -56,5 +56,22 @@ def test_the_example_is_served_by_its_shares(tmp_path: Path) -> None:
             wait_for(f"an answer of {model}", partial(up.ask, "predict", model, "--input", "[[1.0]]"))
         status = up.ask("plan", "status")
         assert {plan["name"] for plan in status["plans"]} == {model for model, _ in planned}
+    finally:
+        up.stop(signal.SIGTERM)
+
+
+def test_the_pipeline_of_the_planning_example_answers(tmp_path: Path) -> None:
+    up = Up(
+        tmp_path,
+        "--models",
+        str(EXAMPLES / "planning" / "models"),
+        "--no-profiler",
+        HOROLOGE_WORKER_CACHE=str(tmp_path),
+    )
+    try:
+        answer = wait_for("an answer", lambda: up.ask("predict", "plates", "--input", "[[1.0]]"))
+        assert answer["outputs"]
+        structure = up.ask("pipeline", "show", "plates")["structure"]
+        assert [stage["model"] for stage in structure["stages"]] == ["detect", "read"]
     finally:
         up.stop(signal.SIGTERM)
