@@ -30,16 +30,17 @@ TUNER = {
     "blind": "",
     "scaler": "process",
     "scaler_error": "",
-    "pipelines": [{"pipeline": "video", "replicas": {"detect": 3, "track": 1},
-                   "planned_replicas": {"detect": 2, "track": 1}}],
-    "workloads": [
-        {"workload": "speech", "p99_ns": 18_200_000, "slo_ns": 25_000_000, "state": "normal",
-         "shares": [{"device": "GPU-7", "percent": 40.0, "shadow_percent": 60.0}]}
+    "plans": [
+        {"name": "video", "replicas": {"detect": 3, "track": 1}, "planned_replicas": {"detect": 2, "track": 1},
+         "stages": []},
+        {"name": "speech", "replicas": {}, "planned_replicas": {}, "stages": [
+            {"stage": "speech", "p99_ns": 18_200_000, "slo_ns": 25_000_000, "state": "within SLO",
+             "shares": [{"device": "GPU-7", "percent": 40.0, "shadow_percent": 60.0}]}]},
     ],
     "journal": [
-        {"age_ns": 4_000_000_000, "event": "scaled up", "pipeline": "video", "dry_run": False,
+        {"age_ns": 4_000_000_000, "event": "scaled up", "subject": "video", "dry_run": False,
          "text": "detect 2 -> 3: 212 queries/s in 5 s, planned for 180"},
-        {"age_ns": 95_000_000_000, "event": "applied", "pipeline": "video", "dry_run": False, "text": "2 stages"},
+        {"age_ns": 95_000_000_000, "event": "applied", "subject": "video", "dry_run": False, "text": "2 stages"},
     ],
 }  # fmt: skip
 

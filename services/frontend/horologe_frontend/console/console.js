@@ -739,6 +739,14 @@ function describeShare(share, busy) {
   return [text, list];
 }
 
+// A stage on shares of devices: its shares, and the 99th percentile of the last second beside its SLO.
+function describeStage(stage) {
+  const shadow = (share) => (share.shadow_percent ? `, shadow ${share.shadow_percent}%` : "");
+  const shares = stage.shares.map((share) => `${share.device} ${share.percent}%${shadow(share)}`).join("; ");
+  const p99 = stage.p99_ns === null ? "–" : milliseconds(stage.p99_ns / 1e6);
+  return `${stage.stage} ${shares}; P99 ${p99} of ${milliseconds(stage.slo_ns / 1e6)}; ${stage.state}`;
+}
+
 function drawTuner() {
   const tuner = state.tuner;
   if (tuner === undefined) return;
@@ -752,18 +760,12 @@ function drawTuner() {
   }
   if (tuner.blind) line(`Blind: ${tuner.blind}. Nothing is scaled.`, "warn");
   if (tuner.scaler_error) line(`Scaler ${tuner.scaler}: ${tuner.scaler_error}`, "bad");
-  for (const plan of tuner.pipelines) {
+  for (const plan of tuner.plans) {
     const planned = plan.planned_replicas;
     const stages = Object.entries(plan.replicas).map(([stage, now]) => `${stage} ${now} (planned ${planned[stage]})`);
-    line(`Pipeline ${plan.pipeline}: ${stages.join(", ")}`);
+    line(`Plan ${plan.name}: ${stages.concat(plan.stages.map(describeStage)).join(", ")}`);
   }
-  for (const load of tuner.workloads) {
-    const shadow = (share) => (share.shadow_percent ? `, shadow ${share.shadow_percent}%` : "");
-    const shares = load.shares.map((share) => `${share.device} ${share.percent}%${shadow(share)}`).join("; ");
-    const p99 = load.p99_ns === null ? "–" : milliseconds(load.p99_ns / 1e6);
-    line(`Workload ${load.workload}: ${shares}; P99 ${p99} of ${milliseconds(load.slo_ns / 1e6)}; ${load.state}`);
-  }
-  if (!tuner.pipelines.length && !tuner.workloads.length) line("No plan is applied.", "empty");
+  if (!tuner.plans.length) line("No plan is applied.", "empty");
   if (tuner.journal.length) {
     const scroll = element("div", "", "scroll"), table = element("table");
     table.id = "journal";
@@ -772,7 +774,7 @@ function drawTuner() {
     byId("tuner").replaceChildren(...parts);
     const columns = [["ago", "left"], ["decision", "left"], ["plan", "left"], ["reason", "left"]];
     fillTable("journal", "Decisions of the tuner, newest first", columns, tuner.journal.map((entry) => [
-      `${Math.round(entry.age_ns / 1e9)} s`, entry.event + (entry.dry_run ? " (dry run)" : ""), entry.pipeline || "–",
+      `${Math.round(entry.age_ns / 1e9)} s`, entry.event + (entry.dry_run ? " (dry run)" : ""), entry.subject || "–",
       element("td", entry.text, "text"),
     ]), "");
     return;
