@@ -161,7 +161,7 @@ def test_the_benchmark_runs_from_a_bare_checkout(tmp_path: Path) -> None:
 def test_what_runs_beside_a_device_imports_no_wire(tmp_path: Path) -> None:
     """Check imports: a GPU machine may have PyTorch and numpy, but neither msgspec nor pyzmq."""
     code = (
-        f"import sys; sys.path[:0] = ['{ROOT}/benchmarks', '{ROOT}/tests']\n"
+        f"import sys; sys.path[:0] = ['{ROOT}/benchmarks', '{ROOT}/tests/gpu_worker', '{ROOT}/tests']\n"
         "sys.modules |= dict(msgspec=None, zmq=None)\n"
         "import gpu, cuda_cases, horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages"
     )
