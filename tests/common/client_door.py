@@ -72,10 +72,15 @@ class Door:
         self.server.reads.loop = FakeLoop()  # type: ignore[assignment]
         self._number = 0
 
-    def connect(self) -> tuple[ClientConnection, FakeTransport]:
+    def accept(self) -> tuple[ClientConnection, FakeTransport]:
+        """Return a connection whose client has sent nothing yet."""
         self._number += 1
         connection, transport = ClientConnection(self.server, self._number), FakeTransport()
         connection.connection_made(transport)  # type: ignore[arg-type]
+        return connection, transport
+
+    def connect(self) -> tuple[ClientConnection, FakeTransport]:
+        connection, transport = self.accept()
         connection.data_received(GREETING + READY)
         return connection, transport
 

@@ -19,7 +19,7 @@ from horologe_common.transport.clients.client_connection import (
     STALLED_S,
 )
 from horologe_common.transport.clients.client_server import ClientLimits
-from horologe_common.transport.clients.zmtp import MORE, MessageReader
+from horologe_common.transport.clients.zmtp import GREETING, MORE, PING, READY, MessageReader
 from horologe_common.wire import Answer, Envelope, Hello, Rejected, encode
 from horologe_common.wire.frames import refuse_message, unpack
 
@@ -186,6 +186,16 @@ def test_a_client_that_reads_large_answers_slowly_is_not_disconnected() -> None:
         assert client.sweep(now_s + second, True)
         transport.sent = [bytes((19 - second) << 19)]
     assert not client.sweep(now_s + 60, True)
+
+
+def test_a_client_gets_no_heartbeat_before_its_handshake() -> None:
+    """A libzmq that gets any command but READY in its handshake ends the connection as one of another protocol."""
+    client, transport = Door().accept()
+    assert client.sweep(monotonic(), True)
+    assert transport.sent == [GREETING + READY]
+    client.data_received(GREETING + READY)
+    assert client.sweep(monotonic(), True)
+    assert transport.sent[1:] == [PING]
 
 
 def test_an_abstract_endpoint_has_no_file() -> None:

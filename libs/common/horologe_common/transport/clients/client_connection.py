@@ -255,7 +255,7 @@ class ClientConnection(asyncio.Protocol):
         """Update rates, send a heartbeat. Return False if the client is to be disconnected."""
         self.rate, self.count = max(self.count, self.rate // 2), 0
         self.silent_sweeps += self._is_read
-        if beat and self._reads_answers:
+        if beat and self._reads_answers and self._reader.is_ready:  # libzmq takes no other command in the handshake
             self._transport.write(PING)
         if not self._is_read:
             self.begun_s = now_s if self.begun_s < now_s else NEVER_S  # the pause is not the client's
