@@ -253,7 +253,10 @@ class Horologe(SchedulingPolicy):
         return max(min(DECISION_LEAD_NS, trips_ns), latency.round_trip_ns)
 
     def go_ahead_until_ns(self, ahead: LookAhead, strategy: Strategy) -> int:
-        """Return less for a batch that is likely to grow while Results wait in busy processes (docs/scheduling.md)."""
+        """Return less for a batch that is likely to grow while Results wait in busy processes.
+
+        A worker that waits for its processor would get more and smaller batches (experiments/results/schedulers.md).
+        """
         until_ns, waits_ns = super().go_ahead_until_ns(ahead, strategy), ahead.return_until_ns - ahead.network_until_ns
         grows = until_ns == ahead.return_until_ns and self._load.arrivals(strategy.queue.model).gap_ns < waits_ns
         return ahead.network_until_ns if grows else until_ns

@@ -34,7 +34,7 @@ log = logger("console")
 
 
 class Frame(msgspec.Struct, omit_defaults=True):
-    """One event. Messages of the wire are arrays: their tag, then their fields in the order of docs/wire.md."""
+    """One event. Messages are arrays: their tag, then their fields in the order of `horologe_common.wire`."""
 
     interval_s: float
     ready: bool

@@ -26,7 +26,7 @@ RETURN_WINDOW = 200
 """Results over which the return latency is measured."""
 MORE_IN_FLIGHT, TURNS_AHEAD = 64, 3
 """Just-in-time policies may have short batches in flight in this multiple of `controller.in_flight`: any batch for one
-return latency, full ones, which cannot grow, for three (docs/scheduling.md)."""
+return latency, full ones, which cannot grow, for three (experiments/results/schedulers.md)."""
 RETURN_PART = 4
 """At most 1/4 of a budget is reserved for the return latency: one stalled result must not refuse requests that have
 enough time."""
