@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -143,7 +144,11 @@ def test_a_machine_without_nvml_has_no_gpus(monkeypatch: pytest.MonkeyPatch) -> 
     assert (finding.level, finding.found) == ("ok", "none: NVML Shared Library Not Found")
 
 
-def test_gpus_are_not_checked_without_the_package_of_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    (finding,) = check_gpus()
-    assert (finding.level, finding.found) == ("ok", "not checked: the package nvidia-ml-py is not installed")
+def test_gpus_are_checked_where_the_packages_of_a_worker_are_missing() -> None:
+    code = (
+        "import sys; sys.modules['pynvml'] = None\n"
+        "from horologe_cli.doctor.gpu_checks import check_gpus\n"
+        "(finding,) = check_gpus(); print(finding.level, finding.found)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "ok not checked: the package nvidia-ml-py is not installed\n"

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_cli.doctor.finding import Finding, graded
-from horologe_gpu_worker.device_shares.mps import PIPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +16,8 @@ def check_gpus() -> Iterator[Finding]:
     """Check every GPU. A machine without NVIDIA's driver has one finding, of level ok."""
     try:
         import pynvml  # a package of the worker, which an installation may lack
+
+        from horologe_gpu_worker.device_shares.mps import PIPES
 
         pynvml.nvmlInit()
     except ImportError:
