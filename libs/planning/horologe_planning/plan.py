@@ -195,8 +195,12 @@ def parse_document(document: bytes | str) -> PlanDocument:
         raise ValueError(f"version: got {parsed.version}, wanted {PLAN_VERSION}")
     if not 1 <= len(parsed.plans) <= MAX_PLANS:
         raise ValueError(f"plans: got {len(parsed.plans)}, wanted 1 to {MAX_PLANS}")
+    names: set[str] = set()
     for plan in parsed.plans:
         plan.validate()
+        if plan.name in names:
+            raise ValueError(f"plan {plan.name!r}: name: got it twice, wanted a different name for each plan")
+        names.add(plan.name)
     check_devices(parsed.plans)
     return parsed
 

@@ -43,5 +43,5 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lowest priority. A rehearsal that needs more than this part of six intervals stops, and compares the
     schedulers that it has played."""
     shadow_percent: Annotated[float, Meta(ge=0, le=100)] = 10.0
-    """Percent of a device that the standby worker of a workload has more than the workload, if as much is left (iGniter
+    """Percent of a device that the standby worker of a share has more than the share, if as much is left (iGniter
     section 4.2). 0: no standby workers."""

@@ -115,6 +115,16 @@ def test_damage_of_one_item_does_not_lose_the_others(
         path.unlink()
 
 
+@pytest.mark.parametrize("damage", [{"device": "a b"}, {"stage": "w" * 41}])
+def test_a_stored_share_that_can_name_no_worker_is_dropped(tmp_path: Path, damage: dict[str, str]) -> None:
+    """The names are in those of workers: one that no worker can have would fail every call of the scaler."""
+    chat = STATE.applied[2]
+    sizes = tuple(msgspec.structs.replace(size, **damage) for size in chat.serving[0].sizes)
+    damaged = msgspec.structs.replace(chat, serving=(msgspec.structs.replace(chat.serving[0], sizes=sizes),))
+    write_state(tmp_path, msgspec.structs.replace(STATE, applied=(VIDEO, damaged)))
+    assert [*restart(tmp_path).tuner.plans.plans] == ["video"]
+
+
 def test_a_file_of_another_version_is_kept_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_state(tmp_path, {"number": 7, "applied": [], "workloads": [], "sharing_dry_run": False})
     assert not restart(tmp_path).tuner.plans.plans

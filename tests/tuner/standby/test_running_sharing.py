@@ -198,6 +198,10 @@ def broken(**changes: object) -> bytes:
         (b'{"gpus": []}', "`horologe plan make --json` writes version 1"),
         (b'{"version": 2, "plans": []}', "version: got 2, wanted 1"),
         (b'{"version": 1, "plans": []}', "plans: got 0, wanted 1 to"),
+        (
+            encode_plans([Plan("w1", ms(20), 1.0, (placement("w1", "v100-1", 20),))] * 2),
+            "plan 'w1': name: got it twice",
+        ),
         (broken(percent=60), "device 'v100-1': percent: got 110 in all, wanted at most 100"),
         (broken(percent=0), "plan 'w1': stage 'w1': percent: got 0, wanted"),
         (broken(device=""), "stage 'w1': device: got none, wanted one for a share of 20%"),

@@ -149,7 +149,7 @@ class Dealer:
 
     def leave(self, packet: Packet) -> Dealer:
         """Send a last packet. Return an open dealer that connects to the next endpoint."""
-        successor = Dealer(self._next_endpoints(), self.keys)
+        successor = Dealer(self._next_endpoints(), self.keys, self._max_frame_bytes)
         successor._was_accepted = self._was_accepted
         successor.open(self._context)
         self.send(packet)

@@ -34,7 +34,7 @@ def check_plan(plan: Plan, others: Sequence[Plan], cluster: ClusterModels) -> tu
     """Return (OK, ""), or why the plan cannot be applied beside the others."""
     try:
         for placement in plan.shares:
-            _check_share(placement)
+            check_share(placement)
         _check_workers((*others, plan))
         check_devices((*others, plan))
     except ValueError as error:
@@ -59,7 +59,7 @@ def _check_cluster(plan: Plan, cluster: ClusterModels) -> tuple[Status, str]:
     return Status.OK, ""
 
 
-def _check_share(placement: Placement) -> None:
+def check_share(placement: Placement) -> None:
     """Raise ValueError unless stage and device can name a worker."""
     for field, name in (("stage", placement.stage), ("device", placement.device)):
         if not NAME_CHARACTERS.issuperset(name):

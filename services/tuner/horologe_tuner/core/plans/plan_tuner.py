@@ -8,7 +8,7 @@ from horologe_common.status import Status
 from horologe_common.wanted_shares import WantedShare
 from horologe_common.wire import PlannedModel
 from horologe_planning.plan import NAME_LIMIT, parse_plans
-from horologe_tuner.core.plans.plan_checks import ClusterModels, check_plan
+from horologe_tuner.core.plans.plan_checks import ClusterModels, check_plan, check_share
 from horologe_tuner.core.plans.resources import planned_models, workers_needed
 from horologe_tuner.core.plans.running_plan import AppliedPlan, RunningPlan, planned_replicas
 from horologe_tuner.core.scaling.scaling_rules import ScalingRules
@@ -66,6 +66,8 @@ class PlanTuner:
             name = saved.plan.name
             try:
                 saved.validate()
+                for share in (size for steps in saved.serving for size in steps.sizes):
+                    check_share(share)
                 reason = f"name: got {name!r} twice" if name in self.plans else ""
                 reason = reason or check_plan(saved.plan, self._plans(), ClusterModels())[1]
             except ValueError as error:

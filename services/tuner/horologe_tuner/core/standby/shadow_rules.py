@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 CALM_NS = s(10)
+"""Shorter, and more trials of switching back fail; longer, and the larger share is used in vain."""
 
 
 class ShadowRules(msgspec.Struct, frozen=True):
