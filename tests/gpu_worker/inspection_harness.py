@@ -79,7 +79,7 @@ class RunningScans:
             reports = [self.reports.get(f"{name}/1") for name in names]
             return all(report and report.profile for report in reports)
 
-        until(served, 18)
+        until(served)
 
     def is_loading(self, name: str) -> bool:
         report = self.reports.get(f"{name}/1")

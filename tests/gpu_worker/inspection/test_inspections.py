@@ -105,7 +105,7 @@ def test_a_model_that_ends_its_process_is_unavailable_with_the_reason(
     scans = run()
     scans.begin_all()
     scans.wait_served("graph")
-    until(lambda: not scans.is_loading("bad"), 15)
+    until(lambda: not scans.is_loading("bad"))
     assert wanted in scans.reports["bad/1"].reason
 
 
@@ -117,7 +117,7 @@ def test_a_graph_that_loops_in_c_is_stopped(tmp_path: Path, run: Callable[..., R
     scans = run()
     scans.begin_all()
     scans.wait_served("brief")
-    until(lambda: not scans.is_loading("loop"), 15)
+    until(lambda: not scans.is_loading("loop"))
     assert "got no result within 3 s, while loading loop/1" in scans.reports["loop/1"].reason
 
 
@@ -129,7 +129,7 @@ def test_a_huge_file_is_not_read_for_ever(tmp_path: Path, run: Callable[..., Run
     scans = run()
     scans.begin_all()
     scans.wait_served("code")
-    until(lambda: not scans.is_loading("huge"), 15)
+    until(lambda: not scans.is_loading("huge"))
     assert "got no result within 2 s, while reading its files" in scans.reports["huge/1"].reason
 
 
@@ -143,7 +143,7 @@ def test_a_process_that_is_killed_while_it_inspects_is_named(tmp_path: Path, run
     until(lambda: scans.progress.get("huge/1") == ["reading its files"])
     for pid in inspecting_children():
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not scans.is_loading("huge"), 15)
+    until(lambda: not scans.is_loading("huge"))
     assert "its process ended (SIGKILL) while reading its files" in scans.reports["huge/1"].reason
 
 
@@ -156,7 +156,7 @@ def test_a_fifo_among_the_files_is_not_waited_for(tmp_path: Path, run: Callable[
     scans = run(load_timeout_ns=5_000_000_000)
     scans.begin_all()
     scans.wait_served("pretend")
-    until(lambda: not scans.is_loading("pipe"), 15)
+    until(lambda: not scans.is_loading("pipe"))
 
 
 def test_more_hanging_models_than_places_do_not_keep_the_others_waiting(
@@ -170,7 +170,7 @@ def test_more_hanging_models_than_places_do_not_keep_the_others_waiting(
     scans.begin_all()
     scans.wait_served("z-fine")
     assert any(scans.is_loading(f"a-hang-{number}") for number in range(4))
-    until(lambda: not any(scans.is_loading(f"a-hang-{number}") for number in range(4)), 18)
+    until(lambda: not any(scans.is_loading(f"a-hang-{number}") for number in range(4)))
     assert all("within 3 s" in scans.reports[f"a-hang-{number}/1"].reason for number in range(4))
 
 
@@ -302,9 +302,9 @@ def test_stopping_ends_the_processes(tmp_path: Path, run: Callable[..., RunningS
     a_python_model(tmp_path / "models", f"import os\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\n" + HANG)
     scans = run()
     scans.begin("code")
-    until(lambda: pid.exists() and pid.read_text(), 15)
+    until(lambda: pid.exists() and pid.read_text())
     scans.scans.stop()
-    until(lambda: not is_running(int(pid.read_text())), 15)
+    until(lambda: not is_running(int(pid.read_text())))
 
 
 def inspecting_children() -> list[int]:

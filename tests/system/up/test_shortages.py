@@ -62,7 +62,7 @@ def test_processes_come_back_after_a_shortage(tmp_path: Path) -> None:
 
         with no_descriptors(worker):  # the process of a Python model
             os.kill(child_of(worker, "horologe_gpu_worker.runtimes.python.model_process"), signal.SIGKILL)
-            until(lambda: infer(up, "code") and "process not started: trying again" in up.read_log(), 10)
+            until(lambda: infer(up, "code") and "process not started: trying again" in up.read_log())
             assert infer(up, "pretend") == [1, 2, 3, 4]
         until(lambda: infer(up, "code") == [1, 2, 3, 4])
 

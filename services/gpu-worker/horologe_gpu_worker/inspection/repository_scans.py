@@ -86,7 +86,7 @@ class RepositoryScans:
         self._operations: SimpleQueue[Operation | None] = SimpleQueue()
         self._lister = Thread(target=self._list_models, name="scan", daemon=True)
         self._lock = Lock()
-        """Protects `open` and `reports` of all scans."""
+        """Protects `open` and `reports` of all scans. Progress is sent under it, so a result is the last message."""
         self._adopting: dict[str, Lock] = {}
         """Runtime -> lock of the model that it adopts."""
 
@@ -133,7 +133,9 @@ class RepositoryScans:
             if text != READING:
                 log.info(text)
             report = msgspec.structs.replace(waiting, loading=encodable(text))
-            self._post(VersionScanned(scan.operation.action_id, report))
+            with self._lock:
+                if folder.name in scan.open:  # else by an adoption that was given up, and waits for another model
+                    self._post(VersionScanned(scan.operation.action_id, report))
 
         return InspectionRequest(
             folder,
