@@ -14,17 +14,16 @@ from horologe_planning.catalogue import catalogue_profiles
 from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.example_pipelines import CASCADE, VIDEO_MONITORING
 from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
-from horologe_planning.joint_planning.additions import additions
-from horologe_planning.joint_planning.candidates import least_candidates
-from horologe_planning.joint_planning.derived_coefficients import (
+from horologe_planning.interference.derived_coefficients import (
     SIMILAR,
     catalogue_coefficients,
     derive_coefficients,
 )
-from horologe_planning.joint_planning.joint_plan import joint_plan
-from horologe_planning.joint_planning.joint_planner import plan_layout
+from horologe_planning.joint_planning.first_layouts import first_layouts
+from horologe_planning.joint_planning.joint_planner import joint_plan, plan_layout
 from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
 from horologe_planning.joint_planning.layout_moves import batch_changes, placements, transfers
+from horologe_planning.joint_planning.layout_search import SharedDevices
 from horologe_planning.joint_planning.layouts import (
     LEAST_PERCENT,
     STEP_PERCENT,
@@ -38,12 +37,11 @@ from horologe_planning.joint_planning.layouts import (
     layout_price,
     make_layout,
 )
-from horologe_planning.joint_planning.placements import first_layouts
-from horologe_planning.joint_planning.share_demand import least_share
+from horologe_planning.joint_planning.share_demand import least_candidates, least_share
 from horologe_planning.joint_planning.share_times import ShareTimes
 from horologe_planning.plan import encode_plans, parse_plans
+from horologe_planning.search.bounds import frictionless
 from horologe_planning.search.evaluation import Evaluator
-from horologe_planning.search.initialization import fastest_hardware, initialize
 from horologe_planning.search.objective import Objective
 from horologe_planning.search.pipeline_planner import describe_plan, make_plan
 
@@ -207,7 +205,7 @@ def test_candidates_have_the_fewest_devices_for_each_choice_of_hardware() -> Non
 def test_additions_are_devices_for_the_stages_that_gain_most() -> None:
     evaluator = an_evaluator(rate=200.0)
     layout = make_layout([a_device(("fast", 90.0, 8), ("slow", 10.0, 8))])
-    wider = additions(evaluator, layout)
+    wider = SharedDevices(evaluator).additions(layout)
     assert {len(other) for other in wider} == {2}
     assert min(wider, key=evaluator.reached_slo_ns)[1].shares[0].stage == "slow"
     assert all(evaluator.reached_slo_ns(other) < evaluator.reached_slo_ns(layout) for other in wider)
@@ -217,7 +215,8 @@ def test_a_joint_plan_is_feasible_and_cheaper_than_whole_devices() -> None:
     evaluator = an_evaluator(VIDEO_MONITORING, rate=150.0)
     dedicated = make_plan(evaluator.problem)
     start = dedicated_layout(dedicated.plan.placements)
-    layout = plan_layout(evaluator, start)
+    layout = plan_layout(evaluator, evaluator.price(start))
+    assert layout is not None
     assert evaluator.is_feasible(layout)
     assert evaluator.price(layout) < 0.8 * evaluator.price(start)
     plan, report = joint_plan(evaluator, layout, dedicated)
@@ -233,8 +232,7 @@ def test_the_tuner_can_carry_out_the_plan_of_a_layout() -> None:
         a_device(("detect", 60.0, 8), ("persons", 40.0, 4)), a_device(("detect", 40.0, 4), ("vehicles", 60.0, 8)),
         *[a_device(("plates", WHOLE, 2), hardware="cpu")] * 2,
     ])  # fmt: skip
-    whole = initialize(evaluator.problem, fastest_hardware(evaluator.problem))
-    plan, _ = joint_plan(evaluator, layout, describe_plan(evaluator.problem, whole))
+    plan, _ = joint_plan(evaluator, layout, describe_plan(evaluator.problem, frictionless(evaluator.problem)))
     assert parse_plans(encode_plans([plan])) == (plan,)
     placed = {(share.stage, share.device): share for share in plan.shares}
     assert sorted(placed) == [
@@ -252,13 +250,14 @@ def test_the_tuner_can_carry_out_the_plan_of_a_layout() -> None:
 
 def test_a_search_that_ends_at_its_limit_still_shares_devices() -> None:
     evaluator = an_evaluator(VIDEO_MONITORING, rate=150.0)
-    start = dedicated_layout(make_plan(evaluator.problem).plan.placements)
-    layout = plan_layout(evaluator, start, runs_limit=1)
+    layout = plan_layout(evaluator, runs_limit=1)
+    assert layout is not None
     assert evaluator.is_feasible(layout)
-    assert evaluator.price(layout) < evaluator.price(start)
+    assert evaluator.price(layout) < make_plan(evaluator.problem).report.cost_per_hour
 
 
-def test_without_runs_the_plan_is_that_of_whole_devices() -> None:
+def test_no_plan_is_made_that_does_not_cost_less_than_a_known_one() -> None:
     evaluator = an_evaluator()
-    start = dedicated_layout(make_plan(evaluator.problem).plan.placements)
-    assert plan_layout(evaluator, start, runs_limit=0) == start
+    layout = plan_layout(evaluator)
+    assert layout is not None
+    assert plan_layout(evaluator, evaluator.price(layout)) is None

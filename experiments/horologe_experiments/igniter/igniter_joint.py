@@ -11,7 +11,7 @@ from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.stage_workloads import provision_stages
 from horologe_experiments.inferline.cases import PipelineCase, PipelineScene, pipeline_case
 from horologe_load.arrivals import gamma
-from horologe_planning.joint_planning.derived_coefficients import catalogue_coefficients
+from horologe_planning.interference.derived_coefficients import catalogue_coefficients
 from horologe_planning.joint_planning.joint_planner import plan_layout
 from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
 from horologe_planning.joint_planning.layouts import dedicated_layout, describe_layout
@@ -102,7 +102,7 @@ def _row(case: PipelineCase, cv: float, rate: float, scene: Scene, seed: int) ->
     dedicated = case.evaluator(gamma(rate, cv, scene.plan_seconds, [seed, 1]), seed)
     start = dedicated_layout(make_plan(dedicated).plan.placements)
     evaluator = LayoutEvaluator(dedicated, ShareTimes({GPU: catalogue}, case.profiles, scene.margin))
-    joint = plan_layout(evaluator, start)
+    joint = plan_layout(evaluator, evaluator.price(start)) or start
     runs = evaluator.problem.runs
     layouts = {"inferline": start, "igniter": provision_stages(evaluator, catalogue, GPU), "joint": joint}
     row: dict[str, Any] = {"pipeline": case.structure.name, "cv": cv, "rate": rate}

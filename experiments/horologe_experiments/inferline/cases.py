@@ -11,6 +11,7 @@ from horologe_experiments.inferline.baselines.autoscale import AutoScale, LoadCu
 from horologe_experiments.inferline.baselines.coarse_grained import plan_coarse_grained, unit_throughput
 from horologe_experiments.inferline.baselines.ds2 import Ds2
 from horologe_experiments.inferline.baselines.forecast import ForecastScaling
+from horologe_experiments.inferline.baselines.greedy_planner import initialize, minimize_cost
 from horologe_experiments.inferline.baselines.kubernetes import CpuUtilisation, QueueLength
 from horologe_experiments.inferline.scaling_policy import FixedReplicas
 from horologe_experiments.inferline.tuner_policy import InferLineTuner
@@ -21,10 +22,9 @@ from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.example_pipelines import EXAMPLE_PIPELINES
 from horologe_planning.hardware import DEFAULT_PRICES, parse_prices, price_of
 from horologe_planning.plan import Placement
+from horologe_planning.search.bounds import fastest_hardware
 from horologe_planning.search.evaluation import Evaluator
-from horologe_planning.search.initialization import fastest_hardware, initialize
 from horologe_planning.search.levels import with_levels
-from horologe_planning.search.minimization import minimize_cost
 from horologe_planning.search.objective import Objective
 from horologe_planning.search.pipeline_planner import describe_plan, make_plan
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from horologe_planning.hardware import PRICE_ROUNDING
 from horologe_planning.plan import MAX_REPLICAS, Placement
 from horologe_planning.search.bounds import frictionless, least_alone
-from horologe_planning.search.minimization import CENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ def find_cheapest(
     heap, seen = [(sum(price[0] for price in prices), start)], {start}
     while heap:
         cost, choice = heapq.heappop(heap)
-        if cost >= cost_limit - CENT:
+        if cost >= cost_limit - PRICE_ROUNDING:
             break
         if evaluator.runs >= last_run:
             return Exact(None, cost, False)
@@ -83,7 +83,7 @@ def _options(evaluator: Evaluator, cost_limit: float) -> list[list[Placement]]:
         limit = cost_limit - (sum(cheapest) - own)  # the other stages cost at least this much
         wider = []
         for option in found:
-            while evaluator.price((option,)) < limit - CENT:
+            while evaluator.price((option,)) < limit - PRICE_ROUNDING:
                 wider.append(option)
                 option = msgspec.structs.replace(option, replicas=option.replicas + 1)
         options.append(sorted(wider, key=lambda option: (evaluator.price((option,)), -option.max_batch)))

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from horologe_planning.plan import Placement
 
 
+PRICE_ROUNDING = 1e-9
+"""Prices that differ by less are equal: the difference is rounding."""
+
+
 class HardwareType(msgspec.Struct, frozen=True):
     """A kind of device that runs one replica of a model. `price_per_hour` is in US dollars."""
 

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 from horologe_common.interference.coefficients_file import CoefficientsError, read_coefficients
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.service.settings import SettingsError
-from horologe_planning.joint_planning.derived_coefficients import catalogue_coefficients
-from horologe_planning.joint_planning.joint_plan import joint_plan
-from horologe_planning.joint_planning.joint_planner import RUNS_LIMIT, plan_layout
+from horologe_planning.interference.derived_coefficients import catalogue_coefficients
+from horologe_planning.joint_planning.joint_planner import joint_plan, plan_layout
 from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
-from horologe_planning.joint_planning.layouts import dedicated_layout
 from horologe_planning.joint_planning.share_times import ShareTimes
 from horologe_planning.provisioning.provisioner import DEFAULT_OPTIONS
-from horologe_planning.search.minimization import CENT
+from horologe_planning.search.pipeline_planner import runs_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,9 +24,6 @@ if TYPE_CHECKING:
 
 CATALOGUE_GPU = "v100"
 """Hardware type of the catalogue's coefficients."""
-QUERIES_LIMIT = 60_000_000
-"""Queries of the sample, times the runs of the estimator for shares: about half a minute of CPU time. Long samples have
-fewer runs, so that a search may end with a dearer plan."""
 
 
 def read_share_times(options: PlanOptions, problem: PlanningProblem, *, live: bool) -> ShareTimes | None:
@@ -61,9 +56,7 @@ def read_share_times(options: PlanOptions, problem: PlanningProblem, *, live: bo
 def plan_shares(
     evaluator: Evaluator, whole: ReportedPlan, times: ShareTimes, cost_limit: float, show: Callable[[str], None]
 ) -> ReportedPlan | None:
-    """Return the plan on shares, None if none was found that costs less than whole devices, and than `cost_limit`."""
+    """Return the plan on shares, None if none was found that costs less than `cost_limit`."""
     layouts = LayoutEvaluator(evaluator, times, lambda runs: show(f"shares: {runs} layouts"))
-    runs_limit = min(RUNS_LIMIT, QUERIES_LIMIT // evaluator.workload.arrivals_ns.size)
-    layout = plan_layout(layouts, dedicated_layout(whole.plan.placements), runs_limit, cost_limit)
-    planned = joint_plan(layouts, layout, whole)
-    return planned if planned.report.cost_per_hour < whole.report.cost_per_hour - CENT else None
+    layout = plan_layout(layouts, cost_limit, runs_limit(evaluator))
+    return joint_plan(layouts, layout, whole) if layout is not None else None

@@ -2,119 +2,57 @@
 
 InferLine gives each replica a whole device, iGniter places single models on shares of GPUs. Here the stages of a
 pipeline share devices under one deadline, and the estimator knows the time of each share beside its neighbours.
-
-The search is best-first by cost. It starts from the fewest devices that each stage needs alone, for each choice of
-hardware. A layout that no change of shares, batch sizes or places makes feasible is followed by the same layout with a
-device more. The first feasible layout is the plan, if it costs less than the given one, for example InferLine's.
 """
 
 from __future__ import annotations
 
-import heapq
+from collections import Counter
 from math import inf
 from typing import TYPE_CHECKING
 
-from horologe_planning.joint_planning.additions import additions
-from horologe_planning.joint_planning.candidates import least_candidates
-from horologe_planning.joint_planning.layout_search import search_layout
-from horologe_planning.joint_planning.placements import first_layouts
-from horologe_planning.search.minimization import CENT
+from horologe_planning.hardware import PRICE_ROUNDING
+from horologe_planning.joint_planning.layout_search import SharedDevices, best_layouts, search_layout
+from horologe_planning.joint_planning.share_demand import least_candidates
+from horologe_planning.plan import Placement, Plan
+from horologe_planning.report import Alternative, PlanReport, ReportedPlan
+from horologe_planning.search.cheapest_first import RUNS_LIMIT, search_cheapest
 
 if TYPE_CHECKING:
-    from horologe_planning.joint_planning.candidates import LayoutCandidate
+    from collections.abc import Iterator
+
     from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
     from horologe_planning.joint_planning.layouts import Layout
 
-RUNS_LIMIT = 8000
-"""Runs of the estimator for a plan."""
 SHARED_RUNS = 400
 """Runs for each number of devices on which all stages are, after the limit."""
 POLISH_RUNS = 150
 """Runs to increase the distance of the found layout from the SLO."""
-FIRST_LAYOUTS = 2
-"""Layouts from which the search starts for a choice of hardware, of those that `first_layouts` proposes."""
 
 
-def plan_layout(
-    evaluator: LayoutEvaluator, start: Layout, runs_limit: int = RUNS_LIMIT, cost_limit: float = inf
-) -> Layout:
-    """Return the cheapest feasible layout found that costs less than `cost_limit`; else `start`, a feasible layout.
-
-    It never costs more than `start`. `cost_limit`: dollars per hour of another plan that is known already.
-    """
-    cost_limit = min(cost_limit, evaluator.price(start))
-    frontier = Frontier(evaluator, cost_limit)
-    seen: set[tuple[tuple[str, str], ...]] = set()
-    least = least_candidates(evaluator) if runs_limit else []
-    for candidate in least:
-        firsts = [layout for layout in dict.fromkeys(first_layouts(candidate)) if frontier.is_below_limit(layout)]
-        for layout in sorted(firsts, key=evaluator.reached_slo_ns)[:FIRST_LAYOUTS]:
-            frontier.push(layout)
-    while frontier and evaluator.problem.runs < runs_limit:
-        layout = search_layout(evaluator, frontier.pop(), evaluator.problem.objective.slo_ns, runs_limit)
-        if evaluator.is_feasible(layout):
-            return polish(evaluator, layout)
-        for wider in additions(evaluator, layout):
-            if (devices := own_devices(evaluator, wider)) not in seen:
-                seen.add(devices)
-                frontier.push(wider)
-    return share_everything(evaluator, least, start, cost_limit) if frontier else start
+def plan_layout(evaluator: LayoutEvaluator, cost_limit: float = inf, runs_limit: int = RUNS_LIMIT) -> Layout | None:
+    """Return the cheapest feasible layout found; None if none costs less than `cost_limit` dollars per hour."""
+    result = search_cheapest(SharedDevices(evaluator), runs_limit, cost_limit)
+    if result.following is not None:
+        return share_everything(evaluator, cost_limit)
+    return polish(evaluator, result.cheapest) if result.cheapest is not None else None
 
 
-def share_everything(
-    evaluator: LayoutEvaluator, least: list[LayoutCandidate], start: Layout, cost_limit: float
-) -> Layout:
-    """Return a feasible layout with the fewest shared devices, on which all stages are that can share; else `start`.
+def share_everything(evaluator: LayoutEvaluator, cost_limit: float) -> Layout | None:
+    """Return a feasible layout with the fewest shared devices, on which all stages are that can share.
 
     It is for searches that end at their limit of runs. They have not come to the dearer layouts.
     """
-    candidate = max(least, key=lambda candidate: len(candidate.demands))
+    candidate = max(least_candidates(evaluator), key=lambda candidate: len(candidate.demands))
     while candidate.pools:
-        for layout in sorted(dict.fromkeys(first_layouts(candidate)), key=evaluator.reached_slo_ns)[:FIRST_LAYOUTS]:
-            if evaluator.price(layout) >= cost_limit - CENT:
-                return start
-            runs_limit = evaluator.problem.runs + SHARED_RUNS
-            changed = search_layout(evaluator, layout, evaluator.problem.objective.slo_ns, runs_limit)
+        for layout in best_layouts(evaluator, candidate):
+            if evaluator.price(layout) >= cost_limit - PRICE_ROUNDING:
+                return None
+            last_run = evaluator.problem.runs + SHARED_RUNS
+            changed = search_layout(evaluator, layout, evaluator.problem.objective.slo_ns, last_run)
             if evaluator.is_feasible(changed):
                 return polish(evaluator, changed)
         candidate = candidate._replace(pools={hardware: count + 1 for hardware, count in candidate.pools.items()})
-    return start
-
-
-class Frontier:
-    """Layouts to search next, the cheapest first, and of equal ones that with the shortest reached SLO."""
-
-    def __init__(self, evaluator: LayoutEvaluator, cost_limit: float) -> None:
-        """`cost_limit`: dollars per hour that a layout must be below."""
-        self._evaluator, self._cost_limit = evaluator, cost_limit
-        self._heap: list[tuple[float, float, Layout]] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._heap)
-
-    def is_below_limit(self, layout: Layout) -> bool:
-        """Return whether a layout costs little enough."""
-        return self._evaluator.price(layout) < self._cost_limit - CENT
-
-    def push(self, layout: Layout) -> None:
-        """Add a layout, unless it costs too much."""
-        if self.is_below_limit(layout):
-            price = round(self._evaluator.price(layout), 9)
-            heapq.heappush(self._heap, (price, self._evaluator.reached_slo_ns(layout), layout))
-
-    def pop(self) -> Layout:
-        """Remove and return the next layout."""
-        return heapq.heappop(self._heap)[2]
-
-
-def own_devices(evaluator: LayoutEvaluator, layout: Layout) -> tuple[tuple[str, str], ...]:
-    """Return the type of each device, with its stage if the device cannot be shared: what a search does not change."""
-    kinds = []
-    for device in layout:
-        stage = device.shares[0].stage
-        shareable = evaluator.times.is_shareable(device.hardware, evaluator.models[stage])
-        kinds.append((device.hardware, "" if shareable else stage))
-    return tuple(sorted(kinds))
+    return None
 
 
 def polish(evaluator: LayoutEvaluator, layout: Layout) -> Layout:
@@ -122,3 +60,70 @@ def polish(evaluator: LayoutEvaluator, layout: Layout) -> Layout:
     changed = search_layout(evaluator, layout, 0.0, evaluator.problem.runs + POLISH_RUNS)
     better = evaluator.price(changed) <= evaluator.price(layout) and evaluator.is_feasible(changed)
     return changed if better else layout
+
+
+def joint_plan(evaluator: LayoutEvaluator, layout: Layout, dedicated: ReportedPlan) -> ReportedPlan:
+    """Return the plan of a layout. `dedicated`: the plan of whole devices, the runner-up."""
+    problem, forecast = evaluator.problem, evaluator.forecast(layout)
+    cost, others_cost = evaluator.price(layout), dedicated.report.cost_per_hour
+    saved = others_cost - cost
+    reason = f"on whole devices it costs {saved:.3f} dollars per hour more ({saved / cost:.1%})"
+    report = PlanReport(
+        cost_per_hour=cost,
+        p99_ns=forecast.p99_ns,
+        attainment=forecast.attainment,
+        attainment_bound=1 - forecast.missed_bound,
+        runner_up=Alternative(dedicated.plan.placements, others_cost, reason),
+        evaluations=problem.runs,
+    )
+    placements = tuple(_placements(evaluator, layout))
+    plan = Plan(problem.structure.name, problem.objective.slo_ns, problem.workload.rate, placements)
+    return ReportedPlan(plan, report)
+
+
+def _placements(evaluator: LayoutEvaluator, layout: Layout) -> Iterator[Placement]:
+    """Yield a placement for each share. Devices are numbered by hardware type: v100-1, v100-2, cpu-1."""
+    slo_ns, throughput, numbers = _stage_slos(evaluator, layout), dict.fromkeys(evaluator.models, 0.0), Counter[str]()
+    for group in evaluator.configuration(layout):
+        throughput[group.stage] += group.replicas * evaluator.problem.profile_of(group).throughput(group.max_batch)
+    for device in layout:
+        numbers[device.hardware] += 1
+        for place, share in enumerate(device.shares):
+            group = evaluator.group_of(device, place)
+            profile = evaluator.problem.profile_of(group)
+            own = profile.throughput(group.max_batch)
+            calls = evaluator.problem.structure.scale_factor(group.stage)
+            yield Placement(
+                group.stage,
+                group.model,
+                device.hardware,
+                group.max_batch,
+                percent=share.percent,
+                device=f"{device.hardware}-{numbers[device.hardware]}",
+                scale_factor=calls * own / throughput[group.stage],
+                throughput=own,
+                slo_ns=slo_ns[group.stage],
+                latency_ns=round(profile.mean_latency_ns(group.max_batch)),
+                exec_ns=tuple((n, profile.latency_ns[n]) for n in profile.batch_sizes if n <= group.max_batch),
+            )
+
+
+def _stage_slos(evaluator: LayoutEvaluator, layout: Layout) -> dict[str, int]:
+    """Return what the rest of the longest path through each stage leaves of the SLO, in nanoseconds.
+
+    The tuner looks at the latencies of each model, and a shadow repairs a stage that takes longer.
+    """
+    slowest = {group.stage: group for group in evaluator.configuration(layout)}  # the slowest group comes last
+    structure = evaluator.problem.structure
+    own_ns = {
+        stage: evaluator.problem.profile_of(group).mean_latency_ns(group.max_batch) for stage, group in slowest.items()
+    }
+    before: dict[str, float] = {}
+    after = dict.fromkeys(own_ns, 0.0)
+    for stage in structure.stages:
+        before[stage.name] = max((before[parent] + own_ns[parent] for parent in stage.parents), default=0.0)
+    for stage in reversed(structure.stages):
+        for parent in stage.parents:
+            after[parent] = max(after[parent], after[stage.name] + own_ns[stage.name])
+    slo_ns = evaluator.problem.objective.slo_ns
+    return {name: max(1, round(slo_ns - before[name] - after[name])) for name in own_ns}

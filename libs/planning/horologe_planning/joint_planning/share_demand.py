@@ -1,15 +1,23 @@
-"""Least share of a device that a stage needs, as if all other stages answered at once and it had no neighbours."""
+"""Candidates of a plan: for each stage the shares or whole devices that it needs by itself, as few as possible.
+
+A stage is by itself if all others answer at once, and its share has no neighbours.
+"""
 
 from __future__ import annotations
 
+from itertools import product
+from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_planning.joint_planning.layouts import LEAST_PERCENT, STEP_PERCENT, WHOLE
 from horologe_planning.joint_planning.share_times import share_name
-from horologe_planning.search.bounds import frictionless
+from horologe_planning.plan import Placement
+from horologe_planning.search.bounds import frictionless, isolated_stages
 from horologe_planning.search.evaluation import first_true, replace_stage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
     from horologe_planning.search.evaluation import Configuration
 
@@ -31,6 +39,54 @@ class ShareDemand(NamedTuple):
     def total_percent(self) -> float:
         """Sum of the shares."""
         return self.percent * self.replicas
+
+
+StageOption = ShareDemand | Placement
+
+
+class LayoutCandidate(NamedTuple):
+    """Numbers of shared devices by type, and for each stage its demand of shares, or its own whole devices."""
+
+    pools: dict[str, int]
+    stages: tuple[StageOption, ...]
+
+    @property
+    def demands(self) -> list[ShareDemand]:
+        """The stages on shared devices."""
+        return [stage for stage in self.stages if isinstance(stage, ShareDemand)]
+
+    @property
+    def dedicated(self) -> list[Placement]:
+        """The stages on whole devices."""
+        return [stage for stage in self.stages if isinstance(stage, Placement)]
+
+
+def stage_options(evaluator: LayoutEvaluator) -> list[list[StageOption]]:
+    """Return for each stage what it needs at least on each hardware type: shares where it can share, else devices."""
+    options: list[list[StageOption]] = []
+    for stage, whole in zip(evaluator.problem.structure.stages, isolated_stages(evaluator.problem), strict=True):
+        found: list[StageOption] = []
+        for hardware, least in whole.items():
+            if not evaluator.times.is_shareable(hardware, stage.model):
+                found.append(least)
+            elif (demand := least_share(evaluator, stage.name, hardware)) is not None:
+                found.append(demand)
+        options.append(found)
+    return options
+
+
+def least_candidates(evaluator: LayoutEvaluator) -> list[LayoutCandidate]:
+    """Return the candidate with the fewest devices for each choice of hardware."""
+    return [_candidate(stages) for stages in product(*stage_options(evaluator))]
+
+
+def _candidate(stages: Sequence[StageOption]) -> LayoutCandidate:
+    percent: dict[str, float] = {}
+    for stage in stages:
+        if isinstance(stage, ShareDemand):
+            percent[stage.hardware] = percent.get(stage.hardware, 0.0) + stage.total_percent
+    pools = {hardware: ceil(total / WHOLE - 1e-9) for hardware, total in percent.items()}
+    return LayoutCandidate(pools, tuple(stages))
 
 
 def least_share(evaluator: LayoutEvaluator, stage: str, hardware: str) -> ShareDemand | None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import TYPE_CHECKING
 
 from horologe_planning.plan import MAX_REPLICAS, Placement
 from horologe_planning.search.evaluation import replace_stage
-from horologe_planning.search.initialization import fastest_hardware
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from horologe_planning.search.evaluation import Configuration, Evaluator
 
 Bounds = list[dict[str, float]]
 """For each stage: hardware type -> least dollars per hour. Types that cannot meet the objective are left out."""
+
+
+def fastest_hardware(evaluator: Evaluator) -> list[str]:
+    """Return the hardware type of each stage that runs one call in the least time. The cheaper of two equal ones."""
+    chosen = []
+    for stage in evaluator.structure.stages:
+        profiles = evaluator.profiles[stage.model]
+        types = reversed(evaluator.hardware_of(stage))
+        chosen.append(min(types, key=lambda kind: profiles[kind.name].mean_latency_ns(1)).name)
+    return chosen
 
 
 def frictionless(evaluator: Evaluator) -> Configuration:
@@ -56,13 +62,3 @@ def isolated_stages(evaluator: Evaluator) -> list[dict[str, Placement]]:
                     most = replicas - 1
         stages.append(least)
     return stages
-
-
-def assignments(bounds: Bounds) -> Iterator[tuple[float, tuple[str, ...]]]:
-    """Yield the lower bound of the cost and the hardware of each stage, for all combinations, cheapest first."""
-    for kinds in sorted(product(*bounds), key=lambda kinds: _sum_of(bounds, kinds)):
-        yield _sum_of(bounds, kinds), kinds
-
-
-def _sum_of(bounds: Bounds, kinds: tuple[str, ...]) -> float:
-    return sum(least[kind] for least, kind in zip(bounds, kinds, strict=True))

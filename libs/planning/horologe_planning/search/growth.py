@@ -8,7 +8,7 @@ import numpy as np
 
 from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.search.evaluation import Evaluator
-from horologe_planning.search.exchange import choose_batches
+from horologe_planning.search.whole_devices import choose_batches
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""The planner: algorithms 1 and 2 of InferLine, from the fastest hardware and from other promising starts."""
+"""The planner: the cheapest plan of a pipeline on whole devices, and the report on it."""
 
 from __future__ import annotations
 
@@ -6,71 +6,54 @@ from typing import TYPE_CHECKING
 
 from horologe_planning.envelope import envelope_of, window_lengths
 from horologe_planning.infeasible import Infeasible
-from horologe_planning.plan import Plan
+from horologe_planning.plan import MAX_REPLICAS, Plan
 from horologe_planning.report import Alternative, PlanReport, ReportedPlan
-from horologe_planning.search.bounds import assignments, isolated_bounds
+from horologe_planning.search.bounds import frictionless, isolated_bounds
+from horologe_planning.search.cheapest_first import RUNS_LIMIT, search_cheapest
 from horologe_planning.search.evaluation import replace_stage
-from horologe_planning.search.exchange import exchange_replicas, improve
 from horologe_planning.search.growth import batches_for_growth
-from horologe_planning.search.initialization import fastest_hardware, initialize, service_path
-from horologe_planning.search.minimization import CENT, cheaper_action, minimize_cost, removals
+from horologe_planning.search.objective import percentile_ns
+from horologe_planning.search.whole_devices import WholeDevices, fewest_replicas, removals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from horologe_planning.search.evaluation import Configuration, Evaluator
 
-RESTARTS = 12
-"""Starts from other hardware."""
+QUERIES_LIMIT = 60_000_000
+"""Queries of the sample, times the runs of the estimator: half a minute of CPU time. Long samples have fewer runs, so
+that a search may end with a dearer plan."""
 
 
 def make_plan(evaluator: Evaluator) -> ReportedPlan:
-    """Return the cheapest plan that the search finds. Raises Infeasible if no configuration meets the objective.
+    """Return the cheapest plan that the search finds, without levels; see `with_levels`.
 
-    A stage may move to any hardware type, and replicas may be exchanged. The search starts on the fastest hardware, and
-    on the combinations of hardware with the lowest bounds of cost.
+    Raises Infeasible if no configuration meets the objective.
     """
-    first = minimize_cost(evaluator, initialize(evaluator, fastest_hardware(evaluator)))
-    found = [first, improve(evaluator, first)]
-    bound = _restart(evaluator, found)
-    best = min(reversed(found), key=evaluator.price)  # of equal ones the one from which no action leads on
-    return describe_plan(evaluator, _with_room(evaluator, best), found, bound)
+    bound = sum(min(least.values(), default=0.0) for least in isolated_bounds(evaluator))
+    best = _cheapest(evaluator)
+    if best is None:
+        raise _explain(evaluator)
+    best = batches_for_growth(evaluator, best)
+    other = search_cheapest(WholeDevices(evaluator, other_than=best), runs_limit(evaluator)).cheapest
+    return describe_plan(evaluator, best, other, bound)
 
 
-def _with_room(evaluator: Evaluator, configuration: Configuration) -> Configuration:
-    """Return the configuration with batches for growth. If they make a cheaper one possible, continue from that one."""
-    while True:
-        configuration = batches_for_growth(evaluator, configuration)
-        cheaper = cheaper_action(evaluator, configuration) or exchange_replicas(evaluator, configuration)
-        if cheaper is None:
-            return configuration
-        configuration = improve(evaluator, cheaper)
+def runs_limit(evaluator: Evaluator) -> int:
+    """Return the limit of the estimator's runs for a search."""
+    return min(RUNS_LIMIT, QUERIES_LIMIT // evaluator.workload.arrivals_ns.size)
 
 
-def _restart(evaluator: Evaluator, found: list[Configuration]) -> float:
-    """Append the results of each start that may be cheaper than all found: on its hardware, and after moves from it.
-
-    At least one start is on other hardware than the best, so that there is a runner-up. Return the lower bound of the
-    cost.
-    """
-    least = 0.0
-    for number, (bound, kinds) in enumerate(assignments(isolated_bounds(evaluator))):
-        least = least or bound
-        compared = len({tuple(stage.hardware for stage in other) for other in found}) > 1
-        if number >= RESTARTS or (compared and bound >= min(map(evaluator.price, found)) - CENT):
-            break
-        try:
-            found.append(minimize_cost(evaluator, initialize(evaluator, kinds), can_move=False))
-            found.append(improve(evaluator, minimize_cost(evaluator, found[-1])))
-        except Infeasible:
-            continue
-    return least
+def _cheapest(evaluator: Evaluator) -> Configuration | None:
+    """Return the cheapest configuration found. A search that ends at its limit goes on with replicas for all stages."""
+    result = search_cheapest(WholeDevices(evaluator), runs_limit(evaluator))
+    if result.following is not None:
+        return fewest_replicas(evaluator, result.following)
+    return result.cheapest
 
 
 def describe_plan(
-    evaluator: Evaluator, best: Configuration, found: Sequence[Configuration] = (), bound: float = 0.0
+    evaluator: Evaluator, best: Configuration, other: Configuration | None = None, bound: float = 0.0
 ) -> ReportedPlan:
-    """Return the plan of a configuration with its forecast. `found`: all results of the search, for the runner-up."""
+    """Return the plan of a configuration with its forecast. `other`: the cheapest one on other hardware."""
     forecast = evaluator.forecast(best)
     report = PlanReport(
         cost_per_hour=evaluator.price(best),
@@ -79,7 +62,7 @@ def describe_plan(
         attainment_bound=1 - forecast.missed_bound,
         utilisation={load.stage: load.utilisation for load in forecast.loads},
         cost_bound=bound,
-        runner_up=_runner_up(evaluator, best, found),
+        runner_up=_runner_up(evaluator, best, other),
         rejected=_rejected(evaluator, best),
         evaluations=evaluator.runs,
     )
@@ -93,17 +76,13 @@ def _plan_of(evaluator: Evaluator, configuration: Configuration) -> Plan:
         factor = evaluator.structure.scale_factor(placed.stage)
         configuration = replace_stage(configuration, place, throughput=throughput, scale_factor=factor)
     work = evaluator.workload
-    envelope = envelope_of(work.arrivals_ns, window_lengths(service_path(evaluator, configuration)[0]))
+    envelope = envelope_of(work.arrivals_ns, window_lengths(_service_path(evaluator, configuration)[0]))
     return Plan(evaluator.structure.name, evaluator.objective.slo_ns, work.rate, configuration, envelope)
 
 
-def _runner_up(evaluator: Evaluator, best: Configuration, found: Sequence[Configuration]) -> Alternative | None:
-    """Return the cheapest configuration found on other hardware."""
-    kinds = [stage.hardware for stage in best]
-    others = [other for other in found if [stage.hardware for stage in other] != kinds]
-    if not others:
+def _runner_up(evaluator: Evaluator, best: Configuration, other: Configuration | None) -> Alternative | None:
+    if other is None:
         return None
-    other = min(others, key=evaluator.price)
     more = evaluator.price(other) - evaluator.price(best)
     reason = f"it costs {more:.3f} dollars per hour more ({more / evaluator.price(best):.1%})"
     return Alternative(other, evaluator.price(other), reason)
@@ -122,3 +101,35 @@ def _rejected(evaluator: Evaluator, best: Configuration) -> Alternative | None:
         f"{min(1.0, forecast.missed_bound):.2%}; {1 - objective.attainment:.2%} may"
     )
     return Alternative(fewer, evaluator.price(fewer), reason)
+
+
+def _service_path(evaluator: Evaluator, configuration: Configuration) -> tuple[int, list[str]]:
+    """Return the time and the stages of the longest path, with full batches and without queueing."""
+    longest: dict[str, tuple[float, list[str]]] = {}
+    for stage, chosen in zip(evaluator.structure.stages, configuration, strict=True):
+        before = max((longest[parent] for parent in stage.parents), default=(0.0, []))
+        own_ns = evaluator.profile_of(chosen).mean_latency_ns(chosen.max_batch)
+        longest[stage.name] = (before[0] + own_ns, [*before[1], stage.name])
+    time_ns, path = max(longest.values())
+    return round(time_ns), path
+
+
+def _explain(evaluator: Evaluator) -> Infeasible:
+    """Return the error of a problem that no configuration solves."""
+    fastest = frictionless(evaluator)
+    if evaluator.is_feasible(fastest):
+        return Infeasible(f"{evaluator.structure.name}: needs more than {MAX_REPLICAS} replicas of a stage")
+    forecast = evaluator.forecast(fastest)
+    objective, chosen = evaluator.objective, {stage.stage: stage for stage in fastest}
+    parts = []
+    for name in _service_path(evaluator, fastest)[1]:
+        time_ms = evaluator.profile_of(chosen[name]).mean_latency_ns(1) / 1e6
+        parts.append(f"{name} {time_ms:.3g} ms on {chosen[name].hardware}")
+    nearest_ns = objective.nearest_slo_ns(forecast.latencies_ns)
+    percentile = percentile_ns(forecast.latencies_ns, objective.attainment) / 1e6
+    return Infeasible(
+        f"{evaluator.structure.name}: an SLO of {objective.slo_ns / 1e6:g} ms cannot be met. Without any waiting, "
+        f"{objective.attainment:.4g} of the queries take up to {percentile:.3g} ms. Longest path: {', '.join(parts)}. "
+        f"Nearest feasible SLO: {nearest_ns / 1e6:.4g} ms",
+        nearest_ns,
+    )

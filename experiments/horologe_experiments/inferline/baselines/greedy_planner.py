@@ -1,24 +1,52 @@
-"""Algorithm 2 of InferLine section 4.3: reduces the cost of a feasible configuration by single actions.
+"""InferLine's planner as printed: algorithms 1 and 2 of section 4.3.
 
-Actions on a stage: IncreaseBatch, RemoveReplica and DowngradeHW. The last one freezes all other stages and plans the
-stage afresh on another hardware type. The paper takes the next cheaper type only, which assumes that a dearer type is
-faster at every batch size. Without this assumption every other type is a candidate.
+Algorithm 1 finds a first feasible configuration. Line 6 is printed with the comparison inverted: it must give up if the
+service time is above the SLO, as the text says. Here it gives up if even a configuration in which no call waits misses
+the objective.
+
+Algorithm 2 reduces the cost by single actions on a stage: IncreaseBatch, RemoveReplica and DowngradeHW. The last one
+freezes all other stages and plans the stage afresh on another hardware type. The paper takes the next cheaper type
+only, which assumes that a dearer type is faster at every batch size. Without this assumption every other type is a
+candidate.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_planning.plan import MAX_REPLICAS
-from horologe_planning.search.evaluation import replace_stage
+from horologe_planning.hardware import PRICE_ROUNDING
+from horologe_planning.infeasible import Infeasible
+from horologe_planning.plan import MAX_REPLICAS, Placement
+from horologe_planning.search.evaluation import first_true, replace_stage
+from horologe_planning.search.whole_devices import removals, widen_bottleneck
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from horologe_planning.search.evaluation import Configuration, Evaluator
 
-CENT = 1e-9
-"""Prices that differ by less are equal: the difference is rounding."""
+
+def initialize(evaluator: Evaluator, hardware: Sequence[str]) -> Configuration:
+    """Return a feasible configuration with batches of one call on this hardware (one type per stage).
+
+    Replicas are added to the stage with the least throughput, until the objective is met. Raises Infeasible.
+    """
+    stages = evaluator.structure.stages
+    smallest = tuple(Placement(s.name, s.model, kind) for s, kind in zip(stages, hardware, strict=True))
+    if not evaluator.is_feasible(evaluator.unlimited(smallest)):
+        raise Infeasible(f"{evaluator.structure.name}: misses the objective although no call waits")
+    sequence = [smallest]
+
+    def is_enough(added: int) -> bool:
+        while len(sequence) <= added:
+            sequence.append(widen_bottleneck(evaluator, sequence[-1]))
+        return evaluator.is_feasible(sequence[added])
+
+    if is_enough(0):
+        return smallest
+    if not (added := first_true(is_enough, 1, MAX_REPLICAS)):
+        raise Infeasible(f"{evaluator.structure.name}: needs more than {MAX_REPLICAS} replicas with batches of 1")
+    return sequence[added]
 
 
 def minimize_cost(evaluator: Evaluator, configuration: Configuration, *, can_move: bool = True) -> Configuration:
@@ -53,7 +81,7 @@ def cheaper_action(
             changed = move_stage(evaluator, configuration, place, kind, price(best))
             best = changed or best
     for fewer in removals(configuration):
-        if price(fewer) < price(best) - CENT and evaluator.is_feasible(fewer):
+        if price(fewer) < price(best) - PRICE_ROUNDING and evaluator.is_feasible(fewer):
             best = fewer
     return None if best is configuration else best
 
@@ -64,13 +92,6 @@ def increased_batches(evaluator: Evaluator, configuration: Configuration) -> Ite
         larger = [size for size in evaluator.profile_of(stage).batch_sizes if size >= 2 * stage.max_batch]
         if larger:
             yield replace_stage(configuration, place, max_batch=larger[0])
-
-
-def removals(configuration: Configuration) -> Iterator[Configuration]:
-    """Yield the configuration with one replica less, for each stage that has several."""
-    for place, stage in enumerate(configuration):
-        if stage.replicas > 1:
-            yield replace_stage(configuration, place, replicas=stage.replicas - 1)
 
 
 def _other_hardware(evaluator: Evaluator, configuration: Configuration, place: int) -> list[str]:
@@ -89,7 +110,7 @@ def move_stage(
     moved, found = replace_stage(configuration, place, hardware=kind, max_batch=1, replicas=0), None
     others, unit = evaluator.price(moved), evaluator.hardware[kind].price_per_hour
     for batch in reversed(evaluator.profile_of(moved[place]).batch_sizes):
-        most = min(MAX_REPLICAS, int((cost_limit - CENT - others) / unit))
+        most = min(MAX_REPLICAS, int((cost_limit - PRICE_ROUNDING - others) / unit))
         if most < 1:
             break
         tried = replace_stage(moved, place, max_batch=batch)

@@ -19,8 +19,7 @@ from horologe_planning.joint_planning.layouts import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from horologe_planning.joint_planning.candidates import LayoutCandidate
-    from horologe_planning.joint_planning.share_demand import ShareDemand
+    from horologe_planning.joint_planning.share_demand import LayoutCandidate, ShareDemand
 
 SHARES_LIMIT = int(WHOLE / LEAST_PERCENT)
 

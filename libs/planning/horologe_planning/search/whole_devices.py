@@ -1,0 +1,137 @@
+"""Whole devices: each replica has one for itself (InferLine section 4.3).
+
+Two stages on `k80` that need 2 and 3 replicas alone, and together miss the SLO of the pipeline, are tried with 3 and 3,
+and with 2 and 4 replicas next.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_planning.infeasible import Infeasible
+from horologe_planning.plan import MAX_REPLICAS
+from horologe_planning.search.bounds import isolated_stages
+from horologe_planning.search.evaluation import replace_stage
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from horologe_planning.search.evaluation import Configuration, Evaluator
+
+
+class WholeDevices:
+    """Configurations of a problem as a `SearchSpace`. All replicas of a stage have one hardware type."""
+
+    def __init__(self, evaluator: Evaluator, other_than: Configuration = ()) -> None:
+        """`other_than`: leave out all configurations on the hardware of this one."""
+        self._evaluator = evaluator
+        self._excluded = [placed.hardware for placed in other_than]
+        self.price = evaluator.price
+        self.is_feasible = evaluator.is_feasible
+        self.reached_slo_ns = evaluator.reached_slo_ns
+
+    @property
+    def runs(self) -> int:
+        """Runs of the estimator so far."""
+        return self._evaluator.runs
+
+    def starts(self) -> Iterator[Configuration]:
+        """Yield the fewest replicas that each stage needs by itself, for each choice of hardware, cheapest first.
+
+        Hardware is left out on which queries are too late although no call waits.
+        """
+        stages = isolated_stages(self._evaluator)
+        for configuration in sorted(product(*(least.values() for least in stages)), key=self.price):
+            smallest = configuration
+            for place in range(len(smallest)):
+                smallest = replace_stage(smallest, place, max_batch=1)
+            if [placed.hardware for placed in configuration] != self._excluded and self.is_feasible(
+                self._evaluator.unlimited(smallest)
+            ):
+                yield configuration
+
+    def improve(self, state: Configuration) -> Configuration:
+        """Return the configuration with the batches that meet the shortest SLO; see `choose_batches`."""
+        return choose_batches(self._evaluator, state)
+
+    def additions(self, state: Configuration) -> list[Configuration]:
+        """Return the configurations with a replica more that meet a shorter SLO.
+
+        If there is none, as with parallel stages that are too slow, return that with the bottleneck widened.
+        """
+        reached_ns = self.reached_slo_ns(state)
+        wider = [
+            replace_stage(state, place, replicas=placed.replicas + 1)
+            for place, placed in enumerate(state)
+            if placed.replicas < MAX_REPLICAS
+        ]
+        if not wider:
+            raise Infeasible(f"{self._evaluator.structure.name}: needs more than {MAX_REPLICAS} replicas of each stage")
+        better = [other for other in wider if self.reached_slo_ns(other) < reached_ns]
+        return better or [widen_bottleneck(self._evaluator, state)]
+
+    def devices(self, state: Configuration) -> Hashable:
+        """Return the hardware and the number of replicas of each stage."""
+        return tuple((placed.hardware, placed.replicas) for placed in state)
+
+
+def choose_batches(evaluator: Evaluator, configuration: Configuration) -> Configuration:
+    """Return the configuration with the batches that meet the shortest SLO, one stage changed at a time.
+
+    The time that is left to the SLO serves traffic that the planner has not seen.
+    """
+    while True:
+        best = min(_other_batches(evaluator, configuration), key=evaluator.reached_slo_ns, default=configuration)
+        if evaluator.reached_slo_ns(best) >= evaluator.reached_slo_ns(configuration):
+            return configuration
+        configuration = best
+
+
+def widen_bottleneck(evaluator: Evaluator, configuration: Configuration) -> Configuration:
+    """Return the configuration with one more replica of the stage that carries the fewest queries per second."""
+    structure = evaluator.structure
+
+    def queries_per_second(place: int) -> float:
+        stage = configuration[place]
+        calls = structure.scale_factor(stage.stage)
+        throughput = stage.replicas * evaluator.profile_of(stage).throughput(stage.max_batch)
+        return throughput / calls if calls else float("inf")
+
+    place = min(range(len(configuration)), key=queries_per_second)
+    return replace_stage(configuration, place, replicas=configuration[place].replicas + 1)
+
+
+def removals(configuration: Configuration) -> Iterator[Configuration]:
+    """Yield the configuration with one replica less, for each stage that has several."""
+    for place, stage in enumerate(configuration):
+        if stage.replicas > 1:
+            yield replace_stage(configuration, place, replicas=stage.replicas - 1)
+
+
+def fewest_replicas(evaluator: Evaluator, least: Configuration) -> Configuration | None:
+    """Return a cheap feasible configuration with at least the replicas of `least`; None if there is none."""
+    upper = least
+    while not evaluator.is_feasible(upper):
+        upper = tuple(msgspec.structs.replace(stage, replicas=1 + stage.replicas * 5 // 4) for stage in upper)
+        if max(stage.replicas for stage in upper) > MAX_REPLICAS:
+            return None
+    places = sorted(range(len(least)), key=lambda place: -evaluator.price(least[place : place + 1]))
+    for place in places:
+        count = upper[place].replicas
+        while count > least[place].replicas:
+            fewer = replace_stage(upper, place, replicas=count - 1)
+            if not evaluator.is_feasible(fewer):
+                break
+            upper, count = fewer, count - 1
+    return upper
+
+
+def _other_batches(evaluator: Evaluator, configuration: Configuration) -> Iterator[Configuration]:
+    """Yield the configuration with another batch size of the profile, for each stage and size."""
+    for place, stage in enumerate(configuration):
+        for size in evaluator.profile_of(stage).batch_sizes:
+            if size != stage.max_batch:
+                yield replace_stage(configuration, place, max_batch=size)
