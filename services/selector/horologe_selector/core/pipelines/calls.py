@@ -21,18 +21,16 @@ from horologe_selector.core.pipelines.intermediate_samples import IntermediateSa
 from horologe_selector.core.predictions.inflight import OK, Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.core.staging import StagedInputs
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelCall, Submit
-    from horologe_selector.core.announced_models import AnnouncedModels
     from horologe_selector.core.pipelines.run_trace import Stage
     from horologe_selector.core.pipelines.runs import PipelineRun
-    from horologe_selector.core.predictions.inflight import InflightPredictions, PredictionResult
-    from horologe_selector.core.return_latency import ReturnLatency
-    from horologe_selector.settings import SelectorSettings
+    from horologe_selector.core.predictions.inflight import PredictionResult
+    from horologe_selector.core.shared_parts import SharedParts
 
 SAMPLE_NS = s(1)
 """Interval between two samples of the calls of a pipeline to each model, for the profiler."""
@@ -53,24 +51,15 @@ class OpenCall(msgspec.Struct, eq=False):
 class PipelineCalls:
     """Open calls by the id of their staged inputs. Invariant: these are exactly the ids of `staging`."""
 
-    def __init__(
-        self,
-        address: str,
-        staging: StagedInputs,
-        inflight: InflightPredictions,
-        models: AnnouncedModels,
-        return_latency: ReturnLatency,
-        settings: SelectorSettings,
-        post: Callable[[Out], None],
-    ) -> None:
+    def __init__(self, parts: SharedParts, staging: StagedInputs) -> None:
         self.staging = staging
-        self._address = address
-        self._inflight = inflight
-        self._models = models
-        self._return_latency = return_latency
+        self._address = parts.address
+        self._inflight = parts.inflight
+        self._models = parts.models
+        self._return_latency = parts.return_latency
         self.sampler = IntermediateSampler(staging, SAMPLE_NS)
-        self._drop = settings.pipeline_drop
-        self._post = post
+        self._drop = parts.settings.pipeline_drop
+        self._post = parts.post
         self._calls: dict[int, OpenCall] = {}
         self._last_id = 0
 
