@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe import AsyncClient
+    from horologe_cli.demo.demo_options import DemoLoad
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelState
 
@@ -92,26 +93,19 @@ class DemoResult(msgspec.Struct):
 class DemoRun:
     """One run of the demo. `on_progress(phase, share)` is called with the share of the demo that is finished.
 
-    `learn_s`: duration of the mixed traffic before the measurements. `slo_ms`: deadline of the requests. `step_s`:
-    duration of a load step. `seed`: of the arrival times. `headers`: of each HTTP request.
+    `headers`: of each HTTP request.
     """
 
     def __init__(
         self,
         http: str,
-        learn_s: float,
-        slo_ms: float,
-        step_s: float,
-        seed: int,
+        load: DemoLoad,
         on_progress: Callable[[str, float], None],
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._http = http
         self._headers = headers or {}
-        self._learn_s = learn_s
-        self._slo_ms = slo_ms
-        self._step_s = step_s
-        self._seed = seed
+        self._load = load
         self._on_progress = on_progress
         self.result = DemoResult()
 
@@ -124,7 +118,7 @@ class DemoRun:
         result = self.result
         if result.accuracies:
             result.model = max(result.accuracies, key=lambda accuracy: accuracy.exec_ms).model
-            load = ModelLoad(client, result.model, images, self._slo_ms, self._seed)
+            load = ModelLoad(client, result.model, images, self._load.slo_ms, self._load.seed)
             await self._measure_capacity(load)
         return result
 
@@ -137,19 +131,19 @@ class DemoRun:
             client,
             without,
             chosen,
-            np.random.default_rng(self._seed),
+            np.random.default_rng(self._load.seed),
             lambda name: self._on_progress(f"{name} with and without a profiler", 0.92),
         )
         self.result.dynamic = read_dynamic(metrics)
 
     async def _send_mixed_traffic(self, client: AsyncClient, states: list[ModelState]) -> None:
-        self.result.learn_s = self._learn_s
-        if self._learn_s:
+        self.result.learn_s = self._load.learn_s
+        if self._load.learn_s:
             await send_mixed_traffic(
                 client,
                 self._http,
                 ready_specs(states),
-                self._learn_s,
+                self._load.learn_s,
                 lambda phase, share: self._on_progress(f"mixed traffic: {phase}", LEARN_SHARE * share),
                 self._headers,
             )
@@ -181,7 +175,7 @@ class DemoRun:
         ramp = CapacitySearch(FIRST_RATE * (await load.saturate(WARM_UP_IN_FLIGHT, WARM_UP_S)).throughput)
         while (rate := ramp.next_rate()) is not None:
             self._on_progress(f"capacity: {rate:,.0f} requests/s", min(0.7, 0.46 + 0.03 * len(self.result.ramp)))
-            step = await load.offer_rate(rate, self._step_s)
+            step = await load.offer_rate(rate, self._load.step_s)
             self.result.ramp.append(step)
             ramp.observe(rate, step.attained)
         if ramp.carried is None:
@@ -189,7 +183,7 @@ class DemoRun:
         confirmation = Confirmation(ramp.carried)
         while (rate := confirmation.next_rate()) is not None:
             self._on_progress(f"confirming the capacity: {rate:,.0f} requests/s", 0.75)
-            step = await load.offer_rate(rate, CONFIRM_STEPS * self._step_s)
+            step = await load.offer_rate(rate, CONFIRM_STEPS * self._load.step_s)
             confirmation.observe(step.attained)
             self.result.peak = step if confirmation.confirmed else None
         if self.result.peak:
@@ -198,7 +192,7 @@ class DemoRun:
     async def _measure_overload(self, load: ModelLoad, peak: LoadSummary) -> None:
         for attempt in range(OVERLOAD_TRIES):
             self._on_progress(f"twice the capacity: {OVERLOAD * peak.rate:,.0f} requests/s", 0.82 + 0.05 * attempt)
-            step = await load.offer_rate(OVERLOAD * peak.rate, OVERLOAD_STEPS * self._step_s)
+            step = await load.offer_rate(OVERLOAD * peak.rate, OVERLOAD_STEPS * self._load.step_s)
             self.result.overload = step
             if all(criterion.met for criterion in overload_criteria(peak, step)):
                 return

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from horologe import AsyncClient
 from horologe_cli.demo.demo_run import DemoRun, check_criteria
@@ -15,6 +14,7 @@ from horologe_common.status import HorologeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from horologe_cli.demo.demo_options import DemoLoad, RunningSystem
     from horologe_cli.demo.demo_run import DemoResult
     from horologe_common.wire import ModelState
 
@@ -22,28 +22,14 @@ READY_TIMEOUT_S = 120.0
 POLL_S = 0.5
 
 
-class RunningSystem(NamedTuple):
-    """Addresses and keys of a system. `keys`: a folder of `horologe keys`; empty if the system needs none."""
-
-    endpoint: str
-    http: str
-    keys: str = ""
-
-    def headers(self) -> dict[str, str]:
-        """Return the headers of HTTP requests: the bearer key of clients, if there is one."""
-        file = Path(self.keys, "http", "clients.txt")
-        keys = file.read_text().split() if self.keys and file.is_file() else []
-        return {"Authorization": f"Bearer {keys[0]}"} if keys else {}
-
-
 async def measure_running(
-    system: RunningSystem, load: tuple[float, float, float, int], on_progress: Callable[[str, float], None]
+    system: RunningSystem, load: DemoLoad, on_progress: Callable[[str, float], None]
 ) -> DemoResult:
-    """Wait until no model is loading, then measure the system. See `DemoRun` for `load`.
+    """Wait until no model is loading, then measure the system.
 
     Raises HorologeError if the system does not answer, OSError if it cannot be reached over HTTP.
     """
-    run = DemoRun(system.http, *load, on_progress, system.headers())
+    run = DemoRun(system.http, load, on_progress, system.headers())
     async with AsyncClient(system.endpoint, keys=system.keys or None) as client:
         await run.run(client, await _wait_until_loaded(client))
     run.result.criteria = check_criteria(run.result)

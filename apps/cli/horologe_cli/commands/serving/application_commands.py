@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from horologe_cli.commands.serving.application_options import ApplicationOptions
+from horologe_cli.commands.serving.application_options import ApplicationOptions, Context, FeedbackOptions
 from horologe_cli.option_groups import expand_groups
 from horologe_cli.output import (
     DEFAULT_ENDPOINT,
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from horologe import ApplicationState
 
 Name = Annotated[str, typer.Argument(help="Name of the application.", metavar="NAME")]
-Context = Annotated[
-    str, typer.Option("--context", "-c", help="User or session with a selection state of its own.", metavar="TEXT")
-]
 
 app = typer.Typer(
     help="Applications: several models behind one name, selected and combined by a policy that learns from feedback.",
@@ -156,18 +153,10 @@ def predict(
 
 
 @app.command()
+@expand_groups
 def feedback(
     name: Name,
-    truth: Annotated[list[str], typer.Option("--truth", "-t", help="True value of each row.", metavar="N[,N...]")],
-    prediction: Annotated[
-        list[str] | None,
-        typer.Option("--prediction", "-p", help="prediction_id of an answer. Repeat, once for each --truth."),
-    ] = None,
-    source: Annotated[
-        str,
-        typer.Option("--input", "-i", help="The input, without a prediction_id: .npy or .npz file, or JSON."),
-    ] = "",
-    context: Context = "",
+    options: FeedbackOptions,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     keys: Keys = "",
     json: Json = False,
@@ -183,6 +172,7 @@ def feedback(
     from horologe_cli.commands.serving.predict import read_input
     from horologe_common.status import InvalidInput
 
+    truth, prediction, source, context = options
     if bool(prediction) == bool(source) or (source and len(truth) != 1):
         fail("feedback: wanted --prediction for each --truth, or --input and one --truth", ExitCode.USAGE)
     try:

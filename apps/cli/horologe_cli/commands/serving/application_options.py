@@ -1,10 +1,14 @@
-"""Options of `horologe application create`."""
+"""Options of `horologe application`."""
 
 from __future__ import annotations
 
 from typing import Annotated, NamedTuple
 
 import typer
+
+Context = Annotated[
+    str, typer.Option("--context", "-c", help="User or session with a selection state of its own.", metavar="TEXT")
+]
 
 
 class ApplicationOptions(NamedTuple):
@@ -38,3 +42,17 @@ class ApplicationOptions(NamedTuple):
     ] = None
     cache: Annotated[bool | None, typer.Option(help="Answer equal inputs from the prediction cache.")] = None
     contexts: Annotated[int | None, typer.Option(help="Maximum number of contexts kept in memory.")] = None
+
+
+class FeedbackOptions(NamedTuple):
+    """The true values, and the predictions or the input that they belong to."""
+
+    truth: Annotated[list[str], typer.Option("--truth", "-t", help="True value of each row.", metavar="N[,N...]")]
+    prediction: Annotated[
+        list[str] | None,
+        typer.Option("--prediction", "-p", help="prediction_id of an answer. Repeat, once for each --truth."),
+    ] = None
+    source: Annotated[
+        str, typer.Option("--input", "-i", help="The input, without a prediction_id: .npy or .npz file, or JSON.")
+    ] = ""
+    context: Context = ""
