@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from horologe import AsyncClient
 from horologe_cli.demo.digits import (
     NOVICE,
     Accuracy,
@@ -18,6 +20,8 @@ from horologe_cli.demo.digits import (
     measure_over_sdk,
 )
 from horologe_cli.demo.profiler_cost import MIN_SHARE, ProfilerCost, compare_rates, read_dynamic
+from horologe_cli.local.local_system import is_loading
+from horologe_common.status import HorologeError
 from horologe_load.capacity_search import CapacitySearch, Confirmation
 from horologe_load.mixed_traffic import send_mixed_traffic
 from horologe_load.samples import LoadSummary
@@ -28,8 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe import AsyncClient
-    from horologe_cli.demo.demo_options import DemoLoad
+    from horologe_cli.demo.demo_options import DemoLoad, RunningSystem
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelState
 
@@ -56,6 +59,8 @@ OVERLOAD_TRIES = 2
 MIN_GOODPUT = 0.9
 MAX_LATE = 0.001
 MAX_REFUSAL_MS = 20.0
+READY_TIMEOUT_S, POLL_S = 120.0, 0.5
+"""How long models of a running system may be loading, and how often it is asked."""
 
 
 class Criterion(msgspec.Struct):
@@ -196,6 +201,35 @@ class DemoRun:
             self.result.overload = step
             if all(criterion.met for criterion in overload_criteria(peak, step)):
                 return
+
+
+async def measure_running(
+    system: RunningSystem, load: DemoLoad, on_progress: Callable[[str, float], None]
+) -> DemoResult:
+    """Wait until no model of a running system is loading, then measure it, for example that of docker-compose.yml.
+
+    Raises HorologeError if the system does not answer, OSError if it cannot be reached over HTTP.
+    """
+    run = DemoRun(system.http, load, on_progress, system.headers())
+    async with AsyncClient(system.endpoint, keys=system.keys or None) as client:
+        await run.run(client, await _wait_until_loaded(client))
+    run.result.criteria = check_criteria(run.result)
+    return run.result
+
+
+async def _wait_until_loaded(client: AsyncClient) -> list[ModelState]:
+    end = time.monotonic() + READY_TIMEOUT_S
+    while True:
+        try:
+            states = await client.models()
+        except HorologeError:
+            if time.monotonic() > end:
+                raise
+            states = []
+        loaded = states and not any(is_loading(state) for state in states)
+        if loaded or (states and time.monotonic() > end):
+            return states
+        await asyncio.sleep(POLL_S)
 
 
 def check_criteria(result: DemoResult) -> list[Criterion]:

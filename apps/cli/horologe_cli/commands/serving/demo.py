@@ -111,7 +111,7 @@ def _measure_running(system: RunningSystem, load: DemoLoad, json: bool) -> None:
     """Measure a running system, and print the result. Nothing is started."""
     import uvloop
 
-    from horologe_cli.demo.running_system import measure_running
+    from horologe_cli.demo.demo_run import measure_running
     from horologe_common.status import HorologeError
 
     start_s = time.monotonic()
