@@ -65,7 +65,7 @@ class SimulationOptions(NamedTuple):
     seed: Annotated[int | None, typer.Option(min=0, help="Random seed. Default: as in the scenario.")] = None
     list_models: Annotated[bool, typer.Option("--list-models", help="List the names of the catalogue models.")] = False
 
-    def given(self) -> list[str]:
+    def given_options(self) -> list[str]:
         """Return the options that are given, as `--find-devices`. The file and --list-models are no such options."""
         fields = self._replace(file="", list_models=False)._asdict()
         return [f"--{field.replace('_', '-')}" for field, value in fields.items() if value]
@@ -73,7 +73,7 @@ class SimulationOptions(NamedTuple):
 
 def check_options(options: SimulationOptions) -> bool:
     """End the command if options exclude each other. Return False if there is nothing to simulate."""
-    file, given = options.file, options.given()
+    file, given = options.file, options.given_options()
     models = [name for name in given if name in ("--model", "--models")]
     if not (file or models or "--requests" in given):
         if given:
