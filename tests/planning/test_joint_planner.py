@@ -14,6 +14,7 @@ from horologe_planning.catalogue import catalogue_profiles
 from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.example_pipelines import CASCADE, VIDEO_MONITORING
 from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
+from horologe_planning.joint_planning.additions import additions
 from horologe_planning.joint_planning.candidates import least_candidates
 from horologe_planning.joint_planning.derived_coefficients import (
     SIMILAR,
@@ -24,7 +25,6 @@ from horologe_planning.joint_planning.joint_plan import joint_plan
 from horologe_planning.joint_planning.joint_planner import plan_layout
 from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
 from horologe_planning.joint_planning.layout_moves import batch_changes, placements, transfers
-from horologe_planning.joint_planning.layout_search import additions
 from horologe_planning.joint_planning.layouts import (
     LEAST_PERCENT,
     STEP_PERCENT,

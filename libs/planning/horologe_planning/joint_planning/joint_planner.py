@@ -14,8 +14,9 @@ import heapq
 from math import inf
 from typing import TYPE_CHECKING
 
+from horologe_planning.joint_planning.additions import additions
 from horologe_planning.joint_planning.candidates import least_candidates
-from horologe_planning.joint_planning.layout_search import additions, search_layout
+from horologe_planning.joint_planning.layout_search import search_layout
 from horologe_planning.joint_planning.placements import first_layouts
 from horologe_planning.search.minimization import CENT
 

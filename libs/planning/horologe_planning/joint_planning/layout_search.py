@@ -1,11 +1,10 @@
-"""Local search: changes a layout on its devices until it meets the objective, and the layouts with a device more."""
+"""Local search: changes a layout until it meets the objective, without changing its devices."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from horologe_planning.joint_planning.layout_moves import batch_changes, placements, transfers
-from horologe_planning.joint_planning.layouts import WHOLE, PlannedDevice, StageShare, make_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,10 +14,6 @@ if TYPE_CHECKING:
 
 GAIN = 0.995
 """Factor on the reached SLO that a change must bring."""
-ADDITION_GAIN = 0.98
-"""The same for an added device."""
-ADDITIONS = 2
-"""Additions of a hardware type: those for the two stages that gain most."""
 
 
 def search_layout(evaluator: LayoutEvaluator, layout: Layout, target_ns: float, runs_limit: int) -> Layout:
@@ -51,25 +46,3 @@ def _kinds_of_changes(evaluator: LayoutEvaluator) -> Iterator[Callable[[Layout],
     yield lambda layout: transfers(layout, 5.0)
     yield lambda layout: placements(layout, can_share)
     yield lambda layout: transfers(layout, 2.5)
-
-
-def additions(evaluator: LayoutEvaluator, layout: Layout) -> list[Layout]:
-    """Return the layout with a whole device more, of each hardware type, for the stages that gain most by it.
-
-    A stage may then have replicas on several hardware types.
-    """
-    reached_ns, found = evaluator.reached_slo_ns(layout), []
-    for hardware in evaluator.problem.hardware:
-        widened = [_add(evaluator, layout, hardware, stage) for stage in evaluator.models]
-        better = [other for other in widened if evaluator.reached_slo_ns(other) < ADDITION_GAIN * reached_ns]
-        found += sorted(better, key=evaluator.reached_slo_ns)[:ADDITIONS]
-    return found
-
-
-def _add(evaluator: LayoutEvaluator, layout: Layout, hardware: str, stage: str) -> Layout:
-    """Return the layout with a device for the stage, with its best batch size; without, if its model has no profile."""
-    profile = evaluator.problem.profiles[evaluator.models[stage]].get(hardware)
-    if profile is None:
-        return layout
-    devices = (PlannedDevice(hardware, (StageShare(stage, WHOLE, size),)) for size in profile.batch_sizes)
-    return min((make_layout((*layout, device)) for device in devices), key=evaluator.reached_slo_ns)
