@@ -38,8 +38,6 @@ RECOVERY_S = 5.0
 """Time after a fault that does not count."""
 GOODPUT = 0.99
 """Least share of requests in time, of that before the first fault."""
-BEFORE_S = 30.0
-SETTLE_S = 15.0
 PAUSE_S = 5.0
 RESTART_TIMEOUT_S = 30
 KINDS = ("kill", "pause", "restart")
@@ -62,26 +60,37 @@ class Fault(NamedTuple):
     kind: str
 
 
+class FaultTimes(NamedTuple):
+    """When faults come, in seconds: none for `before_s`, one every `every_s` for `seconds`, none for `settle_s`.
+
+    `seed`: of the choice of faults, and of the arrival times of the requests.
+    """
+
+    seconds: float
+    every_s: float
+    seed: int
+    before_s: float = 30.0
+    settle_s: float = 15.0
+
+
 class FaultRun:
     """A composed system, the faults of its containers, and the requests to it."""
 
     def __init__(
-        self, project: ComposeProject, keys: Path, references: References, rate: float, seconds: float, every_s: float,
-        seed: int,
-    ) -> None:  # fmt: skip
+        self, project: ComposeProject, keys: Path, references: References, rate: float, times: FaultTimes
+    ) -> None:
         self.outcomes = Outcomes()
         self.faults: list[Fault] = []
         self._project = project
         self._keys = keys
         self._references = references
         self._rate = rate
-        self._seconds = seconds
-        self._every_s = every_s
-        self._arrivals, self._choices = random.Random(seed), random.Random(seed + 1)
+        self._times = times
+        self._arrivals, self._choices = random.Random(times.seed), random.Random(times.seed + 1)
         self.http = HttpRequests(project.address("frontend", 8000), keys, references, SLO_MS)
 
     async def run(self) -> None:
-        """Send requests for `BEFORE_S` without faults, for `seconds` with faults, and for `SETTLE_S` after the last."""
+        """Send requests before, while and after faults are sent."""
         endpoint = f"tcp://{self._project.address('frontend', 8003)}"
         clients = [AsyncClient(endpoint, keys=self._keys, grace_ms=GRACE_MS) for _ in range(CLIENTS)]
         for number, client in enumerate(clients):
@@ -91,7 +100,7 @@ class FaultRun:
         over_http = asyncio.ensure_future(asyncio.to_thread(self.http.run))
         tasks: set[asyncio.Future[None]] = set()
         next_s = self.outcomes.now_s()
-        while not faults.done() or self.outcomes.now_s() < self.faults[-1].end_s + SETTLE_S:
+        while not faults.done() or self.outcomes.now_s() < self.faults[-1].end_s + self._times.settle_s:
             next_s += self._arrivals.expovariate(self._rate)
             await asyncio.sleep(max(0.0, next_s - self.outcomes.now_s()))
             task = asyncio.ensure_future(self._ask(clients[self.outcomes.sent % CLIENTS], self.outcomes.sent))
@@ -100,7 +109,7 @@ class FaultRun:
             task.add_done_callback(tasks.discard)
         self.http.ended = True
         if tasks:
-            await asyncio.wait(tasks, timeout=(SLO_MS + GRACE_MS) / 1000 + SETTLE_S)
+            await asyncio.wait(tasks, timeout=(SLO_MS + GRACE_MS) / 1000 + self._times.settle_s)
         progress.cancel()
         await asyncio.gather(faults, over_http)
         for client in clients:
@@ -122,9 +131,9 @@ class FaultRun:
 
     async def _send_faults(self) -> None:
         """Send a random fault to a random container at equal distances. Every kind comes once in as many faults."""
-        next_s = BEFORE_S
+        next_s = self._times.before_s
         kinds: list[str] = []
-        while next_s < BEFORE_S + self._seconds:
+        while next_s < self._times.before_s + self._times.seconds:
             await asyncio.sleep(max(0.0, next_s - self.outcomes.now_s()))
             containers = {container.name: container for container in self._project.containers()
                           if container.status == "running" and container.labels[SERVICE] not in NOT_FAULTY}  # fmt: skip
@@ -133,7 +142,7 @@ class FaultRun:
             begin_s = self.outcomes.now_s()
             await asyncio.to_thread(_inject, containers[name], kind)
             self.faults.append(Fault(begin_s, self.outcomes.now_s(), name, kind))
-            next_s += self._every_s
+            next_s += self._times.every_s
 
     async def _show_progress(self) -> None:
         while True:
@@ -205,10 +214,8 @@ async def measure_capacity(client: AsyncClient, references: References) -> float
     return search.carried
 
 
-def measure(
-    project: ComposeProject, model: str, rate: float, share: float, seconds: float, every_s: float, seed: int
-) -> dict[str, Any]:
-    """Run faults for `seconds`, at `rate` requests per second, or at `share` of the capacity if it is 0."""
+def measure(project: ComposeProject, model: str, rate: float, share: float, times: FaultTimes) -> dict[str, Any]:
+    """Run faults at `rate` requests per second, or at `share` of the capacity if it is 0."""
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder)
         project.copy_keys(keys)
@@ -217,7 +224,7 @@ def measure(
             async with AsyncClient(f"tcp://{project.address('frontend', 8003)}", keys=keys) as client:
                 references = await ask_references(client, model)
                 capacity = 0.0 if rate else await measure_capacity(client, references)
-            faults = FaultRun(project, keys, references, rate or share * capacity, seconds, every_s, seed)
+            faults = FaultRun(project, keys, references, rate or share * capacity, times)
             await faults.run()
             return {"model": model, "capacity": capacity, **faults.report()}
 
@@ -235,9 +242,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result")
     options = parser.parse_args()
-    seconds = 60 * options.minutes
+    times = FaultTimes(60 * options.minutes, options.every, options.seed)
     with contextlib.closing(ComposeProject(options.project)) as project:
-        result = measure(project, options.model, options.rate, options.load, seconds, options.every, options.seed)
+        result = measure(project, options.model, options.rate, options.load, times)
     end_with(result, options.json)
 
 

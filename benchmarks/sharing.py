@@ -23,7 +23,9 @@ import torch
 from bench_gpu.nets import SHARED_NETS, exported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from bench_gpu.nets import Net
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVICES = ("controller", "frontend", "gpu-worker", "profiler", "selector", "tuner")
@@ -58,18 +60,18 @@ def mps_daemon() -> Iterator[dict[str, str]]:
             subprocess.run([DAEMON], env=environment, input="quit\n", text=True, check=False)
 
 
-def write_repository(folder: Path, names: Sequence[str]) -> None:
+def write_repository(folder: Path, names: Sequence[str], networks: Mapping[str, Net]) -> None:
     """Export the networks to a model repository."""
     for name in names:
         place = folder / name / "1"
         place.mkdir(parents=True)
         (place / "model.toml").write_text(MANIFEST)
-        torch.export.save(exported(SHARED_NETS[name], half=False), place / "model.pt2")
+        torch.export.save(exported(networks[name], half=False), place / "model.pt2")
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, networks: Mapping[str, Net] = SHARED_NETS) -> int:
     parser = argparse.ArgumentParser(description="Measure the coefficients of a CUDA device.")
-    parser.add_argument("networks", nargs="*", help=f"some of {', '.join(SHARED_NETS)}")
+    parser.add_argument("networks", nargs="*", help=f"some of {', '.join(networks)}")
     parser.add_argument("--output", type=Path, default=Path("coefficients.json"), help="coefficients file")
     parser.add_argument("--seconds", type=float, default=1.5, help="length of a run")
     parser.add_argument("--assume", action="append", default=[], metavar="NAME=VALUE", help="as of `horologe measure`")
@@ -77,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = options.networks or ["resnet50", "vgg19"]
     with TemporaryDirectory(prefix="models-") as folder, mps_daemon() as environment:
-        write_repository(Path(folder), names)
+        write_repository(Path(folder), names, networks)
         command = [
             sys.executable, "-m", "horologe_cli.main", "measure", "--interference", *names, "--repository", folder,
             "--device", "cuda", "--output", str(options.output), "--seconds", str(options.seconds),

@@ -340,14 +340,14 @@ frame 1 00 00 80 3f 00 00 00 40
 """
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Write or check the pages. Return the exit code."""
+def main(arguments: list[str] | None = None, folder: Path = DOCS) -> int:
+    """Write or check the pages in `folder`. Return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
     check = parser.parse_args(arguments).check
     stale = []
     for name, page in PAGES.items():
-        path = DOCS / name
+        path = folder / name
         try:
             text = page().rstrip("\n") + "\n"
         except Undocumented as error:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from horologe_cli.demo.demo_options import RunningSystem
 from horologe_cli.demo.demo_run import DemoResult, check_criteria, overload_criteria
 from horologe_cli.demo.digits import Accuracy
 from horologe_cli.demo.profiler_cost import ProfilerCost
-from horologe_cli.demo.running_system import RunningSystem
 from horologe_load.samples import LoadSummary
 
 if TYPE_CHECKING:

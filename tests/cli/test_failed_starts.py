@@ -19,7 +19,6 @@ from harness.model_folders import a_python_model, an_emulated_model
 from harness.pipeline_folders import CHAIN, write_pipelines
 from horologe_cli.local.supervisor import ChildSpec, Supervisor
 from horologe_cli.local.worker_pool import WorkerPool
-from horologe_common.service import processes
 from horologe_common.service.processes import MAX_DELAY_S, Backoff, start_isolated, start_patiently
 from horologe_common.status import ModelFailed
 from horologe_common.wire import DriverReady
@@ -65,7 +64,6 @@ class Shortage:
 
 @pytest.fixture
 def shortage(monkeypatch: pytest.MonkeyPatch) -> Shortage:
-    monkeypatch.setattr(processes, "FIRST_DELAY_S", 0.01)
     return Shortage(monkeypatch)
 
 
@@ -100,7 +98,7 @@ def test_other_errors_are_raised_at_once(error: Exception) -> None:
 def test_patience_ends_with_the_error(shortage: Shortage) -> None:
     shortage.begin(1_000)
     with pytest.raises(BlockingIOError):
-        start_patiently("a process", lambda: subprocess.Popen(["true"]), 0.1)
+        start_patiently("a process", lambda: subprocess.Popen(["true"]), 0.5)
     assert shortage.failed > 1
 
 
@@ -312,7 +310,6 @@ def test_a_profiler_of_kernels_is_started_as_soon_as_it_can_be(
 
 
 def test_a_rehearsal_is_started_as_soon_as_it_can_be(shortage: Shortage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal_thread, "REHEARSAL_MODULE", "this_module_does_not_exist")
     monkeypatch.setattr(msgspec.json, "encode", lambda call: b"")
     shortage.begin(3)
     call: Any = SimpleNamespace(cpu_s=1.0)

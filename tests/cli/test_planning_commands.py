@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from horologe_cli.main import app
 from horologe_cli.planning import pipeline_plan
-from horologe_load.trace_file import read_trace
+from horologe_load.arrivals import read_trace
 from horologe_planning.catalogue import catalogue_profiles
 from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.example_pipelines import CASCADE

@@ -11,11 +11,10 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 
-import container_faults
 from bench.compose_project import kill_processes
 from compose.host_traffic import INFER, bearer, infer, infer_body, rows_of, steady_load
 from compose.stack import ROOT, SERVICES, WORKERS, Stack, get_json, wait_until
-from container_faults import measure
+from container_faults import FaultTimes, measure
 from horologe import Application, Client
 from horologe_cli.demo.digits import held_out
 from horologe_common.status import HorologeError
@@ -28,8 +27,8 @@ pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(900)]
 EDGE = ("controller", "selector", "frontend", "profiler", "tuner")
 EDGE_MB, WORKER_MB = 450, 350
 """Bounds of the sizes of images. deploy/README.md states the sizes."""
-FAULT_RATE, FAULTS_S, EVERY_S = 30.0, 18.0, 6.0
-SEED = 561
+FAULT_RATE = 30.0
+FAULT_TIMES = FaultTimes(18.0, every_s=6.0, seed=561, before_s=5.0, settle_s=8.0)
 """With three workers: the controller is killed, a worker is paused, and the frontend restarts."""
 REPLACED = ("gpu-worker", "controller", "selector", "frontend")
 """The services behind a request. Profiler and tuner take no part in one."""
@@ -233,11 +232,9 @@ def _workers(client: Client) -> set[str]:
     return {share.worker for share in client.describe().shares}
 
 
-def test_faults_of_containers_lose_no_request(stack: Stack, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_of_containers_lose_no_request(stack: Stack, client: Client) -> None:
     """The bound of the goodput is left to the benchmark: it depends on the speed of the machine."""
-    monkeypatch.setattr(container_faults, "BEFORE_S", 5.0)
-    monkeypatch.setattr(container_faults, "SETTLE_S", 8.0)
-    result = measure(stack, "digits-mlp", FAULT_RATE, 0.0, FAULTS_S, EVERY_S, SEED)
+    result = measure(stack, "digits-mlp", FAULT_RATE, 0.0, FAULT_TIMES)
     violations = {name: count for name, count in result["violations"].items() if name != "goodput"}
     assert not any(violations.values()), result
     assert len({fault.partition(" ")[0] for fault in result["faults"]}) == 3, "all kinds of faults"

@@ -14,7 +14,7 @@ from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
 from compose.engine import open_engine
 from compose.stack import Stack, wait_until
-from horologe_cli.key_secrets import secret_manifests
+from horologe_cli.commands.machine import secret_manifests
 from horologe_common.transport.keys import make_keys
 from repository.helm_chart import EXAMPLES, Manifest, component, environment, of_kind, pod_templates, render
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horologe_experiments.clipper.feedback_process import redis_server
 from horologe_experiments.clipper.feedback_process.redis_server import RedisServer
 
 if TYPE_CHECKING:
@@ -23,8 +22,7 @@ def test_a_server_that_does_not_answer_is_stopped(
     (tmp_path / "redis-server").write_text(f"#!/bin/sh\n{PROGRAMS[program]}\n")
     (tmp_path / "redis-server").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(redis_server, "START_S", 0.2)
-    server = RedisServer("redis", tmp_path)
+    server = RedisServer("redis", tmp_path, start_s=0.2)
     with pytest.raises(RuntimeError, match="redis-server does not answer"), server:
         pass
     assert server._process is not None

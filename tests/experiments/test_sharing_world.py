@@ -11,6 +11,7 @@ import pytest
 from horologe_common.clock import ms, s
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.interference.v100 import CALIBRATED
+from horologe_experiments.igniter.shared_models import EmulatedHardware
 from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_planning.plan import Plan
 from horologe_planning.provisioning.device_shares import shares_by_device, with_shares
@@ -21,7 +22,6 @@ from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.request_load import Chunk
 from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.noise import NOISES
-from horologe_sim.scenario.shared_models import EmulatedHardware
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from horologe_load.trace_file import read_trace
+from horologe_load.arrivals import read_trace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from horologe_cli.key_secrets import secret_manifests
+from horologe_cli.commands.machine import secret_manifests
 from horologe_cli.local.topology import settings_sections
 from horologe_common.metrics.metric_definitions import METRICS
 from horologe_common.service.settings import load_settings

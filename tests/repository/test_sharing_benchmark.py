@@ -56,17 +56,16 @@ def test_a_daemon_that_runs_already_is_used(daemon: Path, tmp_path: Path, monkey
     assert not daemon.exists()
 
 
-def test_networks_are_models_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "SHARED_NETS", TINY)
-    sharing.write_repository(tmp_path, ["resnet50"])
+def test_networks_are_models_of_a_repository(tmp_path: Path) -> None:
+    sharing.write_repository(tmp_path, ["resnet50"], TINY)
     spec = RUNTIMES["pytorch"]().inspect(tmp_path / "resnet50" / "1")
     assert spec.batch_sizes == (1, 8, 16)
 
 
 def test_the_command_ends_with_the_exit_code_of_horologe_measure(
-    daemon: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    daemon: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sharing, "SHARED_NETS", TINY)
-    assert sharing.main(["resnet50", "--output", str(tmp_path / "out.json"), "--assume", "k9=1"]) == 2
+    arguments = ["resnet50", "--output", str(tmp_path / "out.json"), "--assume", "k9=1"]
+    assert sharing.main(arguments, TINY) == 2
     assert "--assume: got 'k9=1'" in capfd.readouterr().err
     assert daemon.exists()

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+KIND = inspect.Parameter.KEYWORD_ONLY
+
 
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return the command with each parameter that is a NamedTuple replaced by one parameter per field.
@@ -15,20 +17,18 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
     The fields are annotated as the parameters of a typer command: `Annotated[type, typer.Option(...)]`.
     """
     hints = get_type_hints(command, include_extras=True)
-    plain: list[inspect.Parameter] = []
-    groups: dict[str, Any] = {}
+    groups = {name: hint for name, hint in hints.items() if hasattr(hint, "_fields")}
+    parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
-        if hasattr(hints[name], "_fields"):
-            groups[name] = hints[name]
+        if name in groups:
+            parameters += _parameters(groups[name])
         else:
-            plain.append(parameter.replace(annotation=hints[name]))
-    grouped = [parameter for group in groups.values() for parameter in _parameters(group)]
+            parameters.append(parameter.replace(annotation=hints[name], kind=KIND))
 
     def run(**values: Any) -> None:
         built = {name: group(*(values.pop(field) for field in group._fields)) for name, group in groups.items()}
         command(**built, **values)
 
-    parameters = sorted((*plain, *grouped), key=lambda parameter: parameter.default is not inspect.Parameter.empty)
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010 # mypy knows no such attribute
@@ -37,9 +37,8 @@ def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parameters(group: Any) -> list[inspect.Parameter]:
     """Return a parameter for each field of a NamedTuple."""
-    hints, kind = get_type_hints(group, include_extras=True), inspect.Parameter.POSITIONAL_OR_KEYWORD
-    defaults = group._field_defaults
+    hints, defaults = get_type_hints(group, include_extras=True), group._field_defaults
     return [
-        inspect.Parameter(field, kind, default=defaults.get(field, inspect.Parameter.empty), annotation=hints[field])
+        inspect.Parameter(field, KIND, default=defaults.get(field, inspect.Parameter.empty), annotation=hints[field])
         for field in group._fields
     ]

@@ -42,17 +42,6 @@ Keys = Annotated[
 Input = Annotated[
     str, typer.Option("--input", "-i", help="A .npy or .npz file, JSON text, or - for JSON on standard input.")
 ]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="A setting. Repeat for several settings.", metavar="SECTION.FIELD=VALUE"),
-]
-Workers = Annotated[
-    int, typer.Option(min=0, help="Number of worker processes. 0: one less than the CPU cores, at most 4.")
-]
-Split = Annotated[bool, typer.Option("--split", help="Run frontend, selector and controller as separate processes.")]
-Scheduler = Annotated[
-    str, typer.Option(help="horologe, clockwork, orloj, edf, ... See docs/settings.md.", metavar="NAME")
-]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output and nothing else.")]
 
 

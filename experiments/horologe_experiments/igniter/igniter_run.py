@@ -11,6 +11,7 @@ from horologe_common.clock import ms, s
 from horologe_common.service.settings import SettingsError
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
 from horologe_experiments.harness.runner import SimulationRuns
+from horologe_experiments.igniter.shared_models import EmulatedHardware, share_workers
 from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_experiments.igniter.table3 import STRATEGIES, TABLE_3, V100
 from horologe_planning.provisioning.device_shares import shares_by_device
@@ -18,7 +19,6 @@ from horologe_planning.provisioning.plan_prediction import with_batch_times
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.request_load import Chunk
 from horologe_sim.engine.ledger import Ledger
-from horologe_sim.scenario.shared_models import EmulatedHardware, share_workers
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings
 

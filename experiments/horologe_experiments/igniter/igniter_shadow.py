@@ -13,6 +13,7 @@ from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.gslice_tuner import GsliceTuner
 from horologe_experiments.igniter.igniter_run import IN_TIME, INTERFERENCE, requests
 from horologe_experiments.igniter.paper_provisioning import PAPER_OPTIONS
+from horologe_experiments.igniter.shared_models import EmulatedHardware
 from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_experiments.igniter.table3 import PAPER_V100, TABLE_3, V100
 from horologe_planning.provisioning.device_shares import shares_by_device, with_shares
@@ -20,7 +21,6 @@ from horologe_planning.provisioning.provisioner import ProvisioningOptions, prov
 from horologe_planning.provisioning.workloads import BATCH_LIMIT
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.engine.ledger import Ledger
-from horologe_sim.scenario.shared_models import EmulatedHardware
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings
 

@@ -15,10 +15,10 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Core, PeerConnected
 from horologe_common.interference.colocation import SharedDevice
 from horologe_common.wire import DeviceInfo, Drain, Register, Share, Tune
+from horologe_experiments.igniter.shared_models import co_located, share_model
 from horologe_planning.plan import encode_plans
 from horologe_sim.controller_only.controller_world import HOST, ControllerWorld, WorldOptions
 from horologe_sim.controller_only.direct_device import DeviceEntry, DirectDevice
-from horologe_sim.scenario.shared_models import co_located, share_model
 from horologe_tuner.core.tuner_status import JournalEntry
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wanted_shares import WantedShare
+    from horologe_experiments.igniter.shared_models import EmulatedHardware
     from horologe_planning.plan import Placement, Plan
     from horologe_sim.controller_only.controller_world import ClusterSettings, Watch
     from horologe_sim.controller_only.request_load import Chunk
     from horologe_sim.engine.ledger import Ledger
     from horologe_sim.engine.simulated_device import SimModel
-    from horologe_sim.scenario.shared_models import EmulatedHardware
 
 TUNER, FRONTEND = "tuner/0#00000001", "frontend/0#00000001"
 SCALER_NS = ms(10)

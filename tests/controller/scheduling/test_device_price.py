@@ -10,7 +10,7 @@ import pytest
 
 from controller.desk import NOW, Desk
 from horologe_common.clock import ms, s, us
-from horologe_controller.core.scheduling import device_price
+from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld
 from horologe_sim.controller_only.request_load import PoissonStream, poisson
@@ -56,7 +56,7 @@ def served(cheap: list[float], costly: float, best_effort: float = 0.0, slowness
 
 
 def without_price(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_price, "WORTH", 0.0)
+    monkeypatch.setattr(DevicePrice, "decline", lambda *_: 0)
 
 
 def test_under_overload_a_long_batch_does_not_start_before_short_ones_that_are_about_to_arrive(
@@ -85,7 +85,7 @@ def test_best_effort_work_does_not_start_on_a_share_that_has_declined_requests_w
 ) -> None:
     """It would keep the device from the same short requests."""
     assert served([50.0] * SECONDS, 0.0, 50.0)[2] > 30
-    monkeypatch.setattr(device_price.DevicePrice, "has_declined", lambda price, now_ns, share: True)
+    monkeypatch.setattr(DevicePrice, "has_declined", lambda price, now_ns, share: True)
     assert served([50.0] * SECONDS, 0.0, 50.0)[2] == 0
 
 

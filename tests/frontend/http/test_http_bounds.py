@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from horologe_common.clock import ms
-from horologe_common.transport.clients import fair_turns
-from horologe_common.transport.clients.fair_turns import PAUSE_S, FairTurns
+from horologe_common.transport.clients.fair_turns import LONG_CALL_NS, PAUSE_S, FairTurns
 from horologe_frontend.http.client_accounts import ClientAccounts, client_name
 from horologe_frontend.http.connection import READ_NS
 from horologe_frontend.http.request_reader import LINGER_BYTES
@@ -171,13 +171,18 @@ def test_the_arguments_of_a_call_that_fails_are_freed_without_a_garbage_collecti
         gc.enable()
 
 
-def test_a_client_rests_after_a_long_call_while_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_turns, "LONG_CALL_NS", -ms(1))
+def test_a_client_rests_after_a_long_call_while_there_are_others() -> None:
     calls: list[str] = []
+
+    def long_call() -> None:
+        calls.append("a0")
+        end_ns = time.thread_time_ns() + LONG_CALL_NS + ms(1)
+        while time.thread_time_ns() < end_ns:
+            pass
 
     async def scenario(*, contended: bool) -> None:
         turns, done = FairTurns(lambda: PAUSE_S if contended else 0.0), asyncio.Event()
-        turns.call("a", lambda: calls.append("a0"))
+        turns.call("a", long_call)
         turns.call("a", lambda: calls.append("a1"))
         turns.call("a", done.set)
         turns.call("b", lambda: calls.append("b0"))

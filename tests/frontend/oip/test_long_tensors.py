@@ -79,10 +79,7 @@ def test_a_long_output_has_the_json_of_a_short_one(datatype: str, monkeypatch: p
 @given(st.lists(st.binary(max_size=30), max_size=60), st.integers(1, 20), st.integers(1, 100))
 def test_strings_are_divided_between_each_other(items: list[bytes], count: int, size: int) -> None:
     tensor, buffer = encode_array("out", np.array([*items, b""], object)[:-1])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inference_response, "STEP_VALUES", count)
-        patch.setattr(inference_response, "LONG_BYTES", size)
-        parts = list(split_values(tensor, buffer))
+    parts = list(split_values(tensor, buffer, count, size))
     assert b"".join(bytes(part) for _, part in parts) == bytes(buffer)
     assert sum(part.shape[0] for part, _ in parts) == len(items)
     assert all(part.shape[0] <= count and part.nbytes <= size + 34 for part, _ in parts)
@@ -110,9 +107,7 @@ def test_the_classes_of_long_rows_are_those_of_sorting(
 ) -> None:
     array = np.random.default_rng(seed).integers(0, 9, (rows, columns)).astype(np.float32)
     tensor, buffer = encode_array("out", array)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("horologe_frontend.oip.binary_encoding.CLASSIFY_VALUES", size)
-        header, payload = run_at_once(classify(tensor, buffer, classes))
+    header, payload = run_at_once(classify(tensor, buffer, classes, size))
     order = np.argsort(-array, axis=1, kind="stable")[:, :classes]
     expected = [f"{array[row, index]:f}:{index}" for row in range(rows) for index in order[row]]
     assert header.shape == (rows, min(classes, columns))

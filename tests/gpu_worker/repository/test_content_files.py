@@ -210,13 +210,10 @@ def links_that_double(folder: Path) -> None:
         (links_that_double, "got more than 500 files and folders"),
     ],
 )
-def test_what_cannot_be_read_is_named_and_ends(
-    folder: Path, make: Callable[[Path], None], wanted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(content_module, "FILES_MAX", 500)
+def test_what_cannot_be_read_is_named_and_ends(folder: Path, make: Callable[[Path], None], wanted: str) -> None:
     make(folder)
     with pytest.raises(InvalidModel, match=wanted):
-        ContentHashes().read(folder)
+        ContentHashes(files_max=500).read(folder)
 
 
 def on_open(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> None:

@@ -13,7 +13,7 @@ from harness.pipeline_folders import CHAIN, write_pipelines
 from horologe_common.wire import DriverReady
 from horologe_selector.driver import DriverEnded
 from horologe_selector.drivers import driver_processes
-from horologe_selector.drivers.driver_processes import DriverProcesses
+from horologe_selector.drivers.driver_processes import START_S, DriverProcesses
 from horologe_selector.drivers.pipeline_folder import read_pipelines
 from horologe_selector.settings import SelectorSettings
 
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 
 def first_messages(
-    folder: Path, drivers: dict[str, str], kinds: Iterable[type], on_loop: Callable[[], None] = lambda: None
+    folder: Path,
+    drivers: dict[str, str],
+    kinds: Iterable[type],
+    on_loop: Callable[[], None] = lambda: None,
+    start_s: float = START_S,
 ) -> dict[str, Any]:
     """Return the first message of one of these kinds from each driver. The loop calls `on_loop` after a while."""
     write_pipelines(folder, drivers)
@@ -41,7 +45,7 @@ def first_messages(
                 done.set()
 
         reactor: Any = SimpleNamespace(loop=asyncio.get_running_loop(), attach=lambda address, deliver: None, post=post)
-        processes = DriverProcesses("selector/0", SelectorSettings(pipelines=str(folder)))
+        processes = DriverProcesses("selector/0", SelectorSettings(pipelines=str(folder)), start_s=start_s)
         task = asyncio.ensure_future(processes.run(reactor))
         asyncio.get_running_loop().call_later(0.2, on_loop)
         await asyncio.wait_for(done.wait(), 60)
@@ -59,12 +63,9 @@ def test_the_end_of_a_process_has_a_reason(tmp_path: Path) -> None:
     assert (messages["signal"].reason, messages["exit"].reason) == ("signal 40", "exit code 3")
 
 
-def test_a_module_that_is_never_imported_does_not_hold_up_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(driver_processes, "START_S", 3.0)
+def test_a_module_that_is_never_imported_does_not_hold_up_the_others(tmp_path: Path) -> None:
     drivers = {"endless": "while True: pass", "good": CHAIN, "strange": "raise OSError(chr(0xDCFF))"}
-    messages = first_messages(tmp_path, drivers, [DriverEnded, DriverReady])
+    messages = first_messages(tmp_path, drivers, [DriverEnded, DriverReady], start_s=3.0)
     assert messages["good"] == DriverReady()
     assert messages["strange"].reason == "strange.py: line 1: OSError: ?"
     assert messages["endless"].reason == "the driver's module was not imported within 3 s"
@@ -83,7 +84,6 @@ def test_the_loop_runs_while_the_folder_is_read(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_folder_for_which_there_is_no_thread_is_read_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_processes, "SCAN_S", 0.05)
     failures, genuine = [2], asyncio.to_thread
 
     async def to_thread(*arguments: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -12,7 +13,7 @@ import pytest
 from horologe_common.status import Status
 from horologe_common.wire import ActionRecord, Activity
 from horologe_frontend.auth import read_keys
-from horologe_frontend.console import feed
+from horologe_frontend.console.feed import VIEWERS_MAX
 from horologe_frontend.console.traffic import Totals
 from system.http_server_thread import HttpServerThread
 
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def http(monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpServerThread]:
-    monkeypatch.setattr(feed, "INTERVAL_S", 0.02)
+def http() -> Iterator[HttpServerThread]:
     with HttpServerThread() as http:
         yield http
 
@@ -113,11 +113,11 @@ def test_a_missing_controller_is_reported(http: HttpServerThread) -> None:
     assert "activity" not in frame
 
 
-def test_streams_are_limited_and_end_at_shutdown(http: HttpServerThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "VIEWERS_MAX", 1)
-    with stream(http) as response:
-        parts = response.iter_text()
-        events(parts, 1)
+def test_streams_are_limited_and_end_at_shutdown(http: HttpServerThread) -> None:
+    with ExitStack() as viewers:
+        streams = [viewers.enter_context(stream(http)).iter_text() for _ in range(VIEWERS_MAX)]
+        for parts in streams:
+            events(parts, 1)
         refused = httpx.get(f"{http.server.url}/console/events")
         assert refused.status_code == 429
         http.stop()

@@ -11,7 +11,7 @@ from horologe_common.wire import (
     TracedRequest,
 )
 from horologe_tuner.core.rehearsal.comparison import choose_candidate, gain_of
-from horologe_tuner.core.rehearsal.traffic_window import TrafficWindow
+from horologe_tuner.core.rehearsal.recent_traffic import TrafficWindow
 from tuner.rehearsal_scores import scores_of
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +27,14 @@ SecretsPrefix = Annotated[
     str,
     typer.Option(help="Print Kubernetes Secrets with these keys, whose names begin with PREFIX.", metavar="PREFIX"),
 ]
+SECRET_FILES = {
+    "service": "*.key*",
+    "peers": "*.key*",
+    "clients": "*.key",
+    "management": "*.key",
+    "http": "*.txt",
+}
+"""Folders of `horologe keys` -> files that services read. The secret keys of clients stay with the clients."""
 
 
 def doctor(
@@ -76,7 +85,6 @@ def keys(
       horologe keys ./keys --secrets horologe-keys | kubectl apply -f -
     Then start services with `--set links.keys=./keys`, and clients with `keys="./keys"` or a pair of ./keys/clients.
     """
-    from horologe_cli.key_secrets import secret_manifests
     from horologe_common.transport.keys import copy_worker_keys, make_keys
 
     try:
@@ -94,6 +102,21 @@ def keys(
         return
     for line in [f"created {path}" for path in paths] or [f"{folder}: all keys exist already"]:
         console().print(line, markup=False, soft_wrap=True)
+
+
+def secret_manifests(folder: Path, prefix: str) -> dict[str, Any]:
+    """Return a List with one Secret, `PREFIX-GROUP`, for each folder of keys, for the chart in deploy/helm.
+
+    Raises OSError.
+    """
+    secrets = []
+    for group, pattern in SECRET_FILES.items():
+        files = {
+            file.name: base64.b64encode(file.read_bytes()).decode() for file in sorted((folder / group).glob(pattern))
+        }
+        metadata = {"name": f"{prefix}-{group}", "labels": {"app.kubernetes.io/name": "horologe"}}
+        secrets.append({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": files})
+    return {"apiVersion": "v1", "kind": "List", "items": secrets}
 
 
 def _checked_names(names: list[str]) -> tuple[str, ...]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from horologe import AsyncClient
 from horologe_cli.demo.digits import (
     NOVICE,
     Accuracy,
@@ -18,6 +20,8 @@ from horologe_cli.demo.digits import (
     measure_over_sdk,
 )
 from horologe_cli.demo.profiler_cost import MIN_SHARE, ProfilerCost, compare_rates, read_dynamic
+from horologe_cli.local.local_system import is_loading
+from horologe_common.status import HorologeError
 from horologe_load.capacity_search import CapacitySearch, Confirmation
 from horologe_load.mixed_traffic import send_mixed_traffic
 from horologe_load.samples import LoadSummary
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe import AsyncClient
+    from horologe_cli.demo.demo_options import DemoLoad, RunningSystem
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelState
 
@@ -55,6 +59,8 @@ OVERLOAD_TRIES = 2
 MIN_GOODPUT = 0.9
 MAX_LATE = 0.001
 MAX_REFUSAL_MS = 20.0
+READY_TIMEOUT_S, POLL_S = 120.0, 0.5
+"""How long models of a running system may be loading, and how often it is asked."""
 
 
 class Criterion(msgspec.Struct):
@@ -92,26 +98,19 @@ class DemoResult(msgspec.Struct):
 class DemoRun:
     """One run of the demo. `on_progress(phase, share)` is called with the share of the demo that is finished.
 
-    `learn_s`: duration of the mixed traffic before the measurements. `slo_ms`: deadline of the requests. `step_s`:
-    duration of a load step. `seed`: of the arrival times. `headers`: of each HTTP request.
+    `headers`: of each HTTP request.
     """
 
     def __init__(
         self,
         http: str,
-        learn_s: float,
-        slo_ms: float,
-        step_s: float,
-        seed: int,
+        load: DemoLoad,
         on_progress: Callable[[str, float], None],
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._http = http
         self._headers = headers or {}
-        self._learn_s = learn_s
-        self._slo_ms = slo_ms
-        self._step_s = step_s
-        self._seed = seed
+        self._load = load
         self._on_progress = on_progress
         self.result = DemoResult()
 
@@ -124,7 +123,7 @@ class DemoRun:
         result = self.result
         if result.accuracies:
             result.model = max(result.accuracies, key=lambda accuracy: accuracy.exec_ms).model
-            load = ModelLoad(client, result.model, images, self._slo_ms, self._seed)
+            load = ModelLoad(client, result.model, images, self._load.slo_ms, self._load.seed)
             await self._measure_capacity(load)
         return result
 
@@ -137,19 +136,19 @@ class DemoRun:
             client,
             without,
             chosen,
-            np.random.default_rng(self._seed),
+            np.random.default_rng(self._load.seed),
             lambda name: self._on_progress(f"{name} with and without a profiler", 0.92),
         )
         self.result.dynamic = read_dynamic(metrics)
 
     async def _send_mixed_traffic(self, client: AsyncClient, states: list[ModelState]) -> None:
-        self.result.learn_s = self._learn_s
-        if self._learn_s:
+        self.result.learn_s = self._load.learn_s
+        if self._load.learn_s:
             await send_mixed_traffic(
                 client,
                 self._http,
                 ready_specs(states),
-                self._learn_s,
+                self._load.learn_s,
                 lambda phase, share: self._on_progress(f"mixed traffic: {phase}", LEARN_SHARE * share),
                 self._headers,
             )
@@ -181,7 +180,7 @@ class DemoRun:
         ramp = CapacitySearch(FIRST_RATE * (await load.saturate(WARM_UP_IN_FLIGHT, WARM_UP_S)).throughput)
         while (rate := ramp.next_rate()) is not None:
             self._on_progress(f"capacity: {rate:,.0f} requests/s", min(0.7, 0.46 + 0.03 * len(self.result.ramp)))
-            step = await load.offer_rate(rate, self._step_s)
+            step = await load.offer_rate(rate, self._load.step_s)
             self.result.ramp.append(step)
             ramp.observe(rate, step.attained)
         if ramp.carried is None:
@@ -189,7 +188,7 @@ class DemoRun:
         confirmation = Confirmation(ramp.carried)
         while (rate := confirmation.next_rate()) is not None:
             self._on_progress(f"confirming the capacity: {rate:,.0f} requests/s", 0.75)
-            step = await load.offer_rate(rate, CONFIRM_STEPS * self._step_s)
+            step = await load.offer_rate(rate, CONFIRM_STEPS * self._load.step_s)
             confirmation.observe(step.attained)
             self.result.peak = step if confirmation.confirmed else None
         if self.result.peak:
@@ -198,10 +197,39 @@ class DemoRun:
     async def _measure_overload(self, load: ModelLoad, peak: LoadSummary) -> None:
         for attempt in range(OVERLOAD_TRIES):
             self._on_progress(f"twice the capacity: {OVERLOAD * peak.rate:,.0f} requests/s", 0.82 + 0.05 * attempt)
-            step = await load.offer_rate(OVERLOAD * peak.rate, OVERLOAD_STEPS * self._step_s)
+            step = await load.offer_rate(OVERLOAD * peak.rate, OVERLOAD_STEPS * self._load.step_s)
             self.result.overload = step
             if all(criterion.met for criterion in overload_criteria(peak, step)):
                 return
+
+
+async def measure_running(
+    system: RunningSystem, load: DemoLoad, on_progress: Callable[[str, float], None]
+) -> DemoResult:
+    """Wait until no model of a running system is loading, then measure it, for example that of docker-compose.yml.
+
+    Raises HorologeError if the system does not answer, OSError if it cannot be reached over HTTP.
+    """
+    run = DemoRun(system.http, load, on_progress, system.headers())
+    async with AsyncClient(system.endpoint, keys=system.keys or None) as client:
+        await run.run(client, await _wait_until_loaded(client))
+    run.result.criteria = check_criteria(run.result)
+    return run.result
+
+
+async def _wait_until_loaded(client: AsyncClient) -> list[ModelState]:
+    end = time.monotonic() + READY_TIMEOUT_S
+    while True:
+        try:
+            states = await client.models()
+        except HorologeError:
+            if time.monotonic() > end:
+                raise
+            states = []
+        loaded = states and not any(is_loading(state) for state in states)
+        if loaded or (states and time.monotonic() > end):
+            return states
+        await asyncio.sleep(POLL_S)
 
 
 def check_criteria(result: DemoResult) -> list[Criterion]:

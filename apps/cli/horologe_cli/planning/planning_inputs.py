@@ -70,8 +70,7 @@ def check_traffic(options: ProblemOptions, recent: bool) -> None:
 
 def read_arrivals(options: ProblemOptions) -> NDArray[np.int64]:
     """Return the arrivals of the trace file, or drawn ones with gamma distributed gaps, in nanoseconds."""
-    from horologe_load.arrivals import gamma
-    from horologe_load.trace_file import read_trace
+    from horologe_load.arrivals import gamma, read_trace
 
     with option_errors("--trace" if options.trace else "--rate, --cv, --duration"):
         if options.trace:

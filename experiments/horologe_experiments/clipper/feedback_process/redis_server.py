@@ -16,10 +16,14 @@ START_S = 10.0
 
 
 class RedisServer:
-    """A context manager that starts Redis if the store is `redis`. `missing`: Redis is needed but not installed."""
+    """A context manager that starts Redis if the store is `redis`. `missing`: Redis is needed but not installed.
 
-    def __init__(self, store: str, folder: Path) -> None:
+    It must answer within `start_s` seconds.
+    """
+
+    def __init__(self, store: str, folder: Path, start_s: float = START_S) -> None:
         self._folder = folder
+        self._start_s = start_s
         self._process: subprocess.Popen[bytes] | None = None
         self._needed = store == "redis"
         self.url = f"unix://{folder / 'redis.sock'}"
@@ -56,7 +60,7 @@ class RedisServer:
     def _wait_until_ready(self) -> None:
         import redis
 
-        until = time.monotonic() + START_S
+        until = time.monotonic() + self._start_s
         with redis.Redis.from_url(self.url) as client:
             while time.monotonic() < until:
                 with contextlib.suppress(redis.exceptions.RedisError):

@@ -126,9 +126,9 @@ def _order(values: NDArray[Any]) -> NDArray[Any]:
     return order
 
 
-def _highest(row: NDArray[Any], count: int) -> Steps[NDArray[Any]]:
+def _highest(row: NDArray[Any], count: int, step_values: int) -> Steps[NDArray[Any]]:
     """Return the indices of the `count` highest values of a long row."""
-    best, step = np.empty(0, np.int64), max(CLASSIFY_VALUES, count)
+    best, step = np.empty(0, np.int64), max(step_values, count)
     for begin in range(0, len(row), step):
         indices = np.concatenate((best, np.arange(begin, min(begin + step, len(row)))))
         best = np.sort(indices[_order(row[indices])[:count]])
@@ -137,7 +137,9 @@ def _highest(row: NDArray[Any], count: int) -> Steps[NDArray[Any]]:
     return highest
 
 
-def classify(tensor: Tensor, buffer: Buffer, classes: int) -> Steps[tuple[Tensor, Buffer]]:
+def classify(
+    tensor: Tensor, buffer: Buffer, classes: int, step_values: int = CLASSIFY_VALUES
+) -> Steps[tuple[Tensor, Buffer]]:
     """Return the `classes` highest values of each row as BYTES `value:index`, highest first.
 
     Raise `InvalidInput` for other outputs than rows of numbers, and `TooLarge` for more than `MAX_STRINGS` values.
@@ -151,10 +153,10 @@ def classify(tensor: Tensor, buffer: Buffer, classes: int) -> Steps[tuple[Tensor
         got = f"the {count} highest values of {rows.shape[0]} rows"
         raise TooLarge(f"output {tensor.name!r}: classification: got {got}, wanted at most {MAX_STRINGS} values")
     texts: list[bytes] = []
-    block = max(1, CLASSIFY_VALUES // max(1, rows.shape[1]))
+    block = max(1, step_values // max(1, rows.shape[1]))
     for begin in range(0, rows.shape[0], block):
         part = rows[begin : begin + block]
-        order = (yield from _highest(part[0], count))[None] if block == 1 else _order(part)[:, :count]
+        order = (yield from _highest(part[0], count, step_values))[None] if block == 1 else _order(part)[:, :count]
         texts += [f"{row[index]:f}:{index}".encode() for row, best in zip(part, order, strict=True) for index in best]
         yield sum(map(len, texts))
     payload = join_strings(texts)

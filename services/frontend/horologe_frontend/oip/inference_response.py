@@ -212,20 +212,22 @@ def make_template(
     ), buffers
 
 
-def split_values(tensor: Tensor, buffer: Buffer) -> Iterator[tuple[Tensor, Buffer]]:
-    """Yield an output in flat parts of at most `STEP_VALUES` values, and of about `LONG_BYTES` of strings."""
+def split_values(
+    tensor: Tensor, buffer: Buffer, values_max: int = STEP_VALUES, strings_bytes: int = LONG_BYTES
+) -> Iterator[tuple[Tensor, Buffer]]:
+    """Yield an output in flat parts of at most `values_max` values, and of about `strings_bytes` of strings."""
     view = memoryview(buffer)
     if tensor.datatype != "BYTES":
         itemsize = DTYPES[tensor.datatype].itemsize
-        for at in range(0, len(view), itemsize * STEP_VALUES):
-            part = view[at : at + itemsize * STEP_VALUES]
+        for at in range(0, len(view), itemsize * values_max):
+            part = view[at : at + itemsize * values_max]
             yield Tensor(tensor.name, tensor.datatype, (len(part) // itemsize,), len(part)), part
         return
     begin = end = count = 0
     while end < len(view):
         end += 4 + int.from_bytes(view[end : end + 4], "little")
         count += 1
-        if count == STEP_VALUES or end - begin >= LONG_BYTES or end >= len(view):
+        if count == values_max or end - begin >= strings_bytes or end >= len(view):
             part = view[begin:end]
             yield Tensor(tensor.name, "BYTES", (count,), len(part)), part
             begin, count = end, 0

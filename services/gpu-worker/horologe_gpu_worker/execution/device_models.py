@@ -6,8 +6,6 @@ from functools import cache
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-import msgspec
-
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, Refused, Status, describe_exception
@@ -123,8 +121,11 @@ class DeviceModels:
             reason, cause = f"model {operation.model}: {describe_exception(error)}", "error"
         if status == Status.FAILED:
             self._check_device()
-        finished = _finished(operation, begin_ns, status=status, reason=reason)
-        return msgspec.structs.replace(finished, failure=(operation.model, cause) if cause else None)
+        end_ns, failure = monotonic_ns(), (operation.model, cause) if cause else None
+        took_ns = end_ns - begin_ns
+        return Finished(
+            operation.action_id, operation.lane, status, begin_ns, end_ns, took_ns, reason=reason, failure=failure
+        )
 
     def loads_at_once(self, operation: Operation) -> bool:
         """Return True if this LOAD or UNLOAD neither opens a model nor waits for an EXEC."""
@@ -248,24 +249,21 @@ def _finished(
     begin_ns: int,
     end_ns: int = 0,
     *,
-    status: Status = Status.OK,
     outputs: Sequence[Any] = (),
-    reason: str = "",
     staged: Any = None,
     device_ns: int = 0,
     content_hash: str = "",
 ) -> Finished:
-    """Build a Finished message. `device_ns` is measured by the device; 0 means end minus begin."""
+    """Build the Finished message of a success. `device_ns` is measured by the device; 0 means end minus begin."""
     end_ns = end_ns or monotonic_ns()
     return Finished(
         operation.action_id,
         operation.lane,
-        status,
+        Status.OK,
         begin_ns,
         end_ns,
         device_ns or end_ns - begin_ns,
         outputs,
-        reason,
-        staged,
+        staged=staged,
         content_hash=content_hash,
     )

@@ -97,11 +97,12 @@ class HashedFile(NamedTuple):
 class ContentHashes:
     """Reads contents. The hash of a file is kept until its identity, size or times change.
 
-    A content of more than `limit_bytes` is not read.
+    A content of more than `limit_bytes`, or of more than `files_max` files and folders, is not read.
     """
 
-    def __init__(self, limit_bytes: int = 256 << 30) -> None:
+    def __init__(self, limit_bytes: int = 256 << 30, files_max: int = FILES_MAX) -> None:
         self._limit_bytes = limit_bytes
+        self._files_max = files_max
         self._digests: dict[Path, dict[ContentFile, bytes]] = {}
         """Folder -> the hashes of its files when it was read last."""
 
@@ -110,7 +111,7 @@ class ContentHashes:
 
         Raises `InvalidModel` for files that are no content, `Refused` for a file that changes meanwhile, and OSError.
         """
-        files = list_files(folder)
+        files = list_files(folder, self._files_max)
         size = sum(file.state.size for file in files if file.state)
         if size > self._limit_bytes:
             raise InvalidModel(f"{folder}: got files of {size} bytes, wanted at most {self._limit_bytes}")
@@ -151,15 +152,15 @@ class ContentHashes:
         return digest.digest()
 
 
-def list_files(folder: Path) -> tuple[ContentFile, ...]:
+def list_files(folder: Path, files_max: int = FILES_MAX) -> tuple[ContentFile, ...]:
     """Return the content's files, sorted by name, the manifest last.
 
-    Raises `InvalidModel` naming a pipe, socket, device or loop of links, or if there are too many; and OSError.
+    Raises OSError, and `InvalidModel` for a pipe, socket, device or loop of links, or more than `files_max` entries.
     """
     manifest, files = manifest_path(folder), []
     for count, file in enumerate(_walk(folder)):
-        if count >= FILES_MAX:
-            raise InvalidModel(f"{folder}: got more than {FILES_MAX} files and folders, wanted at most {FILES_MAX}")
+        if count >= files_max:
+            raise InvalidModel(f"{folder}: got more than {files_max} files and folders, wanted at most {files_max}")
         if file is not None and file.name not in (MANIFEST, f"../{MANIFEST}"):
             files.append(file)
     files.sort()

@@ -3,8 +3,8 @@
 Query for a model: answered from the prediction cache, by an equal prediction in flight, or by a Submit to the
 controller. Outputs come from the worker, an Outcome from the controller. Query for an application: the same for each
 model that its policy selects, then combined (applications/query.py). Feedback updates the policies' states
-(feedback/, contexts/). applications/processor.py passes results between these parts. Queries for a pipeline are
-submitted to this selector itself, which executes them (pipelines/).
+(feedback/, contexts/). applications/application_processor.py passes results between these parts. Queries for a pipeline
+are submitted to this selector itself, which executes them (pipelines/).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from horologe_selector.core.pipelines.pipeline_processor import PipelineProcesso
 from horologe_selector.core.predictions.cache import PredictionCache, prediction_key
 from horologe_selector.core.predictions.inflight import OK, InflightPredictions, Waiter
 from horologe_selector.core.return_latency import ReturnLatency
+from horologe_selector.core.shared_parts import SharedParts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -87,22 +88,9 @@ class Selector:
             PredictionCache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._on_result
         )
         self.return_latency = ReturnLatency()
-        self.applications = ApplicationProcessor(
-            address,
-            settings,
-            random_source,
-            losses or {},
-            self.store,
-            shared,
-            self.inflight,
-            self.models,
-            self.return_latency,
-            self.stats,
-            self._post,
-        )
-        self.pipelines = PipelineProcessor(
-            address, settings, self.inflight, self.models, self.return_latency, self._post
-        )
+        parts = SharedParts(address, settings, self.models, self.inflight, self.return_latency, self.stats, self._post)
+        self.applications = ApplicationProcessor(parts, random_source, losses or {}, self.store, shared)
+        self.pipelines = PipelineProcessor(parts)
         self._frontends: dict[str, bool] = {}
         """Connected frontends, and whether each has replied to Drain: it sends no further queries."""
         self._frame_limits: dict[str, int] = {}

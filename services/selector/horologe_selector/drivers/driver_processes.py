@@ -38,7 +38,6 @@ CHILD = "horologe_selector.drivers.driver_process"
 SCAN_S = 1.0
 """Interval at which the folder is compared with its last state."""
 START_S = 60.0
-"""Timeout for the import of a driver's module."""
 
 log = logger("drivers")
 
@@ -99,11 +98,21 @@ class DriverProcess:
 
 
 class DriverProcesses:
-    """All drivers of a selector. `run` starts and watches them; the core gets what they send."""
+    """All drivers of a selector. `run` starts and watches them; the core gets what they send.
 
-    def __init__(self, core: str, settings: SelectorSettings, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    `start_s`: timeout in seconds for the import of a driver's module.
+    """
+
+    def __init__(
+        self,
+        core: str,
+        settings: SelectorSettings,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        start_s: float = START_S,
+    ) -> None:
         self._core = core
         self._max_frame_bytes = max_frame_bytes
+        self._start_s = start_s
         self._settings = settings
         self._folder = Path(settings.pipelines)
         self._definitions: dict[str, PipelineDefinition] = {}
@@ -175,7 +184,7 @@ class DriverProcesses:
                     self._max_frame_bytes,
                 )
                 self._deliver(name, start, ())
-                timer = self._reactor.loop.call_later(START_S, self._kill_unready, process)
+                timer = self._reactor.loop.call_later(self._start_s, self._kill_unready, process)
                 await ended.wait()
                 timer.cancel()
                 if self._reactor.loop.time() - started > STEADY_S:
@@ -240,7 +249,7 @@ class DriverProcesses:
 
     def _kill_unready(self, process: DriverProcess) -> None:
         if not process.ready and self._processes.get(process.pipeline) is process:
-            self._kill_reasons[process.pipeline] = f"the driver's module was not imported within {START_S:g} s"
+            self._kill_reasons[process.pipeline] = f"the driver's module was not imported within {self._start_s:g} s"
             process.kill()
 
     def _on_lost(self, stream: Stream) -> None:

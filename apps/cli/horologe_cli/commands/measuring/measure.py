@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 @expand_groups
 def measure(
     times: TimesOptions,
-    options: MeasureOptions,
+    *,
     interference: Annotated[
         bool, typer.Option("--interference", help="Measure interference on this machine's GPU, without a system.")
     ] = False,
+    options: MeasureOptions,
     json: output.Json = False,
 ) -> None:
     """Measure execution times on a running system, or how models that share this machine's GPU slow each other.

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from horologe_cli.commands.serving.system_options import ProcessOptions
+from horologe_cli.demo.demo_options import DemoLoad, RunningSystem
+from horologe_cli.option_groups import expand_groups
 from horologe_cli.output import (
     ExitCode,
     Json,
-    Keys,
-    Scheduler,
-    Sets,
-    Split,
-    Workers,
     console,
     fail,
     fail_with,
@@ -35,10 +33,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import ModelState
 
     OnProgress = Callable[[str, float], None]
-    Load = tuple[float, float, float, int]
-    """Duration of the mixed traffic, deadline, duration of a step, seed."""
 
-DEFAULT_HTTP = "http://127.0.0.1:8000"
 READY_TIMEOUT_S = 120.0
 DRAIN_TIMEOUT_S = 5.0
 CACHES = ("worker.cache", "profiler.state", "selector.state")
@@ -47,24 +42,13 @@ START_SHARE = 0.1
 """Share of the progress bar for starting the services."""
 
 
-RunningEndpoint = Annotated[
-    str, typer.Option(help="SDK endpoint of a running system. Measure it, and start none.", metavar="URL")
-]
-
-
+@expand_groups
 def demo(
+    *,
     models: Annotated[str, typer.Option(help="Model repository with the digits models.", metavar="DIR")] = "",
-    workers: Workers = 0,
-    split: Split = False,
-    scheduler: Scheduler = "",
-    slo_ms: Annotated[float, typer.Option("--slo-ms", min=1.0, help="Deadline of each request.", metavar="MS")] = 100.0,
-    learn: Annotated[float, typer.Option(min=0.0, help="Duration of the mixed traffic first.", metavar="S")] = 20.0,
-    step: Annotated[float, typer.Option(min=0.2, help="Duration of each load step in seconds.", metavar="S")] = 1.5,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the arrival times.")] = 1,
-    endpoint: RunningEndpoint = "",
-    http: Annotated[str, typer.Option(help="HTTP address of the running system.", metavar="URL")] = DEFAULT_HTTP,
-    keys: Keys = "",
-    set_: Sets = None,
+    processes: ProcessOptions,
+    load: DemoLoad,
+    running: RunningSystem,
     json: Json = False,
 ) -> None:
     """Serve the digits models for about 80 s. Sends mixed traffic, then measures accuracy, capacity and overload.
@@ -82,14 +66,14 @@ def demo(
     """
     from horologe_cli.local.topology import SystemOptions, default_repository
 
-    load = learn, slo_ms, step, seed
-    if endpoint:
-        _measure_running((endpoint, http, keys), load, json)
+    if running.endpoint:
+        _measure_running(running, load, json)
         return
     addresses = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "127.0.0.1:0"
     with tempfile.TemporaryDirectory(prefix="horologe-demo-") as folder:
-        sets = (*_cache_settings(folder, os.environ), *(set_ or ()))
+        sets = (*_cache_settings(folder, os.environ), *(processes.sets or ()))
         models = models or default_repository()
+        workers, split, scheduler, _ = processes
         options = SystemOptions(models, workers, split, *addresses, scheduler, sets=sets, profiler=True)
         _run_demo(options, load, json)
 
@@ -100,7 +84,7 @@ def _cache_settings(folder: str, env: Mapping[str, str]) -> list[str]:
     return [f"{path}={folder}" for path, name in names.items() if name not in env]
 
 
-def _run_demo(options: SystemOptions, load: Load, json: bool) -> None:
+def _run_demo(options: SystemOptions, load: DemoLoad, json: bool) -> None:
     from horologe_cli.local.local_system import LocalSystem
     from horologe_common.status import HorologeError
 
@@ -117,20 +101,19 @@ def _run_demo(options: SystemOptions, load: Load, json: bool) -> None:
         fail(str(error))
     except ImportError as error:
         fail(f"{error}; the demo needs `pip install horologe[demo]`", ExitCode.USAGE)
-    _report(result, load[1], time.monotonic() - start_s, json)
+    _report(result, load.slo_ms, time.monotonic() - start_s, json)
     if not result.passed:
         _write_log(lines)
         raise SystemExit(int(ExitCode.FAILED))
 
 
-def _measure_running(address: tuple[str, str, str], load: Load, json: bool) -> None:
+def _measure_running(system: RunningSystem, load: DemoLoad, json: bool) -> None:
     """Measure a running system, and print the result. Nothing is started."""
     import uvloop
 
-    from horologe_cli.demo.running_system import RunningSystem, measure_running
+    from horologe_cli.demo.demo_run import measure_running
     from horologe_common.status import HorologeError
 
-    system = RunningSystem(*address)
     start_s = time.monotonic()
     try:
         with _progress(is_silent(json)) as on_progress:
@@ -139,7 +122,7 @@ def _measure_running(address: tuple[str, str, str], load: Load, json: bool) -> N
         fail_with(error, system.endpoint)
     except (OSError, ValueError) as error:
         fail(str(error))
-    _report(result, load[1], time.monotonic() - start_s, json)
+    _report(result, load.slo_ms, time.monotonic() - start_s, json)
     if not result.passed:
         raise SystemExit(int(ExitCode.FAILED))
 
@@ -159,7 +142,7 @@ def _progress(quiet: bool) -> Iterator[OnProgress]:
         yield on_progress
 
 
-def _run(system: LocalSystem, options: SystemOptions, load: Load, quiet: bool) -> DemoResult:
+def _run(system: LocalSystem, options: SystemOptions, load: DemoLoad, quiet: bool) -> DemoResult:
     """Run the demo, with a progress bar unless `quiet`."""
     with _progress(quiet) as on_progress, system:
         ready = system.wait_ready(READY_TIMEOUT_S)
@@ -173,7 +156,7 @@ def _run(system: LocalSystem, options: SystemOptions, load: Load, quiet: bool) -
 def _measure(
     system: LocalSystem,
     options: SystemOptions,
-    load: Load,
+    load: DemoLoad,
     states: list[ModelState],
     on_progress: OnProgress,
 ) -> DemoResult:
@@ -185,7 +168,7 @@ def _measure(
     from horologe_cli.local.local_system import LocalSystem
 
     topology = system.topology
-    demo_run = DemoRun(topology.http, *load, on_progress)
+    demo_run = DemoRun(topology.http, load, on_progress)
 
     async def measure() -> None:
         async with AsyncClient(topology.clients[0], keys=topology.keys or None) as client:

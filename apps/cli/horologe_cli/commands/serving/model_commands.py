@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -12,11 +15,16 @@ from horologe_common.wanted_shares import WHOLE_PERCENT
 from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
+    from horologe import Client
     from horologe_common.models import TensorSpec
     from horologe_common.wire import Description, ModelState
 
 Model = Annotated[str, typer.Argument(help="Name of the model.", metavar="MODEL")]
 Version = Annotated[str, typer.Option("--version", help="Version of the model. Default: all versions.", metavar="V")]
+SENT_S = 1.0
+"""Without waiting: seconds in which the server may still report an error, such as an unknown model."""
+REPORT_S = 5.0
+"""Interval between two lines of progress."""
 
 
 def models(
@@ -59,10 +67,49 @@ def load(
       horologe load large-model --timeout 1800
       horologe load large-model --no-wait
     """
-    from horologe_cli.commands.serving.load_progress import load_model
-
     limit_s = timeout if wait else 0.0
-    _print_models(call_server(endpoint, keys, lambda client: load_model(client, model, version, limit_s)), json)
+    _print_models(call_server(endpoint, keys, lambda client: _load_model(client, model, version, limit_s)), json)
+
+
+def _load_model(client: Client, model: str, version: str, timeout_s: float) -> list[ModelState]:
+    """Load the model and return its states. Write progress to standard error.
+
+    With a `timeout_s` of 0, return the present states while the model is loading. Raises `HorologeError`. Ends the
+    command if the model is still loading after `timeout_s` seconds.
+    """
+    from horologe_common.status import Lost
+
+    before = client.models(model)  # raises if no server answers
+    begin_s, finished = time.monotonic(), threading.Event()
+    progress = threading.Thread(target=_report_loading, args=(client, model, finished), daemon=True)
+    progress.start()
+    try:
+        return client.admit(model, version, True, timeout=timeout_s or SENT_S)
+    except Lost:
+        if time.monotonic() - begin_s < (timeout_s or SENT_S):
+            raise
+        hint = f"`horologe models {model}` shows its state"
+        if timeout_s:
+            fail(f"{model} is still loading after {timeout_s:g} s; {hint}")
+        sys.stderr.write(f"horologe: {model} is loading; {hint}\n")
+        return before
+    finally:
+        finished.set()
+
+
+def _report_loading(client: Client, model: str, finished: threading.Event) -> None:
+    """Write a line every `REPORT_S` seconds until `finished` is set."""
+    from horologe_common.status import HorologeError
+
+    begin_s = time.monotonic()
+    while not finished.wait(REPORT_S):
+        try:
+            states = ", ".join(f"{state.spec.version} {state.state}" for state in client.models(model))
+        except HorologeError as error:
+            states = str(error)
+        elapsed_s = time.monotonic() - begin_s
+        sys.stderr.write(f"horologe: loading {model} for {elapsed_s:.0f} s; versions: {states or 'none yet'}\n")
+        sys.stderr.flush()
 
 
 def unload(

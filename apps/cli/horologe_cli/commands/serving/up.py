@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from horologe_cli.commands.serving.model_commands import model_document
-from horologe_cli.output import ExitCode, Scheduler, Sets, Split, Workers, console, fail, print_json
+from horologe_cli.commands.serving.system_options import ProcessOptions, UpOptions
+from horologe_cli.option_groups import expand_groups
+from horologe_cli.output import ExitCode, console, fail, print_json
 from horologe_sim.report.tables import Cell, Table
 
 if TYPE_CHECKING:
@@ -24,40 +26,12 @@ READY_TIMEOUT_S = 600.0
 """Workers measure every new model before they serve it, which takes minutes for large models. Models that are still
 loading then are shown as such."""
 
-
-ModelsFolder = Annotated[str, typer.Option(help="Folder of the model repository.", metavar="DIR")]
-HttpAddress = Annotated[str, typer.Option(help="HTTP address. Port 0: any free port.", metavar="HOST:PORT")]
-ClientEndpoints = Annotated[
-    list[str] | None,
-    typer.Option(help="ZeroMQ endpoint for clients. Repeat for several endpoints.", metavar="ENDPOINT"),
-]
-MetricsAddress = Annotated[str, typer.Option(help="Address for Prometheus, or off.", metavar="HOST:PORT")]
-WithProfiler = Annotated[
-    bool, typer.Option(help="Run the profiler, which measures requests by application and length.")
-]
-WithTuner = Annotated[bool, typer.Option(help="Run the tuner, which carries out applied plans of pipelines.")]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Permit addresses beyond this machine without keys.")]
-ConfigFile = Annotated[str, typer.Option(help="TOML file with settings.", metavar="FILE")]
 DrainSeconds = Annotated[float, typer.Option(help="Timeout in seconds for requests in flight, after ^C.", metavar="S")]
 JsonLine = Annotated[bool, typer.Option("--json", help="Print one JSON line when the system is ready.")]
 
 
-def up(
-    models: ModelsFolder = "",
-    workers: Workers = 0,
-    split: Split = False,
-    http: HttpAddress = "",
-    client: ClientEndpoints = None,
-    metrics: MetricsAddress = "",
-    scheduler: Scheduler = "",
-    profiler: WithProfiler = True,
-    tuner: WithTuner = True,
-    insecure: Insecure = False,
-    config: ConfigFile = "",
-    set_: Sets = None,
-    drain: DrainSeconds = 10.0,
-    json: JsonLine = False,
-) -> None:
+@expand_groups
+def up(options: UpOptions, processes: ProcessOptions, drain: DrainSeconds = 10.0, json: JsonLine = False) -> None:
     """Start every service on this machine. ^C drains and stops them, a second ^C kills them.
 
     \b
@@ -73,21 +47,8 @@ def up(
 
     install_lossy_streams()
     protect_memory()
-    options = SystemOptions(
-        models,
-        workers,
-        split,
-        http,
-        tuple(client or ()),
-        metrics,
-        scheduler,
-        config,
-        tuple(set_ or ()),
-        profiler,
-        insecure,
-        tuner,
-    )
-    _run(options, drain, json)
+    lists = {"clients": tuple(options.clients or ()), "sets": tuple(processes.sets or ())}
+    _run(SystemOptions(**processes._asdict() | options._asdict() | lists), drain, json)
 
 
 def _run(options: SystemOptions, drain_s: float, json: bool) -> None:

@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horologe_cli.commands.simulating.simulation_options import (
-    ArrivalsFile,
-    CatalogueModels,
-    CountsFile,
-    Devices,
-    Duration,
-    ListModels,
-    Noise,
-    Pages,
-    Percentage,
-    Rate,
-    Repository,
-    RequestsFile,
-    ScenarioFile,
-    Schedulers,
-    Seed,
-    Slo,
-    TimelineFile,
-    check_options,
-)
+from horologe_cli.commands.simulating.simulation_options import SimulationOptions, check_options
+from horologe_cli.option_groups import expand_groups
 from horologe_cli.output import (
     ExitCode,
     Json,
@@ -40,32 +22,12 @@ from horologe_cli.output import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from horologe_sim.report.report import Report
     from horologe_sim.scenario.scenario import Scenario
 
 
-def sim(
-    file: ScenarioFile = "",
-    model: CatalogueModels = None,
-    models: Repository = None,
-    slo: Slo = "",
-    rate: Rate = 0.0,
-    trace: ArrivalsFile = None,
-    counts: CountsFile = None,
-    requests: RequestsFile = None,
-    scheduler: Schedulers = "",
-    devices: Devices = None,
-    duration: Duration = "",
-    pages: Pages = None,
-    noise: Noise = "",
-    find_devices: Percentage = None,
-    trace_out: TimelineFile = None,
-    seed: Seed = None,
-    list_models: ListModels = False,
-    json: Json = False,
-) -> None:
+@expand_groups
+def sim(options: SimulationOptions, json: Json = False) -> None:
     """Simulate a scenario with the real cores and a virtual clock. The same seed gives the same report.
 
     \b
@@ -80,20 +42,15 @@ def sim(
       horologe sim --requests mine.csv --devices 4
       horologe sim ./mine.toml --scheduler horologe,auto,clockwork --json
     """
-    given = {
-        "--model": model, "--models": models, "--slo": slo, "--rate": rate, "--trace": trace, "--counts": counts,
-        "--requests": requests, "--scheduler": scheduler, "--devices": devices, "--duration": duration,
-        "--pages": pages, "--noise": noise, "--find-devices": find_devices, "--trace-out": trace_out, "--seed": seed,
-    }  # fmt: skip
     try:
-        if not list_models and check_options(file, given):
-            return _simulate(_build(file, given), scheduler, find_devices, trace_out, json)
-        _list_names(list_models, json)
+        if not options.list_models and check_options(options):
+            return _simulate(_build(options), options, json)
+        _list_names(options.list_models, json)
     except Exception as error:
         fail_with(error, "")
 
 
-def _build(file: str, given: Mapping[str, Any]) -> Scenario:
+def _build(options: SimulationOptions) -> Scenario:
     """Return the scenario of the file, or of the options by name. Print where the times of a trace begin."""
     from horologe_sim.scenario.command_line_scenario import (
         DEFAULT_NOISE,
@@ -105,22 +62,22 @@ def _build(file: str, given: Mapping[str, Any]) -> Scenario:
     from horologe_sim.scenario.scenario import read_scenario
 
     chosen = ScenarioOptions(
-        given["--model"] or (),
-        given["--models"],
-        given["--slo"],
-        given["--rate"],
-        given["--trace"],
-        given["--counts"],
-        given["--requests"],
-        given["--devices"] or 1,
-        given["--duration"],
-        given["--pages"] or DEFAULT_PAGES,
-        given["--noise"] or DEFAULT_NOISE,
+        options.model or (),
+        options.models,
+        options.slo,
+        options.rate,
+        options.trace,
+        options.counts,
+        options.requests,
+        options.devices or 1,
+        options.duration,
+        options.pages or DEFAULT_PAGES,
+        options.noise or DEFAULT_NOISE,
     )
-    scenario = replace_load(read_scenario(file), chosen) if file else build_scenario(chosen)
+    scenario = replace_load(read_scenario(options.file), chosen) if options.file else build_scenario(chosen)
     if (chosen.trace or chosen.counts) and scenario.description:
         stderr_console().print(scenario.description, markup=False)
-    return _override(scenario, seed=given["--seed"], workers=given["--devices"])
+    return _override(scenario, seed=options.seed, workers=options.devices)
 
 
 def _list_names(models: bool, json: bool) -> None:
@@ -132,17 +89,16 @@ def _list_names(models: bool, json: bool) -> None:
     print_result({"models" if models else "examples": names}, "\n".join(names), json)
 
 
-def _simulate(
-    scenario: Scenario, schedulers: str, find_devices: float | None, trace_out: Path | None, json: bool
-) -> None:
+def _simulate(scenario: Scenario, options: SimulationOptions, json: bool) -> None:
     """Compare schedulers, find the number of devices, or run the scenario. Print the result."""
     from horologe_sim.scenario.scenario_checks import check_scenario
 
+    find_devices, trace_out = options.find_devices, options.trace_out
     check_scenario(scenario)
-    if schedulers or scenario.requests:
+    if options.scheduler or scenario.requests:
         if find_devices is not None or trace_out:
             fail("--find-devices, --trace-out: got one with a comparison of schedulers, wanted none", ExitCode.USAGE)
-        _compare(scenario, schedulers, json)
+        _compare(scenario, options.scheduler, json)
         return
     if find_devices is not None:
         _find_size(scenario, find_devices / 100, trace_out, json)

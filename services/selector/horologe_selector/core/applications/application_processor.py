@@ -16,48 +16,37 @@ from horologe_selector.store import TIMES, FamilyListed, RecordsRead, RecordsWri
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from horologe_common.core.instruments import Stats
     from horologe_common.core.protocol import Buffer
-    from horologe_selector.core.announced_models import AnnouncedModels
     from horologe_selector.core.applications.losses import Loss
-    from horologe_selector.core.predictions.inflight import InflightPredictions
-    from horologe_selector.core.return_latency import ReturnLatency
+    from horologe_selector.core.shared_parts import SharedParts
     from horologe_selector.policy import RandomSource
-    from horologe_selector.settings import SelectorSettings
 
 
 class ApplicationProcessor:
     """Registry, contexts, queries and feedback of the applications. Passes results between them.
 
-    `handlers`: by the type of message. `post` sends a message to a peer; the state store is the one at `store`, and
-    `shared` if other selectors write to it.
+    `handlers`: by the type of message. `store`: address of the state store. `shared`: other selectors write to it too.
     """
 
     def __init__(
         self,
-        address: str,
-        settings: SelectorSettings,
+        parts: SharedParts,
         random_source: RandomSource,
         losses: Mapping[str, Loss],
         store: str,
         shared: bool,
-        inflight: InflightPredictions,
-        models: AnnouncedModels,
-        return_latency: ReturnLatency,
-        stats: Stats,
-        post: Callable[[Out], None],
     ) -> None:
         self._store = store
-        self._return_latency = return_latency
-        self._stats = stats
-        self._post = post
-        self.registry = ApplicationRegistry(losses, models, post, store, shared)
-        self.contexts = Contexts(settings, address, shared)
-        self._model_status = ModelStatusRequests(self.registry, self.contexts, TIMES.read_timeout_ns, post)
+        self._return_latency = parts.return_latency
+        self._stats = parts.stats
+        self._post = parts.post
+        self.registry = ApplicationRegistry(losses, parts.models, parts.post, store, shared)
+        self.contexts = Contexts(parts.settings, parts.address, shared)
+        self._model_status = ModelStatusRequests(self.registry, self.contexts, TIMES.read_timeout_ns, parts.post)
         self._feedback = FeedbackProcessor(
-            settings, self.registry.active, self.contexts, inflight.cache, self.registry.unknown_application
+            parts.settings, self.registry.active, self.contexts, parts.inflight.cache, self.registry.unknown_application
         )
-        self.queries = ApplicationQueries(address, random_source, inflight, self.contexts, models, return_latency, post)
+        self.queries = ApplicationQueries(parts, random_source, self.contexts)
         self.handlers: dict[type, Callable[[int, str, Any, Sequence[Buffer]], None]] = {
             Declare: self.registry.on_declare,
             Withdraw: self.registry.on_withdraw,

@@ -24,14 +24,10 @@ from horologe_selector.core.predictions.tensor_values import extract_values
 from horologe_selector.policy import CombinedPrediction, Selection, StickyRandom
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from horologe_common.wire import Query
-    from horologe_selector.core.announced_models import AnnouncedModels
     from horologe_selector.core.applications.active_application import ActiveApplication
     from horologe_selector.core.contexts.contexts import Contexts
-    from horologe_selector.core.predictions.inflight import InflightPredictions
-    from horologe_selector.core.return_latency import ReturnLatency
+    from horologe_selector.core.shared_parts import SharedParts
     from horologe_selector.policy import RandomSource
 
 TIMER_DELAY_NS = ms(1)
@@ -76,27 +72,18 @@ class ApplicationQueries:
     Invariant: each query gets exactly one Answer, unless its holder cancels it, and its inputs are released.
     """
 
-    def __init__(
-        self,
-        address: str,
-        random_source: RandomSource,
-        inflight: InflightPredictions,
-        contexts: Contexts,
-        models: AnnouncedModels,
-        return_latency: ReturnLatency,
-        post: Callable[[Out], None],
-    ) -> None:
+    def __init__(self, parts: SharedParts, random_source: RandomSource, contexts: Contexts) -> None:
         self.deadlines = Timers()
         self.finished: list[ApplicationQuery] = []
         """Queries answered or predicted again since the core last cleared the list."""
-        self._key = int(random_source.random() * (1 << 53)).to_bytes(8, "big") + address.encode()[-48:]
-        self._mark = selector_mark(address)
+        self._key = int(random_source.random() * (1 << 53)).to_bytes(8, "big") + parts.address.encode()[-48:]
+        self._mark = selector_mark(parts.address)
         self._random_source = random_source
-        self._inflight = inflight
+        self._inflight = parts.inflight
         self._contexts = contexts
-        self._models = models
-        self._return_latency = return_latency
-        self._post = post
+        self._models = parts.models
+        self._return_latency = parts.return_latency
+        self._post = parts.post
         self._queries: dict[int, ApplicationQuery] = {}
         self._by_input: dict[tuple[str, int], int] = {}
         self._waiting_for_state: dict[tuple[str, str], list[int]] = {}

@@ -16,26 +16,27 @@ from horologe_common.core.protocol import Out
 from horologe_common.models import check_request
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status, error_for
 from horologe_common.string_tensors import check_strings
-from horologe_common.wire import CallDone, Query
-from horologe_selector.core.pipelines.intermediate_samples import IntermediateSampler
+from horologe_common.wire import CallDone, Query, Sample
 from horologe_selector.core.predictions.inflight import OK, Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.core.staging import StagedInputs
     from horologe_common.models import ModelSpec
     from horologe_common.wire import ModelCall, Submit
-    from horologe_selector.core.announced_models import AnnouncedModels
     from horologe_selector.core.pipelines.run_trace import Stage
     from horologe_selector.core.pipelines.runs import PipelineRun
-    from horologe_selector.core.predictions.inflight import InflightPredictions, PredictionResult
-    from horologe_selector.core.return_latency import ReturnLatency
-    from horologe_selector.settings import SelectorSettings
+    from horologe_selector.core.predictions.inflight import PredictionResult
+    from horologe_selector.core.shared_parts import SharedParts
 
 SAMPLE_NS = s(1)
 """Interval between two samples of the calls of a pipeline to each model, for the profiler."""
+SAMPLE_BYTES_LIMIT = 1 << 20
+"""Larger inputs are not sampled."""
+SAMPLED_PAIRS_MAX = 1024
+"""Pairs of model and pipeline with a rate limit. Beyond it, all limits start again."""
 DEPTH_LIMIT = 8
 """Pipelines that call one another."""
 RUN_FAILURES = frozenset(map(int, (Status.REFUSED, Status.LATE, Status.LOST, Status.FAILED, Status.TOO_LARGE)))
@@ -50,27 +51,45 @@ class OpenCall(msgspec.Struct, eq=False):
     waiter: Waiter
 
 
+class IntermediateSampler:
+    """Samples the inputs of calls: the profiler measures models on what pipelines send them.
+
+    At most one sample per `SAMPLE_NS` for each pair of model and pipeline. `profiler`: its address, empty if none is
+    connected.
+    """
+
+    def __init__(self, staging: StagedInputs) -> None:
+        self.profiler = ""
+        self._staging = staging
+        self._next_ns: dict[tuple[str, str], int] = {}
+
+    def sample_call(self, now_ns: int, query: Query) -> Out | None:
+        """Return the staged inputs of a finished call as a Sample, if the limit allows."""
+        pair = query.model, query.application
+        if not self.profiler or now_ns < self._next_ns.get(pair, 0):
+            return None
+        staged = self._staging.inputs_of(query.id)
+        if staged is None or sum(map(len, staged[1])) > SAMPLE_BYTES_LIMIT:
+            return None
+        if len(self._next_ns) >= SAMPLED_PAIRS_MAX:
+            self._next_ns.clear()
+        self._next_ns[pair] = now_ns + SAMPLE_NS
+        sample = Sample(query.model, staged[0], query.rows, query.length, query.application)
+        return Out(self.profiler, sample, staged[1])
+
+
 class PipelineCalls:
     """Open calls by the id of their staged inputs. Invariant: these are exactly the ids of `staging`."""
 
-    def __init__(
-        self,
-        address: str,
-        staging: StagedInputs,
-        inflight: InflightPredictions,
-        models: AnnouncedModels,
-        return_latency: ReturnLatency,
-        settings: SelectorSettings,
-        post: Callable[[Out], None],
-    ) -> None:
+    def __init__(self, parts: SharedParts, staging: StagedInputs) -> None:
         self.staging = staging
-        self._address = address
-        self._inflight = inflight
-        self._models = models
-        self._return_latency = return_latency
-        self.sampler = IntermediateSampler(staging, SAMPLE_NS)
-        self._drop = settings.pipeline_drop
-        self._post = post
+        self._address = parts.address
+        self._inflight = parts.inflight
+        self._models = parts.models
+        self._return_latency = parts.return_latency
+        self.sampler = IntermediateSampler(staging)
+        self._drop = parts.settings.pipeline_drop
+        self._post = parts.post
         self._calls: dict[int, OpenCall] = {}
         self._last_id = 0
 

@@ -28,34 +28,25 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import Pong
-    from horologe_selector.core.announced_models import AnnouncedModels
-    from horologe_selector.core.predictions.inflight import InflightPredictions, PredictionResult, Waiter
-    from horologe_selector.core.return_latency import ReturnLatency
-    from horologe_selector.settings import SelectorSettings
+    from horologe_selector.core.predictions.inflight import PredictionResult, Waiter
+    from horologe_selector.core.shared_parts import SharedParts
 
 
 class PipelineProcessor:
     """Registry, runs and calls of the pipelines. `handlers`: by the type of message. `idle`: there are no pipelines."""
 
-    def __init__(
-        self,
-        address: str,
-        settings: SelectorSettings,
-        inflight: InflightPredictions,
-        models: AnnouncedModels,
-        return_latency: ReturnLatency,
-        post: Callable[[Out], None],
-    ) -> None:
+    def __init__(self, parts: SharedParts) -> None:
+        address, settings, post = parts.address, parts.settings, parts.post
         self._address = address
         self._post = post
-        self._return_latency = return_latency
-        self._inflight = inflight
+        self._return_latency = parts.return_latency
+        self._inflight = parts.inflight
         self.staging = StagedInputs(address, settings.pipeline_staging_bytes)
-        inflight.pipelines, inflight.address = models.pipelines, address
-        self.registry = PipelineRegistry(models, post)
+        parts.inflight.pipelines, parts.inflight.address = parts.models.pipelines, address
+        self.registry = PipelineRegistry(parts.models, post)
         self._loaded = not settings.pipelines
         """The folder has been read, so that an announcement is complete."""
-        self._calls = PipelineCalls(address, self.staging, inflight, models, return_latency, settings, post)
+        self._calls = PipelineCalls(parts, self.staging)
         self.runs = PipelineRuns(
             address, self.registry, self._calls, settings.pipeline_runs, settings.pipeline_drop, post
         )

@@ -17,8 +17,7 @@ from horologe_common.rehearsal import Candidate, RehearsalCall, RehearsalScores
 from horologe_common.wire import DescribeScheduling, RequestTrace, SchedulingState, UseScheduler
 from horologe_tuner.core.controller_checks import valid_requests
 from horologe_tuner.core.rehearsal.comparison import choose_candidate, range_served, share_served
-from horologe_tuner.core.rehearsal.served_record import ServedRecord
-from horologe_tuner.core.rehearsal.traffic_window import TrafficWindow
+from horologe_tuner.core.rehearsal.recent_traffic import ServedRecord, TrafficWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The requests of the last minutes, in bounded memory."""
+"""Recent traffic of a controller, in bounded memory: its requests, and what part of them it has served in time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import msgspec
 from horologe_common.wire import RequestTrace
 
 if TYPE_CHECKING:
-    from horologe_common.wire import TracedRequest
+    from horologe_common.wire import Events, TracedRequest
+
+MAX_ENTRIES = 2000
+"""Messages that are kept: those of more than three minutes at a message every 100 ms."""
 
 
 class TrafficWindow:
@@ -57,3 +60,41 @@ class TrafficWindow:
             if model in numbers
         ]
         return RequestTrace(models, tuple(sorted(rows, key=lambda request: request.arrival_ns)))
+
+
+class ServedRecord:
+    """Counts of each Events since the last `restart`, by the time of its arrival. A replay is compared with them."""
+
+    def __init__(self) -> None:
+        self.since_ns = 0
+        self._entries: deque[tuple[int, int, int]] = deque(maxlen=MAX_ENTRIES)
+
+    def restart(self, now_ns: int) -> None:
+        """Discard all counts: another scheduler is in use from now on."""
+        self.since_ns = now_ns
+        self._entries.clear()
+
+    def add(self, now_ns: int, events: Events) -> None:
+        """Add the requests that have ended."""
+        in_time = sum(model.in_time for model in events.models)
+        missed = sum(model.refused + model.late for model in events.models)
+        if in_time or missed:
+            if len(self._entries) == MAX_ENTRIES:
+                self.since_ns = self._entries[0][0]
+            self._entries.append((now_ns, in_time, missed))
+
+    def part_in_time(self, from_ns: int, until_ns: int, least: int) -> float | None:
+        """Return the part in time of the requests that ended between the two times; None if fewer than `least`."""
+        counts = [(in_time, missed) for at_ns, in_time, missed in self._entries if from_ns < at_ns <= until_ns]
+        in_time, missed = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+        return in_time / (in_time + missed) if in_time + missed >= max(1, least) else None
+
+    def latest(self, least: int) -> float | None:
+        """Return the part in time of the last `least` requests or more; None if fewer have ended since the restart."""
+        served = ended = 0
+        for _, in_time, missed in reversed(self._entries):
+            served += in_time
+            ended += in_time + missed
+            if ended >= least:
+                return served / ended
+        return None
