@@ -73,7 +73,7 @@ class Placement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_share(self) -> bool:
-        """True if it has a part of a device, or a device of its own choice, that stays the same."""
+        """True if it has a named device, also at 100%: the tuner gives it a standby, and does not count replicas."""
         return bool(self.device)
 
     def provisioning_ratio(self, rate: float) -> float:

@@ -115,12 +115,17 @@ Profiles = dict[str, dict[str, StageProfile]]
 
 
 def collect_profiles(profiles: Iterable[StageProfile]) -> Profiles:
-    """Return the valid profiles by model and hardware type. The last of two for one pair counts."""
+    """Return the profiles by model and hardware type. Raises ValueError for an invalid one; see `add_profiles`."""
     collected: Profiles = {}
+    add_profiles(collected, profiles)
+    return collected
+
+
+def add_profiles(known: Profiles, profiles: Iterable[StageProfile]) -> None:
+    """Add valid profiles to `known`. The last of two for one model and hardware type counts."""
     for profile in profiles:
         profile.validate()
-        collected.setdefault(profile.model, {})[profile.hardware] = profile
-    return collected
+        known.setdefault(profile.model, {})[profile.hardware] = profile
 
 
 def decode_profiles(document: bytes) -> Profiles:

@@ -18,7 +18,7 @@ from horologe_cli.planning.planning_inputs import (
 from horologe_common.service.settings import SettingsError
 from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_file
 from horologe_planning.estimator.pipeline_workload import PipelineTrace
-from horologe_planning.profiles import collect_profiles, decode_profiles, encode_profiles, measured_profile
+from horologe_planning.profiles import add_profiles, decode_profiles, encode_profiles, measured_profile
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.objective import Objective
 from horologe_tuner.core.scaling.recent_arrivals import ArrivalCounts
@@ -100,23 +100,25 @@ def live_structure(client: Client, name: str) -> PipelineStructure:
 
 
 def add_measured(profiles: Profiles, structure: PipelineStructure, client: Client, path: Path | None) -> None:
-    """Add profiles of models that have none, from the times of a running system. Write them to the file, if any.
+    """Add profiles on hardware types without one, from the times of a running system. Write them to the file, if any.
 
     The times are those of the models' recent requests, else those that the workers measured at their start. A request
     that the pipeline has served counts with its own intermediates. Raises HorologeError.
     """
     models = {model for stage in structure.stages for model in (stage.model, *stage.variants)}
+    served = {state.spec.name for state in client.models()}
     found = [
         profile
-        for model in sorted(models - set(profiles))
+        for model in sorted(models)
+        if model not in profiles or model.partition("/")[0] in served
         for hardware, times in _times_by_hardware(client, model).items()
-        if (profile := measured_profile(model, hardware, times))
+        if hardware not in profiles.get(model, {}) and (profile := measured_profile(model, hardware, times))
     ]
-    measured = collect_profiles(found)
-    profiles |= measured
-    if path and measured:
+    add_profiles(profiles, found)
+    if path and found:
         stored = decode_profiles(read_file(path, MAX_DOCUMENT_BYTES)) if path.exists() else {}
-        path.write_bytes(encode_profiles(stored | measured))
+        add_profiles(stored, found)
+        path.write_bytes(encode_profiles(stored))
 
 
 def _times_by_hardware(client: Client, model: str) -> dict[str, list[dict[int, int]]]:

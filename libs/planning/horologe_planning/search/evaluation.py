@@ -89,9 +89,9 @@ class Evaluator:
             raise ValueError(f"stage {stage.name}: {stage.model} has profiles on {known}, wanted one of {priced}")
         return sorted(types, key=lambda kind: -kind.price_per_hour)
 
-    def profile_of(self, configuration: Placement) -> StageProfile:
+    def profile_of(self, placed: Placement) -> StageProfile:
         """Return the profile of a stage's model on its hardware."""
-        return self.profiles[configuration.model][configuration.hardware]
+        return self.profiles[placed.model][placed.hardware]
 
     def price(self, configuration: Iterable[Placement]) -> float:
         """Return the dollars per hour."""

@@ -103,8 +103,8 @@ class ModelProcess:
     def _is_ready(self, wait_ns: int) -> bool:
         if not self._packets.has_arrived(wait_ns):
             if monotonic_ns() > self._overdue_ns:
-                reason = f"was not loaded within {self._load_timeout_ns / 1e9:g} s (`load_timeout` in model.toml)"
-                raise ProcessFailed(reason, "hang")
+                limit = f"{self._load_timeout_ns / 1e9:g} s (`load_timeout` in model.toml, worker.load_timeout_ns)"
+                raise ProcessFailed(f"was not loaded within {limit}", "hang")
             return False
         message, _ = self._receive()
         if isinstance(message, Loaded):
