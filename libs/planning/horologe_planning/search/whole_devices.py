@@ -45,17 +45,22 @@ class WholeDevices:
         """
         stages = isolated_stages(self._evaluator)
         for configuration in sorted(product(*(least.values() for least in stages)), key=self.price):
-            smallest = configuration
-            for place in range(len(smallest)):
-                smallest = replace_stage(smallest, place, max_batch=1)
-            if [placed.hardware for placed in configuration] != self._excluded and self.is_feasible(
-                self._evaluator.unlimited(smallest)
-            ):
+            soonest = self._evaluator.unlimited(with_batches_of_one(configuration))
+            kinds = [placed.hardware for placed in configuration]
+            if kinds != self._excluded and self.is_feasible(soonest):
                 yield configuration
 
     def improve(self, state: Configuration) -> Configuration:
-        """Return the configuration with the batches that meet the shortest SLO; see `choose_batches`."""
-        return choose_batches(self._evaluator, state)
+        """Return the configuration with the batches that meet the shortest SLO; see `choose_batches`.
+
+        Changes of one stage at a time may end too early. If they do not suffice, they are tried from batches of one.
+        """
+        found = choose_batches(self._evaluator, state)
+        if not self.is_feasible(found):
+            afresh = choose_batches(self._evaluator, with_batches_of_one(state))
+            if self.is_feasible(afresh):
+                return afresh
+        return found
 
     def additions(self, state: Configuration) -> list[Configuration]:
         """Return the configurations with a replica more that meet a shorter SLO.
@@ -76,6 +81,11 @@ class WholeDevices:
     def devices(self, state: Configuration) -> Hashable:
         """Return the hardware and the number of replicas of each stage."""
         return tuple((placed.hardware, placed.replicas) for placed in state)
+
+
+def with_batches_of_one(configuration: Configuration) -> Configuration:
+    """Return the configuration with the batches that wait least."""
+    return tuple(msgspec.structs.replace(placed, max_batch=1) for placed in configuration)
 
 
 def choose_batches(evaluator: Evaluator, configuration: Configuration) -> Configuration:
