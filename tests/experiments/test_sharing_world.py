@@ -15,7 +15,8 @@ from horologe_experiments.igniter.shared_models import EmulatedHardware
 from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_planning.plan import Plan
 from horologe_planning.provisioning.device_shares import shares_by_device, with_shares
-from horologe_planning.provisioning.provisioner import ProvisioningOptions, provision
+from horologe_planning.provisioning.provisioner import provision
+from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
 from horologe_planning.provisioning.share_tables import GpuType
 from horologe_planning.provisioning.workloads import Workload
 from horologe_sim.controller_only.controller_world import ClusterSettings

@@ -29,12 +29,8 @@ from horologe_planning.provisioning.exact_sharing import (
 from horologe_planning.provisioning.explanation import explain_plan
 from horologe_planning.provisioning.placement import RULES
 from horologe_planning.provisioning.plan_prediction import with_batch_times
-from horologe_planning.provisioning.provisioner import (
-    ProvisioningOptions,
-    empty_fleets,
-    place_all,
-    provision,
-)
+from horologe_planning.provisioning.provisioner import empty_fleets, place_all, provision
+from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
 from horologe_planning.provisioning.share_bounds import least_bound
 from horologe_planning.provisioning.share_tables import GpuType
 from horologe_planning.provisioning.workloads import ProvisioningError, Workload

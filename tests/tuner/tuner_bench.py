@@ -13,8 +13,8 @@ from horologe_common.wire import Events, ModelEvents, PipelineArrivals, Tune, Tu
 from horologe_common.wire import ResourcePlan as PlanMessage
 from horologe_planning.envelope import TrafficEnvelope
 from horologe_planning.plan import Placement, Plan, encode_plans
+from horologe_tuner.core.journal import JournalEntry
 from horologe_tuner.core.tuner import Tuner, TunerState
-from horologe_tuner.core.tuner_status import JournalEntry
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.settings import TunerSettings
 

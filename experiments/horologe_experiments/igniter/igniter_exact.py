@@ -14,14 +14,8 @@ from horologe_experiments.igniter.random_workloads import random_workloads
 from horologe_experiments.igniter.t4 import assumed_t4
 from horologe_experiments.igniter.table3 import TABLE_3, V100
 from horologe_planning.provisioning.exact_sharing import cheapest_partition, feasible_sets
-from horologe_planning.provisioning.provisioner import (
-    DEFAULT_OPTIONS,
-    ProvisioningOptions,
-    empty_fleets,
-    fleet_choices,
-    place_all,
-    provision,
-)
+from horologe_planning.provisioning.provisioner import empty_fleets, fleet_choices, place_all, provision
+from horologe_planning.provisioning.provisioning_options import DEFAULT_OPTIONS, ProvisioningOptions
 from horologe_planning.provisioning.share_tables import ShareTables
 
 if TYPE_CHECKING:

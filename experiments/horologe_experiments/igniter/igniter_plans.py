@@ -14,7 +14,8 @@ from horologe_experiments.igniter.t4 import assumed_t4
 from horologe_experiments.igniter.table3 import PAPER_V100, STRATEGIES, TABLE_3, V100
 from horologe_planning.provisioning.device_shares import device_counts, shares_by_device
 from horologe_planning.provisioning.explanation import explain_plan
-from horologe_planning.provisioning.provisioner import ProvisioningOptions, provision
+from horologe_planning.provisioning.provisioner import provision
+from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,7 +12,7 @@ from horologe_common.clock import ms
 from horologe_common.interference.prediction import MS_PER_S, predict_shares
 from horologe_planning.provisioning.device_shares import shares_by_device, with_shares
 from horologe_planning.provisioning.plan_prediction import device_sizes
-from horologe_planning.provisioning.provisioner import ProvisioningOptions
+from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
 from horologe_planning.provisioning.share_bounds import ShareBound, least_shares, share_units
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from horologe_experiments.igniter.shared_models import co_located, share_model
 from horologe_planning.plan import encode_plans
 from horologe_sim.controller_only.controller_world import HOST, ControllerWorld, WorldOptions
 from horologe_sim.controller_only.direct_device import DeviceEntry, DirectDevice
-from horologe_tuner.core.tuner_status import JournalEntry
+from horologe_tuner.core.journal import JournalEntry
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_common.interference.v100 import CALIBRATED, PAPER
 from horologe_experiments.igniter.paper_provisioning import PAPER_OPTIONS
 from horologe_experiments.igniter.provisioning_baselines import plan_ffd, plan_gpu_lets, plan_gslice
-from horologe_planning.provisioning.provisioner import ProvisioningOptions, provision
+from horologe_planning.provisioning.provisioner import provision
+from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
 from horologe_planning.provisioning.share_tables import GpuType
 from horologe_planning.provisioning.workloads import Workload
 

@@ -19,9 +19,9 @@ from horologe_common.wire import (
     TracedRequest,
     UseScheduler,
 )
+from horologe_tuner.core.journal import JournalEntry
 from horologe_tuner.core.rehearsal.rehearsals import DEFAULT, LEAST_REQUESTS, NEW_REQUESTS
 from horologe_tuner.core.tuner import Tuner
-from horologe_tuner.core.tuner_status import JournalEntry
 from horologe_tuner.settings import TunerSettings
 from tuner.rehearsal_scores import scores_of
 

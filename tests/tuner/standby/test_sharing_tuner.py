@@ -16,8 +16,8 @@ from horologe_common.wanted_shares import WantedShare, check_shares
 from horologe_common.wire import DeviceState, Events, ModelEvents, PlannedModel, Tune, Tuning
 from horologe_common.wire import ResourcePlan as PlanMessage
 from horologe_planning.plan import Placement, Plan, encode_plans
+from horologe_tuner.core.journal import JournalEntry
 from horologe_tuner.core.tuner import Tuner, TunerState
-from horologe_tuner.core.tuner_status import JournalEntry
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
 from horologe_tuner.settings import TunerSettings
 

@@ -11,7 +11,7 @@ from horologe_planning.interference.derived_coefficients import catalogue_coeffi
 from horologe_planning.joint_planning.joint_planner import joint_plan, plan_layout
 from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
 from horologe_planning.joint_planning.share_times import ShareTimes
-from horologe_planning.provisioning.provisioner import DEFAULT_OPTIONS
+from horologe_planning.provisioning.provisioning_options import DEFAULT_OPTIONS
 from horologe_planning.search.pipeline_planner import runs_limit
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import msgspec
 from horologe_common.clock import us
 from horologe_common.rehearsal import RehearsalCall, RehearsalScores
 from horologe_sim.rehearsal_process import rehearse
+from horologe_tuner.core.journal import JournalEntry
 from horologe_tuner.core.tuner import Tuner
-from horologe_tuner.core.tuner_status import JournalEntry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -42,7 +42,6 @@ COPY_BELOW = 64 << 10
 PACKETS_PER_TURN = 4096
 """What is not read waits unseen in the socket. With 256, an edge that was offered 30,000 requests/s answered 1,500/s in
 time, with all of them read 20,000/s."""
-STREAMS = (Stream, ClientConnection)
 NOBLOCK, SEND_MORE = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
 """Plain integers: to combine zmq's enumerations takes longer than the calls that use them."""
 
@@ -214,7 +213,7 @@ class Links:
         if buffers and isinstance(sock, ClientConnection):
             envelopes, buffers = sock.fit_answers(envelopes, buffers)
         frames = pack(envelopes, buffers)
-        if isinstance(sock, STREAMS):
+        if not isinstance(sock, zmq.Socket):
             return sock.send(frames)
         self.readiness.sent_on[sock] = True
         try:
@@ -251,7 +250,7 @@ class Links:
             self.peers.on_router_disconnected(route, reason)
             if reason == "silent":  # its ZeroMQ thread may run although its loop does not
                 self._send_message(route, Rejected(int(Status.LOST), "no heartbeat in links.silence_ns"))
-        else:
+        elif isinstance(sock, zmq.Socket):
             self.peers.on_dealer_disconnected(sock, reason)
             self.readiness.discard(sock)
             self.outgoing.replace(sock)

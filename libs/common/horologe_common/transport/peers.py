@@ -13,7 +13,7 @@ is refused, and tries again with every heartbeat.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance, role
@@ -26,17 +26,25 @@ if TYPE_CHECKING:
 
     import zmq
 
-    from horologe_common.transport.clients.client_connection import ClientConnection
+    from horologe_common.core.protocol import Buffer
     from horologe_common.transport.streams import Stream
     from horologe_common.wire import AnyMessage
-
-    Connection: TypeAlias = zmq.Socket[bytes] | Stream | ClientConnection
 
 HANDSHAKES = frozenset({Hello, Welcome, Directory, Rejected})
 LOSS_REASONS = ("closed", "silent", "failed", "refused", "replaced")
 PACKET_ERRORS = (Status.INVALID_INPUT, Status.TOO_LARGE, Status.FORBIDDEN)
 """Statuses of a Rejected for one packet. The link is not affected: without a Welcome, it is lost soon."""
 log = logger("links")
+
+
+class PacketConnection(Protocol):
+    """A connection without a ZeroMQ socket: a stream of a peer, or the connection of a client."""
+
+    def send(self, frames: Sequence[Buffer]) -> bool:
+        """Send a packet. Return False, without sending it, if the peer is lost or does not read."""
+
+
+Connection: TypeAlias = "zmq.Socket[bytes] | PacketConnection"
 
 
 class Route(NamedTuple):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.interference.prediction import Index
-    from horologe_planning.provisioning.provisioner import ProvisioningOptions
+    from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
     from horologe_planning.provisioning.share_tables import GpuType
 
 TRIED_GPUS = 20

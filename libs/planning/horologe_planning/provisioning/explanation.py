@@ -11,7 +11,8 @@ from horologe_common.interference.prediction import INTERFERENCE_MODELS, MS_PER_
 from horologe_planning.provisioning.cheaper_plan import CheaperPlan, cheapest_removal
 from horologe_planning.provisioning.device_shares import placed_workloads, shares_by_device
 from horologe_planning.provisioning.latency_parts import LatencyParts, latency_parts
-from horologe_planning.provisioning.provisioner import DEFAULT_OPTIONS, ProvisioningOptions, provision
+from horologe_planning.provisioning.provisioner import provision
+from horologe_planning.provisioning.provisioning_options import DEFAULT_OPTIONS, ProvisioningOptions
 from horologe_planning.provisioning.share_tables import ShareTables
 
 if TYPE_CHECKING:

@@ -11,14 +11,8 @@ from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_planning.provisioning.device_shares import device_counts, shares_by_device
 from horologe_planning.provisioning.occupancy import Occupancy
 from horologe_planning.provisioning.placement import GpuPlace, split_workloads
-from horologe_planning.provisioning.provisioner import (
-    DEFAULT_OPTIONS,
-    ProvisioningOptions,
-    empty_fleets,
-    place_all,
-    plan_of,
-    with_report,
-)
+from horologe_planning.provisioning.provisioner import empty_fleets, place_all, plan_of, with_report
+from horologe_planning.provisioning.provisioning_options import DEFAULT_OPTIONS, ProvisioningOptions
 from horologe_planning.provisioning.share_tables import check_workloads
 from horologe_planning.provisioning.workloads import ProvisioningError, Workload
 

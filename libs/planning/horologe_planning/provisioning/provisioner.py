@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL, INTERFERENCE_MODELS
+from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_planning.provisioning.cheaper_plan import without_spare_gpus
 from horologe_planning.provisioning.device_shares import plan_workloads
 from horologe_planning.provisioning.exact_sharing import (
@@ -18,6 +18,7 @@ from horologe_planning.provisioning.exact_sharing import (
 )
 from horologe_planning.provisioning.fleet import Fleet
 from horologe_planning.provisioning.placement import RULES, decreasing_order, place_workload, split_workloads
+from horologe_planning.provisioning.provisioning_options import DEFAULT_OPTIONS, ProvisioningOptions
 from horologe_planning.provisioning.share_tables import GpuType, ShareTables, check_workloads
 from horologe_planning.provisioning.workloads import ProvisioningError
 from horologe_planning.report import SharedPlans, SharingReport
@@ -25,37 +26,9 @@ from horologe_planning.report import SharedPlans, SharingReport
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_planning.provisioning.share_bounds import BatchRule
     from horologe_planning.provisioning.workloads import Workload
 
 
-class ProvisioningOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of provisioning. The defaults give the cheapest plan found."""
-
-    model: str = DEFAULT_INTERFERENCE_MODEL
-    """Name of an interference model."""
-    margin: float = 1.0
-    """Safety margin: predicted latency times 1 + `margin` * relative error of the model must meet the SLO."""
-    free_margin: float = 3.0
-    """Largest margin that a plan gets if it costs no more than with `margin`."""
-    batch_rule: BatchRule | None = None
-    """Chooses the batch sizes, where they fit on a whole GPU. None: those that need the least share."""
-    exact_workloads: int = 40
-    """Most workloads, counting parts, that are provisioned exactly, unless too many sets of them fit on one GPU."""
-    search_workloads: int = 200
-    """Most workloads for which all rules of `RULES` are tried; above it, only Algorithm 1."""
-
-    def validate(self) -> None:
-        """Raise ProvisioningError that names the invalid option, its value and the range wanted."""
-        if self.model not in INTERFERENCE_MODELS:
-            wanted = ", ".join(INTERFERENCE_MODELS)
-            raise ProvisioningError(f"model: got {self.model!r}, wanted one of {wanted}")
-        for field in ("margin", "free_margin"):
-            if not 0 <= (value := getattr(self, field)) <= 10:
-                raise ProvisioningError(f"{field}: got {value:g}, wanted 0 to 10 standard deviations")
-
-
-DEFAULT_OPTIONS = ProvisioningOptions()
 MIXED_TYPES = 4
 """GPU types of which all sets are tried: 15 plans."""
 MARGIN_STEPS = 3

@@ -22,12 +22,13 @@ from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import DeviceState, Events, Models, RequestTrace, ResourcePlan, SchedulingState, Tune, Tuning
 from horologe_planning.plan import PLAN_VERSION
 from horologe_tuner.core.controller_checks import valid_events
+from horologe_tuner.core.journal import Journal, JournalEntry, JournalEvent
 from horologe_tuner.core.plans.plan_checks import ClusterModels
 from horologe_tuner.core.plans.plan_tuner import PlanTuner
 from horologe_tuner.core.plans.running_plan import AppliedPlan
 from horologe_tuner.core.rehearsal.rehearsals import Rehearsals
 from horologe_tuner.core.standby.shadow_rules import CALM_NS
-from horologe_tuner.core.tuner_status import Journal, JournalEntry, JournalEvent, TunerStatus
+from horologe_tuner.core.tuner_status import TunerStatus
 from horologe_tuner.core.worker_scaling import Scaled, WorkerScaling
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ class FairTurns:
 
     @property
     def is_contended(self) -> bool:
-        """Whether there are other clients."""
+        """Return whether there are other clients."""
         return self.pause_s() > 0
 
     def use(self, time_ns: int) -> None:

@@ -62,7 +62,7 @@ class CudaModel(PagedModel):
     """A model with its addresses and a graph over them for every batch size. A `StagedModel`."""
 
     def __init__(self, spec: ModelSpec, program: Program, gpu: CudaEngine) -> None:
-        super().__init__(PagedWeights(program, gpu.pool, gpu.device))
+        super().__init__(PagedWeights(program.layout, program.blob, gpu.pool, gpu.device))
         self._spec = spec
         self._program = program
         self._gpu = gpu

@@ -27,7 +27,7 @@ class HostModel(PagedModel):
     """A model with its addresses and its program. The caller warms it by running every batch size once."""
 
     def __init__(self, spec: ModelSpec, program: Program, pool: PagePool, threads: int) -> None:
-        super().__init__(PagedWeights(program, pool))
+        super().__init__(PagedWeights(program.layout, program.blob, pool))
         self._spec = spec
         self._program = program
         self._threads = threads

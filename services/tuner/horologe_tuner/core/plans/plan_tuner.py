@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from horologe_common.core.instruments import Stats
     from horologe_common.wire import Events
     from horologe_planning.plan import Plan
+    from horologe_tuner.core.journal import JournalEvent, Note
     from horologe_tuner.core.plans.running_plan import PlanStatus
     from horologe_tuner.core.scaling.recent_arrivals import ArrivalCounts
     from horologe_tuner.core.scaling.scaling_rules import Decision
     from horologe_tuner.core.standby.decisions import Reason, SharingDecision
     from horologe_tuner.core.standby.running_shares import WantedWorker
-    from horologe_tuner.core.tuner_status import JournalEvent, Note
     from horologe_tuner.settings import TunerSettings
 
 DECISIONS = "horologe_tuner_decisions_total"

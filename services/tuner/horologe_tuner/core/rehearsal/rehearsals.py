@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from horologe_common.core.instruments import Stats
     from horologe_common.wire import Events
     from horologe_common.wire.rehearsal_messages import Setting
-    from horologe_tuner.core.tuner_status import Note
+    from horologe_tuner.core.journal import Note
     from horologe_tuner.settings import TunerSettings
 
 DEFAULT = Candidate("horologe", "horologe")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
-    from horologe_gpu_worker.runtimes.pytorch.program import Program
 
     MadeUpInputs = Callable[[int], Mapping[str, NDArray[Any]]]
 
@@ -143,16 +142,17 @@ def copy_weights(layout: WeightLayout) -> NDArray[np.uint8]:
 class PagedWeights:
     """Weights of one model: views into its addresses, valid while `loaded` is True."""
 
-    def __init__(self, program: Program, pool: PagePool, cuda: int | None = None) -> None:
+    def __init__(self, layout: WeightLayout, blob: Any, pool: PagePool, cuda: int | None = None) -> None:
+        """`blob`: the weights as a uint8 tensor on the host, laid out as in the pages."""
         page_bytes = pool.backing.page_bytes
         self._pool = pool
-        self._range = pool.reserve_range(-(-program.layout.size // page_bytes))
+        self._range = pool.reserve_range(-(-layout.size // page_bytes))
         self._retired = False
         self.loaded = False
-        self.size = program.layout.size
+        self.size = layout.size
         self.base = tensor_at(self._range.address, self._range.pages * page_bytes, cuda)
-        self.blob = program.blob[: self.size]
-        self.tensors: Sequence[Any] = tensor_views(self.base, program.layout)
+        self.blob = blob[: self.size]
+        self.tensors: Sequence[Any] = tensor_views(self.base, layout)
 
     def map(self) -> None:
         """Map pages. Their content is undefined. Raises `OutOfPages`."""
