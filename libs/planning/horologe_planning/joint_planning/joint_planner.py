@@ -2,6 +2,10 @@
 
 InferLine gives each replica a whole device, iGniter places single models on shares of GPUs. Here the stages of a
 pipeline share devices under one deadline, and the estimator knows the time of each share beside its neighbours.
+
+`video-monitoring` at 150 queries per second within 150 ms starts with `detect` 40%, `persons` 35% and `vehicles` 25% of
+one V100, and `plates` with batches of up to 32 on two CPUs. It would meet 182 ms. Without batches of `plates` it meets
+144 ms, so this layout is the plan.
 """
 
 from __future__ import annotations

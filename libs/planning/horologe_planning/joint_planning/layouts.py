@@ -1,4 +1,10 @@
-"""Layouts: devices with the shares of stages on them."""
+"""Layouts: devices with the shares of stages on them.
+
+A V100 that two stages share, and the same layout in one phrase:
+
+    (PlannedDevice("v100", (StageShare("fast", 40.0, 8), StageShare("slow", 60.0, 8))),)
+    1 x v100 (fast 40% batch 8, slow 60% batch 8)
+"""
 
 from __future__ import annotations
 

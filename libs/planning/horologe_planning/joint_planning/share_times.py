@@ -8,6 +8,9 @@ takes longer on a share beside its neighbours than alone on the whole GPU:
 e is the time of GPU execution and feedback. Loading overlaps the execution of the batch before (iGniter Eq. 2) and is
 no part of the profile, so only the time that neighbours add to it counts. Neighbours are taken to execute batches of
 their largest size without a pause, as in the paper.
+
+A batch of 8 of `resnet50_v2` takes 9.93 ms on a whole V100, 17.16 ms on half of it, and 18.89 ms on that half beside
+`resnet152_v2` with batches of 16 on the other.
 """
 
 from __future__ import annotations

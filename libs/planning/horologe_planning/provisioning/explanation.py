@@ -1,4 +1,10 @@
-"""Explain a plan: the reason for the share of each workload, and the violations of the next cheaper plan."""
+"""Explain a plan: the reason for the share of each workload, and the violations of the next cheaper plan.
+
+The reason for 37.5% of `vgg19`, beside `resnet50` and `alexnet`:
+
+    35% would take 30.41 ms, wanted at most 29.19; alone 35% suffice. 28.70 ms = load 0.36, scheduling 0.04,
+    active 26.56, feedback 0.00, neighbour scheduling 0.26, neighbour cache 1.07, neighbour transfer 0.03, clock 0.39
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""GPUs of one type with the workloads on them, as arrays: candidates for a workload, placing and removing it."""
+"""GPUs of one type with the workloads on them, as arrays: candidates for a workload, placing and removing it.
+
+On a GPU with `vgg19` at 14 steps of 2.5%, `resnet50` fits with 12 steps if `vgg19` gets 15. Then the GPU is a candidate
+for `resnet50` that adds 13 steps.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Change the workloads of a running plan with few moves: arrivals, departures, changes of rates."""
+"""Change the workloads of a running plan with few moves: arrivals, departures, changes of rates.
+
+`ssd` and `alexnet` are on `v100-1`, `vgg19` and `resnet50` on `v100-2`. When `ssd` leaves, `alexnet` moves to `v100-2`,
+and the cost falls from $6.12 to $3.06 per hour. When `alexnet` there grows from 500 to 900 requests per second, its
+share grows from 12.5% to 15% in place.
+"""
 
 from __future__ import annotations
 

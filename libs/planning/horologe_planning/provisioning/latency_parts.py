@@ -1,4 +1,8 @@
-"""Parts of a predicted latency: what a workload needs alone, and what its neighbours add (iGniter Eq. 1 to 11)."""
+"""Parts of a predicted latency: what a workload needs alone, and what its neighbours add (iGniter Eq. 1 to 11).
+
+A batch of 6 of `vgg19` on 37.5% of a V100, beside `resnet50` and `alexnet`, takes 28.7 ms. Alone it would take 26.96
+ms: 0.36 ms to load, 0.04 ms for scheduling, 26.56 ms active. Neighbours add 1.36 ms, the lower clock rate 0.39 ms.
+"""
 
 from __future__ import annotations
 

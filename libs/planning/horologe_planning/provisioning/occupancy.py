@@ -1,4 +1,8 @@
-"""Workloads on GPUs of several types: placing one, taking one off, and moving a few others to make or save room."""
+"""Workloads on GPUs of several types: placing one, taking one off, and moving a few others to make or save room.
+
+`ssd` and `alexnet` are on `v100-1`, `vgg19` and `resnet50` on `v100-2`. `take_off` of `ssd` leaves `alexnet` alone, and
+`evacuate` moves it to `v100-2`: then `v100-1` is empty and costs nothing.
+"""
 
 from __future__ import annotations
 

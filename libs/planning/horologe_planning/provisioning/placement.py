@@ -1,4 +1,8 @@
-"""Greedy placement of workloads on GPUs of one or several types (iGniter Algorithm 1 and variants)."""
+"""Greedy placement of workloads on GPUs of one or several types (iGniter Algorithm 1 and variants).
+
+`vgg19` needs the largest share alone, so it is placed first, on a new GPU. `resnet50` and `alexnet` follow beside it.
+`resnet50` at 3,000 requests/s within 40 ms is split before, because a V100 serves 1,433: into 1,433, 1,433 and 134.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Predictions for given plans: the execution time of every batch size on each share."""
+"""Predictions for given plans: the execution time of every batch size on each share.
+
+`vgg19` on 37.5% of a V100, planned for batches of 6 beside `resnet50` and `alexnet`, gets six times: from 6.43 ms for a
+batch of 1 to 28.31 ms for a batch of 6.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Options of provisioning."""
+"""Options of provisioning.
+
+The margin is for errors of the prediction. With `margin=1.0`, `vgg19` of the package's example gets 37.5% of the V100,
+with `margin=2.0` 40% (both with `free_margin=0.0`).
+"""
 
 from __future__ import annotations
 

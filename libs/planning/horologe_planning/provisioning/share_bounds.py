@@ -1,4 +1,8 @@
-"""Batch size and least share of a workload alone on a GPU (iGniter Theorem 1, Eq. 18)."""
+"""Batch size and least share of a workload alone on a GPU (iGniter Theorem 1, Eq. 18).
+
+At 400 requests per second, 7 requests arrive in 17.5 ms, and with an SLO of 40 ms a batch may take 20 ms. `resnet50`
+executes batches of 7 in this time on 25% of a V100, without a margin. Every other batch size needs as much or more.
+"""
 
 from __future__ import annotations
 

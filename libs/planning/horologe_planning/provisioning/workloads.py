@@ -1,4 +1,7 @@
-"""Workloads to provision: served models with their rates and SLOs."""
+"""Workloads to provision: served models with their rates and SLOs.
+
+`Workload("resnet50", "resnet50", 400.0, 40.0)`: 400 requests per second, each answered within 40 ms.
+"""
 
 from __future__ import annotations
 
