@@ -112,23 +112,7 @@ class Actions:
 
     def _start_batch(self, now_ns: int, batch: Batch) -> list[Out]:
         """Return an INFER for the worker, and for each holder a Dispatch of the inputs that it has to ship."""
-        share = batch.share
-        estimate, end_ns = share.estimates.get(batch.model), batch.start_ns + batch.expected_ns
-        action = Action(
-            self._next_id(),
-            "infer",
-            share,
-            batch.model,
-            batch.batch_size,
-            batch.requests,
-            now_ns,
-            batch.start_ns,
-            end_ns,
-            batch.expected_ns,
-            end_ns,
-            estimate.slack_ns(batch.batch_size) if estimate else 0,
-        )
-        self._append(action)
+        share, action = batch.share, self._append_infer(now_ns, batch)
         share.mark_used(batch.model)
         parties: dict[str, int] = {}
         rows = []
@@ -188,6 +172,25 @@ class Actions:
     def _next_id(self) -> int:
         self._last_id += 1
         return self._last_id
+
+    def _append_infer(self, now_ns: int, batch: Batch) -> Action:
+        estimate, end_ns = batch.share.estimates.get(batch.model), batch.start_ns + batch.expected_ns
+        action = Action(
+            self._next_id(),
+            "infer",
+            batch.share,
+            batch.model,
+            batch.batch_size,
+            batch.requests,
+            now_ns,
+            batch.start_ns,
+            end_ns,
+            batch.expected_ns,
+            end_ns,
+            estimate.slack_ns(batch.batch_size) if estimate else 0,
+        )
+        self._append(action)
+        return action
 
     def _append_load(
         self, action_id: int, now_ns: int, share: Share, model: str, start_ns: int, expected_ns: int

@@ -95,14 +95,8 @@ class RequestBuilder:
             application, spec = self._find_named(message)
         else:
             spec = self.catalogue.find_model(message.model, message.version)
-        budget_ns = min(message.budget_ns, NEVER_NS >> 1) or spec.slo_ns
+        budget_ns = self._remaining_budget(now_ns, client, message, spec)
         best_effort = budget_ns == 0
-        if not best_effort:
-            waited_ns = self.turn_limit.waited_ns(now_ns)
-            if message.sent_ns:
-                waited_ns = max(waited_ns, self.send_delays.waited_ns(now_ns, client, message.sent_ns))
-            budget_ns = max(1, budget_ns - waited_ns)
-            self.turn_limit.accept(budget_ns)
         budget_ns = budget_ns or self.settings.best_effort_ns
         rows, shape_key, length = self.catalogue.check_inputs(spec, message.inputs, buffers, message.outputs)
         cacheable = spec.cache or spec.runtime == APPLICATION_RUNTIME
@@ -130,6 +124,20 @@ class RequestBuilder:
         return ClientRequest(
             key, client, message.id, spec, now_ns, deadline_ns, query, message.outputs, give_up_ns, application
         )
+
+    def _remaining_budget(self, now_ns: int, client: str, message: Predict, spec: ModelSpec) -> int:
+        """Return the time to the deadline in nanoseconds, at least 1; 0 without a deadline. Raise `Refused`.
+
+        The time that the message has waited on the way and in this turn counts against it.
+        """
+        budget_ns = min(message.budget_ns, NEVER_NS >> 1) or spec.slo_ns
+        if budget_ns:
+            waited_ns = self.turn_limit.waited_ns(now_ns)
+            if message.sent_ns:
+                waited_ns = max(waited_ns, self.send_delays.waited_ns(now_ns, client, message.sent_ns))
+            budget_ns = max(1, budget_ns - waited_ns)
+            self.turn_limit.accept(budget_ns)
+        return budget_ns
 
     def _find_named(self, message: Predict) -> tuple[Application | None, ModelSpec]:
         """Return application and signature for a request with an application or a context. No application: for a model.
