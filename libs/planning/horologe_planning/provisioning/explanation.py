@@ -2,8 +2,8 @@
 
 The reason for 37.5% of `vgg19`, beside `resnet50` and `alexnet`:
 
-    35% would take 30.41 ms, wanted at most 29.19; alone 35% suffice. 28.70 ms = load 0.36, scheduling 0.04,
-    active 26.56, feedback 0.00, neighbour scheduling 0.26, neighbour cache 1.07, neighbour transfer 0.03, clock 0.39
+    35% would take 30.41 of 29.19 ms; alone 35% suffice. 28.70 ms = load 0.36, scheduling 0.04, active 26.56,
+    feedback 0.00, neighbour scheduling 0.26, neighbour cache 1.07, neighbour transfer 0.03, clock 0.39
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class ShareReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def text(self) -> str:
         """Return the reason as two sentences."""
-        wanted = f"wanted at most {self.limit_ms:.2f}; alone {self.alone_percent:g}% suffice"
-        return f"{self.smaller}, {wanted}. {self.parts_ms.total:.2f} ms = {self.parts_ms.text()}"
+        parts = f"{self.parts_ms.total:.2f} ms = {self.parts_ms.text()}"
+        return f"{self.smaller}; alone {self.alone_percent:g}% suffice. {parts}"
 
 
 class PlanExplanation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,4 +116,4 @@ def _smaller(share: PlacedShare, unit: float, latency_ms: float, limit_ms: float
     less = f"{share.placement.percent - unit:g}%"
     if latency_ms <= limit_ms and throughput < share.rate:
         return f"{less} would serve {throughput / share.rate:.1%} of the rate"
-    return f"{less} would take {latency_ms:.2f} ms"
+    return f"{less} would take {latency_ms:.2f} of {limit_ms:.2f} ms"
