@@ -7,6 +7,7 @@ import json
 import numpy as np
 
 from horologe_common.models import ModelSpec, TensorSpec, check_tensor
+from horologe_common.string_tensors import join_strings
 from horologe_load.mixed_traffic import POOL_BYTES, dynamic_models, encode_oip, make_pool, random_inputs
 
 TEXT = ModelSpec(
@@ -45,6 +46,18 @@ def test_a_binary_request_carries_the_tensors_behind_its_header() -> None:
     assert tensor["parameters"]["binary_data_size"] == len(body) - size
     _, text = encode_oip(arrays, {"x": "FP32"}, binary=False)
     assert json.loads(text)["inputs"][0]["data"] == [0, 1, 2, 3]
+
+
+def test_string_inputs_are_words_and_are_encoded() -> None:
+    spec = ModelSpec("words", "1", "python", (TensorSpec("text", "BYTES", (-1, 2)),), ())
+    arrays = make_pool(spec, np.random.default_rng(1)).inputs[0]
+    check_tensor(spec.inputs[0], "BYTES", arrays["text"].shape)
+    words = arrays["text"].ravel().tolist()
+    assert all(isinstance(word, str) and word for word in words)
+    headers, body = encode_oip(arrays, {"text": "BYTES"}, binary=True)
+    assert body[int(headers["Inference-Header-Content-Length"]) :] == join_strings(word.encode() for word in words)
+    _, text = encode_oip(arrays, {"text": "BYTES"}, binary=False)
+    assert json.loads(text)["inputs"][0]["data"] == words
 
 
 def test_a_server_that_reports_no_dynamic_models_is_not_one_without_any() -> None:

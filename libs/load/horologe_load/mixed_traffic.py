@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from horologe_common.models import DTYPES
+from horologe_common.string_tensors import encode_strings
 from horologe_load.arrivals import poisson
 from horologe_load.load_loops import closed_loop, open_loop
 from horologe_load.samples import ClientOutcome, Samples
@@ -44,6 +45,8 @@ SLO_NS = 200_000_000
 """Deadline of requests at the low rate and in bursts. Requests at the high rate have none."""
 POOL, POOL_BYTES = 256, 16 << 20
 """Distinct inputs per model: at most `POOL` of at most `POOL_BYTES` together."""
+WORDS = ("a", "tree", "stands", "beside", "the", "older", "house")
+"""Elements of string inputs."""
 DEFAULT_LENGTH = 128
 """Longest variable dimension of models without a `max_length`."""
 JSON_ELEMENTS = 10_000
@@ -69,10 +72,16 @@ def random_inputs(spec: ModelSpec, rng: np.random.Generator) -> Inputs:
         shape = [length if size == -1 else size for size in tensor.shape]
         if spec.batched:
             shape[0] = 1
-        dtype = DTYPES[tensor.datatype]
-        drawn = rng.random(shape) if dtype.kind == "f" else rng.integers(0, 2 if dtype.kind == "b" else 10, shape)
-        inputs[tensor.name] = drawn.astype(dtype)
+        inputs[tensor.name] = _draw(tensor.datatype, shape, rng)
     return inputs
+
+
+def _draw(datatype: str, shape: list[int], rng: np.random.Generator) -> NDArray[Any]:
+    if datatype == "BYTES":
+        return np.array(WORDS, object)[rng.integers(0, len(WORDS), shape)]
+    dtype = DTYPES[datatype]
+    drawn = rng.random(shape) if dtype.kind == "f" else rng.integers(0, 2 if dtype.kind == "b" else 10, shape)
+    return drawn.astype(dtype)
 
 
 class ModelPool(NamedTuple):
@@ -200,13 +209,17 @@ def _send_http(
 
 def encode_oip(arrays: Inputs, datatypes: dict[str, str], binary: bool) -> tuple[dict[str, str], bytes]:
     """Return headers and body of a request of the Open Inference Protocol v2, with binary tensors or JSON numbers."""
-    tensors = []
+    tensors: list[dict[str, Any]] = []
+    contents: list[bytes] = []
     for name, array in arrays.items():
         tensor = {"name": name, "datatype": datatypes[name], "shape": array.shape}
-        data = {"parameters": {"binary_data_size": array.nbytes}} if binary else {"data": array.ravel().tolist()}
-        tensors.append(tensor | data)
+        if binary:
+            contents.append(encode_strings(name, array) if array.dtype.kind == "O" else array.tobytes())
+            tensors.append(tensor | {"parameters": {"binary_data_size": len(contents[-1])}})
+        else:
+            tensors.append(tensor | {"data": array.ravel().tolist()})
     text = json.dumps({"inputs": tensors, "parameters": {"binary_data_output": bool(binary)}}).encode()
     if not binary:
         return {"Content-Type": "application/json"}, text
     headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(text))}
-    return headers, text + b"".join(array.tobytes() for array in arrays.values())
+    return headers, text + b"".join(contents)
