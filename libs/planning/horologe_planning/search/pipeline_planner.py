@@ -13,7 +13,7 @@ from horologe_planning.search.cheapest_first import RUNS_LIMIT, search_cheapest
 from horologe_planning.search.evaluation import replace_stage
 from horologe_planning.search.growth import batches_for_growth
 from horologe_planning.search.objective import percentile_ns
-from horologe_planning.search.whole_devices import WholeDevices, fewest_replicas, removals
+from horologe_planning.search.whole_devices import WholeDevices, enlarge, removals, without_spare_replicas
 
 if TYPE_CHECKING:
     from horologe_planning.search.evaluation import Configuration, Evaluator
@@ -43,11 +43,11 @@ def runs_limit(evaluator: Evaluator) -> int:
 
 
 def _cheapest(evaluator: Evaluator) -> Configuration | None:
-    """Return the cheapest configuration found. A search that ends at its limit goes on with replicas for all stages."""
-    result = search_cheapest(WholeDevices(evaluator), runs_limit(evaluator))
-    if result.following is not None:
-        return fewest_replicas(evaluator, result.following)
-    return result.cheapest
+    """Return the cheapest configuration found. A search that ends at its limit goes on from what was next."""
+    space = WholeDevices(evaluator)
+    result = search_cheapest(space, runs_limit(evaluator))
+    found = result.cheapest if result.following is None else enlarge(space, result.following)
+    return None if found is None else without_spare_replicas(evaluator, found)
 
 
 def describe_plan(

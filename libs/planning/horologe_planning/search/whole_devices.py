@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_planning.infeasible import Infeasible
 from horologe_planning.plan import MAX_REPLICAS
 from horologe_planning.search.bounds import isolated_stages
 from horologe_planning.search.evaluation import replace_stage
@@ -19,7 +18,14 @@ from horologe_planning.search.evaluation import replace_stage
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
+    from horologe_planning.plan import Placement
     from horologe_planning.search.evaluation import Configuration, Evaluator
+
+
+STEPS = 4
+"""Replicas more of a stage that are tried until they bring a gain: one alone may only move the queue to the next."""
+STEP_PART = 50
+"""Replicas of a stage that are added by one. Of more, a fiftieth is added."""
 
 
 class WholeDevices:
@@ -63,20 +69,23 @@ class WholeDevices:
         return found
 
     def additions(self, state: Configuration) -> list[Configuration]:
-        """Return the configurations with a replica more that meet a shorter SLO.
+        """Return configurations with the fewest replicas more that meet a shorter SLO: of a stage, or of a type.
 
-        If there is none, as with parallel stages that are too slow, return that with the bottleneck widened.
+        Two stages that are equally slow gain only together. If nothing gains, return the bottleneck widened.
         """
         reached_ns = self.reached_slo_ns(state)
-        wider = [
-            replace_stage(state, place, replicas=placed.replicas + 1)
-            for place, placed in enumerate(state)
-            if placed.replicas < MAX_REPLICAS
-        ]
-        if not wider:
-            raise Infeasible(f"{self._evaluator.structure.name}: needs more than {MAX_REPLICAS} replicas of each stage")
-        better = [other for other in wider if self.reached_slo_ns(other) < reached_ns]
-        return better or [widen_bottleneck(self._evaluator, state)]
+        better: list[Configuration] = []
+        kinds = dict.fromkeys(placed.hardware for placed in state)
+        groups = [{place} for place in range(len(state))]
+        groups += [{place for place, placed in enumerate(state) if placed.hardware == kind} for kind in kinds]
+        for group in groups:
+            for steps in range(1, STEPS + 1):
+                wider = tuple(_widen(placed, steps) if place in group else placed for place, placed in enumerate(state))
+                if self.reached_slo_ns(choose_batches(self._evaluator, wider)) < reached_ns:
+                    better.append(wider)
+                    break
+        better = better or [widen_bottleneck(self._evaluator, state)]
+        return [wider for wider in better if max(placed.replicas for placed in wider) <= MAX_REPLICAS]
 
     def devices(self, state: Configuration) -> Hashable:
         """Return the hardware and the number of replicas of each stage."""
@@ -114,6 +123,29 @@ def widen_bottleneck(evaluator: Evaluator, configuration: Configuration) -> Conf
     return replace_stage(configuration, place, replicas=configuration[place].replicas + 1)
 
 
+def enlarge(space: WholeDevices, configuration: Configuration) -> Configuration | None:
+    """Return a feasible configuration after the additions that gain most for their cost; None if there is none."""
+    while not space.is_feasible(configuration):
+        reached_ns, price = space.reached_slo_ns(configuration), space.price(configuration)
+        improved = [space.improve(wider) for wider in space.additions(configuration)]
+        if not improved:
+            return None
+        gains = [(reached_ns - space.reached_slo_ns(wider)) / (space.price(wider) - price) for wider in improved]
+        configuration = improved[gains.index(max(gains))]
+    return configuration
+
+
+def without_spare_replicas(evaluator: Evaluator, configuration: Configuration) -> Configuration:
+    """Return the feasible configuration without replicas that it does not need, the dearest first."""
+    while True:
+        fewer = (
+            other for other in sorted(removals(configuration), key=evaluator.price) if evaluator.is_feasible(other)
+        )
+        if (found := next(fewer, None)) is None:
+            return configuration
+        configuration = found
+
+
 def removals(configuration: Configuration) -> Iterator[Configuration]:
     """Yield the configuration with one replica less, for each stage that has several."""
     for place, stage in enumerate(configuration):
@@ -137,6 +169,10 @@ def fewest_replicas(evaluator: Evaluator, least: Configuration) -> Configuration
                 break
             upper, count = fewer, count - 1
     return upper
+
+
+def _widen(placed: Placement, steps: int) -> Placement:
+    return msgspec.structs.replace(placed, replicas=placed.replicas + steps * (1 + placed.replicas // STEP_PART))
 
 
 def _other_batches(evaluator: Evaluator, configuration: Configuration) -> Iterator[Configuration]:
