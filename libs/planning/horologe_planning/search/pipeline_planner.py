@@ -43,11 +43,18 @@ def runs_limit(evaluator: Evaluator) -> int:
 
 
 def _cheapest(evaluator: Evaluator) -> Configuration | None:
-    """Return the cheapest configuration found. A search that ends at its limit goes on from what was next."""
-    space = WholeDevices(evaluator)
-    result = search_cheapest(space, runs_limit(evaluator))
+    """Return the cheapest configuration found, by a quick search, and a thorough one for what costs less.
+
+    A quick search that ends at its limit goes on from what was next.
+    """
+    space, limit = WholeDevices(evaluator), runs_limit(evaluator)
+    result = search_cheapest(space, limit)
     found = result.cheapest if result.following is None else enlarge(space, result.following)
-    return None if found is None else without_spare_replicas(evaluator, found)
+    if found is None:
+        return None
+    found = without_spare_replicas(evaluator, found)
+    cheaper = search_cheapest(WholeDevices(evaluator, thorough=True), limit, evaluator.price(found)).cheapest
+    return found if cheaper is None else without_spare_replicas(evaluator, cheaper)
 
 
 def describe_plan(

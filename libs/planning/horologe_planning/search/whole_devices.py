@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 STEPS = 4
-"""Replicas more of a stage that are tried until they bring a gain: one alone may only move the queue to the next."""
+"""Replicas more of a stage that a thorough search tries until they bring a gain: one may only move the queue."""
 STEP_PART = 50
 """Replicas of a stage that are added by one. Of more, a fiftieth is added."""
 
@@ -31,9 +31,13 @@ STEP_PART = 50
 class WholeDevices:
     """Configurations of a problem as a `SearchSpace`. All replicas of a stage have one hardware type."""
 
-    def __init__(self, evaluator: Evaluator, other_than: Configuration = ()) -> None:
-        """`other_than`: leave out all configurations on the hardware of this one."""
-        self._evaluator = evaluator
+    def __init__(self, evaluator: Evaluator, other_than: Configuration = (), *, thorough: bool = False) -> None:
+        """`other_than`: leave out all configurations on the hardware of this one.
+
+        `thorough`: add up to `STEPS` replicas of a stage, or of all stages of a hardware type, where one alone gains
+        nothing, and choose batches before the gain is judged. This takes many times as many runs.
+        """
+        self._evaluator, self._thorough = evaluator, thorough
         self._excluded = [placed.hardware for placed in other_than]
         self.price = evaluator.price
         self.is_feasible = evaluator.is_feasible
@@ -69,23 +73,26 @@ class WholeDevices:
         return found
 
     def additions(self, state: Configuration) -> list[Configuration]:
-        """Return configurations with the fewest replicas more that meet a shorter SLO: of a stage, or of a type.
-
-        Two stages that are equally slow gain only together. If nothing gains, return the bottleneck widened.
-        """
+        """Return configurations with the fewest replicas more that meet a shorter SLO; else the bottleneck widened."""
         reached_ns = self.reached_slo_ns(state)
         better: list[Configuration] = []
-        kinds = dict.fromkeys(placed.hardware for placed in state)
-        groups = [{place} for place in range(len(state))]
-        groups += [{place for place, placed in enumerate(state) if placed.hardware == kind} for kind in kinds]
-        for group in groups:
-            for steps in range(1, STEPS + 1):
+        for group in self._groups(state):
+            for steps in range(1, STEPS + 1 if self._thorough else 2):
                 wider = tuple(_widen(placed, steps) if place in group else placed for place, placed in enumerate(state))
-                if self.reached_slo_ns(choose_batches(self._evaluator, wider)) < reached_ns:
+                judged = choose_batches(self._evaluator, wider) if self._thorough else wider
+                if self.reached_slo_ns(judged) < reached_ns:
                     better.append(wider)
                     break
         better = better or [widen_bottleneck(self._evaluator, state)]
         return [wider for wider in better if max(placed.replicas for placed in wider) <= MAX_REPLICAS]
+
+    def _groups(self, state: Configuration) -> list[set[int]]:
+        """Return the places of stages that get replicas together. Two that are equally slow gain only together."""
+        groups = [{place} for place in range(len(state))]
+        if self._thorough:
+            kinds = dict.fromkeys(placed.hardware for placed in state)
+            groups += [{place for place, placed in enumerate(state) if placed.hardware == kind} for kind in kinds]
+        return groups
 
     def devices(self, state: Configuration) -> Hashable:
         """Return the hardware and the number of replicas of each stage."""
