@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from horologe_common.clock import ms
@@ -18,12 +19,13 @@ from horologe_planning.joint_planning.share_times import ShareTimes
 from horologe_planning.profiles import StageProfile, collect_profiles
 from horologe_planning.search.cheapest_first import SearchResult, search_cheapest
 from horologe_planning.search.pipeline_planner import make_plan
-from horologe_planning.search.whole_devices import WholeDevices, fewest_replicas
+from horologe_planning.search.whole_devices import WholeDevices, enlarge, without_spare_replicas
 from planning.planner_builders import an_evaluator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from horologe_planning.plan import Placement
     from horologe_planning.search.cheapest_first import SearchSpace
 
 
@@ -69,12 +71,19 @@ def test_a_search_at_its_limit_says_what_would_follow(create: Callable[[], Searc
     assert following is not None
 
 
-def test_a_configuration_that_is_too_small_gets_replicas_of_all_stages() -> None:
+def more_of(placed: Placement) -> Placement:
+    return msgspec.structs.replace(placed, replicas=placed.replicas + 1)
+
+
+def test_a_configuration_that_is_too_small_gets_replicas_and_no_spare_ones() -> None:
     evaluator = an_evaluator(VIDEO_MONITORING, rate=300, seconds=5)
-    least = next(WholeDevices(evaluator).starts())
-    larger = fewest_replicas(evaluator, least)
+    space = WholeDevices(evaluator)
+    least = next(space.starts())
+    assert not space.is_feasible(least)
+    larger = enlarge(space, least)
     assert larger is not None
     assert evaluator.is_feasible(larger)
+    assert without_spare_replicas(evaluator, (*larger[:-1], more_of(larger[-1]))) == larger
     assert all(more.replicas >= less.replicas for more, less in zip(larger, least, strict=True))
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_planning.plan import ProvisioningLevel
+from horologe_planning.plan import MAX_REPLICAS, ProvisioningLevel
+from horologe_planning.search.evaluation import replace_stage
 from horologe_planning.search.growth import faster_problem
-from horologe_planning.search.whole_devices import fewest_replicas
 
 if TYPE_CHECKING:
     from horologe_planning.plan import Plan
@@ -35,9 +35,27 @@ def provisioning_levels(evaluator: Evaluator, configuration: Configuration) -> t
     levels: list[ProvisioningLevel] = []
     least = tuple(msgspec.structs.replace(stage, replicas=1) for stage in configuration)
     for factor in FACTORS:
-        found = fewest_replicas(faster_problem(evaluator, factor), least)
+        found = _fewest(faster_problem(evaluator, factor), least)
         if found is None:
             break
         least = found
         levels.append(ProvisioningLevel(factor, tuple(stage.replicas for stage in found)))
     return tuple(levels)
+
+
+def _fewest(evaluator: Evaluator, least: Configuration) -> Configuration | None:
+    """Return a cheap feasible configuration with at least the replicas of `least`; None if there is none."""
+    upper = least
+    while not evaluator.is_feasible(upper):
+        upper = tuple(msgspec.structs.replace(stage, replicas=1 + stage.replicas * 5 // 4) for stage in upper)
+        if max(stage.replicas for stage in upper) > MAX_REPLICAS:
+            return None
+    places = sorted(range(len(least)), key=lambda place: -evaluator.price(least[place : place + 1]))
+    for place in places:
+        count = upper[place].replicas
+        while count > least[place].replicas:
+            fewer = replace_stage(upper, place, replicas=count - 1)
+            if not evaluator.is_feasible(fewer):
+                break
+            upper, count = fewer, count - 1
+    return upper

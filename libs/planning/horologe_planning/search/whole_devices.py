@@ -160,24 +160,6 @@ def removals(configuration: Configuration) -> Iterator[Configuration]:
             yield replace_stage(configuration, place, replicas=stage.replicas - 1)
 
 
-def fewest_replicas(evaluator: Evaluator, least: Configuration) -> Configuration | None:
-    """Return a cheap feasible configuration with at least the replicas of `least`; None if there is none."""
-    upper = least
-    while not evaluator.is_feasible(upper):
-        upper = tuple(msgspec.structs.replace(stage, replicas=1 + stage.replicas * 5 // 4) for stage in upper)
-        if max(stage.replicas for stage in upper) > MAX_REPLICAS:
-            return None
-    places = sorted(range(len(least)), key=lambda place: -evaluator.price(least[place : place + 1]))
-    for place in places:
-        count = upper[place].replicas
-        while count > least[place].replicas:
-            fewer = replace_stage(upper, place, replicas=count - 1)
-            if not evaluator.is_feasible(fewer):
-                break
-            upper, count = fewer, count - 1
-    return upper
-
-
 def _widen(placed: Placement, steps: int) -> Placement:
     return msgspec.structs.replace(placed, replicas=placed.replicas + steps * (1 + placed.replicas // STEP_PART))
 
