@@ -35,14 +35,14 @@ from horologe_common.wire import (
 from horologe_frontend.console.traffic import Totals
 from horologe_frontend.core.stats import ModelStats, StatsByModel
 from horologe_frontend.gateway import Gateway
-from horologe_frontend.http.http_responses import HttpResponse
+from horologe_frontend.http.http_messages import HttpResponse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import Predict
-    from horologe_frontend.http.http_requests import HttpHandler, HttpRequest
+    from horologe_frontend.http.http_messages import HttpHandler, HttpRequest
 
 
 def a_model(name: str, *tensors: TensorSpec, version: str = "1", batched: bool = True) -> ModelSpec:

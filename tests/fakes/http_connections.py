@@ -21,8 +21,8 @@ class Door:
 
     def __init__(self, **settings: Any) -> None:
         self.server = HttpServer(values := HttpSettings(**settings), OipHandler(FakeGateway(), values))
-        self.total = self.server.limits.total
-        account = self.server.limits.clients.add_connection("10.0.0.1")
+        self.total = self.server.clients.total
+        account = self.server.clients.add_connection("10.0.0.1")
         assert account is not None
         self.account = account
         self.connection = HttpConnection(self.server, account)

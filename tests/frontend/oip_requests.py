@@ -8,8 +8,7 @@ import struct
 from typing import Any
 
 from fakes.gateway import FakeGateway, respond
-from horologe_frontend.http.http_requests import HttpRequest
-from horologe_frontend.http.http_responses import HttpResponse
+from horologe_frontend.http.http_messages import HttpRequest, HttpResponse
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
 

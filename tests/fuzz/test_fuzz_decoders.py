@@ -36,7 +36,7 @@ from horologe_common.wire import HEADER_LIMIT
 from horologe_common.wire.frames import decode_array, tensors, unpack
 from horologe_frontend.http.compression import Inflation
 from horologe_frontend.http.connection import HttpConnection
-from horologe_frontend.http.http_responses import HttpError
+from horologe_frontend.http.http_messages import HttpError
 from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.applications_http import read_application, read_feedback
@@ -129,7 +129,7 @@ async def _serve(reads: list[bytes]) -> None:
     server = HttpServer(settings, OipHandler(FakeGateway(), settings))
     faults: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
-    account = server.limits.clients.add_connection("10.0.0.1")
+    account = server.clients.add_connection("10.0.0.1")
     assert account is not None
     connection, written = HttpConnection(server, account), bytearray()
     methods = ("close", "abort", "pause_reading", "resume_reading", "is_closing", "write_eof")
@@ -146,7 +146,7 @@ async def _serve(reads: list[bytes]) -> None:
     connection.connection_lost(None)
     for _ in range(4):
         await asyncio.sleep(0)
-    total = server.limits.total
+    total = server.clients.total
     assert (total.connections, total.requests, total.held_bytes) == (0, 0, 0)
     assert not written or written.startswith(b"HTTP/1.1 ")
     assert b"internal error" not in written

@@ -69,7 +69,7 @@ async def _trace(cluster: SimulatedCluster) -> Trace:
     settings = HttpSettings()
     server = HttpServer(settings, OipHandler(gateway, settings))
     server.loop = asyncio.get_running_loop()
-    account = server.limits.clients.add_connection("127.0.0.1")
+    account = server.clients.add_connection("127.0.0.1")
     assert account is not None
     connection = HttpConnection(server, account)
     trace = Trace()

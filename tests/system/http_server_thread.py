@@ -68,8 +68,8 @@ class HttpServerThread:
             self.call(self._check())
 
     async def _check(self) -> None:
-        self.server.limits.total.check()
-        assert self.server.limits.total.requests == 0
+        self.server.clients.total.check()
+        assert self.server.clients.total.requests == 0
 
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(15)

@@ -4,61 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import re
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fakes.gateway import FakeGateway
+from fakes.http_connections import Door
 from horologe_frontend.http.connection import HttpConnection
-from horologe_frontend.http.request_limits import RequestLimits
-from horologe_frontend.http.server import HttpServer
-from horologe_frontend.http.settings import HttpSettings
-from horologe_frontend.oip.handler import OipHandler
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 BODY = b'{"inputs": [{"name": "in", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}'
 REQUEST = b"POST /v2/models/%s/infer HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s"
-
-
-def run(scenario: Callable[[RequestLimits, HttpConnection], Coroutine[Any, Any, None]]) -> None:
-    async def main() -> None:
-        settings = HttpSettings()
-        server = HttpServer(settings, OipHandler(FakeGateway(), settings))
-        limits = server.limits
-        server.loop = asyncio.get_running_loop()
-        account = server.limits.clients.add_connection("127.0.0.1")
-        assert account is not None
-        connection = HttpConnection(server, account)
-        methods = ("write", "writelines", "close", "abort", "pause_reading", "resume_reading", "is_closing")
-        transport: Any = SimpleNamespace(**dict.fromkeys(methods, lambda *_: None))
-        connection.connection_made(transport)
-        await scenario(limits, connection)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        limits.total.check()
-        assert (limits.total.requests, limits.total.held_bytes) == (0, 0)
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize("model", [b"echo", b"slow"])
 @pytest.mark.parametrize("steps", range(4))
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_disconnect_at_any_step_releases_the_requests(model: bytes, steps: int, ahead: int) -> None:
-    async def scenario(limits: RequestLimits, connection: HttpConnection) -> None:
-        connection.data_received(REQUEST % (model, len(BODY), BODY) * ahead)
-        assert limits.total.requests == ahead
+    async def scenario() -> None:
+        door = Door()
+        door.connection.data_received(REQUEST % (model, len(BODY), BODY) * ahead)
+        assert door.total.requests == ahead
         for _ in range(steps):
             await asyncio.sleep(0)
-        connection.connection_lost(None)
+        door.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (door.total.requests, door.total.held_bytes) == (0, 0)
 
-    run(scenario)
+    asyncio.run(scenario())
 
 
 MESSAGES = (
@@ -76,26 +51,18 @@ MESSAGES = (
 )
 
 
-async def responses(arrivals: list[bytes], limit: int = 4096) -> list[bytes]:
+async def responses(arrivals: list[bytes], **settings: Any) -> list[bytes]:
     """Return what a new server writes after each of the arrivals, without dates."""
-    settings = HttpSettings(max_requests=limit)
-    server = HttpServer(settings, OipHandler(FakeGateway(), settings))
-    account = server.limits.clients.add_connection("127.0.0.1")
-    assert account is not None
-    connection = HttpConnection(server, account)
-    written: list[bytes] = []
-    methods = ("close", "abort", "pause_reading", "resume_reading", "is_closing")
-    transport: Any = SimpleNamespace(write=written.append, **dict.fromkeys(methods, lambda *_: None))
-    connection.connection_made(transport)
+    door = Door(**settings)
     after = []
     for arrival in arrivals:
-        connection.data_received(arrival)
+        door.connection.data_received(arrival)
         for _ in range(8):
             await asyncio.sleep(0)
-        after.append(re.sub(rb"date: [^\r]*", b"", b"".join(written)))
-        written.clear()
-    server.limits.total.check()
-    assert server.limits.total.requests == 0
+        after.append(re.sub(rb"date: [^\r]*", b"", door.written))
+        door.written = b""
+    assert door.total.requests == 0
+    door.close()
     return after
 
 
@@ -141,10 +108,8 @@ def test_only_clients_of_http_1_1_get_100_continue(version: bytes, continues: in
 
 
 def test_a_repeated_request_is_refused_at_the_limit() -> None:
-    async def scenario() -> None:
-        assert [b" 429 " in response for response in await responses([MESSAGES[0]] * 2, limit=0)] == [True, True]
-
-    asyncio.run(scenario())
+    refused = asyncio.run(responses([MESSAGES[0]] * 2, max_requests=0))
+    assert [b" 429 " in response for response in refused] == [True, True]
 
 
 def test_a_head_that_two_requests_share_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,7 @@ from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Tensor, Withdraw
 from horologe_frontend.auth import BearerKeys
-from horologe_frontend.http.http_requests import HttpRequest
-from horologe_frontend.http.http_responses import HttpResponse
+from horologe_frontend.http.http_messages import HttpRequest, HttpResponse
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
 from horologe_frontend.oip.handler import OipHandler

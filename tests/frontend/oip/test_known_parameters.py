@@ -10,8 +10,7 @@ import pytest
 
 from fakes.gateway import FakeGateway, respond
 from frontend.oip_requests import FOUR, GOOD, ROW, binary, error, post
-from horologe_frontend.http.http_requests import HttpRequest
-from horologe_frontend.http.http_responses import HttpResponse
+from horologe_frontend.http.http_messages import HttpRequest, HttpResponse
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fakes.gateway import FLOATS, FakeGateway, a_model, respond
 from horologe_common.models import TensorSpec
 from horologe_common.status import HorologeError
-from horologe_frontend.http.http_requests import HttpRequest
+from horologe_frontend.http.http_messages import HttpRequest
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip import known_requests
 from horologe_frontend.oip.handler import OipHandler

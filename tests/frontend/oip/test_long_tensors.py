@@ -244,7 +244,7 @@ def test_a_long_request_and_response_are_handled_over_a_connection() -> None:
 def test_a_disconnect_stops_the_steps_and_releases_their_memory(iterations: int) -> None:
     async def scenario() -> None:
         door = Door()
-        other = door.server.limits.clients.add_connection("10.0.0.2")  # with two clients, the steps are in turns
+        other = door.server.clients.add_connection("10.0.0.2")  # with two clients, the steps are in turns
         assert other is not None
         await door.send(a_request(b"Accept-Encoding: gzip\r\n"))
         for _ in range(iterations):
@@ -265,7 +265,7 @@ def test_a_disconnect_stops_the_steps_and_releases_their_memory(iterations: int)
 def test_a_response_without_memory_is_an_error_and_not_a_reset(parameters: bytes, others: int) -> None:
     async def scenario() -> None:
         door = Door(client_share=1.0)
-        gateway: Any = door.server.limits.handler._gateway  # type: ignore[attr-defined]
+        gateway: Any = door.server.handler._gateway  # type: ignore[attr-defined]
         predict = gateway.predict
 
         async def fill_memory(*arguments: Any) -> Any:

@@ -14,7 +14,7 @@ import pytest
 
 from fakes.gateway import ENDS, FakeGateway
 from frontend.oip_requests import FOUR, GOOD, ROW, binary, error, post
-from horologe_frontend.http.http_responses import HttpResponse
+from horologe_frontend.http.http_messages import HttpResponse
 
 
 def split(response: HttpResponse) -> tuple[Any, bytes]:

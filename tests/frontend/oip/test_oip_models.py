@@ -13,8 +13,7 @@ from fakes.gateway import FakeGateway, respond
 from horologe_common.service.settings import SettingsError
 from horologe_frontend.auth import BearerKeys, check_open, read_keys
 from horologe_frontend.http.client_accounts import ClientAccount
-from horologe_frontend.http.http_requests import HttpRequest
-from horologe_frontend.http.http_responses import HttpResponse
+from horologe_frontend.http.http_messages import HttpRequest, HttpResponse
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.handler import OipHandler
 

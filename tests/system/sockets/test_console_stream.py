@@ -81,7 +81,7 @@ def test_traffic_counts_from_the_first_viewer_on(http: HttpServerThread) -> None
 def test_without_viewers_nothing_is_read(http: HttpServerThread) -> None:
     with stream(http) as response:
         events(response.iter_text(), 3)
-    http.wait(lambda: http.server.limits.total.requests == 0)
+    http.wait(lambda: http.server.clients.total.requests == 0)
     assert http.oip._console._task is None
     assert http.gateway.watches
     assert http.gateway.watches[-1].after == 1

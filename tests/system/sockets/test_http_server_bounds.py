@@ -129,7 +129,7 @@ def test_disconnect_cancels_the_request(http: HttpServerThread) -> None:
         sock.sendall(request("slow"))
         http.wait(lambda: len(http.gateway.predicts) == 1)
     http.wait(lambda: http.gateway.cancelled == 1)
-    http.wait(lambda: http.server.limits.total.requests == 0)
+    http.wait(lambda: http.server.clients.total.requests == 0)
     check_infer(http)
 
 

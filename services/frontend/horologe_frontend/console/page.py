@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from horologe_frontend.http.http_responses import HttpResponse
+from horologe_frontend.http.http_messages import HttpResponse
 
 FILES = {
     "console": ("console.html", b"text/html; charset=utf-8"),

@@ -6,7 +6,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from horologe_common.status import InvalidInput, TooLarge
-from horologe_frontend.http.http_responses import HttpError
+from horologe_frontend.http.http_messages import HttpError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,8 +17,15 @@ import msgspec
 
 from horologe_frontend.http.client_accounts import ClientAccount, no_room
 from horologe_frontend.http.event_stream import EventStream
-from horologe_frontend.http.http_requests import HttpRequest
-from horologe_frontend.http.http_responses import CONTINUE, REFUSED, STATUS_LINES, HttpResponse, error_response, failure
+from horologe_frontend.http.http_messages import (
+    CONTINUE,
+    REFUSED,
+    STATUS_LINES,
+    HttpRequest,
+    HttpResponse,
+    error_response,
+    failure,
+)
 from horologe_frontend.http.request_parsing import RequestParsing
 from horologe_frontend.http.request_reader import LINGER_BYTES, QueuedRequest
 from horologe_frontend.http.timeouts import ConnectionState
@@ -77,9 +84,9 @@ class HttpConnection(RequestParsing):
     """One connection of a client, which `account` counts already."""
 
     def __init__(self, server: HttpServer, account: ClientAccount) -> None:
-        super().__init__(server.limits, server.known_heads, account)
+        super().__init__(server, account)
+        self._known_heads, self._handler = server.known_heads, server.handler
         self.responses = 0
-        self._server = server
         self._cancel_current: Callable[[], object] | None = None
         self._write_paused = False
         self._unsent_bytes = 0
@@ -116,7 +123,7 @@ class HttpConnection(RequestParsing):
             request = self._known_heads.find_request(data, self.account)
             if (
                 request is not None
-                and not self._limits.handler.refuse(request)
+                and not self._handler.refuse(request)
                 and self.account.try_begin(size := len(request.body))
             ):
                 self._start(QueuedRequest(request, True, b"", True, size))
@@ -155,7 +162,7 @@ class HttpConnection(RequestParsing):
         """Hand the request to the handler, and write the response if there is one already."""
         response = queued.content
         if isinstance(response, HttpRequest):
-            outcome = self._limits.handler.start(response, self._on_response)
+            outcome = self._handler.start(response, self._on_response)
             if not isinstance(outcome, HttpResponse):
                 self._current, self._cancel_current = queued, outcome
                 return
@@ -186,7 +193,9 @@ class HttpConnection(RequestParsing):
             response = error_response(no_room(self.account, size))
             size = len(response.body)
         closing = self._server.closing or not queued.keep_alive or (self._input_ended and not self._queue)
-        head = encode_head(response, size, b"close" if closing else queued.connection, self._server.refused_status)
+        head = encode_head(
+            response, size, b"close" if closing else queued.connection, self._server.settings.refused_status
+        )
         if not queued.body_wanted:
             self._transport.write(head)
         elif size < JOIN_BYTES:

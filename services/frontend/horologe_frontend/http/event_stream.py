@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_frontend.http.http_responses import STATUS_LINES, HttpResponse
+from horologe_frontend.http.http_messages import STATUS_LINES, HttpResponse
 
 if TYPE_CHECKING:
     import asyncio

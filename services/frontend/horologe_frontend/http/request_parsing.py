@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from horologe_frontend.http.http_requests import HttpRequest
-from horologe_frontend.http.http_responses import CONTINUE, REFUSED, HttpResponse, failure
+from horologe_frontend.http.http_messages import CONTINUE, REFUSED, HttpRequest, HttpResponse, failure
 from horologe_frontend.http.request_reader import QueuedRequest, RequestReader, StopReading
 
 if TYPE_CHECKING:
     from horologe_frontend.http.client_accounts import ClientAccount
-    from horologe_frontend.http.connection import KnownHeads
-    from horologe_frontend.http.request_limits import RequestLimits
+    from horologe_frontend.http.server import HttpServer
 
 MAX_PIPELINED = 64
 
@@ -32,10 +30,9 @@ class RequestParsing(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, limits: RequestLimits, known_heads: KnownHeads, account: ClientAccount) -> None:
+    def __init__(self, server: HttpServer, account: ClientAccount) -> None:
         self.account = account
-        self._limits = limits
-        self._known_heads = known_heads
+        self._server = server
         self._turns = account.turns
         self._parser = httptools.HttpRequestParser(self)
         self._reader: RequestReader | None = None
@@ -83,7 +80,7 @@ class RequestParsing(asyncio.Protocol):
             self._refuse(refusal)
 
     def on_message_begin(self) -> None:
-        self._reader = RequestReader(self._limits, self.account)
+        self._reader = RequestReader(self._server.settings, self._server.handler, self.account)
 
     def on_url(self, url: bytes) -> None:
         self._stop_reading_if(self._current_reader().add_url(url))
@@ -112,7 +109,7 @@ class RequestParsing(asyncio.Protocol):
         if reader.refusal:
             reader.discard()
         if isinstance(content, HttpRequest) and keep_alive and body_wanted and not connection:
-            self._known_heads.add_head(self._message_data, content)
+            self._server.known_heads.add_head(self._message_data, content)
         is_first, self._reader, self._request_ended = not self._request_ended, None, True
         takes_interim = self._parser.get_http_version() != "1.0"
         self._queue.append(

@@ -9,15 +9,18 @@ import httptools
 import msgspec
 import numpy as np
 
-from horologe_frontend.http.http_requests import HttpRequest
-from horologe_frontend.http.http_responses import HttpResponse, failure
-from horologe_frontend.http.request_limits import MAX_LENGTH_DIGITS, refuse_full
+from horologe_common.status import InvalidInput, Refused, TooLarge
+from horologe_frontend.http.client_accounts import RETRY_NS
+from horologe_frontend.http.http_messages import HttpRequest, HttpResponse, error_response, failure
 
 if TYPE_CHECKING:
     from horologe_frontend.http.client_accounts import ClientAccount
-    from horologe_frontend.http.request_limits import RequestLimits
+    from horologe_frontend.http.http_messages import HttpHandler
+    from horologe_frontend.http.settings import HttpSettings
 
 TRANSFER_ENCODING = b"transfer-encoding"
+MAX_LENGTH_DIGITS = 18
+"""A Content-Length with more digits exceeds every limit."""
 HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")
 DISCARD_BYTES = 256 << 10
 """Bodies of refused requests are read up to this size, so that the connection stays usable."""
@@ -98,12 +101,13 @@ class RequestReader:
     """
 
     __slots__ = (
-        "_account", "_admitted", "_body", "_body_bytes", "_chunks", "_head_bytes", "_header_count", "_headers",
-        "_limits", "_url", "expects_continue", "head", "held_bytes", "refusal",
+        "_account", "_admitted", "_body", "_body_bytes", "_chunks", "_handler", "_head_bytes", "_header_count",
+        "_headers", "_settings", "_url", "expects_continue", "head", "held_bytes", "refusal",
     )  # fmt: skip
 
-    def __init__(self, limits: RequestLimits, account: ClientAccount) -> None:
-        self._limits = limits
+    def __init__(self, settings: HttpSettings, handler: HttpHandler, account: ClientAccount) -> None:
+        self._settings = settings
+        self._handler = handler
         self._account = account
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
@@ -158,8 +162,8 @@ class RequestReader:
         self.expects_continue = expects_continue and parser.get_http_version() != "1.0"
         self._body.length = int(length) if length.isdigit() and len(length) <= MAX_LENGTH_DIGITS else 0
         if not self._hold(self._head_bytes - self.held_bytes):
-            return refuse_full()
-        self.refusal = self._limits.admit_request(self.head)
+            return _refuse_full()
+        self.refusal = self._admit(self.head)
         if self.refusal is None:
             self._admitted = True
         elif (
@@ -170,6 +174,26 @@ class RequestReader:
         ):
             return self.refusal
         return None
+
+    def _admit(self, head: HttpRequest) -> HttpResponse | None:
+        """Count a request whose headers have arrived, or return the response that refuses it."""
+        if refusal := self._handler.refuse(head):
+            return refusal
+        length, account = head.headers.get(b"content-length", b"0"), self._account
+        if not length.isdigit():
+            return error_response(InvalidInput("Content-Length: wanted a number"))
+        if len(length) > MAX_LENGTH_DIGITS or int(length) > self._settings.body_limit_bytes:
+            return self._refuse_large_body()
+        if not account.may_request():
+            reason = f"{account.total.requests} requests are in flight already, {account.requests} of this client"
+            return error_response(Refused(reason, RETRY_NS))
+        if not account.has_room(int(length)):
+            return _refuse_full()
+        account.try_begin(0)
+        return None
+
+    def _refuse_large_body(self) -> HttpResponse:
+        return error_response(TooLarge(f"body: at most {self._settings.body_limit_bytes} bytes"))
 
     def persistence(self, parser: httptools.HttpRequestParser) -> tuple[bool, bytes]:
         """Return whether the connection stays open after the parsed request, and the response's header Connection.
@@ -196,10 +220,10 @@ class RequestReader:
             return refusal
         if not self._admitted:
             return self.refusal if self._body_bytes > DISCARD_BYTES else None
-        if self._body_bytes > self._limits.settings.body_limit_bytes:
-            return self._limits.refuse_large_body()
+        if self._body_bytes > self._settings.body_limit_bytes:
+            return self._refuse_large_body()
         if not self._hold(len(part)):
-            return refuse_full()
+            return _refuse_full()
         self._body.append(part)
         return None
 
@@ -210,7 +234,7 @@ class RequestReader:
         limit = HEADER_LIMIT_BYTES
         if size > limit:
             return failure(431, f"headers: at most {limit} bytes")
-        return None if self._hold(size - self.held_bytes) else refuse_full()
+        return None if self._hold(size - self.held_bytes) else _refuse_full()
 
     def check_framing(self, size: int) -> HttpResponse | None:
         """Refuse more framing than `HEADER_LIMIT_BYTES` and an eighth of the body: tiny chunks, long extensions."""
@@ -239,6 +263,10 @@ class RequestReader:
         else:
             self._account.release(self.held_bytes)
         self.held_bytes = 0
+
+
+def _refuse_full() -> HttpResponse:
+    return error_response(Refused("too many bytes of requests and responses are in memory already", RETRY_NS))
 
 
 def _check_host(host: bytes | None, version: str) -> HttpResponse | None:

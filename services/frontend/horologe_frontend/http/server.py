@@ -8,15 +8,15 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.clock import s
+from horologe_common.clock import monotonic_ns, s
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
 from horologe_common.transport.clients.acceptor import Acceptor
 from horologe_frontend.auth import check_open, read_keys
 from horologe_frontend.gateway import Gateway
+from horologe_frontend.http.client_accounts import ClientAccounts
 from horologe_frontend.http.connection import HttpConnection, KnownHeads, encode_head
-from horologe_frontend.http.http_responses import REFUSED, failure
-from horologe_frontend.http.request_limits import RequestLimits
+from horologe_frontend.http.http_messages import REFUSED, failure
 from horologe_frontend.http.timeouts import Timeouts
 from horologe_frontend.oip.handler import OipHandler
 
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from horologe_common.transport.reactor import Reactor
     from horologe_frontend.core.frontend import Frontend
     from horologe_frontend.http.client_accounts import ClientAccount
-    from horologe_frontend.http.http_requests import HttpHandler
+    from horologe_frontend.http.http_messages import HttpHandler
     from horologe_frontend.http.settings import HttpSettings
 
 BACKLOG = 2048
 DRAIN_NS = s(10)
 IDLE_S = 0.5
 """A request may be on its way on an idle connection. If the connection closes at once, its client gets no answer."""
+IDLE_POLL_S = 0.01
 FLUSH_S = 1.0
 """At the end of a drain, connections get this many seconds to send their last responses."""
 
@@ -45,15 +46,14 @@ class HttpServer:
     def __init__(
         self, settings: HttpSettings, handler: HttpHandler, *, reuse_port: bool = False, drain_ns: int = DRAIN_NS
     ) -> None:
-        self.limits = RequestLimits(settings, handler)
+        self.settings = settings
+        self.handler = handler
+        self.clients = ClientAccounts(settings)
         self.known_heads = KnownHeads()
         self.closing = False
         self.loop: asyncio.AbstractEventLoop
-        self.refused_status = settings.refused_status
-        self._settings = settings
         self._reuse_port = reuse_port
         self._drain_ns = drain_ns
-        self._handler = handler
         self._listener: socket.socket | None = None
         self._port = 0
         self._connections: dict[HttpConnection, None] = {}
@@ -64,7 +64,7 @@ class HttpServer:
 
     async def start(self) -> None:
         """Listen. Raises `SettingsError` if the address is not available."""
-        host, port = self._settings.host, self._settings.port
+        host, port = self.settings.host, self.settings.port
         self.loop = asyncio.get_running_loop()
         try:
             self._listener = await _listen(host, port, self._reuse_port)
@@ -72,30 +72,30 @@ class HttpServer:
             raise SettingsError(f"settings http.host, http.port: {host}:{port}: {error}") from error
         self._port = self._listener.getsockname()[1]
         self._listener.listen(BACKLOG)
-        turns = self.limits.clients.turns
+        turns = self.clients.turns
         self._acceptor = Acceptor(self._listener, self._admit, self._refuse, self._abandon, lambda: turns.is_contended)
         self._acceptor.start()
-        self._timeouts = self.loop.create_task(Timeouts(self._settings, self._connections).run())
+        self._timeouts = self.loop.create_task(Timeouts(self.settings, self._connections).run())
 
     @property
     def url(self) -> str:
         """Base URL, with the real port where the setting is 0."""
-        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
         return f"http://{host}:{self._port}"
 
     def _admit(self, host: str) -> HttpConnection | None:
         """Count a connection of the client at `host`. Return None if a limit is reached."""
-        account = self.limits.clients.add_connection(host)
+        account = self.clients.add_connection(host)
         return HttpConnection(self, account) if account else None
 
     def _refuse(self, sock: socket.socket) -> None:
         """Send the refusal if the socket takes it at once."""
         response = failure(REFUSED, "too many connections", ((b"retry-after", b"1"),))
         with suppress(OSError):
-            sock.send(encode_head(response, len(response.body), b"close", self.refused_status) + response.body)
+            sock.send(encode_head(response, len(response.body), b"close", self.settings.refused_status) + response.body)
 
     def _abandon(self, connection: HttpConnection) -> None:
-        self.limits.clients.remove_connection(connection.account)
+        self.clients.remove_connection(connection.account)
 
     def add_connection(self, connection: HttpConnection) -> None:
         """Register a connection, which its client's account counts already."""
@@ -104,7 +104,7 @@ class HttpServer:
 
     def remove_connection(self, connection: HttpConnection, account: ClientAccount) -> None:
         self._connections.pop(connection, None)
-        self.limits.clients.remove_connection(account)
+        self.clients.remove_connection(account)
         if not self._connections:
             self._empty.set()
 
@@ -113,7 +113,7 @@ class HttpServer:
 
         A connection closes behind its next response, which says so. One without a request for `IDLE_S` closes too.
         """
-        self._handler.draining = self.closing = True
+        self.handler.draining = self.closing = True
         if self._listener is None:
             return
         if self._acceptor is not None:
@@ -123,7 +123,7 @@ class HttpServer:
                 await asyncio.wait_for(self._empty.wait(), IDLE_S)
         for connection in list(self._connections):
             connection.drain()
-        await self.limits.wait_until_idle(self._drain_ns)
+        await self._wait_until_idle()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await self._empty.wait()
@@ -135,6 +135,12 @@ class HttpServer:
                 await self._timeouts
         await asyncio.sleep(0)
         self._listener.close()
+
+    async def _wait_until_idle(self) -> None:
+        """Wait until no request is in flight, at most `drain_ns`."""
+        end_ns = monotonic_ns() + self._drain_ns
+        while self.clients.total.requests and monotonic_ns() < end_ns:  # noqa: ASYNC110 - an event would cost every request
+            await asyncio.sleep(IDLE_POLL_S)
 
 
 def http_endpoint(

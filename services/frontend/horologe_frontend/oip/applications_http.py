@@ -11,7 +11,7 @@ from horologe_common.applications import BYTES_LIMIT, Application, check_applica
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Withdraw
 from horologe_frontend.core.pending_feedback import ITEMS_LIMIT, TRUTHS_LIMIT
-from horologe_frontend.http.http_responses import json_response
+from horologe_frontend.http.http_messages import json_response
 from horologe_frontend.http.steps import run_in_turns
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
 from horologe_frontend.oip.inference import check_json_length, read_in_steps, read_inputs
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import Acknowledged, Answer, ApplicationState
     from horologe_frontend.gateway import Gateway
     from horologe_frontend.http.client_accounts import HeldBytes
-    from horologe_frontend.http.http_requests import HttpRequest
-    from horologe_frontend.http.http_responses import HttpResponse
+    from horologe_frontend.http.http_messages import HttpRequest, HttpResponse
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.http.steps import Steps
     from horologe_frontend.oip.inference_response import ResponseFormat

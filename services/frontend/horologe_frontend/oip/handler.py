@@ -19,7 +19,7 @@ from horologe_frontend.console.feed import ConsoleFeed
 from horologe_frontend.console.page import FILES, PATHS, console_file
 from horologe_frontend.http.client_accounts import HeldBytes
 from horologe_frontend.http.compression import choose_encoding, compress_body, decompress_body
-from horologe_frontend.http.http_responses import HttpError, HttpResponse, error_response, failure, json_response
+from horologe_frontend.http.http_messages import HttpError, HttpResponse, error_response, failure, json_response
 from horologe_frontend.http.steps import run_in_turns
 from horologe_frontend.oip.applications_http import ApplicationsHandler
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from horologe_common.wire import Answer
     from horologe_frontend.auth import BearerKeys
     from horologe_frontend.gateway import Gateway
-    from horologe_frontend.http.http_requests import HttpRequest
+    from horologe_frontend.http.http_messages import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.oip.inference import InferenceRequest
 

@@ -11,7 +11,7 @@ from horologe_common.clock import NS_PER_MS, s, us
 from horologe_common.status import InvalidInput, TooLarge
 from horologe_common.wire import Predict, Tensor
 from horologe_frontend.core.application_requests import APPLICATION_RUNTIME
-from horologe_frontend.http.http_responses import HttpError
+from horologe_frontend.http.http_messages import HttpError
 from horologe_frontend.http.steps import run_at_once
 from horologe_frontend.oip.binary_encoding import (
     BinaryData,

@@ -12,7 +12,7 @@ from horologe_common.status import InvalidInput, Status, error_for
 from horologe_common.string_tensors import decode_text
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import decode_array
-from horologe_frontend.http.http_responses import BINARY, JSON, HttpResponse
+from horologe_frontend.http.http_messages import BINARY, JSON, HttpResponse
 from horologe_frontend.http.steps import run_at_once
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH, NUMBER_CODES, classify, number_struct
 from horologe_frontend.oip.known_parameters import IGNORED

@@ -11,7 +11,7 @@ from horologe_common.clock import monotonic_ns
 from horologe_common.status import InvalidInput, Status, TooLarge, error_for
 from horologe_common.wire import ModelState
 from horologe_frontend.core.model_versions import check_read
-from horologe_frontend.http.http_responses import HttpError, HttpResponse, json_response
+from horologe_frontend.http.http_messages import HttpError, HttpResponse, json_response
 from horologe_frontend.oip.known_parameters import LOAD, check_parameters
 from horologe_frontend.oip.model_metadata import (
     choose_version,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_frontend.gateway import Gateway
-    from horologe_frontend.http.http_requests import HttpRequest
+    from horologe_frontend.http.http_messages import HttpRequest
     from horologe_frontend.oip.routes import HttpRoute
 
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics")

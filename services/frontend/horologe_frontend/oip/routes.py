@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from horologe_frontend.http.http_responses import HttpError
+from horologe_frontend.http.http_messages import HttpError
 
 GET, POST = ("GET", "HEAD"), ("POST",)
 GET_OR_POST, RESOURCE = ("GET", "POST", "HEAD"), ("GET", "PUT", "DELETE", "HEAD")

@@ -1,16 +1,17 @@
-"""HTTP responses: status, headers and body, and the responses that errors become."""
+"""HTTP requests, the responses to them, the interface of what handles them, and the responses that errors become."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from horologe_common.status import HorologeError, Status
+from horologe_frontend.http.client_accounts import ClientAccount
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from horologe_common.core.protocol import Buffer
 
@@ -32,6 +33,17 @@ STATUS_LINES = {int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.enco
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+class HttpRequest(msgspec.Struct, frozen=True):
+    """`path` is still percent-encoded. Header names are in lower case. `account` is that of the client."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[bytes, bytes]
+    body: bytes = b""
+    account: ClientAccount = msgspec.field(default_factory=ClientAccount)
+
+
 class HttpResponse(msgspec.Struct, frozen=True):
     """An HTTP response. `connection.encode_head` adds Content-Length, Date and Connection. HEAD gets no body."""
 
@@ -46,6 +58,25 @@ class HttpResponse(msgspec.Struct, frozen=True):
     def size(self) -> int:
         """Return the length of the whole body."""
         return len(self.body) + sum(map(len, self.parts)) if self.parts else len(self.body)
+
+
+class HttpHandler(Protocol):
+    """The application behind the HTTP server."""
+
+    draining: bool
+    """Set by the server when its shutdown begins. The readiness check fails from then on."""
+
+    def refuse(self, head: HttpRequest) -> HttpResponse | None:
+        """Return the response to a request that is refused because of its headers, before its body is read."""
+
+    def start(
+        self, request: HttpRequest, respond: Callable[[HttpResponse], None]
+    ) -> HttpResponse | Callable[[], object]:
+        """Return the response, or begin a longer operation and return a function that cancels it.
+
+        `respond` gets the response of the operation after this method has returned. It ignores the response of an
+        operation that was cancelled.
+        """
 
 
 class HttpError(Exception):
