@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.application_answers import answer_tensors, output_specs
-from horologe_common.applications import Application, undeclared_application
+from horologe_common.application_answers import answer_tensors
+from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, TensorSpec
-from horologe_common.status import Status, UnknownModel
+from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
     Activity,
+    Admit,
     Answer,
     ApplicationInfo,
     Applications,
@@ -33,9 +34,10 @@ from horologe_common.wire import (
     Withdraw,
 )
 from horologe_frontend.console.traffic import Totals
-from horologe_frontend.core.stats import ModelStats, StatsByModel
+from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.gateway import Gateway
 from horologe_frontend.http.http_messages import HttpResponse
+from horologe_frontend.settings import FrontendSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,7 +54,6 @@ def a_model(name: str, *tensors: TensorSpec, version: str = "1", batched: bool =
 
 
 FLOATS = TensorSpec("in", "FP32", (-1, 4))
-FLOATS_OUT = (TensorSpec("out", "FP32", (-1, 4)),)
 ENDS = {
     "refused": Answer(0, Status.REFUSED, reason="no room before the deadline", retry_after_ns=1_500_000),
     "late": Answer(0, Status.LATE, reason="finished after the deadline"),
@@ -103,11 +104,14 @@ class FakeGateway(Gateway):
     """Echo the inputs. `slow` answers when `slow_answers` is set, models in ENDS with that status, `broken` raises."""
 
     def __init__(self) -> None:
-        self.states = [ModelState(spec) for spec in SPECS]
-        self.states.append(ModelState(a_model("gone", FLOATS), "UNAVAILABLE", "unloaded"))
+        self.core = Frontend("frontend/0#1", FrontendSettings(), lambda header, buffers: b"")
+        gone = ModelState(a_model("gone", FLOATS), "UNAVAILABLE", "unloaded")
+        self.core.catalogue.replace_models([*map(ModelState, SPECS), gone])
+        self.core.catalogue.replace_pipelines("selector/0#1", ())
+        declared = [ApplicationState(application, 1) for application in APPLICATIONS.values()]
+        self.core.declared.replace_announcement("selector/0#1", declared)
         self.clients: list[str] = []
         self.predicts: list[Predict] = []
-        self.admitted: list[tuple[str, str, bool]] = []
         self.calls: list[Any] = []
         self.statuses: tuple[int, ...] = (0,)
         """Statuses of the reply to feedback."""
@@ -116,18 +120,9 @@ class FakeGateway(Gateway):
         self.cancelled = 0
         self.ready = True
         self.slow_answers = asyncio.Event()
-        self.stats_by_model = StatsByModel()
         self.totals: list[Totals] = []
         self.activity = Activity(0, 1)
         self.watches: list[Watch] = []
-
-    @property
-    def frontend(self) -> str:
-        return "frontend/0"
-
-    @property
-    def is_tracing(self) -> bool:
-        return False
 
     def send(
         self, message: Any, buffers: Sequence[Buffer], on_reply: Callable[[Any, Sequence[Buffer]], None], client: str
@@ -158,38 +153,20 @@ class FakeGateway(Gateway):
             except asyncio.CancelledError:
                 self.cancelled += 1
                 raise
-        spec = self.find_model(predict.model, predict.version)
+        spec = self.core.catalogue.find_model(predict.model, predict.version)
         outputs = tuple(Tensor(t.name.replace("in", "out"), t.datatype, t.shape, t.nbytes) for t in predict.inputs)
         pairs = [(t, b) for t, b in zip(outputs, buffers, strict=True) if t.name in (predict.outputs or (t.name,))]
         answer = Answer(0, Status.OK, tuple(t for t, _ in pairs), "", 0, spec.name, spec.version, 1000, 2000, 2)
-        self.stats_by_model.observe(10, spec, answer, 1, 5000, 5000)
+        self.core.stats_by_model.observe(10, spec, answer, 1, 5000, 5000)
         return answer, [b for _, b in pairs]
-
-    def find_model(self, model: str, version: str = "") -> ModelSpec:
-        for state in reversed(self.model_states(model)):
-            if version in ("", state.spec.version):
-                return state.spec
-        raise UnknownModel(f"model {model!r} is unknown")
-
-    def model_states(self, model: str = "") -> Sequence[ModelState]:
-        return [state for state in self.states if model in ("", state.spec.name)]
-
-    async def set_admitted(self, model: str, version: str, admitted: bool) -> Models:
-        self.admitted.append((model, version, admitted))
-        if not self.model_states(model):
-            return Models(0, (), Status.UNKNOWN_MODEL, f"model {model!r} is not in the repository")
-        return Models(0, tuple(self.model_states(model)))
-
-    def find_application(self, name: str) -> tuple[Application, ModelSpec]:
-        if name not in APPLICATIONS:
-            raise undeclared_application(name)
-        application = APPLICATIONS[name]
-        outputs = FLOATS_OUT if application.task == "any" else output_specs(application)
-        return application, ModelSpec(name, "", "application", (FLOATS,), outputs, (1, 2, 4, 8))
 
     async def call(self, message: Any, buffers: Sequence[Buffer] = ()) -> Any:
         self.calls.append(message)
         match message:
+            case Admit():
+                states = self.core.catalogue.model_states(message.model)
+                unknown = f"model {message.model!r} is not in the repository"
+                return Models(0, states) if states else Models(0, (), Status.UNKNOWN_MODEL, unknown)
             case Feedback():
                 return Acknowledged(0, self.statuses, "the store is away" if any(self.statuses) else "")
             case Declare():
@@ -215,9 +192,6 @@ class FakeGateway(Gateway):
 
     def is_ready(self) -> bool:
         return self.ready
-
-    def model_stats(self, key: str) -> ModelStats:
-        return self.stats_by_model.find_stats(key)
 
 
 async def respond(handler: HttpHandler, request: HttpRequest) -> HttpResponse:

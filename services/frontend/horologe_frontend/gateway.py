@@ -1,4 +1,4 @@
-"""The gateway to the frontend core: calls become messages to the core in the same process."""
+"""The gateway to the frontend core in the same process: calls become messages. `core` is also read directly."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.core.protocol import instance
 from horologe_common.service.log import logger
-from horologe_common.wire import Admit, Answer, Cancel, Models, Predict
+from horologe_common.wire import Answer, Cancel, Predict
 from horologe_frontend.console.traffic import Totals, read_totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
-    from horologe_common.models import ModelSpec
     from horologe_common.transport.reactor import Reactor
-    from horologe_common.wire import ModelState
     from horologe_frontend.core.frontend import Frontend
-    from horologe_frontend.core.stats import ModelStats
 
     OnReply = Callable[[Any, Sequence[Buffer]], None]
 
@@ -29,12 +24,12 @@ log = logger("http")
 
 
 class Gateway:
-    """The frontend core as a protocol translation such as HTTP sees it. Used on the loop of the core's reactor only."""
+    """The way of a protocol translation such as HTTP to `core`. Used on the loop of the core's reactor only."""
 
     def __init__(self, reactor: Reactor, address: str, core: Frontend) -> None:
         self._reactor = reactor
         self._address = address
-        self._core = core
+        self.core = core
         self._last_id = 0
         self.callbacks: dict[int, OnReply] = {}
         """Callbacks of the calls in flight, by id."""
@@ -60,7 +55,7 @@ class Gateway:
         """
         key = self._register(on_reply)
         predict = msgspec.structs.replace(predict, id=key, client=client)
-        self._reactor.post(self._address, self._core.address, predict, buffers)
+        self._reactor.post(self._address, self.core.address, predict, buffers)
         return key
 
     def _register(self, on_reply: OnReply) -> int:
@@ -72,7 +67,7 @@ class Gateway:
     def cancel(self, key: int) -> None:
         """Drop the reply to a Predict. The core gets a Cancel, unless the reply has been delivered."""
         if self.callbacks.pop(key, None):
-            self._reactor.post(self._address, self._core.address, Cancel((key,)))
+            self._reactor.post(self._address, self.core.address, Cancel((key,)))
 
     async def predict(
         self, predict: Predict, buffers: Sequence[Buffer], client: str
@@ -82,27 +77,6 @@ class Gateway:
             msgspec.structs.replace(predict, client=client), buffers
         )
         return answer
-
-    def find_model(self, model: str, version: str = "") -> ModelSpec:
-        """Return the version that a request would get. Raise `UnknownModel` if there is none."""
-        return self._core.catalogue.find_model(model, version)
-
-    def model_states(self, model: str = "") -> Sequence[ModelState]:
-        """Return all versions of a model, or of all models, in any state. Empty if the model is unknown."""
-        return self._core.catalogue.model_states(model)
-
-    async def set_admitted(self, model: str, version: str, admitted: bool) -> Models:
-        """Load or unload a model of the repository. The status of the reply reports success."""
-        reply = await self.call(Admit(0, model, version, admitted))
-        assert isinstance(reply, Models)
-        return reply
-
-    def find_application(self, name: str) -> tuple[Application, ModelSpec]:
-        """Return an application and its signature.
-
-        Raise `UnknownModel` if it is not declared, `Refused` while the applications are not known yet.
-        """
-        return self._core.declared.find_with_signature(name)
 
     async def call(self, message: Any, buffers: Sequence[Buffer] = ()) -> Any:
         """Send the message under a new id and return the reply with that id, an Answer with its buffers.
@@ -116,7 +90,7 @@ class Gateway:
                 future.set_result((reply, reply_buffers) if isinstance(reply, Answer) else reply)
 
         key = self._register(on_reply)
-        self._reactor.post(self._address, self._core.address, msgspec.structs.replace(message, id=key), buffers)
+        self._reactor.post(self._address, self.core.address, msgspec.structs.replace(message, id=key), buffers)
         try:
             return await future
         except asyncio.CancelledError:
@@ -126,24 +100,10 @@ class Gateway:
                 self.callbacks.pop(key, None)
             raise
 
-    @property
-    def frontend(self) -> str:
-        """Return role and name of the frontend, such as `frontend/0`."""
-        return instance(self._core.address)
-
-    @property
-    def is_tracing(self) -> bool:
-        """Return whether requests are traced."""
-        return self._core.tracer is not None
-
     def is_ready(self) -> bool:
         """Return whether requests can be served: selector and controller are connected, and it is not stopping."""
-        return self._core.is_ready() and not self._reactor.is_stopping
+        return self.core.is_ready() and not self._reactor.is_stopping
 
     def traffic_totals(self, since_ns: int = 0) -> list[Totals]:
         """Return the requests so far, of models only those with an answer since `since_ns` (see `read_totals`)."""
-        return read_totals(self._core, since_ns)
-
-    def model_stats(self, key: str) -> ModelStats:
-        """Return the statistics of the model `name/version`."""
-        return self._core.stats_by_model.find_stats(key)
+        return read_totals(self.core, since_ns)

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes.gateway import FLOATS, a_model
-from horologe_common.applications import Application
-from horologe_common.status import Status, UnknownModel
-from horologe_common.wire import (
-    Acknowledged,
-    Admit,
-    Answer,
-    ApplicationState,
-    Cancel,
-    Feedback,
-    Models,
-    ModelState,
-    Observation,
-    Predict,
-    Tensor,
-)
-from horologe_frontend.core.application_requests import DeclaredApplications
-from horologe_frontend.core.model_versions import ModelVersions
-from horologe_frontend.core.stats import StatsByModel
+from horologe_common.status import Status
+from horologe_common.wire import Admit, Answer, Cancel, Models, Predict, Tensor
 from horologe_frontend.gateway import Gateway
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
-
-ECHO = a_model("echo", FLOATS)
 
 
 class FakeRouter:
@@ -52,23 +34,9 @@ class FakeRouter:
         self.sent.append(message)
 
 
-class FakeCore:
-    def __init__(self) -> None:
-        self.address = "frontend/0#1"
-        self.catalogue = ModelVersions()
-        self.catalogue.replace_models((ModelState(ECHO),))
-        self.catalogue.replace_pipelines("selector/0#1", ())
-        self.declared = DeclaredApplications(self.catalogue)
-        self.declared.replace_announcement("selector/0#1", (ApplicationState(Application("many", ("echo",)), 1),))
-        self.stats_by_model = StatsByModel()
-
-    def is_ready(self) -> bool:
-        return True
-
-
 def a_gateway() -> tuple[FakeRouter, Gateway]:
     router: Any = FakeRouter()
-    core: Any = FakeCore()
+    core: Any = SimpleNamespace(address="frontend/0#1")
     gateway = Gateway(router, "http/0#1", core)
     gateway.open()
     return router, gateway
@@ -132,31 +100,13 @@ def test_a_callback_that_raises_does_not_reach_the_router() -> None:
     assert len(gateway.callbacks) == 0
 
 
-def test_admission_and_unknown_models() -> None:
+def test_a_call_returns_the_reply_with_its_id() -> None:
     async def scenario() -> None:
         router, gateway = a_gateway()
-        task = asyncio.create_task(gateway.set_admitted("echo", "", True))
+        task = asyncio.create_task(gateway.call(Admit(0, "echo", "", True)))
         await asyncio.sleep(0)
-        assert isinstance(router.sent[0], Admit)
-        router.deliver(Models(router.sent[0].id, (), Status.LOST, "gone"), ())
-        assert (await task).status == Status.LOST
-        assert gateway.find_model("echo").key == "echo/1"
-        with pytest.raises(UnknownModel):
-            gateway.find_model("nope")
-        assert gateway.model_states("nope") == ()
-
-    asyncio.run(scenario())
-
-
-def test_applications_and_feedback() -> None:
-    async def scenario() -> None:
-        router, gateway = a_gateway()
-        assert gateway.find_application("many")[1].inputs == ECHO.inputs
-        with pytest.raises(UnknownModel):
-            gateway.find_application("nope")
-        task = asyncio.create_task(gateway.call(Feedback(0, "many", (Observation((1.0,), b"P"),)), [b"x"]))
-        await asyncio.sleep(0)
-        router.deliver(Acknowledged(router.sent[0].id, (0,)), ())
-        assert (await task).statuses == (0,)
+        (admit,) = router.sent
+        router.deliver(Models(admit.id, (), Status.LOST, "gone"), ())
+        assert await task == Models(admit.id, (), Status.LOST, "gone")
 
     asyncio.run(scenario())

@@ -29,7 +29,7 @@ def test_json_in_json_out(data: Any) -> None:
     assert response.status == 200
     assert json.loads(response.body) == {
         "model_name": "echo",
-        "model_version": "9",
+        "model_version": "10",
         "id": "x7",
         "outputs": [{"name": "out", "datatype": "FP32", "shape": [1, 4], "data": [1.0, 2.0, 3.0, 4.0]}],
     }

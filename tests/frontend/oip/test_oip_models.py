@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fakes.gateway import FakeGateway, respond
+from fakes.gateway import SPECS, FakeGateway, respond
 from horologe_common.service.settings import SettingsError
+from horologe_common.wire import Admit
 from horologe_frontend.auth import BearerKeys, check_open, read_keys
 from horologe_frontend.http.client_accounts import ClientAccount
 from horologe_frontend.http.http_messages import HttpRequest, HttpResponse
@@ -103,7 +104,7 @@ def test_statistics() -> None:
         assert [part[f"compute_{name}"]["count"] for name in ("input", "infer", "output")] == [count] * 3
     assert stats[0]["last_inference"] > 0
     assert len(content(send("GET", "/v2/models/echo/stats", gateway=gateway))["model_stats"]) == 3
-    assert len(content(send("GET", "/v2/models/stats", gateway=gateway))["model_stats"]) == len(gateway.states)
+    assert len(content(send("GET", "/v2/models/stats", gateway=gateway))["model_stats"]) == len(SPECS) + 1
 
 
 @pytest.mark.parametrize("prefix", ["/v2/repository", "/v2/repository/main"])
@@ -118,7 +119,7 @@ def test_repository(prefix: str) -> None:
         send("POST", f"{prefix}/models/gone/unload", b'{"parameters":{"unload_dependents":true}}', gateway).status
         == 200
     )
-    assert gateway.admitted == [("gone", "", True), ("gone", "", False)]
+    assert gateway.calls == [Admit(0, "gone", "", True), Admit(0, "gone", "", False)]
     assert send("POST", f"{prefix}/models/nope/load", b"", gateway).status == 404
     assert send("POST", f"{prefix}/models/gone/load", b"{", gateway).status == 400
     assert send("POST", f"{prefix}/models/gone/load", b'{"parameters":{"config":"{}"}}', gateway).status == 501

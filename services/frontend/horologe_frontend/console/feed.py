@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import monotonic_ns
+from horologe_common.core.protocol import instance
 from horologe_common.service.log import logger
 from horologe_common.status import Forbidden, Refused, Status
 from horologe_common.wire import Activity, Describe, Description, Tune, Tuning, Watch
@@ -78,7 +79,7 @@ class ConsoleFeed:
     def _add_viewer(self, sender: EventSender) -> Callable[[], object]:
         self._viewers[sender] = True
         self._ticks = 0  # the next event has everything
-        facts = {"bounds_ms": BOUNDS_MS, "statuses": STATUSES, "frontend": self._gateway.frontend}
+        facts = {"bounds_ms": BOUNDS_MS, "statuses": STATUSES, "frontend": instance(self._gateway.core.address)}
         sender.send(encode_event("begin", msgspec.json.encode(facts)))
         if self._task is None:
             self._meter, self._read_ns = TrafficMeter(), 0

@@ -104,7 +104,7 @@ class ApplicationsHandler:
         return states
 
     async def _predict(self, name: str, request: HttpRequest, body: bytes, held: HeldBytes) -> HttpResponse:
-        application, spec = self._gateway.find_application(name)
+        application, spec = self._gateway.core.declared.find_with_signature(name)
         header_length = request.headers.get(HEADER_LENGTH)
         steps = read_in_steps(spec, "", body, header_length, self._settings.json_limit_bytes)
         inference = await run_in_turns(steps, held)
@@ -113,7 +113,7 @@ class ApplicationsHandler:
 
     async def _feedback(self, name: str, body: bytes, held: HeldBytes) -> HttpResponse:
         check_json_length(len(body), self._settings.json_limit_bytes)
-        steps = read_feedback(body, lambda: self._gateway.find_application(name)[1])
+        steps = read_feedback(body, lambda: self._gateway.core.declared.find_with_signature(name)[1])
         items, buffers = await run_in_turns(steps, held)
         reply: Acknowledged = await self._gateway.call(Feedback(0, name, items), buffers)
         if not any(status == Status.OK for status in reply.statuses):

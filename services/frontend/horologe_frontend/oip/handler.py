@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from horologe_frontend.http.http_messages import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.oip.inference import InferenceRequest
+
+    Work: TypeAlias = Callable[[HeldBytes], Coroutine[Any, Any, HttpResponse]]
+    """It counts in its argument what it holds beside the request."""
 
 MANAGEMENT = ("load", "unload", "application_rollback")
 OPEN_PATHS = PATHS | {LIVE, READY}
@@ -135,9 +138,10 @@ class OipHandler:
                 raise method_not_allowed(route, request.method)
             headers = request.headers
             if route.name != "infer" or b"content-encoding" in headers or _is_long(request):
-                return _start_task(self._handle(route, request, respond))
-            inference = self._read_inference(route, request, request.body)
-            if self._gateway.is_tracing:
+                return _start_task(request, respond, partial(self._respond, route, request))
+            header_length = headers.get(HEADER_LENGTH)
+            inference = self._known_requests.read(self._find_spec(route), route.version, request.body, header_length)
+            if self._gateway.core.tracer is not None:
                 inference = _with_trace(request, inference)
             pending = PendingInference(request, inference, respond)
             on_answer = partial(self._on_answer, pending)
@@ -147,28 +151,25 @@ class OipHandler:
             return pending.cancel_operation
         except Exception as error:
             response = _failed(request, error)
-        if self._compresses(request, response):
-            return _start_task(_compress_and_respond(request, response, respond))
+        if _is_compressed(request, response):
+            return _start_task(request, respond, partial(_compress_whole, request, response))
         return response
 
     def _on_answer(self, pending: PendingInference, answer: Answer, buffers: Sequence[Buffer]) -> None:
         request, inference = pending.request, pending.inference
         if inference.form.takes_long(answer.outputs):
-            pending.cancel = _start_task(self._write_long(pending, answer, buffers))
+            write = partial(self._write_answer, request, inference, answer, buffers)
+            pending.cancel = _start_task(request, pending.respond, write)
             return
         try:
             response = write_answer(inference.predict, inference.form, answer, buffers)
         except Exception as error:
             response = _failed(request, error, answer.id)
-        if self._compresses(request, response):
-            pending.cancel = _start_task(_compress_and_respond(request, response, pending.respond))
+        if _is_compressed(request, response):
+            compress = partial(_compress_whole, request, response)
+            pending.cancel = _start_task(request, pending.respond, compress)
         else:
             pending.respond(response)
-
-    async def _write_long(self, pending: PendingInference, answer: Answer, buffers: Sequence[Buffer]) -> None:
-        with HeldBytes(pending.request.account) as held:
-            response = await self._write_answer(pending.request, pending.inference, answer, buffers, held)
-        pending.respond(response)
 
     async def _write_answer(
         self,
@@ -181,23 +182,9 @@ class OipHandler:
         """Return the response to an answer, made in steps."""
         try:
             response = await run_in_turns(write_in_steps(inference.predict, inference.form, answer, buffers), held)
-            return await _compress(request, response, held) if self._compresses(request, response) else response
+            return await _compress(request, response, held) if _is_compressed(request, response) else response
         except Exception as error:
             return _failed(request, error, answer.id)
-
-    def _compresses(self, request: HttpRequest, response: HttpResponse) -> bool:
-        return b"accept-encoding" in request.headers and response.size >= COMPRESS_FROM_BYTES
-
-    async def _handle(self, route: HttpRoute, request: HttpRequest, respond: Callable[[HttpResponse], None]) -> None:
-        with HeldBytes(request.account) as held:
-            try:
-                response = await self._respond(route, request, held)
-                if route.name != "infer" and self._compresses(request, response):
-                    held.grow_to(held.size + response.size)
-                    response = await _compress(request, response, held)
-            except Exception as error:
-                response = _failed(request, error)
-        respond(response)
 
     async def _respond(self, route: HttpRoute, request: HttpRequest, held: HeldBytes) -> HttpResponse:
         if route.name == "infer":
@@ -205,11 +192,16 @@ class OipHandler:
             header_length = request.headers.get(HEADER_LENGTH)
             steps = read_in_steps(spec, route.version, body, header_length, self._settings.json_limit_bytes)
             inference = await run_in_turns(steps, held)
-            if self._gateway.is_tracing:
+            if self._gateway.core.tracer is not None:
                 inference = _with_trace(request, inference)
             client = self._client_of(request)
             answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, client)
             return await self._write_answer(request, inference, answer, buffers, held)
+        response = await self._serve(route, request, held)
+        return await _compress_whole(request, response, held) if _is_compressed(request, response) else response
+
+    async def _serve(self, route: HttpRoute, request: HttpRequest, held: HeldBytes) -> HttpResponse:
+        """Return the response of any other operation than an inference."""
         self._check_management(route, request)
         if route.name.startswith("application"):
             return await self._applications.handle_route(route, request, await self._body(request, held), held)
@@ -236,19 +228,15 @@ class OipHandler:
             return request.body
         return await decompress_body(request.body, encoding, self._settings.body_limit_bytes, held)
 
-    def _read_inference(self, route: HttpRoute, request: HttpRequest, body: bytes) -> InferenceRequest:
-        header_length = request.headers.get(HEADER_LENGTH)
-        return self._known_requests.read(self._find_spec(route), route.version, body, header_length)
-
     def _find_spec(self, route: HttpRoute) -> ModelSpec:
         """Return the model. If there is none with this name, return the signature of the application."""
         try:
-            return self._gateway.find_model(route.model, route.version)
+            return self._gateway.core.catalogue.find_model(route.model, route.version)
         except UnknownModel as unknown:
             if route.version:
                 raise
             try:
-                return self._gateway.find_application(route.model)[1]
+                return self._gateway.core.declared.find_with_signature(route.model)[1]
             except HorologeError:
                 raise unknown from None
 
@@ -265,9 +253,19 @@ def _is_long(request: HttpRequest) -> bool:
     return len(request.body) > LONG_BYTES and is_long(request.body, request.headers.get(HEADER_LENGTH))
 
 
-def _start_task(work: Coroutine[Any, Any, None]) -> Callable[[], object]:
-    """Start a task. Return the function that cancels it."""
-    return asyncio.ensure_future(work).cancel
+def _start_task(request: HttpRequest, respond: Callable[[HttpResponse], None], work: Work) -> Callable[[], object]:
+    """Start the work in a task, which passes its response to `respond`. Return the function that cancels it."""
+    return asyncio.ensure_future(_run(request, respond, work)).cancel
+
+
+async def _run(request: HttpRequest, respond: Callable[[HttpResponse], None], work: Work) -> None:
+    """Pass the response of `work`, or that of its error, to `respond`."""
+    with HeldBytes(request.account) as held:
+        try:
+            response = await work(held)
+        except Exception as error:
+            response = _failed(request, error)
+    respond(response)
 
 
 def _failed(request: HttpRequest, error: Exception, request_id: int = 0) -> HttpResponse:
@@ -285,16 +283,14 @@ def _failed(request: HttpRequest, error: Exception, request_id: int = 0) -> Http
     return response
 
 
-async def _compress_and_respond(
-    request: HttpRequest, response: HttpResponse, respond: Callable[[HttpResponse], None]
-) -> None:
-    with HeldBytes(request.account) as held:
-        try:
-            held.grow_to(response.size)
-            response = await _compress(request, response, held)
-        except HorologeError as error:
-            response = error_response(error)
-    respond(response)
+def _is_compressed(request: HttpRequest, response: HttpResponse) -> bool:
+    return b"accept-encoding" in request.headers and response.size >= COMPRESS_FROM_BYTES
+
+
+async def _compress_whole(request: HttpRequest, response: HttpResponse, held: HeldBytes) -> HttpResponse:
+    """Count the response in `held`, and compress it."""
+    held.grow_to(held.size + response.size)
+    return await _compress(request, response, held)
 
 
 async def _compress(request: HttpRequest, response: HttpResponse, held: HeldBytes) -> HttpResponse:
