@@ -25,7 +25,7 @@ from horologe_common.wire import (
 )
 from horologe_common.wire.frames import unpack
 from horologe_frontend.core.frontend import Frontend
-from horologe_frontend.core.links.draining import SERVE_NS
+from horologe_frontend.core.readiness import SERVE_NS
 from selector.selector_harness import FRONTEND, ApplicationHarness
 
 HTTP, OTHER, THIRD = "http/0#1", "client/bb", "selector/1#1"

@@ -27,7 +27,7 @@ from horologe_common.wire import (
     Feedback,
     Predict,
 )
-from horologe_frontend.core.links.selector_routing import highest_ranked
+from horologe_frontend.core.selector_routing import highest_ranked
 
 ADDRESSES = st.lists(st.integers(0, 9), min_size=1, unique=True).map(
     lambda numbers: [f"selector/{number}#{number:x}" for number in numbers]

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_frontend.core.application_requests import DeclaredApplications
-    from horologe_frontend.core.links.selector_routing import SelectorRouter
     from horologe_frontend.core.model_versions import ModelVersions
     from horologe_frontend.core.pending_feedback import FeedbackForwarder
+    from horologe_frontend.core.selector_routing import SelectorRouter
     from horologe_frontend.core.stats import RequestMetrics
     from horologe_frontend.settings import FrontendSettings
 
@@ -168,21 +168,30 @@ class CallForwarder:
         self._calls = PendingCalls(settings.load_timeout_ns, settings.max_pending)
         self.timers = (self._calls.timers, feedback.timers)
 
-    def connect_controller(self, address: str) -> None:
-        """Forward calls to this controller, and ignore the announcements of the one before."""
-        self.order.disconnect(self.controller)
-        self.order.connect(address)
-        self.controller = address
+    def connect_peer(self, address: str) -> None:
+        """Forward calls to a controller or tuner, and accept the announcements of a controller or selector."""
+        match role(address):
+            case "controller":
+                self.order.disconnect(self.controller)
+                self.order.connect(address)
+                self.controller = address
+            case "selector":
+                self.order.connect(address)
+                self._pipeline_order.connect(address)
+            case "tuner":
+                self.tuner = address
 
-    def connect_selector(self, address: str) -> None:
-        """Accept the announcements of a selector."""
-        self.order.connect(address)
-        self._pipeline_order.connect(address)
-
-    def disconnect_peer(self, address: str) -> None:
-        """Ignore further announcements of a controller or selector."""
+    def disconnect_peer(self, address: str) -> Iterable[Out]:
+        """Ignore further announcements. Reply LOST to what a selector or tuner has not answered."""
         self.order.disconnect(address)
         self._pipeline_order.disconnect(address)
+        if address == self.controller:
+            self.controller = ""
+        if address == self.tuner:
+            self.tuner = ""
+        if role(address) in ("selector", "tuner"):
+            return (*self._calls.fail_receiver(address), *self._feedback.fail_selector(address))
+        return ()
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer], trusted: bool) -> Iterable[Out]:
         """Return the messages to send. `trusted`: the sender is a peer, not a client."""
@@ -209,16 +218,6 @@ class CallForwarder:
     def fail_expired(self, now_ns: int) -> Iterable[Out]:
         """Reply LOST to the calls and the feedback whose timeout has passed."""
         return (*self._calls.fail_expired(now_ns), *self._feedback.fail_expired(now_ns))
-
-    def disconnect_tuner(self, address: str) -> Iterable[Out]:
-        """Reply LOST to the calls that a disconnected tuner has not answered."""
-        if address == self.tuner:
-            self.tuner = ""
-        return self._calls.fail_receiver(address)
-
-    def fail_selector(self, address: str) -> Iterable[Out]:
-        """Reply LOST to the calls and the feedback that a disconnected selector has not answered."""
-        return (*self._calls.fail_receiver(address), *self._feedback.fail_selector(address))
 
     def drop_client(self, client: str) -> None:
         """Drop the calls of a disconnected client."""

@@ -21,14 +21,10 @@ from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, Predict, Release, Settle
 from horologe_frontend.core.application_requests import DeclaredApplications, DefaultLead
 from horologe_frontend.core.forwarding import CallForwarder
-from horologe_frontend.core.links.draining import ClientDrain
-from horologe_frontend.core.links.peer_links import PEER_ROLES, PeerLinks
-from horologe_frontend.core.links.selector_routing import SelectorRouter
-from horologe_frontend.core.links.settling import Settling
 from horologe_frontend.core.model_versions import ModelVersions
 from horologe_frontend.core.overload import PendingLimit
 from horologe_frontend.core.pending_feedback import FeedbackForwarder
-from horologe_frontend.core.readiness import Readiness
+from horologe_frontend.core.readiness import ClientDrain, Readiness
 from horologe_frontend.core.request_tracer import RequestTracer
 from horologe_frontend.core.requests import (
     FAILURES,
@@ -37,10 +33,14 @@ from horologe_frontend.core.requests import (
     RequestBuilder,
     answer_failure,
     client_name,
+    default_answer,
     select_outputs,
+    timeout_answer,
 )
 from horologe_frontend.core.retained_inputs import RetainedInputs
 from horologe_frontend.core.sampling import RequestSampler, SampleLimits
+from horologe_frontend.core.selector_routing import SelectorRouter
+from horologe_frontend.core.settling import Settling
 from horologe_frontend.core.stats import RequestMetrics
 
 if TYPE_CHECKING:
@@ -85,7 +85,6 @@ class Frontend:
         feedback = FeedbackForwarder(settings, declared, selectors, builder, retained)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
         self._settling = Settling(requests)
-        self._peers = PeerLinks(requests, retained, staging, selectors, self._calls, self._sampler, self._settling)
         self.tracer: RequestTracer | None = None
         self._readiness = Readiness(catalogue, settings.ready_wait_ns)
         self._timers: tuple[Any, ...] = (requests, retained.timers, *self._calls.timers)
@@ -148,7 +147,16 @@ class Frontend:
         if self._limit.drain:
             self._limit.drain.expire(now_ns)
         if expired := self._requests.pop_expired(now_ns):
-            for_each(expired, lambda request: self._give_up(now_ns, request, *self._peers.answer_timeout(request)))
+            for_each(expired, lambda request: self._give_up(now_ns, request, *self._answer_timeout(request)))
+
+    def _answer_timeout(self, request: ClientRequest) -> tuple[Answer, Sequence[Buffer]]:
+        """Return the answer to a request whose timer has expired: its default, or that of `timeout_answer`."""
+        if default := default_answer(request):
+            return default
+        has_selector = request.selector in self._selectors if request.selector else bool(self._selectors)
+        in_driver = request.worker == request.selector and request.worker in self._selectors
+        workers = [request.worker] if in_driver else self.staging.workers
+        return timeout_answer(request, workers, has_selector and bool(self._calls.controller)), ()
 
     def wakeup_ns(self) -> int | None:
         """Return the time of the earliest timer, or None without timers."""
@@ -286,20 +294,42 @@ class Frontend:
                 self._send_query(now_ns, request)
 
     def _on_peer_connected(self, now_ns: int, sender: str, message: PeerConnected, buffers: Sequence[Buffer]) -> None:
-        self.out.extend(self._peers.connect(message))
-        if role(message.address) == "selector":
-            self._send_unassigned(now_ns)
-        elif self._limit.drain and role(message.address) in ("client", "user"):
-            self._limit.drain.notify_client(message.address)
+        address = message.address
+        self._calls.connect_peer(address)
+        match role(address):
+            case "selector":
+                self._selectors.add_selector(address)
+                self._send_unassigned(now_ns)
+            case "worker":
+                self.out.extend(self.staging.add_worker(address, message.max_frame_bytes))
+            case "profiler":
+                self._sampler.profiler = address
+            case "client" | "user" if self._limit.drain:
+                self._limit.drain.notify_client(address)
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, message: PeerDisconnected, _: Sequence[Buffer]) -> None:
+        """Remove a peer. The requests that it has wait for their timers, or for another selector."""
         address = message.address
-        self.out.extend(self._peers.disconnect(address))
-        if role(address) == "selector":
-            self._send_unassigned(now_ns)
-        elif role(address) not in PEER_ROLES:
-            self._builder.send_delays.drop_client(address)
-            self._on_cancel(now_ns, address, Cancel(tuple(self._requests.ids_of_client(address))), ())
-            self._calls.drop_client(address)
-            if self._limit.drain:
-                self._limit.drain.remove_client(address)
+        if address == self._calls.controller:
+            self._requests.mark_dispatched()
+        self.out.extend(self._calls.disconnect_peer(address))
+        match role(address):
+            case "selector":
+                self._selectors.remove_selector(address)
+                self._retained_inputs.release_selector(address)
+                self._send_unassigned(now_ns)
+            case "controller":
+                self._settling.remove_controller(address)
+            case "worker":
+                self.staging.remove_worker(address)
+            case "profiler":
+                self._sampler.remove_profiler(address)
+            case "client" | "user" | "http":
+                self._drop_client(now_ns, address)
+
+    def _drop_client(self, now_ns: int, client: str) -> None:
+        self._builder.send_delays.drop_client(client)
+        self._on_cancel(now_ns, client, Cancel(tuple(self._requests.ids_of_client(client))), ())
+        self._calls.drop_client(client)
+        if self._limit.drain:
+            self._limit.drain.remove_client(client)

@@ -14,7 +14,7 @@ from horologe_common.core.accounts import fair_part
 from horologe_common.status import InvalidInput, Refused
 
 if TYPE_CHECKING:
-    from horologe_frontend.core.links.draining import ClientDrain
+    from horologe_frontend.core.readiness import ClientDrain
     from horologe_frontend.core.requests import OpenRequests
 
 TURNS_MIN, TURNS_MAX = 1.5, 4.0

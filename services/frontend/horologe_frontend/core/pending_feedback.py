@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
     from horologe_frontend.core.application_requests import DeclaredApplications
-    from horologe_frontend.core.links.selector_routing import SelectorRouter
     from horologe_frontend.core.requests import RequestBuilder
+    from horologe_frontend.core.selector_routing import SelectorRouter
     from horologe_frontend.settings import FrontendSettings
 
 ITEMS_LIMIT = 64
