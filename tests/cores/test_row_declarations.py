@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from frontend.frontend_core_builders import CLIENT, a_frontend, send_predict
+from frontend.frontend_builders import CLIENT, a_frontend, send_predict
 from gpu_worker.worker_builders import HOLDER, a_worker, an_infer, connect_controller, deliver, operations
 from harness.builders import a_predict, a_profile, a_spec, a_state, sent
 from harness.model_folders import SIGNATURE, a_folder, a_pytorch_model, onnx_bytes

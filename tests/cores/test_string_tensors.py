@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from frontend.frontend_core_builders import CLIENT, CONTROLLER, a_frontend, send_predict
+from frontend.frontend_builders import CLIENT, CONTROLLER, a_frontend, send_predict
 from frontend.oip_requests import binary, error, post
 from gpu_worker.worker_builders import (
     HOLDER,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.builders import a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.applications import Application
@@ -24,6 +24,9 @@ from horologe_common.wire.frames import decode_array
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.core.sampling import SampleLimits
 from horologe_frontend.settings import FrontendSettings
+
+if TYPE_CHECKING:
+    from horologe_common.models import ModelSpec
 
 CLIENT, SELECTOR, CONTROLLER, WORKER = "client/aa", "selector/0#1", "controller/0#1", "worker/0#1"
 NOW = s(100)
@@ -48,6 +51,19 @@ def connected_frontend(
     frontend.handle(0, SELECTOR, Models(0, ()), ())  # it has no pipelines
     announce(frontend, *(applications or (SAFE, BARE)))
     return frontend
+
+
+def a_frontend(spec: ModelSpec | None = None, **settings: Any) -> Frontend:
+    """Return a connected frontend with one model, which is called `sum` by default."""
+    return connected_frontend(specs=(spec or a_spec(),), **settings)
+
+
+def send_predict(
+    frontend: Frontend, predict: Predict, now_ns: int = 0, client: str = CLIENT, buffers: Any = None
+) -> None:
+    rows = predict.inputs[0].shape[0] if predict.inputs else 0
+    frontend.handle(now_ns, client, predict, [some_bytes(rows)] if buffers is None else buffers)
+    frontend.tick(now_ns)
 
 
 def announce(frontend: Frontend, *applications: Application, selector: str = SELECTOR, revision: int = 1) -> None:

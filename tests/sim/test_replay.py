@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from frontend.frontend_core_builders import CLIENT, a_frontend
+from frontend.frontend_builders import CLIENT, a_frontend
 from horologe_common.clock import ms, us
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.recording.recorder import Recorder, RecorderSettings

@@ -7,10 +7,9 @@ from msgspec.structs import replace
 from frontend.frontend_builders import CLIENT, NOW, SELECTOR, connected_frontend, request_application
 from harness.builders import a_predict, a_spec, a_state, sent, some_bytes
 from horologe_common.clock import ms
-from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.pipelines import PIPELINE_RUNTIME
 from horologe_common.status import Status
-from horologe_common.wire import Activity, Answer, Models, Query, Watch
+from horologe_common.wire import Answer, Models, Query
 from horologe_frontend.console.traffic import ROWS_MAX, Totals, TrafficMeter, read_totals
 from horologe_frontend.core.frontend import Frontend
 
@@ -49,19 +48,6 @@ def test_only_models_with_new_answers_are_read() -> None:
     answer(frontend, "two", Status.OK, NOW + ms(100))
     names = [one.name for one in read_totals(frontend, NOW + ms(50)) if one.kind == "model"]
     assert names == ["two/1"]
-
-
-def test_a_watch_is_forwarded_to_the_controller() -> None:
-    frontend = connected_frontend()
-    frontend.handle(NOW, "http/0#1", Watch(5, 17), ())
-    (watch,) = sent(frontend, Watch, "controller/0")
-    assert watch.after == 17
-    frontend.handle(NOW, "controller/0#1", Activity(watch.id, 20), ())
-    assert sent(frontend, Activity, "http/0") == [Activity(5, 20)]
-    frontend.handle(NOW, "controller/0#1", PeerDisconnected("controller/0#1"), ())
-    frontend.handle(NOW, "http/0#1", Watch(6, 17), ())
-    (activity,) = sent(frontend, Activity, "http/0")
-    assert (activity.id, activity.status) == (6, Status.LOST)
 
 
 def test_a_reading_holds_what_has_changed() -> None:

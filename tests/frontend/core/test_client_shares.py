@@ -1,48 +1,19 @@
-"""What one client gets of the frontend: a share of the open requests, of the staging memory and of the calls."""
+"""What one client gets of the frontend: a share of the open requests and of the staging memory."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from frontend.frontend_builders import connected_frontend
-from harness.builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
-from horologe_common.applications import Application
-from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, a_frontend, send_predict
+from harness.builders import a_predict, a_spec, a_state, a_tensor, sent
+from horologe_common.core.protocol import PeerConnected
 from horologe_common.core.staging import OWNED_FROM, StagedInputs
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Admit,
-    Answer,
-    Applications,
-    Declare,
-    Models,
-    Ping,
-    Pong,
-    Predict,
-    Query,
-    Rollback,
-    Withdraw,
-)
-from horologe_frontend.core.forwarding import CALLS_PER_CLIENT
+from horologe_common.wire import Answer, Models, Query
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.settings import FrontendSettings
 
-CLIENT, OTHER, SELECTOR, CONTROLLER = "client/aa", "client/bb", "selector/0#1", "controller/0#1"
-
-
-def a_frontend(spec: Any = None, **settings: Any) -> Frontend:
-    """Return a frontend with selector and controller, and one model."""
-    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), lambda header, buffers: b"")
-    for address in (SELECTOR, CONTROLLER):
-        frontend.handle(0, address, PeerConnected(address), ())
-    frontend.handle(0, CONTROLLER, Models(0, (a_state(spec),)), ())
-    return frontend
-
-
-def send_predict(frontend: Frontend, predict: Predict, client: str = CLIENT) -> None:
-    frontend.handle(0, client, predict, [some_bytes(predict.inputs[0].shape[0])])
+OTHER = "client/bb"
 
 
 def statuses(frontend: Any, client: str) -> list[int]:
@@ -55,7 +26,7 @@ def test_one_client_leaves_room_for_open_requests_of_others() -> None:
         send_predict(frontend, a_predict(number))
     assert len(sent(frontend, Query)) == 4
     assert set(statuses(frontend, CLIENT)) == {Status.REFUSED}
-    send_predict(frontend, a_predict(1), OTHER)
+    send_predict(frontend, a_predict(1), client=OTHER)
     assert len(sent(frontend, Query)) == 1
     assert not statuses(frontend, OTHER)
     frontend.check()
@@ -75,50 +46,6 @@ def test_one_client_leaves_room_for_the_inputs_of_others() -> None:
     staging.check()
 
 
-def test_calls_of_one_client_are_bounded() -> None:
-    frontend = a_frontend()
-    for number in range(CALLS_PER_CLIENT + 5):
-        frontend.handle(0, CLIENT, Admit(number, "sum", "", True), ())
-    assert len(sent(frontend, Admit, CONTROLLER)) == CALLS_PER_CLIENT
-    replies = sent(frontend, Models, CLIENT)
-    assert [(reply.id, reply.status) for reply in replies] == [
-        (number, Status.REFUSED) for number in range(CALLS_PER_CLIENT, CALLS_PER_CLIENT + 5)
-    ]
-    frontend.handle(0, OTHER, Admit(1, "sum", "", True), ())
-    assert len(sent(frontend, Admit, CONTROLLER)) == 1
-    frontend.check()
-
-
-def test_calls_of_a_disconnected_client_are_dropped() -> None:
-    frontend = a_frontend()
-    frontend.handle(0, CLIENT, Admit(1, "sum", "", True), ())
-    (admit,) = sent(frontend, Admit, CONTROLLER)
-    frontend.handle(0, CLIENT, PeerDisconnected(CLIENT), ())
-    frontend.check()
-    frontend.handle(0, CONTROLLER, Models(admit.id, ()), ())
-    assert not sent(frontend, Models)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        Admit(1, "sum", "", False),
-        Declare(1, Application("a", ("one",))),
-        Withdraw(1, "a"),
-        Rollback(1, "a"),
-    ],
-)
-def test_management_can_be_forbidden_to_sdk_clients(message: Any) -> None:
-    frontend = connected_frontend()
-    frontend.handle(0, "user/aa", message, ())
-    assert not sent(frontend, type(message))
-    (reply,) = [out.message for out in frontend.out if out.to == "user/aa"]
-    assert reply.status == Status.FORBIDDEN
-    assert "frontend.client_management" in reply.reason
-    frontend.handle(0, "http/0", message, ())
-    assert len(sent(frontend, type(message))) == 1
-
-
 def test_a_negative_budget_is_invalid() -> None:
     frontend = a_frontend(a_spec(slo_ns=0))
     send_predict(frontend, a_predict(1, budget_ms=-5))
@@ -126,14 +53,6 @@ def test_a_negative_budget_is_invalid() -> None:
     assert answer.status == Status.INVALID_INPUT
     assert answer.reason == "budget_ns: got -5000000, wanted at least 0"
     assert not sent(frontend, Query, SELECTOR)
-
-
-def test_a_client_cannot_send_what_only_services_may() -> None:
-    frontend = a_frontend()
-    for message in (Ping(1), Pong(1, 1), Models(0, ()), Applications(0, ())):
-        frontend.handle(0, CLIENT, message, ())
-    assert not frontend.out
-    assert frontend.catalogue.model_states()
 
 
 def clients_of_queries(frontend: Frontend) -> list[str]:
@@ -144,7 +63,7 @@ def test_a_request_carries_the_name_of_its_client() -> None:
     """The name of its key; without keys its HTTP address, else its connection to this frontend."""
     frontend = a_frontend()
     for number, address in enumerate(("client/aa:ann", "client/bb:ann", "user/cc:bob", "client/dd", "http/0#1")):
-        send_predict(frontend, a_predict(number, client="10.0.0.7"), address)
+        send_predict(frontend, a_predict(number, client="10.0.0.7"), client=address)
     assert clients_of_queries(frontend) == ["ann", "ann", "bob", "client/dd of frontend/0#1", "10.0.0.7"]
 
 
@@ -156,22 +75,22 @@ def test_connections_to_two_frontends_are_two_clients() -> None:
         for peer in (SELECTOR, CONTROLLER):
             frontend.handle(0, peer, PeerConnected(peer), ())
         frontend.handle(0, CONTROLLER, Models(0, (a_state(),)), ())
-        send_predict(frontend, a_predict(1), "client/0000000001")
+        send_predict(frontend, a_predict(1), client="client/0000000001")
         names += clients_of_queries(frontend)
     assert len(set(names)) == 2
 
 
 def test_a_client_cannot_take_another_name() -> None:
     frontend = a_frontend()
-    send_predict(frontend, a_predict(1, client="somebody"), CLIENT)
+    send_predict(frontend, a_predict(1, client="somebody"))
     assert clients_of_queries(frontend) == [f"{CLIENT} of frontend/0#1"]
 
 
 def test_http_clients_leave_room_for_one_another() -> None:
     frontend = a_frontend(max_pending=8)
     for number in range(20):
-        send_predict(frontend, a_predict(number, client="10.0.0.1"), "http/0#1")
+        send_predict(frontend, a_predict(number, client="10.0.0.1"), client="http/0#1")
     assert len(sent(frontend, Query)) == 4
-    send_predict(frontend, a_predict(99, client="10.0.0.2"), "http/0#1")
+    send_predict(frontend, a_predict(99, client="10.0.0.2"), client="http/0#1")
     assert clients_of_queries(frontend) == ["10.0.0.2"]
     frontend.check()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from frontend.frontend_builders import (
     BARE,
@@ -239,48 +237,3 @@ def test_samples_of_an_application_name_each_of_its_models() -> None:
         frontend.handle(at_ns, SELECTOR, Answer(query.id, 0, models=("one",), missing=("two/1",)), ())
     samples = [(sample.model, sample.application) for sample in sent(frontend, Sample)]
     assert samples == [("one/1", "digits"), ("two/1", "digits")]
-
-
-STEPS = st.lists(
-    st.sampled_from(["predict", "bare", "answer", "retain", "feedback", "acknowledge", "release", "disconnect", "wait"])
-)
-
-
-@given(STEPS)
-def test_every_request_and_feedback_is_answered_once_and_no_input_stays_staged(steps: list[str]) -> None:
-    frontend, now_ns = connected_frontend(), NOW
-    queries: list[int] = []
-    feedback_ids: list[int] = []
-    predict_count, feedback_count = 0, 0
-    for number, step in enumerate([*steps, "wait", "wait"]):
-        match step:
-            case "predict" | "bare":
-                name = "digits" if step == "predict" else "bare"
-                predict = Predict(number, "", "", 0, (a_tensor(),), application=name)
-                frontend.handle(now_ns, CLIENT, predict, [some_bytes()])
-                predict_count += 1
-            case "feedback":
-                observed = Feedback(number, "digits", (an_observation(1, inputs=(a_tensor(),)),))
-                frontend.handle(now_ns, CLIENT, observed, [some_bytes()])
-                feedback_count += 1
-            case "answer" | "retain":
-                for key in queries[-2:]:
-                    frontend.handle(now_ns, SELECTOR, Answer(key, 0, inputs_retained=step == "retain"), ())
-            case "acknowledge":
-                for key in feedback_ids[-2:]:
-                    frontend.handle(now_ns, SELECTOR, Acknowledged(key, (0,)), ())
-            case "release":
-                frontend.handle(now_ns, SELECTOR, Release(tuple(queries[-2:])), ())
-            case "disconnect":
-                frontend.handle(now_ns, SELECTOR, PeerDisconnected(SELECTOR), ())
-                frontend.handle(now_ns, SELECTOR, PeerConnected(SELECTOR), ())
-                announce(frontend, SAFE, BARE)
-            case "wait":
-                now_ns += s(12)
-        frontend.tick(now_ns)
-        frontend.check()
-        queries += [out.message.id for out in frontend.out if isinstance(out.message, Query)]
-        feedback_ids += [out.message.id for out in frontend.out if isinstance(out.message, Feedback)]
-    assert len(sent(frontend, Answer, CLIENT)) == predict_count
-    assert len(sent(frontend, Acknowledged, CLIENT)) == feedback_count
-    assert len(frontend.staging) == 0

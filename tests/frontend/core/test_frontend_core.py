@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.frontend_core_builders import CLIENT, CONTROLLER, SELECTOR, WORKER, a_frontend, send_predict
+from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, WORKER, a_frontend, send_predict
 from harness.builders import a_predict, a_spec, a_tensor, sent
 from horologe_common.applications import NAME_LIMIT
 from horologe_common.clock import ms

@@ -1,7 +1,8 @@
-"""Several selectors behind one frontend: routing, and what a disconnect moves."""
+"""Several selectors behind one frontend: which of them gets a query, and what a disconnect moves."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -21,8 +22,9 @@ from frontend.frontend_builders import (
     request_application,
     send_feedback,
 )
-from frontend.selector_routing_builders import OTHER, connect, queries, two_selectors
-from harness.builders import a_tensor, sent, some_bytes
+from harness.builders import a_spec, a_tensor, sent, some_bytes
+from horologe_common.application_answers import selector_mark
+from horologe_common.applications import Application
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance
 from horologe_common.status import Status
@@ -32,13 +34,117 @@ from horologe_common.wire import (
     ApplicationInfo,
     Applications,
     ApplicationState,
+    Cancel,
     Feedback,
     Predict,
     Query,
     Release,
 )
+from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.core.selector_routing import highest_ranked
 
 BYTES = some_bytes()
+OTHER = "selector/1#1"
+
+
+def connect(frontend: Frontend, address: str, *applications: Application) -> None:
+    frontend.handle(NOW, address, PeerConnected(address), ())
+    announce(frontend, *applications, selector=address)
+
+
+def two_selectors(**fields: Any) -> Frontend:
+    """Return a frontend with two selectors that serve the same applications."""
+    frontend = connected_frontend(**fields)
+    connect(frontend, OTHER, SAFE, BARE)
+    return frontend
+
+
+def queries(frontend: Frontend) -> list[tuple[str, Query]]:
+    """Return and clear the queries that were sent, with their selectors."""
+    sent_queries = [(out.to, out.message) for out in frontend.out if isinstance(out.message, Query)]
+    sent(frontend, Query)
+    return sent_queries
+
+
+ADDRESSES = st.lists(st.integers(0, 9), min_size=1, unique=True).map(
+    lambda numbers: [f"selector/{number}#{number:x}" for number in numbers]
+)
+
+
+@given(ADDRESSES, st.binary(max_size=8), st.data())
+def test_disconnect_moves_only_the_keys_of_that_selector(addresses: list[str], key: bytes, data: Any) -> None:
+    removed = data.draw(st.sampled_from(addresses))
+    before = highest_ranked(addresses, key)
+    after = highest_ranked([address for address in addresses if address != removed], key)
+    assert after != removed
+    if before != removed:
+        assert after == before
+    replaced = [f"{removed}0", *[address for address in addresses if address != removed]]
+    assert highest_ranked(replaced, key) == (before if before != removed else f"{removed}0")
+
+
+def test_contexts_are_distributed_evenly() -> None:
+    addresses = [f"selector/{number}#1" for number in range(4)]
+    counts = Counter(highest_ranked(addresses, f"digits\0user-{number}".encode()) for number in range(4000))
+    assert all(900 < count < 1100 for count in counts.values()), counts
+
+
+def test_context_stays_with_its_selector() -> None:
+    frontend = two_selectors()
+    asked: dict[str, set[str]] = {}
+    for number in range(60):
+        context = f"user-{number % 20}"
+        predict = Predict(number, "", "", 0, (a_tensor(),), application="bare", context=context)
+        frontend.handle(NOW, CLIENT, predict, [some_bytes()])
+        ((to, _),) = queries(frontend)
+        asked.setdefault(context, set()).add(to)
+    assert all(len(selectors) == 1 for selectors in asked.values())
+    assert set().union(*asked.values()) == {SELECTOR, OTHER}
+
+
+def test_models_are_routed_in_turn_and_cached_models_by_inputs() -> None:
+    frontend = two_selectors(specs=(a_spec("one"), a_spec("kept", cache=True)))
+    for number in range(8):
+        frontend.handle(NOW, CLIENT, Predict(number, "one", "", 0, (a_tensor(),)), [some_bytes()])
+    assert Counter(to for to, _ in queries(frontend)) == {SELECTOR: 4, OTHER: 4}
+    for number in range(8, 28):
+        rows = 1 + number % 10
+        frontend.handle(NOW, CLIENT, Predict(number, "kept", "", 0, (a_tensor(rows),)), [some_bytes(rows)])
+    asked = queries(frontend)
+    assert len({to for to, _ in asked}) == 2
+    assert len({(to, query.input_hash) for to, query in asked}) == len({query.input_hash for _, query in asked})
+
+
+def test_feedback_is_routed_to_the_predicting_selector_else_by_context() -> None:
+    frontend = two_selectors()
+    named = {selector_mark(address) + b"n" * 8 + bytes(32): address for address in (SELECTOR, OTHER)}
+    unknown = [an_observation(1, context=f"user-{number}", prediction=b"?" * 44) for number in range(10)]
+    frontend.handle(
+        NOW, CLIENT, Feedback(9, "bare", (*[an_observation(1, prediction=name) for name in named], *unknown)), ()
+    )
+    passed = {out.to: out.message for out in frontend.out if isinstance(out.message, Feedback)}
+    for name, address in named.items():
+        assert passed[address].items[0].prediction == name
+    assert sum(len(message.items) for message in passed.values()) == 12
+    for number in range(10):
+        request_application(frontend, "bare", context=f"user-{number}")
+        frontend.handle(NOW, CLIENT, Cancel((7,)), ())
+    for to, query in queries(frontend):
+        assert query.context in [observation.context for observation in passed[to].items]
+    frontend.out.clear()
+    frontend.handle(NOW, OTHER, PeerDisconnected(OTHER), ())
+    frontend.handle(NOW, SELECTOR, Acknowledged(passed[SELECTOR].id, (0,) * len(passed[SELECTOR].items)), ())
+    statuses, reason = acknowledgement(frontend)
+    assert Counter(statuses) == {
+        Status.OK: len(passed[SELECTOR].items),
+        Status.LOST: len(passed[OTHER].items),
+    }
+    assert statuses[:2] == [Status.OK, Status.LOST]
+    assert reason == "the selector disconnected"
+    frontend.handle(NOW, CLIENT, Feedback(9, "bare", tuple(an_observation(1, prediction=name) for name in named)), ())
+    (resent,) = sent(frontend, Feedback, SELECTOR)
+    assert len(resent.items) == 2
+    frontend.check()
 
 
 def test_new_selector_gets_queries_after_its_announcement() -> None:
@@ -154,12 +260,22 @@ def test_application_is_withdrawn_when_no_selector_announces_it() -> None:
     assert "bare" not in frontend.declared
 
 
+PREDICT, REPLY = ("bare", "digits", ""), ("answer", "retain", "release")
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["predict", "model", "feedback", "answer", "acknowledge", "disconnect", "connect", "wait"]),
+        st.sampled_from((*PREDICT, *REPLY, "feedback", "disconnect", "connect", "wait")),
         st.integers(0, 3),
     )
 )
+
+
+def a_reply(step: str, message: Query | Feedback) -> Any:
+    if step == "release":
+        inputs = [message] if isinstance(message, Query) else [item.query for item in message.items if item.query]
+        return Release(tuple(query.id for query in inputs))
+    if isinstance(message, Feedback):
+        return Acknowledged(message.id, (0,) * len(message.items))
+    return Answer(message.id, 0, inputs_retained=step == "retain")
 
 
 @given(STEPS)
@@ -170,8 +286,8 @@ def test_every_request_is_answered_once_while_selectors_connect_and_disconnect(s
     open_: list[tuple[str, Any]] = []
     for number, (step, pick) in enumerate([*steps, ("wait", 0), ("wait", 0)]):
         match step:
-            case "predict" | "model":
-                fields: dict[str, Any] = {"application": "bare", "context": str(pick)} if step == "predict" else {}
+            case application if application in PREDICT:
+                fields: dict[str, Any] = {"application": step, "context": str(pick)} if step else {}
                 predict = Predict(number, "" if fields else "one", "", 0, (a_tensor(),), **fields)
                 frontend.handle(now_ns, CLIENT, predict, [BYTES])
                 predict_count += 1
@@ -181,19 +297,17 @@ def test_every_request_is_answered_once_while_selectors_connect_and_disconnect(s
                 )
                 frontend.handle(now_ns, CLIENT, Feedback(number, "bare", items), [BYTES] * (pick + 1))
                 feedback_count += 1
-            case "answer" | "acknowledge":
+            case reply if reply in REPLY:
                 for to, message in open_[-3:]:
-                    if to in connected and isinstance(message, Query):
-                        frontend.handle(now_ns, to, Answer(message.id, 0, inputs_retained=step == "acknowledge"), ())
-                    elif to in connected:
-                        frontend.handle(now_ns, to, Acknowledged(message.id, (0,) * len(message.items)), ())
+                    if to in connected:
+                        frontend.handle(now_ns, to, a_reply(step, message), ())
             case "disconnect" if connected:
                 frontend.handle(now_ns, "", PeerDisconnected(connected.pop(pick % len(connected))), ())
             case "connect" if len(connected) < 2:
                 incarnations += 1
                 free = "1" if any(instance(address) == "selector/0" for address in connected) else "0"
                 connected.append(f"selector/{free}#{incarnations}")
-                connect(frontend, connected[-1], BARE)
+                connect(frontend, connected[-1], SAFE, BARE)
             case "wait":
                 now_ns += s(31)
         frontend.tick(now_ns)

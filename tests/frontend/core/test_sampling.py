@@ -6,24 +6,21 @@ from typing import Any
 
 import pytest
 
-from harness.builders import a_predict, a_spec, a_state, sent, some_bytes
+from frontend.frontend_builders import CLIENT, SELECTOR, WORKER, connected_frontend
+from harness.builders import a_predict, a_spec, sent, some_bytes
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
-from horologe_common.wire import Answer, Cancel, Dispatch, Models, Query, Sample
+from horologe_common.wire import Answer, Cancel, Dispatch, Query, Sample
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.core.sampling import SampleLimits
-from horologe_frontend.settings import FrontendSettings
 
-CLIENT, SELECTOR, PROFILER, WORKER = "client/aa", "selector/0#1", "profiler/0#1", "worker/0#1"
-LIMITS = SampleLimits()
+PROFILER = "profiler/0#1"
 
 
-def a_frontend(samples: SampleLimits = LIMITS, **settings: Any) -> Frontend:
-    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), lambda header, buffers: b"", samples)
-    for address in (SELECTOR, PROFILER, WORKER):
-        frontend.handle(0, address, PeerConnected(address), ())
-    frontend.handle(0, "controller/0#1", Models(0, (a_state(), a_state(a_spec("other")))), ())
+def a_frontend(**fields: Any) -> Frontend:
+    frontend = connected_frontend(specs=(a_spec(), a_spec("other")), **fields)
+    frontend.handle(0, PROFILER, PeerConnected(PROFILER), ())
     return frontend
 
 
@@ -53,7 +50,7 @@ def test_finished_request_is_sampled_with_its_inputs() -> None:
 
 
 def test_burst_then_one_sample_per_second_for_each_model_and_application() -> None:
-    frontend = a_frontend(SampleLimits(burst=3))
+    frontend = a_frontend(samples=SampleLimits(burst=3))
     for number in range(10):
         serve(frontend, ms(number))
     assert len(samples(frontend)) == 3
@@ -94,7 +91,7 @@ def test_cached_and_cancelled_requests_are_not_sampled() -> None:
 
 
 def test_large_inputs_are_not_sampled() -> None:
-    frontend = a_frontend(SampleLimits(most_bytes=40))
+    frontend = a_frontend(samples=SampleLimits(most_bytes=40))
     serve(frontend, rows=4)
     assert samples(frontend) == []
     serve(frontend, rows=2)
@@ -102,7 +99,7 @@ def test_large_inputs_are_not_sampled() -> None:
 
 
 def test_all_samples_share_a_rate_in_bytes() -> None:
-    frontend = a_frontend(SampleLimits(bytes_per_s=160))
+    frontend = a_frontend(samples=SampleLimits(bytes_per_s=160))
     serve(frontend)
     serve(frontend, ms(99), model="other")
     assert len(samples(frontend)) == 1
@@ -121,7 +118,7 @@ def test_no_samples_without_a_profiler_or_with_interval_0() -> None:
 
 
 def test_number_of_rate_limits_is_bounded() -> None:
-    frontend = a_frontend(SampleLimits(bytes_per_s=1 << 40))
+    frontend = a_frontend(samples=SampleLimits(bytes_per_s=1 << 40))
     for number in range(1100):
         serve(frontend, number, application=f"application-{number}")
     assert len(samples(frontend)) == 1100
