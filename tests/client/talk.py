@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,16 +10,11 @@ from horologe.core.session import Session
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status
-from horologe_common.wire import (
-    PROTOCOL,
-    Answer,
-    Envelope,
-    Hello,
-    Models,
-    ModelState,
-    Welcome,
-)
+from horologe_common.wire import PROTOCOL, Answer, Envelope, Hello, Models, ModelState, Welcome
 from horologe_common.wire.frames import pack, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
@@ -87,6 +82,11 @@ class Talk:
     def predict(self, model: str = "echo", inputs: Any = X, **how: Any) -> Sink:
         sink = Sink()
         sink.id = self.session.predict(self.now_ns, sink, model, inputs, **how)
+        return sink
+
+    def query(self, question: Callable[[int], Any]) -> Sink:
+        sink = Sink()
+        sink.id = self.session.query(self.now_ns, sink, question, 5.0)
         return sink
 
     def after(self, elapsed_ns: int) -> None:

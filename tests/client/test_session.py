@@ -8,7 +8,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from client.talk import Sink, Talk, X
+from client.talk import Talk, X
 from fakes.frontend import ECHO, echo
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
@@ -50,13 +50,6 @@ def test_a_request_is_sent_with_what_remains_of_its_budget_and_its_answer_comes_
     assert (sink.end.version, sink.end.queue_ns, sink.end.exec_ns, sink.end.batch_size) == ("1", 10, 20, 1)
     sink.end.value[0] = 7  # the caller's own
     assert talk.session.next_ns() is None
-
-
-def test_the_application_goes_along() -> None:
-    talk = Talk().knowing(ECHO)
-    talk.predict(application="chat")
-    ((request, _),) = talk.sent()
-    assert request.application == "chat"
 
 
 def test_another_msgpack_reads_what_is_sent() -> None:
@@ -170,7 +163,7 @@ def test_a_late_answer_brings_what_came() -> None:
 
 def test_cancelling_tells_the_server_only_if_it_knows() -> None:
     talk = Talk().knowing(ECHO)
-    sent, unsent = talk.predict(), None
+    sent = talk.predict()
     ((request, buffers),) = talk.sent()
     unsent = talk.predict()
     talk.session.cancel(request.id)
@@ -215,10 +208,9 @@ def test_names_that_are_no_text_do_not_take_others_along() -> None:
 
 def test_questions_are_answered_by_their_own_kind_only() -> None:
     talk = Talk().welcomed()
-    models, cluster, admitted = Sink(), Sink(), Sink()
-    first = talk.session.query(talk.now_ns, models, lambda number: ModelInfo(number), 1.0)
-    second = talk.session.query(talk.now_ns, cluster, Describe, 1.0)
-    third = talk.session.query(talk.now_ns, admitted, lambda number: Admit(number, "m", "", True), 1.0)
+    models, cluster = talk.query(ModelInfo), talk.query(Describe)
+    admitted = talk.query(lambda number: Admit(number, "m", "", True))
+    first, second, third = models.id, cluster.id, admitted.id
     talk.sent()
     talk.get(Description(first, (), "edf", 0), Models(second, ()), Answer(first, 0), Answer(second, 0))
     assert not any(sink.done() for sink in (models, cluster))

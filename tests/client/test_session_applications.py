@@ -7,71 +7,32 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client.talk import Talk, X
 from fakes.frontend import ECHO
 from horologe import Application, HorologeError, InvalidInput, MissingInput, Refused, UnknownModel
 from horologe.core.client_feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.encoding import Signature
 from horologe.core.reply import decode_answer
-from horologe.core.session import Session
 from horologe_common.application_answers import answer_tensors, output_specs
-from horologe_common.clock import ms, s
+from horologe_common.clock import ms
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status
 from horologe_common.wire import (
-    PROTOCOL,
     Acknowledged,
     Answer,
     ApplicationInfo,
     Applications,
     ApplicationState,
     Declare,
-    Envelope,
     Feedback,
     ModelInfo,
     Models,
     ModelState,
     Predict,
-    Welcome,
 )
-from horologe_common.wire.frames import pack, unpack
 
-X = np.arange(4, dtype=np.float32).reshape(1, 4)
 DIGITS = Application("digits", ("echo",), slo_ms=40, default=7.0)
 SPEC = ModelSpec("digits", "", "application", ECHO.inputs, output_specs(DIGITS), slo_ns=ms(40), cache=True)
-
-
-class Sink:
-    def __init__(self) -> None:
-        self.end: Any = None
-
-    def done(self) -> bool:
-        return self.end is not None
-
-    def set_result(self, result: Any, /) -> None:
-        self.end = result
-
-    def set_exception(self, exception: BaseException, /) -> None:
-        self.end = exception
-
-
-def a_session() -> Session:
-    session = Session({}, grace_ns=ms(50))
-    session.on_connected(s(1))
-    session.packets(s(1))
-    get(session, Welcome(PROTOCOL, ()))
-    return session
-
-
-def get(session: Session, message: Any, buffers: Any = ()) -> None:
-    session.receive(s(1), pack([Envelope("", "", [message])], buffers))
-
-
-def sent(session: Session) -> Any:
-    """The one message that the session sends now."""
-    ((message, buffers),) = [
-        (message, buffers) for packet in session.packets(s(1)) for _, _, message, buffers in unpack(packet, 64 << 10)
-    ]
-    return message, buffers
 
 
 def an_answer(number: int) -> tuple[Answer, list[bytes]]:
@@ -81,18 +42,18 @@ def an_answer(number: int) -> tuple[Answer, list[bytes]]:
 
 
 def test_an_application_is_asked_by_its_signature_and_context() -> None:
-    session, sink = a_session(), Sink()
-    session.predict(s(1), sink, "", X.tolist(), application="digits", context="user-1")
-    question, _ = sent(session)
+    talk = Talk().welcomed()
+    sink = talk.predict("", X.tolist(), application="digits", context="user-1")
+    ((question, _),) = talk.sent()
     assert question == ModelInfo(question.id, "", "digits")
-    get(session, Models(question.id, (ModelState(SPEC),)))
-    request, buffers = sent(session)
+    talk.get(Models(question.id, (ModelState(SPEC),)))
+    ((request, buffers),) = talk.sent()
     assert isinstance(request, Predict)
     assert (request.model, request.application, request.context) == ("", "digits", "user-1")
     assert (request.inputs[0].datatype, bytes(buffers[0])) == ("FP32", X.tobytes())
-    assert session.next_ns() == s(1) + ms(40) + ms(50), "the application's SLO and the grace"
+    assert talk.session.next_ns() == talk.now_ns + ms(40) + ms(50), "the application's SLO and the grace"
     answer, outputs = an_answer(request.id)
-    get(session, answer, outputs)
+    talk.get(answer, buffers=outputs)
     reply = sink.end
     assert reply.prediction.tolist() == [3]
     assert (reply.confidence, reply.models, reply.missing, reply.defaulted) == (0.75, ("echo",), ("other",), False)
@@ -100,20 +61,19 @@ def test_an_application_is_asked_by_its_signature_and_context() -> None:
 
 
 def test_a_model_and_an_application_of_one_name_have_signatures_of_their_own() -> None:
-    session = a_session()
-    session.predict(s(1), Sink(), "digits", X)
-    of_model, _ = sent(session)
-    session.predict(s(1), Sink(), "", X, application="digits")
-    of_application, _ = sent(session)
+    talk = Talk().welcomed()
+    talk.predict("digits")
+    talk.predict("", application="digits")
+    (of_model, _), (of_application, _) = talk.sent()
     assert (of_model.model, of_model.application) == ("digits", "")
     assert (of_application.model, of_application.application) == ("", "digits")
 
 
 def test_an_application_that_is_not_declared() -> None:
-    session, sink = a_session(), Sink()
-    session.predict(s(1), sink, "", X, application="nope")
-    question, _ = sent(session)
-    get(session, Models(question.id, (), int(Status.UNKNOWN_MODEL), "application: got 'nope'"))
+    talk = Talk().welcomed()
+    sink = talk.predict("", application="nope")
+    ((question, _),) = talk.sent()
+    talk.get(Models(question.id, (), int(Status.UNKNOWN_MODEL), "application: got 'nope'"))
     assert isinstance(sink.end, UnknownModel)
 
 
@@ -133,20 +93,20 @@ def test_outputs_of_any_kind_are_the_prediction() -> None:
     ],
 )
 def test_questions_end_with_their_answers_and_no_others(question: Any, answer: Any, end: Any) -> None:
-    session, sink = a_session(), Sink()
-    session.query(s(1), sink, lambda number: question, 5)
-    sent(session)
-    get(session, Models(1, ()))
+    talk = Talk().welcomed()
+    sink = talk.query(lambda number: question)
+    talk.sent()
+    talk.get(Models(1, ()))
     assert not sink.done()
-    get(session, answer)
+    talk.get(answer)
     assert sink.end == end
 
 
 def test_a_declaration_that_is_refused_is_raised() -> None:
-    session, sink = a_session(), Sink()
-    session.query(s(1), sink, lambda number: Declare(number, DIGITS), 5)
-    question, _ = sent(session)
-    get(session, Applications(question.id, (), int(Status.INVALID_INPUT), "policy: got 'x'"))
+    talk = Talk().welcomed()
+    sink = talk.query(lambda number: Declare(number, DIGITS))
+    ((question, _),) = talk.sent()
+    talk.get(Applications(question.id, (), int(Status.INVALID_INPUT), "policy: got 'x'"))
     assert isinstance(sink.end, InvalidInput)
 
 

@@ -9,25 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from client.talk import Sink, Talk, X
+from client.talk import Talk, X
 from fakes.frontend import ECHO, PAIR, WORDS, echo
 from horologe.core.encoding import SIGNATURE_PAUSE_NS, SIGNATURE_TIMEOUT_NS
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, TensorSpec
-from horologe_common.status import (
-    InvalidInput,
-    Refused,
-    Status,
-    UnknownModel,
-)
-from horologe_common.wire import (
-    Admit,
-    Answer,
-    ModelInfo,
-    Models,
-    ModelState,
-    Predict,
-)
+from horologe_common.status import InvalidInput, Refused, Status, UnknownModel
+from horologe_common.wire import Admit, Answer, ModelInfo, Models, ModelState, Predict
 
 
 def test_one_question_serves_all_requests_that_wait_for_a_signature() -> None:
@@ -180,8 +168,7 @@ def test_a_request_waits_until_the_server_knows_all_models(answer: Models) -> No
 
 def test_a_model_that_was_loaded_again_is_asked_for_its_signature() -> None:
     talk = Talk().knowing(ECHO, WORDS)
-    sink = Sink()
-    talk.session.query(talk.now_ns, sink, partial(Admit, model=ECHO.name, version="", admitted=True), 5.0)
+    talk.query(partial(Admit, model=ECHO.name, version="", admitted=True))
     ((admit, _),) = talk.sent()
     talk.get(Models(admit.id, (ModelState(ECHO),)))
     talk.predict(ECHO.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, a_frontend, send_predict
-from harness.builders import a_predict, a_spec, a_state, a_tensor, sent
+from harness.builders import a_predict, a_state, a_tensor, sent
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.core.staging import OWNED_FROM, StagedInputs
 from horologe_common.status import Status
@@ -44,15 +44,6 @@ def test_one_client_leaves_room_for_the_inputs_of_others() -> None:
     staging.check()
     assert staging.hold(10, header, [bytes(size)], CLIENT)
     staging.check()
-
-
-def test_a_negative_budget_is_invalid() -> None:
-    frontend = a_frontend(a_spec(slo_ns=0))
-    send_predict(frontend, a_predict(1, budget_ms=-5))
-    (answer,) = sent(frontend, Answer, CLIENT)
-    assert answer.status == Status.INVALID_INPUT
-    assert answer.reason == "budget_ns: got -5000000, wanted at least 0"
-    assert not sent(frontend, Query, SELECTOR)
 
 
 def clients_of_queries(frontend: Frontend) -> list[str]:

@@ -165,16 +165,6 @@ def test_all_fields_of_the_answer_reach_the_client() -> None:
     frontend.check()
 
 
-def test_a_subset_of_outputs_can_be_requested() -> None:
-    frontend = connected_frontend()
-    query = request_application(frontend, outputs=("confidence",))
-    assert query is not None
-    outputs = (Tensor("prediction", "INT64", (1,), 8), Tensor("confidence", "FP32", (1,), 4))
-    frontend.handle(NOW, SELECTOR, Answer(query.id, 0, outputs), [bytes(8), b"1234"])
-    (out,) = [out for out in frontend.out if isinstance(out.message, Answer)]
-    assert (out.message.outputs, list(out.buffers)) == (outputs[1:], [b"1234"])
-
-
 def test_inputs_are_retained_until_the_selector_releases_them() -> None:
     frontend = connected_frontend()
     query = request_application(frontend)

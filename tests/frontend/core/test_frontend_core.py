@@ -14,16 +14,7 @@ from horologe_common.applications import NAME_LIMIT
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Answer,
-    Cancel,
-    Dispatch,
-    Predict,
-    Query,
-    Release,
-    Ship,
-    Tensor,
-)
+from horologe_common.wire import Answer, Cancel, Dispatch, Predict, Query, Release, Ship, Tensor
 
 
 def test_valid_request_is_staged_and_sent_to_the_selector() -> None:
@@ -57,6 +48,12 @@ def test_ok_answer_goes_to_the_client_under_its_own_id() -> None:
         (Predict(1, "sum", "", 0, (a_tensor(rows=17),)), Status.INVALID_INPUT, ["17", "16"]),
         (Predict(1, "sum", "", 0, (a_tensor(rows=0),)), Status.INVALID_INPUT, ["0", "1 to 16"]),
         (a_predict(outputs=("nope",)), Status.INVALID_INPUT, ["nope", "y"]),
+        (
+            a_predict(application="a" * (NAME_LIMIT + 1)),
+            Status.INVALID_INPUT,
+            ["application: got 129 characters"],
+        ),
+        (a_predict(budget_ms=-5), Status.INVALID_INPUT, ["budget_ns: got -5000000, wanted at least 0"]),
     ],
 )
 def test_invalid_request_is_answered_with_the_value_received_and_wanted(
@@ -69,21 +66,6 @@ def test_invalid_request_is_answered_with_the_value_received_and_wanted(
     assert all(word in answer.reason for word in words), answer.reason
     assert not sent(frontend, Query)
     frontend.check()
-
-
-def test_query_has_length_and_application() -> None:
-    frontend = a_frontend()
-    send_predict(frontend, a_predict(application="chat"))
-    (query,) = sent(frontend, Query)
-    assert (query.length, query.application) == (0, "chat")
-
-
-def test_the_name_of_an_application_is_bounded() -> None:
-    frontend = a_frontend()
-    send_predict(frontend, a_predict(application="a" * (NAME_LIMIT + 1)))
-    (answer,) = sent(frontend, Answer)
-    assert answer.status == Status.INVALID_INPUT
-    assert answer.reason == "application: got 129 characters, at most 128"
 
 
 def test_request_over_the_size_limit_is_too_large() -> None:
@@ -166,17 +148,12 @@ def test_late_answer_within_the_grace_has_its_outputs() -> None:
     assert answer.outputs
 
 
-def test_slo_of_the_model_is_the_default_deadline() -> None:
-    frontend = a_frontend(a_spec(slo_ns=ms(30)))
+@pytest.mark.parametrize(("slo_ns", "best_effort"), [(ms(30), False), (0, True)])
+def test_the_default_deadline_is_the_slo_of_the_model_or_best_effort(slo_ns: int, best_effort: bool) -> None:
+    frontend = a_frontend(a_spec(slo_ns=slo_ns))
     send_predict(frontend, a_predict(budget_ms=0))
     (query,) = sent(frontend, Query)
-    assert (query.budget_ns, query.best_effort) == (ms(30), False)
-
-
-def test_without_any_deadline_a_request_is_best_effort() -> None:
-    frontend = a_frontend()
-    send_predict(frontend, a_predict(budget_ms=0))
-    assert sent(frontend, Query)[0].best_effort
+    assert (query.budget_ns, query.best_effort) == (slo_ns or frontend.settings.best_effort_ns, best_effort)
 
 
 def test_cancel_and_disconnect_finish_a_request_without_an_answer() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from frontend.frontend_builders import (
@@ -90,14 +89,6 @@ def test_request_without_a_default_is_late_or_lost(selector: str, status: Status
         frontend.handle(NOW + ms(1), SELECTOR, PeerDisconnected(SELECTOR), ())
     frontend.tick(NOW + ms(90))
     assert the_answer(frontend).status == status
-
-
-def test_default_has_as_many_rows_as_the_request() -> None:
-    frontend = connected_frontend()
-    request_application(frontend, rows=2)
-    frontend.tick(NOW + ms(100))
-    (out,) = [out for out in frontend.out if isinstance(out.message, Answer)]
-    assert np.frombuffer(out.buffers[0], np.int64).tolist() == [7, 7]
 
 
 def stall_loop(frontend: Frontend, late_ns: int, count: int = 30) -> int:

@@ -16,15 +16,7 @@ from horologe.core.pending_requests import GRACE_MS, Call, PendingRequests, Sink
 from horologe.core.reply import ANSWERED_BY, AdminAnswer, admin_result, decode_answer
 from horologe_common import wire
 from horologe_common.clock import NEVER_NS, ms, s
-from horologe_common.status import (
-    Cancelled,
-    HorologeError,
-    Lost,
-    ProtocolMismatch,
-    Status,
-    Unauthenticated,
-    error_for,
-)
+from horologe_common.status import Cancelled, HorologeError, Lost, ProtocolMismatch, Status, Unauthenticated, error_for
 from horologe_common.wire.frames import unpack
 
 if TYPE_CHECKING:

@@ -13,20 +13,9 @@ from horologe_common.wire import Predict, Tensor
 from horologe_frontend.core.application_requests import APPLICATION_RUNTIME
 from horologe_frontend.http.http_messages import HttpError
 from horologe_frontend.http.steps import run_at_once
-from horologe_frontend.oip.binary_encoding import (
-    BinaryData,
-    check_bytes,
-    raw_input,
-    split_body,
-)
+from horologe_frontend.oip.binary_encoding import BinaryData, check_bytes, raw_input, split_body
 from horologe_frontend.oip.inference_response import OutputFormat, ResponseFormat
-from horologe_frontend.oip.json_encoding import (
-    LONG_BYTES,
-    check_header,
-    decode_infer,
-    decode_parameters,
-    decode_tensor,
-)
+from horologe_frontend.oip.json_encoding import LONG_BYTES, check_header, decode_infer, decode_parameters, decode_tensor
 from horologe_frontend.oip.known_parameters import INPUT, OUTPUT, REQUEST, check_parameters, ignored_parameters
 
 if TYPE_CHECKING:
