@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from horologe.core.pending_requests import PredictOptions
 from horologe.core.session import Session
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
@@ -81,7 +82,7 @@ class Talk:
 
     def predict(self, model: str = "echo", inputs: Any = X, **how: Any) -> Sink:
         sink = Sink()
-        sink.id = self.session.predict(self.now_ns, sink, model, inputs, **how)
+        sink.id = self.session.predict(self.now_ns, sink, model, inputs, PredictOptions(**how))
         return sink
 
     def query(self, question: Callable[[int], Any]) -> Sink:

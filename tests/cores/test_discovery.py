@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, digest
+from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend
 from harness.builders import a_report, a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
@@ -28,6 +28,7 @@ from horologe_controller.core.cluster.discovery import DISCOVERY_NS
 from horologe_controller.core.controller import Controller
 from horologe_controller.settings import ControllerSettings
 from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.digest import digest
 from horologe_frontend.settings import FrontendSettings
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings

@@ -8,7 +8,7 @@ from typing import Any
 from client.talk import Talk
 from controller.cluster_builders import FRONTEND, WORKER, a_controller, register, state, submit, tick
 from fakes.frontend import ECHO
-from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, digest
+from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend
 from harness.builders import a_predict, a_report, a_spec, a_state, sent, some_bytes
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
@@ -31,6 +31,7 @@ from horologe_common.wire import (
 )
 from horologe_controller.core.controller import Controller
 from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.digest import digest
 from horologe_frontend.settings import FrontendSettings
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings

@@ -23,6 +23,7 @@ from horologe_common.wire import (
 from horologe_common.wire.frames import decode_array
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.core.sampling import SampleLimits
+from horologe_frontend.digest import digest
 from horologe_frontend.settings import FrontendSettings
 
 if TYPE_CHECKING:
@@ -34,10 +35,6 @@ LIMITS = SampleLimits()
 SAFE = Application("digits", ("one", "two/1"), slo_ms=40, default=7.0)
 BARE = Application("bare", ("one",), slo_ms=40)
 SPECS = (a_spec("one"), a_spec("two", batch_sizes=(1, 2)))
-
-
-def digest(header: bytes, buffers: Any) -> bytes:
-    return bytes([sum(header) % 256]) + bytes(sum(map(len, buffers)) for _ in range(3))
 
 
 def connected_frontend(

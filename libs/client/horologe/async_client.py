@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from horologe.core.client_feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.encoding import Signature
-from horologe.core.pending_requests import GRACE_MS
+from horologe.core.pending_requests import GRACE_MS, PredictOptions
 from horologe.core.session import Session
 from horologe.transport.dealer import Dealer, curve_keys, parse_endpoints
 from horologe.transport.loop_link import LoopLink
@@ -124,7 +124,8 @@ class AsyncClient:
         Call it on the loop. It is faster than a task around `predict`. All errors are raised by the future.
         """
         request = RequestFuture(self._link.attach(), self._link)
-        request.request_id = self._session.predict(time.monotonic_ns(), request, model, inputs, **options)
+        now_ns = time.monotonic_ns()
+        request.request_id = self._session.predict(now_ns, request, model, inputs, PredictOptions(**options))
         self._link.post()
         return request
 

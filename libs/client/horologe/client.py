@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from horologe.core.client_feedback import feedback_messages, find_application, raise_first_error
 from horologe.core.encoding import Signature
-from horologe.core.pending_requests import GRACE_MS
+from horologe.core.pending_requests import GRACE_MS, PredictOptions
 from horologe.core.session import Session
-from horologe.transport.blocking_link import Handle
+from horologe.transport.blocking_link import Handle, ThreadLinks
 from horologe.transport.dealer import Dealer, curve_keys, parse_endpoints
-from horologe.transport.thread_links import ThreadLinks
 from horologe_common.clock import ms
 from horologe_common.status import HorologeError
 from horologe_common.wire import (
@@ -137,7 +136,7 @@ class Client:
         handle = Handle(link)
         with link.lock:
             now_ns = time.monotonic_ns()
-            handle.request_id = link.session.predict(now_ns, handle, model, inputs, **options)
+            handle.request_id = link.session.predict(now_ns, handle, model, inputs, PredictOptions(**options))
             link.post(now_ns)
         return handle
 

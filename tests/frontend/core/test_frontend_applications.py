@@ -18,7 +18,6 @@ from frontend.frontend_builders import (
     an_observation,
     announce,
     connected_frontend,
-    digest,
     request_application,
     the_answer,
 )
@@ -49,6 +48,7 @@ from horologe_common.wire import (
 )
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.core.sampling import SampleLimits
+from horologe_frontend.digest import digest
 from horologe_frontend.settings import FrontendSettings
 
 

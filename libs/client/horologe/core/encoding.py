@@ -220,13 +220,13 @@ class Encoder:
             return
         self._pending.add(call)
         if self._cache.park_request(call, _copied(inputs)):
-            self._request_signature(ModelInfo(0, call.model, "" if call.model else call.application))
+            self._request_signature(ModelInfo(0, call.model, "" if call.model else call.options.application))
 
     def park_encoded(self) -> None:
         """Park the encoded requests that are not sent yet: a new frontend may not know their models."""
         for call in self._outbox.pop_predictions():
             if call in self._pending and self._cache.park_request(call, None):
-                self._request_signature(ModelInfo(0, call.model, "" if call.model else call.application))
+                self._request_signature(ModelInfo(0, call.model, "" if call.model else call.options.application))
 
     def _encode(self, call: Call, inputs: Any, signature: Signature) -> None:
         try:

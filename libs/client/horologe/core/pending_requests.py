@@ -50,6 +50,22 @@ class Options(AskOptions, total=False):
     """Name of the caller's application: execution times are measured per model and application."""
 
 
+class PredictOptions(msgspec.Struct, frozen=True):
+    """The values of `Options`, with their defaults. Raises `TypeError` for an unknown name."""
+
+    version: str = ""
+    slo_ms: float | None = None
+    timeout: float | None = None
+    outputs: Sequence[str] = ()
+    application: str = ""
+    context: str = ""
+    content_hash: bool = False
+    traceparent: str = ""
+
+
+NO_OPTIONS = PredictOptions()
+
+
 class Sink(Protocol):
     """Receiver of a request's result: an `asyncio.Future` or a `Handle`."""
 
@@ -68,12 +84,8 @@ class Call(msgspec.Struct, eq=False):
     """Time allowed from `begun_ns` on. 0: the SLO of the model, or best effort."""
     question: AnyMessage | None = None
     model: str = ""
-    version: str = ""
+    options: PredictOptions = NO_OPTIONS
     outputs: tuple[str, ...] = ()
-    application: str = ""
-    context: str = ""
-    content_hash: bool = False
-    traceparent: str = ""
     single: bool = True
     """The input was one array, so a single output is returned as an array."""
     inputs: tuple[Tensor, ...] = ()
@@ -88,25 +100,26 @@ class Call(msgspec.Struct, eq=False):
     @property
     def subject(self) -> tuple[str, str, str]:
         """Return the key of the signature: (model, version, "") or ("", "", application)."""
-        return (self.model, self.version, "") if self.model else ("", "", self.application)
+        return (self.model, self.options.version, "") if self.model else ("", "", self.options.application)
 
     def message(self, now_ns: int) -> AnyMessage:
         """Return the message to send, with the remaining budget."""
         if self.question is not None:
             return self.question
+        options = self.options
         budget_ns = max(1, self.begun_ns + self.budget_ns - now_ns) if self.budget_ns else 0
         return Predict(
             self.id,
             self.model,
-            self.version,
+            options.version,
             budget_ns,
             self.inputs,
             self.outputs,
-            self.application,
-            self.context,
-            self.content_hash,
+            options.application,
+            options.context,
+            options.content_hash,
             now_ns,
-            traceparent=self.traceparent,
+            traceparent=options.traceparent,
         )
 
 

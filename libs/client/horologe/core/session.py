@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from horologe.core.encoding import Encoder, SignatureCache
 from horologe.core.outbox import Outbox, message_packet
-from horologe.core.pending_requests import GRACE_MS, Call, PendingRequests, Sink, check_texts, parse_budget_ns
+from horologe.core.pending_requests import (
+    GRACE_MS,
+    Call,
+    PendingRequests,
+    PredictOptions,
+    Sink,
+    check_texts,
+    parse_budget_ns,
+)
 from horologe.core.reply import ANSWERED_BY, AdminAnswer, admin_result, decode_answer
 from horologe_common import wire
 from horologe_common.clock import NEVER_NS, ms, s
@@ -88,34 +96,20 @@ class Session:
         self._encoder = Encoder(self._catalogue, self.pending, self._outbox, self._ids)
         self._closed = False
 
-    def predict(
-        self,
-        now_ns: int,
-        sink: Sink,
-        model: str,
-        inputs: Any,
-        version: str = "",
-        slo_ms: float | None = None,
-        timeout: float | None = None,
-        outputs: Sequence[str] = (),
-        application: str = "",
-        context: str = "",
-        content_hash: bool = False,
-        traceparent: str = "",
-    ) -> int:
+    def predict(self, now_ns: int, sink: Sink, model: str, inputs: Any, options: PredictOptions) -> int:
         """Start a request whose result is a `Reply`, and return its id. All errors go to its sink.
 
-        With an empty `model` the request is for the `application`.
+        With an empty `model` the request is for the application of the options.
         """
         self._encoder.now_ns = now_ns
         call = Call(next(self._ids), sink, now_ns)
-        call.model, call.version, call.outputs, call.application = model, version, tuple(outputs), application
-        call.context, call.content_hash, call.traceparent = context, content_hash, traceparent
+        call.model, call.options, call.outputs = model, options, tuple(options.outputs)
         call.single = not isinstance(inputs, Mapping)
         try:
             self._check_open()
-            call.budget_ns = parse_budget_ns(slo_ms, timeout)
-            check_texts(model, version, application, context, traceparent, *outputs)
+            call.budget_ns = parse_budget_ns(options.slo_ms, options.timeout)
+            names = options.version, options.application, options.context, options.traceparent
+            check_texts(model, *names, *call.outputs)
             self._encoder.open_request(call, inputs)
         except HorologeError as error:
             self.pending.finish(call, error)
