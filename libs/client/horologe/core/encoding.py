@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from horologe.core.pending_requests import Call
@@ -136,53 +135,6 @@ Signatures = dict[tuple[str, str, str], Signature]
 Parked = list[tuple["Call", Any]]
 
 
-class SignatureCache:
-    """Signatures, and requests parked until the server has sent the signature of their model or application."""
-
-    def __init__(self, signatures: Signatures) -> None:
-        self.signatures = signatures
-        self.incomplete = ""
-        """Why the server may not know all models yet. Empty: it does."""
-        self._parked: dict[tuple[str, str], Parked] = {}
-
-    def park_request(self, call: Call, inputs: Any) -> bool:
-        """Park a request. Return True if it is the first for its signature."""
-        model, _, application = call.subject
-        parked = self._parked.setdefault((model, application), [])
-        parked.append((call, inputs))
-        return len(parked) == 1
-
-    def pop_parked(self, question: ModelInfo) -> Parked:
-        """Remove and return the requests parked for the answer to this question."""
-        return self._parked.pop((question.model, question.application), [])
-
-    def add_signature(self, call: Call, states: Sequence[ModelState] | HorologeError) -> Signature:
-        """Add and return the signature for this request.
-
-        Raises the error in place of the states, `UnknownModel`, or `Refused` while the server does not know all models.
-        """
-        if isinstance(states, HorologeError):
-            raise type(states)(states.reason)
-        model, version, application = call.subject
-        try:
-            signature = self.signatures[call.subject] = choose_signature(states, model or application, version)
-        except UnknownModel:
-            if self.incomplete:
-                raise Refused(f"not all models are known yet: {self.incomplete}") from None
-            raise
-        return signature
-
-    def remove_signature(self, call: Call) -> None:
-        """Remove the signature of a request that the server has rejected, so that it is requested again."""
-        self.signatures.pop(call.subject, None)
-
-    def remove_model(self, model: str) -> None:
-        """Remove the signatures of a model that was loaded or unloaded, which may have changed."""
-        for subject in list(self.signatures):  # a copy: threads share the signatures
-            if subject[0] == model:
-                self.signatures.pop(subject, None)
-
-
 class SignatureSink:
     """Sink of a request for a signature. `on_answer` gets the models or the error."""
 
@@ -203,70 +155,107 @@ class SignatureSink:
 
 
 class Encoder:
-    """Encodes the inputs of requests and puts them into the outbox. `ids`: ids for its own requests."""
+    """Encodes the inputs of requests by the signatures of their models, and puts them into the outbox.
 
-    def __init__(self, cache: SignatureCache, pending: PendingRequests, outbox: Outbox, ids: Iterator[int]) -> None:
-        self._cache = cache
+    Requests are parked until the server has sent the signature. `ids`: ids for the encoder's own requests.
+    """
+
+    def __init__(self, signatures: Signatures, pending: PendingRequests, outbox: Outbox, ids: Iterator[int]) -> None:
+        self.signatures = signatures
+        self.incomplete = ""
+        """Why the server may not know all models yet. Empty: it does."""
+        self._parked: dict[tuple[str, str], Parked] = {}
         self._pending = pending
         self._outbox = outbox
         self._ids = ids
         self.now_ns = 0
 
+    def remove_signature(self, call: Call) -> None:
+        """Remove the signature of a request that the server has rejected, so that it is requested again."""
+        self.signatures.pop(call.subject, None)
+
+    def remove_model(self, model: str) -> None:
+        """Remove the signatures of a model that was loaded or unloaded, which may have changed."""
+        for subject in list(self.signatures):  # a copy: threads share the signatures
+            if subject[0] == model:
+                self.signatures.pop(subject, None)
+
     def open_request(self, call: Call, inputs: Any) -> None:
         """Encode and send a request, or park it until its signature has arrived. Raises `InvalidInput`, `Refused`."""
-        signature = self._cache.signatures.get(call.subject)
+        signature = self.signatures.get(call.subject)
         if signature is not None:
             self._encode(call, inputs, signature)
             return
         self._pending.add(call)
-        if self._cache.park_request(call, _copied(inputs)):
-            self._request_signature(ModelInfo(0, call.model, "" if call.model else call.options.application))
+        if self._park(call, _copied(inputs)):
+            self._request_signature(call)
 
     def park_encoded(self) -> None:
         """Park the encoded requests that are not sent yet: a new frontend may not know their models."""
         for call in self._outbox.pop_predictions():
-            if call in self._pending and self._cache.park_request(call, None):
-                self._request_signature(ModelInfo(0, call.model, "" if call.model else call.options.application))
+            if call in self._pending and self._park(call, None):
+                self._request_signature(call)
 
     def _encode(self, call: Call, inputs: Any, signature: Signature) -> None:
         try:
             call.inputs, call.buffers = encode_inputs(signature, inputs)
         except InvalidInput:
-            self._cache.remove_signature(call)
+            self.remove_signature(call)
             raise
         self._pending.add(call, signature.slo_ns)
         self._pending.add_bytes(call, sum(map(len, call.buffers)))
         self._outbox.add(call)
 
-    def _request_signature(self, question: ModelInfo) -> None:
-        call = Call(next(self._ids), SignatureSink(question, self._on_signatures), self.now_ns, SIGNATURE_TIMEOUT_NS)
-        call.question = msgspec.structs.replace(question, id=call.id)
-        self._pending.add(call)
-        self._outbox.add(call)
+    def _park(self, call: Call, inputs: Any) -> bool:
+        """Park a request. Return True if it is the first for its signature."""
+        model, _, application = call.subject
+        parked = self._parked.setdefault((model, application), [])
+        parked.append((call, inputs))
+        return len(parked) == 1
 
-    def _pause(self, question: ModelInfo) -> None:
-        """Ask again after a pause: a request that is never sent ends as LOST when its timer expires."""
-        budget_ns = max(1, SIGNATURE_PAUSE_NS - self._pending.grace_ns)
-        call = Call(next(self._ids), SignatureSink(question, self._on_signatures), self.now_ns, budget_ns)
-        call.question = question
+    def _request_signature(self, parked: Call, pause_ns: int = 0) -> None:
+        """Ask for the signature of a parked request.
+
+        After a pause: the request for the signature is not sent, and ends as LOST when its timer expires.
+        """
+        model, _, application = parked.subject
+        question = ModelInfo(next(self._ids), model, application)
+        budget_ns = max(1, pause_ns - self._pending.grace_ns) if pause_ns else SIGNATURE_TIMEOUT_NS
+        sink = SignatureSink(question, self._on_signatures)
+        call = Call(question.id, sink, self.now_ns, budget_ns, question)
         self._pending.add(call)
+        if not pause_ns:
+            self._outbox.add(call)
 
     def _on_signatures(self, question: ModelInfo, states: Sequence[ModelState] | HorologeError) -> None:
         """Encode the parked requests. While the server may not know their model yet, park them again."""
-        for call, inputs in self._cache.pop_parked(question):
+        for call, inputs in self._parked.pop((question.model, question.application), []):
             if call not in self._pending:
                 continue
             try:
-                signature = self._cache.add_signature(call, states)
+                signature = self._add_signature(call, states)
             except (Lost, Refused) as error:
                 is_refused = isinstance(error, Refused)
                 call.refusal = error.reason if is_refused else call.refusal
-                if self._cache.park_request(call, inputs):
-                    (self._pause if is_refused else self._request_signature)(question)
+                if self._park(call, inputs):
+                    self._request_signature(call, SIGNATURE_PAUSE_NS if is_refused else 0)
             except HorologeError as error:
                 self._pending.finish(call, error)
             else:
                 self._encode_parked(call, inputs, signature)
+
+    def _add_signature(self, call: Call, states: Sequence[ModelState] | HorologeError) -> Signature:
+        """Return the signature for this request. Raises the error in place of the states, `UnknownModel`, `Refused`."""
+        if isinstance(states, HorologeError):
+            raise type(states)(states.reason)
+        model, version, application = call.subject
+        try:
+            signature = self.signatures[call.subject] = choose_signature(states, model or application, version)
+        except UnknownModel:
+            if self.incomplete:
+                raise Refused(f"not all models are known yet: {self.incomplete}") from None
+            raise
+        return signature
 
     def _encode_parked(self, call: Call, inputs: Any, signature: Signature) -> None:
         if call.inputs:

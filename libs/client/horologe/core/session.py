@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from horologe.core.encoding import Encoder, SignatureCache
+from horologe.core.encoding import Encoder
 from horologe.core.outbox import Outbox, message_packet
 from horologe.core.pending_requests import (
     GRACE_MS,
@@ -90,10 +90,9 @@ class Session:
         """The frontend drains: connect to another one, and call `leave`."""
         self.ignored = 0
         """Invalid messages, and answers to no pending request."""
-        self._catalogue = SignatureCache(signatures)
         self._ids = itertools.count(1)
         self._outbox = Outbox(self.pending)
-        self._encoder = Encoder(self._catalogue, self.pending, self._outbox, self._ids)
+        self._encoder = Encoder(signatures, self.pending, self._outbox, self._ids)
         self._closed = False
 
     def predict(self, now_ns: int, sink: Sink, model: str, inputs: Any, options: PredictOptions) -> int:
@@ -238,7 +237,7 @@ class Session:
             self.ignored += 1
             return
         if answer.status in (Status.UNKNOWN_MODEL, Status.INVALID_INPUT):
-            self._catalogue.remove_signature(call)
+            self._encoder.remove_signature(call)
         self.pending.finish(call, decode_answer(answer, buffers, call.single))
 
     def _on_admin_answer(self, message: AdminAnswer) -> None:
@@ -247,9 +246,9 @@ class Session:
             self.ignored += 1
             return
         if isinstance(call.question, wire.Admit):
-            self._catalogue.remove_model(call.question.model)
+            self._encoder.remove_model(call.question.model)
         if isinstance(message, wire.Models):
-            self._catalogue.incomplete = message.incomplete
+            self._encoder.incomplete = message.incomplete
         self.pending.finish(call, admin_result(message))
 
     def _on_drain(self) -> None:
@@ -261,7 +260,7 @@ class Session:
         if welcome.protocol != wire.PROTOCOL:
             self.refuse(ProtocolMismatch(f"protocol: got version {welcome.protocol}, wanted {wire.PROTOCOL}"))
         elif self.handshake.accept_welcome():
-            self._catalogue.signatures.clear()
+            self._encoder.signatures.clear()
             self._encoder.park_encoded()
 
     def _on_rejected(self, error: HorologeError) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from horologe_frontend.http.client_accounts import HeldBytes
@@ -13,24 +13,13 @@ Steps: TypeAlias = Generator[int, None, T]
 """Work that yields how many bytes it holds, after about a millisecond each time, and returns its result."""
 
 
-class _Work(Generic[T]):
-    """Steps that have begun. A future cannot hold the StopIteration of a generator."""
-
-    def __init__(self, steps: Steps[T]) -> None:
-        self.held_bytes = 0
-        self._steps = steps
-        self._result: list[T] = []
-
-    def advance(self) -> bool:
-        """Run one step. Return True after the last one."""
-        try:
-            self.held_bytes = next(self._steps)
-        except StopIteration as end:
-            self._result.append(end.value)
-        return bool(self._result)
-
-    def pop_result(self) -> T:
-        return self._result.pop()
+def _advance(steps: Steps[T], results: list[T]) -> int:
+    """Run one step, and return how many bytes it holds. The last one appends the result."""
+    try:
+        return next(steps)
+    except StopIteration as end:  # a future cannot hold it
+        results.append(end.value)
+        return 0
 
 
 async def run_in_turns(steps: Steps[T], held: HeldBytes) -> T:
@@ -38,15 +27,17 @@ async def run_in_turns(steps: Steps[T], held: HeldBytes) -> T:
 
     The bytes of the last step stay counted in `held`. If cancelled, no further step runs.
     """
-    account, before, work = held.account, held.size, _Work(steps)
-    while not await account.turns.in_turn(account, work.advance):
-        held.grow_to(before + work.held_bytes)
-    return work.pop_result()
+    account, before, results = held.account, held.size, list[T]()
+    while True:
+        size = await account.turns.in_turn(account, _advance, steps, results)
+        if results:
+            return results.pop()
+        held.grow_to(before + size)
 
 
 def run_at_once(steps: Steps[T]) -> T:
     """Return the result of steps that are known to be short."""
-    work = _Work(steps)
-    while not work.advance():
-        pass
-    return work.pop_result()
+    results: list[T] = []
+    while not results:
+        _advance(steps, results)
+    return results.pop()
