@@ -1,4 +1,4 @@
-"""Inference requests of the Open Inference Protocol to a gateway, and their responses."""
+"""HTTP requests to a handler with a fake gateway, and their responses."""
 
 from __future__ import annotations
 
@@ -17,23 +17,42 @@ GOOD = {"inputs": [{**ROW, "data": [1, 2, 3, 4]}]}
 FOUR = struct.pack("<4f", 1, 2, 3, 4)
 
 
+def send(
+    method: str,
+    path: str,
+    body: Any = b"",
+    gateway: FakeGateway | None = None,
+    headers: dict[bytes, bytes] | None = None,
+    oip: OipHandler | None = None,
+    **settings: Any,
+) -> HttpResponse:
+    """Return the response of the handler, or of a new one with this gateway. A body that is not bytes becomes JSON."""
+    oip = oip or OipHandler(gateway or FakeGateway(), HttpSettings(**settings), version="1.2.3")
+    path, _, query = path.partition("?")
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return asyncio.run(respond(oip, HttpRequest(method, path, query, headers or {}, content)))
+
+
 def post(
     body: Any,
     headers: dict[str, str] | None = None,
     model: str = "echo",
     gateway: FakeGateway | None = None,
-    **limits: Any,
+    **settings: Any,
 ) -> HttpResponse:
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
     raw = {name.lower().encode(): value.encode() for name, value in (headers or {}).items()}
-    request = HttpRequest("POST", f"/v2/models/{model}/infer", "", raw, content)
-    return asyncio.run(respond(OipHandler(gateway or FakeGateway(), HttpSettings(**limits)), request))
+    return send("POST", f"/v2/models/{model}/infer", body, gateway, raw, **settings)
 
 
 def binary(header: Any, *blobs: bytes, model: str = "echo", length: int | None = None) -> HttpResponse:
     content = json.dumps(header).encode()
     size = len(content) if length is None else length
     return post(content + b"".join(blobs), {"Inference-Header-Content-Length": str(size)}, model)
+
+
+def content(response: HttpResponse) -> Any:
+    assert response.status == 200, response.body
+    return json.loads(response.body)
 
 
 def error(response: HttpResponse, status: int = 400) -> str:

@@ -2,49 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fakes.gateway import PREDICTION, FakeGateway, respond
+from fakes.gateway import PREDICTION, FakeGateway
+from frontend.oip_requests import content, error, send
 from horologe_common.applications import Application
 from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation, Rollback, Tensor, Withdraw
-from horologe_frontend.auth import BearerKeys
-from horologe_frontend.http.http_messages import HttpRequest, HttpResponse
-from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
-from horologe_frontend.oip.handler import OipHandler
 
 INPUT = {"name": "in", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}
 DIGITS = "/v1/applications/digits"
-
-
-def send(
-    method: str,
-    path: str,
-    body: Any = b"",
-    gateway: FakeGateway | None = None,
-    headers: dict[bytes, bytes] | None = None,
-) -> HttpResponse:
-    oip = OipHandler(gateway or FakeGateway(), HttpSettings())
-    path, _, query = path.partition("?")
-    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return asyncio.run(respond(oip, HttpRequest(method, path, query, headers or {}, raw)))
-
-
-def content(response: HttpResponse) -> Any:
-    assert response.status == 200, response.body
-    return json.loads(response.body)
-
-
-def failure(response: HttpResponse, status: int) -> str:
-    assert response.status == status, response.body
-    return str(json.loads(response.body)["error"])
 
 
 def test_put_and_get() -> None:
@@ -59,13 +31,8 @@ def test_put_and_get() -> None:
 
 
 def test_declaration_over_the_size_limit() -> None:
-    said = failure(send("PUT", DIGITS, b'{"models": ["a"' + b', "a"' * 100_000 + b"]}"), 413)
+    said = error(send("PUT", DIGITS, b'{"models": ["a"' + b', "a"' * 100_000 + b"]}"), 413)
     assert said == "application: got 500017 bytes of JSON, at most 65536"
-
-
-@pytest.mark.parametrize("name", ["%FF", "a%ED%A0%80"])
-def test_name_that_is_not_utf8_is_unknown(name: str) -> None:
-    failure(send("GET", f"/v1/applications/{name}"), 404)
 
 
 def test_all_applications_are_listed() -> None:
@@ -113,7 +80,7 @@ def test_delete_and_rollback() -> None:
 )
 def test_invalid_declaration_names_the_field(body: Any, words: tuple[str, ...]) -> None:
     gateway = FakeGateway()
-    said = failure(send("PUT", DIGITS, body, gateway), 400)
+    said = error(send("PUT", DIGITS, body, gateway), 400)
     assert all(word in said for word in words), said
     assert not gateway.calls
 
@@ -123,21 +90,7 @@ def test_invalid_declaration_names_the_field(body: Any, words: tuple[str, ...]) 
     [("GET", ""), ("DELETE", ""), ("POST", "/rollback"), ("POST", "/predict")],
 )
 def test_undeclared_application(method: str, path: str) -> None:
-    assert "nope" in failure(send(method, f"/v1/applications/nope{path}", {"inputs": [INPUT]}), 404)
-
-
-def test_paths_and_methods() -> None:
-    assert send("GET", "/v1/applications/digits/nonsense").status == 404
-    assert send("GET", "/v1/models").status == 404
-    refused = send("POST", DIGITS)
-    assert (refused.status, dict(refused.headers)[b"allow"]) == (405, b"GET, PUT, DELETE, HEAD")
-    assert send("PUT", "/v1/applications").status == 405
-    assert send("GET", f"{DIGITS}/predict").status == 405
-
-
-def test_keys_are_required() -> None:
-    oip = OipHandler(FakeGateway(), HttpSettings(), BearerKeys([bytes(32)]))
-    assert asyncio.run(respond(oip, HttpRequest("GET", "/v1/applications", "", {}))).status == 401
+    assert "nope" in error(send(method, f"/v1/applications/nope{path}", {"inputs": [INPUT]}), 404)
 
 
 def test_prediction_has_value_confidence_and_models() -> None:
@@ -179,7 +132,7 @@ def test_task_any_returns_the_outputs_of_the_model() -> None:
     ],
 )
 def test_invalid_request_names_the_field(body: Any, word: str) -> None:
-    assert word in failure(send("POST", f"{DIGITS}/predict", body), 400)
+    assert word in error(send("POST", f"{DIGITS}/predict", body), 400)
 
 
 def test_feedback_by_prediction_id() -> None:
@@ -207,10 +160,10 @@ def test_feedback_without_an_ok_item_is_an_error() -> None:
     gateway = FakeGateway()
     gateway.statuses = (int(Status.REFUSED),)
     response = send("POST", f"{DIGITS}/feedback", {"truths": [3], "prediction_id": "00"}, gateway)
-    assert failure(response, 429) == "the store is away"
+    assert error(response, 429) == "the store is away"
     assert dict(response.headers)[b"retry-after"]
     gateway.statuses = (int(Status.MISSING_INPUT),)
-    failure(send("POST", f"{DIGITS}/feedback", {"truths": [3], "prediction_id": "00"}, gateway), 410)
+    error(send("POST", f"{DIGITS}/feedback", {"truths": [3], "prediction_id": "00"}, gateway), 410)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +178,7 @@ def test_feedback_without_an_ok_item_is_an_error() -> None:
     ],
 )
 def test_invalid_feedback_names_the_field(body: Any, words: tuple[str, ...]) -> None:
-    said = failure(send("POST", f"{DIGITS}/feedback", body), 400)
+    said = error(send("POST", f"{DIGITS}/feedback", body), 400)
     assert all(word in said for word in words), said
 
 
@@ -244,7 +197,7 @@ LONG_INPUT = {"name": "in", "shape": [1, 40_000], "datatype": "FP32", "data": [0
 )
 def test_feedback_over_the_limits_is_not_decoded(body: Any, status: int, words: tuple[str, ...]) -> None:
     gateway = FakeGateway()
-    said = failure(send("POST", f"{DIGITS}/feedback", body, gateway), status)
+    said = error(send("POST", f"{DIGITS}/feedback", body, gateway), status)
     assert all(word in said for word in words), said
     assert not gateway.calls
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from fakes.gateway import FakeGateway, respond
-from frontend.oip_requests import FOUR, GOOD, ROW, binary, error, post
-from horologe_frontend.http.http_messages import HttpRequest, HttpResponse
-from horologe_frontend.http.settings import HttpSettings
-from horologe_frontend.oip.handler import OipHandler
+from frontend.oip_requests import FOUR, GOOD, ROW, binary, error, post, send
 
 
 @pytest.mark.parametrize(
     "parameters",
     [
+        {"timeout": "5"},
+        {"timeout": -1},
+        {"timeout": True},
+        {"slo_ms": 0},
+        {"slo_ms": -1},
+        {"slo_ms": "fast"},
+        {"binary_data_output": 1},
+        {"application": 5},
         {"priority": -1},
         {"priority": 1.5},
         {"priority": "0"},
@@ -37,9 +40,10 @@ from horologe_frontend.oip.handler import OipHandler
         {"x" * 10_000: 1},
     ],
 )
-def test_a_parameter_without_effect_is_named(parameters: dict[str, Any]) -> None:
+def test_a_parameter_that_is_invalid_or_without_effect_is_named(parameters: dict[str, Any]) -> None:
     message = error(post({**GOOD, "parameters": parameters}))
-    assert f"parameters.{list(parameters)[-1][:80]}" in message
+    assert message.startswith("parameters")
+    assert list(parameters)[-1][:80] in message
     assert len(message) < 300
 
 
@@ -67,7 +71,7 @@ def test_a_priority_is_named_in_the_response() -> None:
         assert json.loads(post(body).body)["parameters"] == {"ignored_parameters": "priority"}
     header = {"inputs": [{**ROW, "parameters": {"binary_data_size": 16}}], "parameters": {"priority": 2}}
     assert json.loads(binary(header, FOUR).body)["parameters"] == {"ignored_parameters": "priority"}
-    assert json.loads(send("/v1/applications/digits/predict", body).body)["ignored_parameters"] == "priority"
+    assert json.loads(send("POST", "/v1/applications/digits/predict", body).body)["ignored_parameters"] == "priority"
 
 
 @pytest.mark.parametrize(
@@ -100,11 +104,6 @@ def test_the_names_that_clients_of_kserve_and_triton_send_are_accepted() -> None
     assert binary(header, FOUR).status == 200
 
 
-def send(path: str, body: Any) -> HttpResponse:
-    oip = OipHandler(FakeGateway(), HttpSettings())
-    return asyncio.run(respond(oip, HttpRequest("POST", path, "", {}, json.dumps(body).encode())))
-
-
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [
@@ -115,12 +114,12 @@ def send(path: str, body: Any) -> HttpResponse:
     ],
 )
 def test_a_parameter_of_a_load_without_effect_is_named(path: str, body: Any, words: str) -> None:
-    assert words in error(send(f"/v2/repository/models/echo/{path}", body))
+    assert words in error(send("POST", f"/v2/repository/models/echo/{path}", body))
 
 
 def test_tritons_client_unloads_and_reads_the_index() -> None:
     for value in (False, True):
         body = {"parameters": {"unload_dependents": value}}
-        assert send("/v2/repository/models/echo/unload", body).status == 200
-    assert send("/v2/repository/index", {"ready": True}).status == 200
-    assert "`name`" in error(send("/v2/repository/index", {"name": "x"}))
+        assert send("POST", "/v2/repository/models/echo/unload", body).status == 200
+    assert send("POST", "/v2/repository/index", {"ready": True}).status == 200
+    assert "`name`" in error(send("POST", "/v2/repository/index", {"name": "x"}))

@@ -15,25 +15,6 @@ from horologe_frontend.oip import json_encoding
 
 
 @pytest.mark.parametrize(
-    "parameters",
-    [
-        {"timeout": "5"},
-        {"timeout": -1},
-        {"timeout": True},
-        {"slo_ms": 0},
-        {"slo_ms": -1},
-        {"slo_ms": "fast"},
-        {"priority": "high"},
-        {"triton_final": True},
-        {"binary_data_output": 1},
-        {"application": 5},
-    ],
-)
-def test_bad_parameter_is_named(parameters: dict[str, Any]) -> None:
-    assert next(iter(parameters)) in error(post({**GOOD, "parameters": parameters}))
-
-
-@pytest.mark.parametrize(
     ("tensor", "words"),
     [
         ({"data": [1, 2, 3]}, ("in", "got 3 values", "wanted 4", "[1, 4]")),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from fakes.gateway import SPECS, FakeGateway, respond
+from frontend.oip_requests import content, send
 from horologe_common.service.settings import SettingsError
 from horologe_common.wire import Admit
 from horologe_frontend.auth import BearerKeys, check_open, read_keys
@@ -22,18 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GOOD = b'{"inputs":[{"name":"in","shape":[1,4],"datatype":"FP32","data":[1,2,3,4]}]}'
-
-
-def send(
-    method: str, path: str, body: bytes = b"", gateway: FakeGateway | None = None, oip: OipHandler | None = None
-) -> HttpResponse:
-    oip = oip or OipHandler(gateway or FakeGateway(), HttpSettings(), version="1.2.3")
-    return asyncio.run(respond(oip, HttpRequest(method, path, "", {}, body)))
-
-
-def content(response: HttpResponse) -> Any:
-    assert response.status == 200, response.body
-    return json.loads(response.body)
 
 
 def test_server_metadata() -> None:
@@ -140,6 +129,10 @@ def test_repository(prefix: str) -> None:
         "/v2/models/echo/versions",
         "/v2/models/echo/versions//infer",
         "/v2/repository",
+        "/v1/models",
+        "/v1/applications/digits/nonsense",
+        "/v1/applications/%FF",
+        "/v1/applications/a%ED%A0%80",
         "/v2/" + "a/" * 5000,
     ],
 )
@@ -159,6 +152,9 @@ def test_unknown_paths(path: str) -> None:
         ("POST", "/v2/health/live", b"GET, HEAD"),
         ("DELETE", "/v2/models/echo", b"GET, HEAD"),
         ("GET", "/v2/repository/index", b"POST"),
+        ("POST", "/v1/applications/digits", b"GET, PUT, DELETE, HEAD"),
+        ("PUT", "/v1/applications", b"GET, HEAD"),
+        ("GET", "/v1/applications/digits/predict", b"POST"),
     ],
 )
 def test_wrong_method(method: str, path: str, allow: bytes) -> None:
@@ -220,6 +216,7 @@ def test_responses_without_a_key_are_equal() -> None:
         for method, path in (
             ("GET", "/v2"),
             ("GET", "/v2/models/echo"),
+            ("GET", "/v1/applications"),
             ("POST", "/v2/models/nope/infer"),
             ("GET", "/x"),
         )
