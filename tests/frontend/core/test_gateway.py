@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.event_loop import in_loop
 from horologe_common.status import Status
 from horologe_common.wire import Admit, Answer, Cancel, Models, Predict, Tensor
 from horologe_frontend.gateway import Gateway
@@ -46,38 +47,34 @@ def a_predict() -> Predict:
     return Predict(0, "echo", "", 7, (Tensor("in", "FP32", (3, 4), 48),), ("out",), "chat")
 
 
-def test_answers_in_any_order_complete_their_calls() -> None:
-    async def scenario() -> None:
-        router, gateway = a_gateway()
-        tasks = [asyncio.create_task(gateway.predict(a_predict(), [b"x"], "")) for _ in range(3)]
-        await asyncio.sleep(0)
-        assert [m.budget_ns for m in router.sent] == [7, 7, 7]
-        assert len({m.id for m in router.sent}) == 3
-        assert all(m.id > 0 for m in router.sent)
-        for m in reversed(router.sent):
-            router.deliver(Answer(m.id, Status.OK, reason=str(m.id), version="1", exec_ns=5, batch_size=4), [b"y"])
-        answers = [await task for task in tasks]
-        assert [answer.reason for answer, _ in answers] == [str(m.id) for m in router.sent]
-        assert len(gateway.callbacks) == 0
-
-    asyncio.run(scenario())
+@in_loop
+async def test_answers_in_any_order_complete_their_calls() -> None:
+    router, gateway = a_gateway()
+    tasks = [asyncio.create_task(gateway.predict(a_predict(), [b"x"], "")) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert [m.budget_ns for m in router.sent] == [7, 7, 7]
+    assert len({m.id for m in router.sent}) == 3
+    assert all(m.id > 0 for m in router.sent)
+    for m in reversed(router.sent):
+        router.deliver(Answer(m.id, Status.OK, reason=str(m.id), version="1", exec_ns=5, batch_size=4), [b"y"])
+    answers = [await task for task in tasks]
+    assert [answer.reason for answer, _ in answers] == [str(m.id) for m in router.sent]
+    assert len(gateway.callbacks) == 0
 
 
-def test_cancelling_the_task_sends_cancel_and_a_late_answer_is_dropped() -> None:
-    async def scenario() -> None:
-        router, gateway = a_gateway()
-        task = asyncio.create_task(gateway.predict(a_predict(), [b"x"], ""))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        predict, cancel = router.sent
-        assert cancel == Cancel((predict.id,))
-        router.deliver(Answer(predict.id, Status.OK), [])
-        router.deliver(Answer(99, Status.OK), [])
-        assert len(gateway.callbacks) == 0
-
-    asyncio.run(scenario())
+@in_loop
+async def test_cancelling_the_task_sends_cancel_and_a_late_answer_is_dropped() -> None:
+    router, gateway = a_gateway()
+    task = asyncio.create_task(gateway.predict(a_predict(), [b"x"], ""))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    predict, cancel = router.sent
+    assert cancel == Cancel((predict.id,))
+    router.deliver(Answer(predict.id, Status.OK), [])
+    router.deliver(Answer(99, Status.OK), [])
+    assert len(gateway.callbacks) == 0
 
 
 def test_a_callback_gets_the_reply_once_unless_it_is_cancelled() -> None:
@@ -100,13 +97,11 @@ def test_a_callback_that_raises_does_not_reach_the_router() -> None:
     assert len(gateway.callbacks) == 0
 
 
-def test_a_call_returns_the_reply_with_its_id() -> None:
-    async def scenario() -> None:
-        router, gateway = a_gateway()
-        task = asyncio.create_task(gateway.call(Admit(0, "echo", "", True)))
-        await asyncio.sleep(0)
-        (admit,) = router.sent
-        router.deliver(Models(admit.id, (), Status.LOST, "gone"), ())
-        assert await task == Models(admit.id, (), Status.LOST, "gone")
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_call_returns_the_reply_with_its_id() -> None:
+    router, gateway = a_gateway()
+    task = asyncio.create_task(gateway.call(Admit(0, "echo", "", True)))
+    await asyncio.sleep(0)
+    (admit,) = router.sent
+    router.deliver(Models(admit.id, (), Status.LOST, "gone"), ())
+    assert await task == Models(admit.id, (), Status.LOST, "gone")

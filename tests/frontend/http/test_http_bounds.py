@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.event_loop import in_loop
 from horologe_common.clock import ms
 from horologe_common.transport.clients.fair_turns import LONG_CALL_NS, PAUSE_S, FairTurns
 from horologe_frontend.http.client_accounts import ClientAccounts, client_name
@@ -62,47 +63,41 @@ def test_framing_is_bounded(data: bytes, status: int) -> None:
     assert answer_to(data).startswith(b"HTTP/1.1 %d " % status)
 
 
-def test_tiny_chunks_take_the_memory_of_the_body() -> None:
-    async def scenario() -> None:
-        door = Door()
-        await door.send(CHUNKED + chunks(BODY + b" " * 50_000, 60)[:-5])
-        reader = door.connection._reader
-        assert reader is not None
-        assert isinstance(reader._body._parts, bytearray)
-        assert door.total.held_bytes < len(BODY) + 50_000 + len(CHUNKED)
-        door.close()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_tiny_chunks_take_the_memory_of_the_body() -> None:
+    door = Door()
+    await door.send(CHUNKED + chunks(BODY + b" " * 50_000, 60)[:-5])
+    reader = door.connection._reader
+    assert reader is not None
+    assert isinstance(reader._body._parts, bytearray)
+    assert door.total.held_bytes < len(BODY) + 50_000 + len(CHUNKED)
+    door.close()
 
 
-def test_incomplete_headers_are_held_bytes() -> None:
-    async def scenario() -> None:
-        door = Door(held_limit_bytes=20_000)
-        await door.send(b"GET / HTTP/1.1\r\nHost: h\r\nA: " + b"x" * 5000)
-        assert door.total.held_bytes > 5000
-        assert b" 429 " in await door.send(b"x" * 30_000)
-        door.close()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_incomplete_headers_are_held_bytes() -> None:
+    door = Door(held_limit_bytes=20_000)
+    await door.send(b"GET / HTTP/1.1\r\nHost: h\r\nA: " + b"x" * 5000)
+    assert door.total.held_bytes > 5000
+    assert b" 429 " in await door.send(b"x" * 30_000)
+    door.close()
 
 
-def test_one_client_gets_half_of_what_the_others_leave() -> None:
-    async def scenario() -> None:
-        clients = ClientAccounts(HttpSettings(held_limit_bytes=1000, max_connections=4))
-        first, second = clients.add_connection("10.0.0.1"), clients.add_connection("10.0.0.2")
-        assert first is not None
-        assert second is not None
-        assert first.try_reserve(500)
-        assert not first.try_reserve(1)
-        assert second.try_reserve(250)
-        assert not second.try_reserve(1)
-        assert clients.add_connection("10.0.0.1") is first
-        assert clients.add_connection("10.0.0.1") is None
-        assert clients.add_connection("10.0.0.2") is None
-        assert clients.add_connection("10.0.0.3") is not None
-        assert clients.add_connection("10.0.0.4") is None
-
-    asyncio.run(scenario())
+@in_loop
+async def test_one_client_gets_half_of_what_the_others_leave() -> None:
+    clients = ClientAccounts(HttpSettings(held_limit_bytes=1000, max_connections=4))
+    first, second = clients.add_connection("10.0.0.1"), clients.add_connection("10.0.0.2")
+    assert first is not None
+    assert second is not None
+    assert first.try_reserve(500)
+    assert not first.try_reserve(1)
+    assert second.try_reserve(250)
+    assert not second.try_reserve(1)
+    assert clients.add_connection("10.0.0.1") is first
+    assert clients.add_connection("10.0.0.1") is None
+    assert clients.add_connection("10.0.0.2") is None
+    assert clients.add_connection("10.0.0.3") is not None
+    assert clients.add_connection("10.0.0.4") is None
 
 
 def test_a_client_is_an_address_or_a_network() -> None:
@@ -113,19 +108,17 @@ def test_a_client_is_an_address_or_a_network() -> None:
 
 
 @pytest.mark.parametrize(("unsent", "aborted"), [(400, False), (600, True)])
-def test_responses_that_are_not_read_are_held_bytes(unsent: int, aborted: bool) -> None:
-    async def scenario() -> None:
-        door = Door(held_limit_bytes=1000)
-        door.unsent = unsent
+@in_loop
+async def test_responses_that_are_not_read_are_held_bytes(unsent: int, aborted: bool) -> None:
+    door = Door(held_limit_bytes=1000)
+    door.unsent = unsent
+    door.connection.pause_writing()
+    assert (door.aborted, door.total.held_bytes) == (aborted, 0 if aborted else unsent)
+    if not aborted:
+        door.connection.resume_writing()
+        assert door.total.held_bytes == 0
         door.connection.pause_writing()
-        assert (door.aborted, door.total.held_bytes) == (aborted, 0 if aborted else unsent)
-        if not aborted:
-            door.connection.resume_writing()
-            assert door.total.held_bytes == 0
-            door.connection.pause_writing()
-        door.close()
-
-    asyncio.run(scenario())
+    door.close()
 
 
 def test_clients_take_turns_and_calls_of_one_client_keep_their_order() -> None:
@@ -196,50 +189,44 @@ def test_a_client_rests_after_a_long_call_while_there_are_others() -> None:
     asyncio.run(scenario(contended=False))
 
 
-def test_reads_beyond_the_turn_wait_and_are_held_bytes() -> None:
-    async def scenario() -> None:
-        door = Door(held_limit_bytes=1000)
-        door.account.turns.turn_ns = 0
-        door.connection.data_received(REQUEST)
-        assert (door.written, door.total.held_bytes) == (b"", len(REQUEST))
-        for _ in range(8):
-            await asyncio.sleep(0)
-        assert door.written.startswith(b"HTTP/1.1 200 ")
-        door.connection.data_received(b"x" * 501)
-        assert door.aborted
-        door.close()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_reads_beyond_the_turn_wait_and_are_held_bytes() -> None:
+    door = Door(held_limit_bytes=1000)
+    door.account.turns.turn_ns = 0
+    door.connection.data_received(REQUEST)
+    assert (door.written, door.total.held_bytes) == (b"", len(REQUEST))
+    for _ in range(8):
+        await asyncio.sleep(0)
+    assert door.written.startswith(b"HTTP/1.1 200 ")
+    door.connection.data_received(b"x" * 501)
+    assert door.aborted
+    door.close()
 
 
-def test_what_follows_the_last_request_is_read_in_the_turns_of_its_client() -> None:
-    async def scenario() -> None:
-        doors = [Door() for _ in range(3)]
-        turns = doors[0].account.turns
-        turns.turn_ns = READ_NS
-        for door in doors:
-            door.connection._turns = turns
-            await door.send(b"malformed\r\n\r\n")
-        for door in doors:
-            door.connection.data_received(bytes(1000))
-        assert [door.is_read for door in doors] == [False] * 3
-        counts = []
-        while not all(door.is_read for door in doors):
-            await asyncio.sleep(0)
-            counts.append(sum(door.is_read for door in doors))
-        assert {1, 2, 3} <= set(counts)
-        for door in doors:
-            door.close()
-
-    asyncio.run(scenario())
-
-
-def test_what_follows_the_last_request_is_bounded() -> None:
-    async def scenario() -> None:
-        door = Door()
+@in_loop
+async def test_what_follows_the_last_request_is_read_in_the_turns_of_its_client() -> None:
+    doors = [Door() for _ in range(3)]
+    turns = doors[0].account.turns
+    turns.turn_ns = READ_NS
+    for door in doors:
+        door.connection._turns = turns
         await door.send(b"malformed\r\n\r\n")
-        await door.send(bytes(LINGER_BYTES + 1), 200_000)
-        assert not door.is_read
+    for door in doors:
+        door.connection.data_received(bytes(1000))
+    assert [door.is_read for door in doors] == [False] * 3
+    counts = []
+    while not all(door.is_read for door in doors):
+        await asyncio.sleep(0)
+        counts.append(sum(door.is_read for door in doors))
+    assert {1, 2, 3} <= set(counts)
+    for door in doors:
         door.close()
 
-    asyncio.run(scenario())
+
+@in_loop
+async def test_what_follows_the_last_request_is_bounded() -> None:
+    door = Door()
+    await door.send(b"malformed\r\n\r\n")
+    await door.send(bytes(LINGER_BYTES + 1), 200_000)
+    assert not door.is_read
+    door.close()

@@ -12,6 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fakes.http_connections import Door
+from harness.event_loop import in_loop
 from horologe_frontend.http.connection import HttpConnection
 
 BODY = b'{"inputs": [{"name": "in", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}'
@@ -21,19 +22,17 @@ REQUEST = b"POST /v2/models/%s/infer HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r
 @pytest.mark.parametrize("model", [b"echo", b"slow"])
 @pytest.mark.parametrize("steps", range(4))
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_disconnect_at_any_step_releases_the_requests(model: bytes, steps: int, ahead: int) -> None:
-    async def scenario() -> None:
-        door = Door()
-        door.connection.data_received(REQUEST % (model, len(BODY), BODY) * ahead)
-        assert door.total.requests == ahead
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        door.close()
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert (door.total.requests, door.total.held_bytes) == (0, 0)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_disconnect_at_any_step_releases_the_requests(model: bytes, steps: int, ahead: int) -> None:
+    door = Door()
+    door.connection.data_received(REQUEST % (model, len(BODY), BODY) * ahead)
+    assert door.total.requests == ahead
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    door.close()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (door.total.requests, door.total.held_bytes) == (0, 0)
 
 
 MESSAGES = (
@@ -68,15 +67,13 @@ async def responses(arrivals: list[bytes], **settings: Any) -> list[bytes]:
 
 @hypothesis_settings(deadline=None, max_examples=50)
 @given(st.lists(st.sampled_from(MESSAGES), min_size=1, max_size=8), st.integers(1, 60))
-def test_responses_depend_neither_on_earlier_requests_nor_on_the_reads(messages: list[bytes], size: int) -> None:
-    async def scenario() -> None:
-        alone = [(await responses([message]))[0] for message in messages]
-        assert await responses(messages) == alone
-        data = b"".join(messages)
-        parts = [data[at : at + size] for at in range(0, len(data), size)]
-        assert b"".join(await responses(parts)) == b"".join(alone)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_responses_depend_neither_on_earlier_requests_nor_on_the_reads(messages: list[bytes], size: int) -> None:
+    alone = [(await responses([message]))[0] for message in messages]
+    assert await responses(messages) == alone
+    data = b"".join(messages)
+    parts = [data[at : at + size] for at in range(0, len(data), size)]
+    assert b"".join(await responses(parts)) == b"".join(alone)
 
 
 @pytest.mark.parametrize("size", [1, 30, 1000])

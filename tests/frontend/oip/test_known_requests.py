@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fakes.gateway import FLOATS, FakeGateway, a_model, respond
+from harness.event_loop import in_loop
 from horologe_common.models import TensorSpec
 from horologe_common.status import HorologeError
 from horologe_frontend.http.http_messages import HttpRequest
@@ -133,16 +133,14 @@ def test_binary_data_is_not_compared_to_make_a_template(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("form", [{}, {"parameters": {"binary_data_output": True}}, {"outputs": [{"name": "out"}]}])
-def test_responses_to_a_known_request_hold_their_own_values(form: dict[str, Any]) -> None:
-    async def scenario() -> None:
-        oip = OipHandler(FakeGateway(), HttpSettings())
-        for rows in (1, 1, 2, 1):
-            data = [float(rows * 10 + n) for n in range(4 * rows)]
-            tensor = {"name": "in", "shape": [rows, 4], "datatype": "FP32", "data": data}
-            body = json.dumps({"inputs": [tensor], **form}).encode()
-            request = HttpRequest("POST", "/v2/models/echo/infer", "", {}, body)
-            fresh = await respond(OipHandler(FakeGateway(), HttpSettings()), request)
-            assert await respond(oip, request) == fresh
-            assert fresh.status == 200
-
-    asyncio.run(scenario())
+@in_loop
+async def test_responses_to_a_known_request_hold_their_own_values(form: dict[str, Any]) -> None:
+    oip = OipHandler(FakeGateway(), HttpSettings())
+    for rows in (1, 1, 2, 1):
+        data = [float(rows * 10 + n) for n in range(4 * rows)]
+        tensor = {"name": "in", "shape": [rows, 4], "datatype": "FP32", "data": data}
+        body = json.dumps({"inputs": [tensor], **form}).encode()
+        request = HttpRequest("POST", "/v2/models/echo/infer", "", {}, body)
+        fresh = await respond(OipHandler(FakeGateway(), HttpSettings()), request)
+        assert await respond(oip, request) == fresh
+        assert fresh.status == 200

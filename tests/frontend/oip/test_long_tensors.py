@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fakes.http_connections import Door, until
 from frontend.oip_requests import error, post
+from harness.event_loop import in_loop
 from horologe_common.core.accounts import Total
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import HorologeError, InvalidInput, Refused, TooLarge
@@ -224,69 +225,63 @@ def a_request(headers: bytes = b"", parameters: bytes = b"") -> bytes:
     return WIDE % (len(body), headers, body)
 
 
-def test_a_long_request_and_response_are_handled_over_a_connection() -> None:
-    async def scenario() -> None:
-        door = Door()
-        await door.send(a_request())
-        await until(lambda: door.written.endswith(b'"model_version":"1"}'))
-        assert json.loads(door.written.partition(b"\r\n\r\n")[2])["outputs"][0]["data"] == [1.0] * (ROWS * COLUMNS)
-        door.written = b""
-        await door.send(a_request(b"Accept-Encoding: gzip\r\n"))
-        await until(lambda: b"\r\n\r\n" in door.written and door.connection._current is None)
-        packed = door.written.partition(b"\r\n\r\n")[2]
-        assert len(json.loads(gzip.decompress(packed))["outputs"][0]["data"]) == ROWS * COLUMNS
-        door.close()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_long_request_and_response_are_handled_over_a_connection() -> None:
+    door = Door()
+    await door.send(a_request())
+    await until(lambda: door.written.endswith(b'"model_version":"1"}'))
+    assert json.loads(door.written.partition(b"\r\n\r\n")[2])["outputs"][0]["data"] == [1.0] * (ROWS * COLUMNS)
+    door.written = b""
+    await door.send(a_request(b"Accept-Encoding: gzip\r\n"))
+    await until(lambda: b"\r\n\r\n" in door.written and door.connection._current is None)
+    packed = door.written.partition(b"\r\n\r\n")[2]
+    assert len(json.loads(gzip.decompress(packed))["outputs"][0]["data"]) == ROWS * COLUMNS
+    door.close()
 
 
 @pytest.mark.parametrize("iterations", [0, 3, 10, 20, 30])
-def test_a_disconnect_stops_the_steps_and_releases_their_memory(iterations: int) -> None:
-    async def scenario() -> None:
-        door = Door()
-        other = door.server.clients.add_connection("10.0.0.2")  # with two clients, the steps are in turns
-        assert other is not None
-        await door.send(a_request(b"Accept-Encoding: gzip\r\n"))
-        for _ in range(iterations):
-            await asyncio.sleep(0)
-        door.connection.connection_lost(None)
-        for _ in range(200):
-            await asyncio.sleep(0)
-        written = door.written
-        await asyncio.sleep(0.01)
-        assert door.written == written
-        assert (door.total.requests, door.total.held_bytes) == (0, 0)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_disconnect_stops_the_steps_and_releases_their_memory(iterations: int) -> None:
+    door = Door()
+    other = door.server.clients.add_connection("10.0.0.2")  # with two clients, the steps are in turns
+    assert other is not None
+    await door.send(a_request(b"Accept-Encoding: gzip\r\n"))
+    for _ in range(iterations):
+        await asyncio.sleep(0)
+    door.connection.connection_lost(None)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    written = door.written
+    await asyncio.sleep(0.01)
+    assert door.written == written
+    assert (door.total.requests, door.total.held_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("others", [0, 1_000_000])
 @pytest.mark.parametrize("parameters", [b"", b'"parameters": {"binary_data_output": true}, '])
-def test_a_response_without_memory_is_an_error_and_not_a_reset(parameters: bytes, others: int) -> None:
-    async def scenario() -> None:
-        door = Door(client_share=1.0)
-        gateway: Any = door.server.handler._gateway  # type: ignore[attr-defined]
-        predict = gateway.predict
+@in_loop
+async def test_a_response_without_memory_is_an_error_and_not_a_reset(parameters: bytes, others: int) -> None:
+    door = Door(client_share=1.0)
+    gateway: Any = door.server.handler._gateway  # type: ignore[attr-defined]
+    predict = gateway.predict
 
-        async def fill_memory(*arguments: Any) -> Any:
-            """Leave less memory than the response needs when the request has been parsed."""
-            answer = await predict(*arguments)
-            door.total.share = 1.0
-            door.total.max_held_bytes = others + (100_000 if others else 150_000)
-            door.total.held_bytes += others
-            return answer
+    async def fill_memory(*arguments: Any) -> Any:
+        """Leave less memory than the response needs when the request has been parsed."""
+        answer = await predict(*arguments)
+        door.total.share = 1.0
+        door.total.max_held_bytes = others + (100_000 if others else 150_000)
+        door.total.held_bytes += others
+        return answer
 
-        gateway.predict = fill_memory
-        await door.send(a_request(b"", parameters))
-        await until(lambda: b"\r\n\r\n" in door.written)
-        if others:
-            door.total.held_bytes -= others
-        status = b"horologe-status: " + (b"REFUSED" if others else b"TOO_LARGE")
-        assert status in door.written
-        assert not door.aborted
-        door.close()
-
-    asyncio.run(scenario())
+    gateway.predict = fill_memory
+    await door.send(a_request(b"", parameters))
+    await until(lambda: b"\r\n\r\n" in door.written)
+    if others:
+        door.total.held_bytes -= others
+    status = b"horologe-status: " + (b"REFUSED" if others else b"TOO_LARGE")
+    assert status in door.written
+    assert not door.aborted
+    door.close()
 
 
 def test_errors_of_long_requests_are_those_of_the_protocol() -> None:
