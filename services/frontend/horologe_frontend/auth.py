@@ -73,7 +73,6 @@ def read_keys(file: str, setting: str = "http.keys_file") -> BearerKeys | None:
 
 
 def _parse_key(line: str) -> bytes:
-    """Return the digest of a plain key, or the digest that the line holds."""
     if not line.startswith(PREFIX):
         return hashlib.sha256(line.encode()).digest()
     digest = bytes.fromhex(line.removeprefix(PREFIX))

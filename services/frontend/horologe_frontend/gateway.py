@@ -59,7 +59,6 @@ class Gateway:
         return key
 
     def _register(self, on_reply: OnReply) -> int:
-        """Return a new id, whose reply `on_reply` gets."""
         self._last_id += 1  # ids are positive: 0 marks announcements
         self.callbacks[self._last_id] = on_reply
         return self._last_id

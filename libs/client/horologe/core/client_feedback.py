@@ -63,7 +63,6 @@ def find_application(states: Sequence[ApplicationState], name: str) -> Applicati
 
 
 def _items(predictions: Any, truths: Any, inputs: Any) -> list[tuple[Any, Any, Any]]:
-    """Return (prediction, truth, inputs) of each item."""
     if not isinstance(predictions, list) and not isinstance(inputs, list):
         return [(predictions, truths, inputs)]
     count = len(predictions if isinstance(predictions, list) else inputs)
@@ -74,7 +73,6 @@ def _items(predictions: Any, truths: Any, inputs: Any) -> list[tuple[Any, Any, A
 
 
 def _truths(truth: Any) -> tuple[float, ...]:
-    """Return a value for each row."""
     try:
         return tuple(np.asarray(truth, np.float64).reshape(-1).tolist())
     except (TypeError, ValueError) as error:

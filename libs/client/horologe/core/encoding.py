@@ -44,10 +44,7 @@ class Signature:
 
 
 def choose_signature(states: Sequence[ModelState], model: str, version: str) -> Signature:
-    """Return the signature of `version`; if it is empty, of the highest ready version.
-
-    Raises `UnknownModel`, or `Refused` if the model is loading and its signature is not known yet.
-    """
+    """Return the signature of `version`, or of the highest ready one. Raises `UnknownModel`; `Refused` if it loads."""
     fitting = [state for state in states if state.spec.name == model and version in ("", state.spec.version)]
     if not fitting:
         versions = ", ".join(state.spec.version for state in states if state.spec.name == model)

@@ -198,10 +198,7 @@ class PendingRequests:
 
 
 def parse_budget_ns(slo_ms: float | None, timeout: float | None) -> int:
-    """Return the smaller of `slo_ms` (milliseconds) and `timeout` (seconds) in nanoseconds, 0 without either.
-
-    Raises `InvalidInput` unless they are above 0 and at most a day.
-    """
+    """Return the smaller of `slo_ms` and `timeout` (s) in nanoseconds, 0 without either. Raises `InvalidInput`."""
     if timeout is None and type(slo_ms) in (int, float) and 0 < slo_ms <= LONGEST_MS:  # type: ignore[operator]
         return int(slo_ms * 1_000_000) or 1  # type: ignore[operator]  # the usual case: a fifth of the time
     granted = LONGEST_MS + 1

@@ -252,7 +252,6 @@ class Session:
         self.pending.finish(call, admin_result(message))
 
     def _on_drain(self) -> None:
-        """Send nothing more over this connection."""
         self.is_moving = True
         self.handshake.on_disconnected()
 

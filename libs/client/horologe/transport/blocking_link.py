@@ -92,7 +92,6 @@ class BlockingLink:
             self._slice_ms = -1
 
     def _receive(self) -> None:
-        """Wait for a packet with one blocking read, without a poll."""
         wait_ms = self._wait_ms(time.monotonic_ns())
         if wait_ms != self._slice_ms:
             self.dealer.socket.setsockopt(zmq.RCVTIMEO, wait_ms)

@@ -140,7 +140,6 @@ class LoopLink:
         self.post()
 
     def _schedule_retry(self) -> None:
-        """Reconnect later, if libzmq has not reconnected by then."""
         if self.dealer.is_lost and self._retry is None and self.loop is not None:
             self._retry = self.loop.call_later(self.dealer.retry_ns / 1e9 + EARLY_S, self._reconnect)
 

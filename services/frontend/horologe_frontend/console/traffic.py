@@ -104,7 +104,6 @@ def read_totals(core: Frontend, since_ns: int) -> list[Totals]:
 
 
 def _counts(latency: Histogram) -> tuple[int, ...]:
-    """Return the number of values by bucket of `BUCKETS_NS`."""
     cumulative = latency.cumulative_counts(classic_positions(LATENCY))
     return tuple(after - before for before, after in pairwise([0, *cumulative]))
 

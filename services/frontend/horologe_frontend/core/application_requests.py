@@ -135,10 +135,7 @@ class DeclaredApplications:
         return state.application
 
     def check_declaration(self, application: Application) -> None:
-        """Raise `InvalidInput` for a contradictory declaration, or if its models take different inputs.
-
-        Unknown models are accepted: they may be added later.
-        """
+        """Raise `InvalidInput` for a contradictory declaration, or models with different inputs, if they are known."""
         check_application(application)
         with suppress(UnknownModel, Refused):
             self.signature(application)

@@ -243,7 +243,6 @@ class CallForwarder:
             return wire.Models(message.id, (), int(error.status), error.reason)
 
     def _on_selector_call(self, now_ns: int, client: str, message: SelectorCall) -> Out:
-        """Forward a valid call to a selector that serves the application."""
         name = message.application.name if isinstance(message, wire.Declare) else message.name
         context = message.context if isinstance(message, wire.ApplicationInfo) else ""
         try:

@@ -140,7 +140,6 @@ class Frontend:
             self.out.extend(self._settling.pop_settled())
 
     def _end_expired(self, now_ns: int) -> None:
-        """Answer the requests and the calls whose timers have expired, and free the inputs."""
         self._default_lead.measure_delay(now_ns)
         self.out.extend(self._calls.fail_expired(now_ns))
         self._retained_inputs.release_expired(now_ns)
@@ -169,10 +168,7 @@ class Frontend:
         return earliest_ns
 
     def is_ready(self) -> bool:
-        """Return whether requests can be served.
-
-        Selector and controller are connected, the models have been settled since the start, and it is not draining.
-        """
+        """Return whether the services are connected, the models have been settled, and the frontend does not drain."""
         connected = bool(self._selectors and self._calls.controller)
         return connected and self._readiness.is_settled and self._limit.drain is None
 
@@ -288,7 +284,6 @@ class Frontend:
             self._send_unassigned(now_ns)
 
     def _send_unassigned(self, now_ns: int) -> None:
-        """Send the requests that no connected selector has."""
         for request in self._requests:
             if request.selector not in self._selectors:
                 self._send_query(now_ns, request)

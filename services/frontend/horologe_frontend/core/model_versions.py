@@ -41,11 +41,7 @@ class ModelVersions:
         self._last_checks: dict[str, tuple[tuple[Any, ...], tuple[int, int, int]]] = {}
 
     def replace_models(self, models: Sequence[ModelState], incomplete: str = "") -> None:
-        """Store an announcement.
-
-        If it is incomplete, the models of an earlier controller stay known as LOADING: their requests wait for their
-        workers.
-        """
+        """Store an announcement. While it is incomplete, the models of an earlier controller stay known as LOADING."""
         self.is_announced, self.incomplete = True, incomplete
         if incomplete:
             announced = {state.spec.key for state in models}

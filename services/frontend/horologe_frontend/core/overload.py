@@ -48,10 +48,7 @@ class PendingLimit:
         self._max_pending = max_pending
 
     def check(self, now_ns: int, address: str, client_id: int, client: str) -> None:
-        """Check whether a request may be opened: `client_id` is the id that the client at `address` has given to it.
-
-        Raise `Refused` if the client may not open another request, `InvalidInput` if its id is of an open one.
-        """
+        """Raise `Refused` if the client may not open another request, `InvalidInput` if its id is of an open one."""
         requests = self._requests
         if client_id in requests.ids_of_client(address):
             raise InvalidInput(f"id: got {client_id}, which is still open")

@@ -215,7 +215,6 @@ def check_observation(application: Application, item: Observation) -> None:
 
 
 def _split_buffers(items: Sequence[Observation], buffers: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
-    """Yield the buffers of each item."""
     start = 0
     for item in items:
         yield buffers[start : start + len(item.inputs)]

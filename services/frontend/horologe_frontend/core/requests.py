@@ -126,10 +126,7 @@ class RequestBuilder:
         )
 
     def _remaining_budget(self, now_ns: int, client: str, message: Predict, spec: ModelSpec) -> int:
-        """Return the time to the deadline in nanoseconds, at least 1; 0 without a deadline. Raise `Refused`.
-
-        The time that the message has waited on the way and in this turn counts against it.
-        """
+        """Return the nanoseconds to the deadline, less what it has waited; 0: no deadline. Raise `Refused`."""
         budget_ns = min(message.budget_ns, NEVER_NS >> 1) or spec.slo_ns
         if budget_ns:
             waited_ns = self.turn_limit.waited_ns(now_ns)
@@ -140,10 +137,7 @@ class RequestBuilder:
         return budget_ns
 
     def _find_named(self, message: Predict) -> tuple[Application | None, ModelSpec]:
-        """Return application and signature for a request with an application or a context. No application: for a model.
-
-        Raise `InvalidInput` or `UnknownModel`.
-        """
+        """Return application (None: for a model) and signature. Raise `InvalidInput` or `UnknownModel`."""
         check_names(application=message.application, context=message.context)
         if message.application and not message.model:
             return self.declared.find_with_signature(message.application)
@@ -158,10 +152,7 @@ class RequestBuilder:
         budget_ns: int,
         context: str,
     ) -> Query:
-        """Stage the inputs of feedback and return a best-effort query for them, which no client waits for.
-
-        Raise `InvalidInput` if the inputs do not fit the signature, `Refused` if staging is full.
-        """
+        """Stage the inputs of feedback and return a best-effort query for them. Raise `InvalidInput` or `Refused`."""
         rows, shape_key, length = self.catalogue.check_inputs(spec, inputs, buffers)
         key = self._stage_inputs(inputs, buffers)
         return Query(key, "", budget_ns, rows, input_hash, True, shape_key, length, spec.name, context)
@@ -188,10 +179,7 @@ class RequestBuilder:
 
 
 def client_name(frontend: str, address: str, message: Predict) -> str:
-    """Return the name under which a client shares devices with others, whichever frontend it uses.
-
-    This is the name of its key, else its HTTP address, else its connection to this frontend.
-    """
+    """Return the name under which a client shares devices: of its key, else its HTTP address, else its connection."""
     if address.startswith("http/"):
         return message.client or address
     return key_of_client(address) or f"{address} of {frontend}"

@@ -213,10 +213,7 @@ class RequestMetrics:
             histogram.add_exemplar(Exemplar(trace_id, total_ns, now_ns))
 
     def replace_applications(self, withdrawn: Iterable[str]) -> None:
-        """Create the counters of failures of the declared applications, and remove the metrics of withdrawn ones.
-
-        Otherwise a client that declares new names fills the memory.
-        """
+        """Create the counters of the declared applications. Those of withdrawn ones would fill the memory."""
         if names := tuple(withdrawn):
             self.stats.remove_values(APPLICATION_PREFIX, *names)
         self.stats.create_counters(f"{APPLICATION_PREFIX}requests_total", self._declared, FAILED_STATUSES)

@@ -67,10 +67,7 @@ class Inflation:
         self._work = zlib.decompressobj(window)
 
     def step(self) -> bool:
-        """Process about `STEP_BYTES` of input or output. Return True at the end of the body.
-
-        Raise `zlib.error` or `InvalidInput` for a damaged body.
-        """
+        """Process about `STEP_BYTES`. Return True at the end of the body. Raise `zlib.error` or `InvalidInput`."""
         last, end, members = self._at + STEP_BYTES, len(self.output) + STEP_BYTES, self._members + STEP_MEMBERS
         while self._at < last and len(self.output) < end and self._members < members:
             if not self._input:

@@ -143,13 +143,11 @@ class HttpConnection(RequestParsing):
             self._parse(data)
 
     def _resume_reading(self) -> None:
-        """Read again, and count the time of a read."""
         self._turns.use(READ_NS)
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def _start_next(self) -> None:
-        """Start the next request. Those behind it wait for the client's turn."""
         if self._queue and self._current is None and not self._write_paused and not self._closing:
             self._start(self._queue.popleft())
             if self._queue and self._current is None:
@@ -171,7 +169,6 @@ class HttpConnection(RequestParsing):
         self._write(queued, response)
 
     def _on_response(self, response: HttpResponse) -> None:
-        """Write the response to the request in flight, and start the next request."""
         if self._closing:
             return
         if isinstance(response, EventStream):  # the request stays in flight until the connection is lost
@@ -285,10 +282,7 @@ class HttpConnection(RequestParsing):
 
 
 def encode_head(response: HttpResponse, size: int, connection: bytes, refused_status: int = REFUSED) -> bytes:
-    """Return status line and headers for a body of `size` bytes.
-
-    `connection` is the Connection header; empty: the default of the version.
-    """
+    """Return status line and headers for a body of `size` bytes. Empty `connection`: the default of the version."""
     status = refused_status if response.status == REFUSED else response.status
     head = b"%s%d\r\n" % (_head_begin(status, response.content_type, int(time.time())), size)
     if response.headers:

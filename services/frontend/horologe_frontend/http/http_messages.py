@@ -96,10 +96,7 @@ def json_response(content: object, status: int = 200) -> HttpResponse:
 def failure(
     http_status: int, reason: str, headers: tuple[tuple[bytes, bytes], ...] = (), status: str = ""
 ) -> HttpResponse:
-    """Return a response with the body `{"error": reason, "status": status}` and the header Horologe-Status.
-
-    `status` is the name of a `Status`. The default is that of `STATUS_OF_HTTP`.
-    """
+    """Return a response with `{"error": reason, "status": status}`. Default of `status`: `STATUS_OF_HTTP`."""
     status = status or STATUS_OF_HTTP.get(http_status) or HTTPStatus(http_status).name
     body = msgspec.json.encode({"error": reason, "status": status})
     return HttpResponse(http_status, body, JSON, ((STATUS_HEADER, status.encode()), *headers))

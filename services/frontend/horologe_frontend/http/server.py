@@ -84,7 +84,6 @@ class HttpServer:
         return f"http://{host}:{self._port}"
 
     def _admit(self, host: str) -> HttpConnection | None:
-        """Count a connection of the client at `host`. Return None if a limit is reached."""
         account = self.clients.add_connection(host)
         return HttpConnection(self, account) if account else None
 
@@ -137,7 +136,6 @@ class HttpServer:
         self._listener.close()
 
     async def _wait_until_idle(self) -> None:
-        """Wait until no request is in flight, at most `drain_ns`."""
         end_ns = monotonic_ns() + self._drain_ns
         while self.clients.total.requests and monotonic_ns() < end_ns:  # noqa: ASYNC110 - an event would cost every request
             await asyncio.sleep(IDLE_POLL_S)

@@ -199,10 +199,7 @@ def answer_details(answer: Answer) -> dict[str, Any]:
 def read_feedback(
     body: bytes, signature: Callable[[], ModelSpec]
 ) -> Steps[tuple[tuple[Observation, ...], list[Buffer]]]:
-    """Return the items, and the bytes of their inputs in order. `signature` returns that of the application.
-
-    Raise `InvalidInput` or `TooLarge`, or the error of `signature`.
-    """
+    """Return the items and the bytes of their inputs. Raise `InvalidInput`, `TooLarge`, or as `signature` does."""
     try:
         if len(body) > LONG_BYTES:
             _check_sizes(body)

@@ -88,10 +88,7 @@ def check_bytes(name: str, datatype: str, shape: tuple[int, ...], view: memoryvi
 
 
 def raw_input(spec: ModelSpec, view: memoryview) -> tuple[Tensor, memoryview]:
-    """Return the only input of a raw request, whose whole body is that tensor.
-
-    Raise `InvalidInput` if the model has several inputs, or if the size fits no shape.
-    """
+    """Return the only input of a raw request, whose body is that tensor. Raise `InvalidInput` if it fits no shape."""
     if len(spec.inputs) != 1:
         raise InvalidInput(f"body: got a raw request, wanted JSON: model {spec.name} has {len(spec.inputs)} inputs")
     wanted = spec.inputs[0]

@@ -201,7 +201,6 @@ class OipHandler:
         return await _compress_whole(request, response, held) if _is_compressed(request, response) else response
 
     async def _serve(self, route: HttpRoute, request: HttpRequest, held: HeldBytes) -> HttpResponse:
-        """Return the response of any other operation than an inference."""
         self._check_management(route, request)
         if route.name.startswith("application"):
             return await self._applications.handle_route(route, request, await self._body(request, held), held)
@@ -242,7 +241,6 @@ class OipHandler:
 
 
 def _with_trace(request: HttpRequest, inference: InferenceRequest) -> InferenceRequest:
-    """Return the request with its header `traceparent`."""
     if (header := request.headers.get(b"traceparent")) is None:
         return inference
     predict = msgspec.structs.replace(inference.predict, traceparent=header.decode("latin-1"))
@@ -259,7 +257,6 @@ def _start_task(request: HttpRequest, respond: Callable[[HttpResponse], None], w
 
 
 async def _run(request: HttpRequest, respond: Callable[[HttpResponse], None], work: Work) -> None:
-    """Pass the response of `work`, or that of its error, to `respond`."""
     with HeldBytes(request.account) as held:
         try:
             response = await work(held)
@@ -288,7 +285,6 @@ def _is_compressed(request: HttpRequest, response: HttpResponse) -> bool:
 
 
 async def _compress_whole(request: HttpRequest, response: HttpResponse, held: HeldBytes) -> HttpResponse:
-    """Count the response in `held`, and compress it."""
     held.grow_to(held.size + response.size)
     return await _compress(request, response, held)
 

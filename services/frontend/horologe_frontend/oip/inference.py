@@ -110,10 +110,7 @@ def _predict(
 
 
 def _parameters(request: InferJson) -> Mapping[str, Any]:
-    """Return the parameters, with the fields `context` and `slo_ms` of the request among them.
-
-    Raise `InvalidInput` for a parameter without effect here.
-    """
+    """Return the parameters, with the fields `context` and `slo_ms`. Raise `InvalidInput` for one without effect."""
     parameters: Mapping[str, Any] = decode_parameters(request.parameters)
     fields = {name: value for name in ("context", "slo_ms") if (value := getattr(request, name)) is not None}
     if fields:

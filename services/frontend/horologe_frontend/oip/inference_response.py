@@ -186,10 +186,7 @@ def make_template(
     buffers: Sequence[Buffer],
     document_of: Callable[[list[OutputTensorJson]], Any],
 ) -> Steps[tuple[ResponseTemplate, Sequence[Buffer]]]:
-    """Return the template of a response and the bytes to fill it with. Only classes need more than one step.
-
-    `document_of` makes the JSON document around the outputs.
-    """
+    """Return the template and the bytes to fill it with. `document_of` makes the JSON document around the outputs."""
     formats = [form.format_of(tensor.name) for tensor in outputs]
     if form.has_classes():
         pairs = []

@@ -117,7 +117,6 @@ def _not_json(content: bytes, error: str) -> str:
 
 
 def _input_with_constant(content: bytes) -> str | None:
-    """Return the name of the input that holds NaN or Infinity, for the error message."""
     marker = object()
     try:
         inputs = json.loads(content, parse_constant=lambda _: marker)["inputs"]
@@ -253,7 +252,6 @@ def _decode_long(tensor: TensorJson, depth: int, held_bytes: int) -> Steps[Buffe
 
 
 def _structure(shape: tuple[int, ...]) -> bytes:
-    """Return the brackets and commas of nested lists of this shape."""
     text = b""
     for size in reversed(shape):
         text = b"[%s]" % ((text + b",") * size)[:-1]

@@ -54,10 +54,7 @@ def check_neutral(place: str, name: str, value: Any) -> None:
 
 
 def ignored_parameters(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the checked parameters to name in the response. Deadlines decide the order of requests, no priority.
-
-    Raise `InvalidInput` for a priority that is not a number from 0.
-    """
+    """Return the parameters to name in the response: a priority, because deadlines decide. Raise `InvalidInput`."""
     priority = parameters.get("priority", 0)
     if not isinstance(priority, int) or isinstance(priority, bool) or priority < 0:
         raise InvalidInput(f"parameters.priority: got {priority!r}, wanted a priority, 0 or more")

@@ -100,7 +100,6 @@ class ModelsHandler:
         return self._model(route)
 
     def _model(self, route: HttpRoute) -> HttpResponse:
-        """Describe a model or an application."""
         states = self._catalogue.model_states(route.model) or [ModelState(self._find_spec(route))]
         state = choose_version(states, route.model, route.version)
         if route.name in ("metadata", "config"):
@@ -125,10 +124,7 @@ class ModelsHandler:
 
 
 def _decode_optional(body: bytes, kind: type[T]) -> T:
-    """Decode a JSON object. The body may be empty: tritonclient requests the index without one.
-
-    Raise `TooLarge` over `OPTIONAL_BYTES`.
-    """
+    """Decode a JSON object. The body may be empty: tritonclient requests the index without one. Raise `TooLarge`."""
     if len(body) > OPTIONAL_BYTES:
         raise TooLarge(f"body: got {len(body)} bytes of JSON, at most {OPTIONAL_BYTES}")
     try:
@@ -142,10 +138,7 @@ def _version_key(state: ModelState) -> tuple[tuple[int, int, str], ...]:
 
 
 def choose_version(states: Sequence[ModelState], model: str, version: str) -> ModelState:
-    """Return the requested version. Without one, return the newest READY version, or else the newest.
-
-    Raise `UnknownModel` if there is no such version.
-    """
+    """Return the requested version, or else the newest READY one, or else the newest. Raise `UnknownModel`."""
     candidates = sorted((state for state in states if version in ("", state.spec.version)), key=_version_key)
     ready = [state for state in candidates if state.state == "READY"]
     if not candidates:
