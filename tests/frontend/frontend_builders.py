@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from horologe_common.models import ModelSpec
 
 CLIENT, SELECTOR, CONTROLLER, WORKER = "client/aa", "selector/0#1", "controller/0#1", "worker/0#1"
+OTHER = "selector/1#1"
+"""A second selector."""
 NOW = s(100)
 LIMITS = SampleLimits()
 SAFE = Application("digits", ("one", "two/1"), slo_ms=40, default=7.0)
@@ -113,3 +115,15 @@ def acknowledgement(frontend: Frontend) -> tuple[list[Status], str]:
     (message,) = sent(frontend, Acknowledged, CLIENT)
     assert message.id == 9
     return list(map(Status, message.statuses)), message.reason
+
+
+def connect(frontend: Frontend, address: str, *applications: Application) -> None:
+    frontend.handle(NOW, address, PeerConnected(address), ())
+    announce(frontend, *applications, selector=address)
+
+
+def two_selectors(**fields: Any) -> Frontend:
+    """Return a frontend with two selectors that serve the same applications."""
+    frontend = connected_frontend(**fields)
+    connect(frontend, OTHER, SAFE, BARE)
+    return frontend

@@ -148,23 +148,18 @@ def test_invalid_feedback_is_answered_with_a_status(items: Any, application: str
 
 def test_feedback_is_lost_without_an_acknowledgement() -> None:
     frontend = connected_frontend()
-    send_feedback(frontend, an_observation(), an_observation(float("nan")))
+    items = an_observation(1, inputs=(a_tensor(),)), an_observation(float("nan"))
+    send_feedback(frontend, *items, buffers=[some_bytes()])
     frontend.tick(NOW + s(10))
     assert acknowledgement(frontend)[0] == [Status.LOST, Status.INVALID_INPUT]
+    frontend.tick(NOW + s(11))
+    assert len(frontend.staging) == 0
     send_feedback(frontend, an_observation(1, inputs=(a_tensor(),)), buffers=[some_bytes()])
     frontend.handle(NOW, SELECTOR, PeerDisconnected(SELECTOR), ())
     assert acknowledgement(frontend)[0] == [Status.LOST]
     assert len(frontend.staging) == 0
     assert send_feedback(frontend, an_observation()) is None
     assert acknowledgement(frontend)[0] == [Status.REFUSED]
-    frontend.check()
-
-
-def test_inputs_of_unacknowledged_feedback_are_freed() -> None:
-    frontend = connected_frontend()
-    send_feedback(frontend, an_observation(1, inputs=(a_tensor(),)), buffers=[some_bytes()])
-    frontend.tick(NOW + s(11))
-    assert len(frontend.staging) == 0
     frontend.check()
 
 

@@ -13,20 +13,22 @@ from frontend.frontend_builders import (
     BARE,
     CLIENT,
     NOW,
+    OTHER,
     SAFE,
     SELECTOR,
     acknowledgement,
     an_observation,
     announce,
+    connect,
     connected_frontend,
     request_application,
     send_feedback,
+    two_selectors,
 )
 from harness.builders import a_spec, a_tensor, sent, some_bytes
 from horologe_common.application_answers import selector_mark
-from horologe_common.applications import Application
-from horologe_common.clock import ms, s
-from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance
+from horologe_common.clock import ms
+from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Acknowledged,
@@ -44,19 +46,6 @@ from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.core.selector_routing import highest_ranked
 
 BYTES = some_bytes()
-OTHER = "selector/1#1"
-
-
-def connect(frontend: Frontend, address: str, *applications: Application) -> None:
-    frontend.handle(NOW, address, PeerConnected(address), ())
-    announce(frontend, *applications, selector=address)
-
-
-def two_selectors(**fields: Any) -> Frontend:
-    """Return a frontend with two selectors that serve the same applications."""
-    frontend = connected_frontend(**fields)
-    connect(frontend, OTHER, SAFE, BARE)
-    return frontend
 
 
 def queries(frontend: Frontend) -> list[tuple[str, Query]]:
@@ -258,64 +247,3 @@ def test_application_is_withdrawn_when_no_selector_announces_it() -> None:
     assert frontend.declared.serving_selectors("bare") == (SELECTOR,)
     announce(frontend, SAFE)
     assert "bare" not in frontend.declared
-
-
-PREDICT, REPLY = ("bare", "digits", ""), ("answer", "retain", "release")
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from((*PREDICT, *REPLY, "feedback", "disconnect", "connect", "wait")),
-        st.integers(0, 3),
-    )
-)
-
-
-def a_reply(step: str, message: Query | Feedback) -> Any:
-    if step == "release":
-        inputs = [message] if isinstance(message, Query) else [item.query for item in message.items if item.query]
-        return Release(tuple(query.id for query in inputs))
-    if isinstance(message, Feedback):
-        return Acknowledged(message.id, (0,) * len(message.items))
-    return Answer(message.id, 0, inputs_retained=step == "retain")
-
-
-@given(STEPS)
-def test_every_request_is_answered_once_while_selectors_connect_and_disconnect(steps: list[tuple[str, int]]) -> None:
-    frontend, now_ns, incarnations = two_selectors(), NOW, 1
-    connected = [SELECTOR, OTHER]
-    predict_count = feedback_count = 0
-    open_: list[tuple[str, Any]] = []
-    for number, (step, pick) in enumerate([*steps, ("wait", 0), ("wait", 0)]):
-        match step:
-            case application if application in PREDICT:
-                fields: dict[str, Any] = {"application": step, "context": str(pick)} if step else {}
-                predict = Predict(number, "" if fields else "one", "", 0, (a_tensor(),), **fields)
-                frontend.handle(now_ns, CLIENT, predict, [BYTES])
-                predict_count += 1
-            case "feedback":
-                items = tuple(
-                    an_observation(1, context=str(context), inputs=(a_tensor(),)) for context in range(pick + 1)
-                )
-                frontend.handle(now_ns, CLIENT, Feedback(number, "bare", items), [BYTES] * (pick + 1))
-                feedback_count += 1
-            case reply if reply in REPLY:
-                for to, message in open_[-3:]:
-                    if to in connected:
-                        frontend.handle(now_ns, to, a_reply(step, message), ())
-            case "disconnect" if connected:
-                frontend.handle(now_ns, "", PeerDisconnected(connected.pop(pick % len(connected))), ())
-            case "connect" if len(connected) < 2:
-                incarnations += 1
-                free = "1" if any(instance(address) == "selector/0" for address in connected) else "0"
-                connected.append(f"selector/{free}#{incarnations}")
-                connect(frontend, connected[-1], SAFE, BARE)
-            case "wait":
-                now_ns += s(31)
-        frontend.tick(now_ns)
-        frontend.check()
-        new = [(out.to, out.message) for out in frontend.out if isinstance(out.message, Query | Feedback)]
-        assert all(to in connected for to, _ in new)
-        open_ += new
-        frontend.out = [out for out in frontend.out if not isinstance(out.message, Query | Feedback)]
-    assert len(sent(frontend, Answer, CLIENT)) == predict_count
-    assert len(sent(frontend, Acknowledged, CLIENT)) == feedback_count
-    assert len(frontend.staging) == 0

@@ -39,8 +39,11 @@ def turns(
     return number
 
 
-def test_what_fits_is_accepted() -> None:
-    assert turns(TurnLimit(), 20, 200, us(50), ms(25)) == 200
+@pytest.mark.parametrize(("requests", "budget_ms"), [(200, 25), (1000, 500)])
+def test_what_fits_into_its_budget_is_accepted(requests: int, budget_ms: int) -> None:
+    limit = TurnLimit()
+    turns(limit, 20, requests, us(50), ms(25))
+    assert accepted(limit, requests, ms(budget_ms)) == requests
 
 
 def test_more_than_fits_into_its_budget_is_refused() -> None:
@@ -63,12 +66,6 @@ def test_the_limit_holds_whatever_a_refusal_costs(refusal_part: float) -> None:
     assert 200 <= number <= 330
     predicted_ns = number * limit.cost_ns + (500 - number) * limit.refusal_ns
     assert predicted_ns == pytest.approx(us(50) * (number + (500 - number) * refusal_part), rel=0.1)
-
-
-def test_long_budgets_are_not_affected() -> None:
-    limit = TurnLimit()
-    turns(limit, 20, 1000, us(50), ms(25))
-    assert accepted(limit, 1000, ms(500)) == 1000
 
 
 def test_late_answers_shorten_turns_and_their_absence_lengthens_them_again() -> None:

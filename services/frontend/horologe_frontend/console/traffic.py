@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,8 @@ class TrafficMeter:
         rows = []
         for current in totals:
             key = current.kind, current.name
-            if row := _subtract(current, self._last.get(key)):
+            last = self._last.get(key) or Totals(*key, 0, {}, (0,) * len(current.latency))
+            if row := _subtract(current, last):
                 rows.append(row)
             self._last[key] = current
         if len(rows) > ROWS_MAX:
@@ -68,19 +70,13 @@ class TrafficMeter:
         return rows
 
 
-def _subtract(current: Totals, last: Totals | None) -> TrafficRow | None:
-    before: Sequence[int] = (0,) * len(current.latency) if last is None else last.latency
-    failed_before = {} if last is None else last.failed
-    in_time = current.in_time - (0 if last is None else last.in_time)
-    failed = {
-        status: count - failed_before.get(status, 0)
-        for status, count in current.failed.items()
-        if count != failed_before.get(status, 0)
-    }
+def _subtract(current: Totals, last: Totals) -> TrafficRow | None:
+    in_time = current.in_time - last.in_time
+    failed = dict(Counter(current.failed) - Counter(last.failed))
     if not in_time and not failed:
         return None
-    counts = enumerate(zip(current.latency, before, strict=True))
-    latency = [(bucket, count - count_before) for bucket, (count, count_before) in counts if count != count_before]
+    counts = enumerate(zip(current.latency, last.latency, strict=True))
+    latency = [(bucket, count - before) for bucket, (count, before) in counts if count != before]
     return TrafficRow(current.kind, current.name, in_time, failed, latency)
 
 

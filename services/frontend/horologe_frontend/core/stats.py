@@ -39,9 +39,6 @@ class DurationTotal:
         self.count += 1
         self.ns += ns
 
-    def json(self) -> dict[str, int]:
-        return {"count": self.count, "ns": self.ns}
-
 
 @dataclass(slots=True)
 class BatchStats:

@@ -162,17 +162,13 @@ def read_application(name: str, body: bytes) -> Application:
 def application_json(state: ApplicationState) -> dict[str, Any]:
     """Return the declaration and the state of an application. `statistics` is omitted where it is empty."""
     document: dict[str, Any] = {
-        "application": _fields(state.application),
+        "application": msgspec.structs.asdict(state.application),
         "revision": state.revision,
         "contexts": state.contexts,
     }
     if state.statistics:
-        document["statistics"] = [_fields(statistics) for statistics in state.statistics]
+        document["statistics"] = [msgspec.structs.asdict(statistics) for statistics in state.statistics]
     return document
-
-
-def _fields(struct: msgspec.Struct) -> dict[str, Any]:
-    return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
 def prediction_json(application: str, answer: Answer, buffers: Sequence[Buffer]) -> dict[str, Any]:

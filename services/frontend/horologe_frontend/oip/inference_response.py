@@ -15,6 +15,7 @@ from horologe_common.wire.frames import decode_array
 from horologe_frontend.http.http_messages import BINARY, JSON, HttpResponse
 from horologe_frontend.http.steps import run_at_once
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH, NUMBER_CODES, classify, number_struct
+from horologe_frontend.oip.json_encoding import LONG_BYTES
 from horologe_frontend.oip.known_parameters import IGNORED
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ VALUES = b"\0"
 STRUCT_BYTES = 1024
 """Numbers in up to this many bytes are decoded by `struct`: 16 floats take 0.2 us, with numpy 1.8 us. Beyond, numpy is
 faster: 1,000 floats take 12 us, with `struct` 21 us."""
-LONG_BYTES = 64 << 10
-"""Outputs up to this size become JSON at once. The JSON of 16,000 floats takes 2 ms."""
 STEP_VALUES = 8192
 _encode = msgspec.json.Encoder().encode
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta, Raw
 
-from horologe_common.models import DTYPES, check_tensor
+from horologe_common.models import DTYPES, MAX_DIMS, check_tensor
 from horologe_common.status import InvalidInput, TooLarge
 from horologe_common.string_tensors import MAX_STRINGS, SHOWN_BYTES, element_name, join_strings
 
@@ -30,10 +30,9 @@ NOT_STRUCTURE = bytes(code for code in range(256) if code not in b"[],")
 STEP_BYTES = 32 << 10
 """Text of numbers that is decoded in one step: about 1 ms."""
 LONG_BYTES = 64 << 10
-"""Data above this size is checked against the signature before it is parsed into numbers: 16 MB take a second."""
+"""Longer data is checked against the signature first, and is converted in steps: reading 16 MB takes a second."""
 PARAMETERS_BYTES = 64 << 10
 """Maximum size of a request's parameters. Decoded, they take up to 25 times as much memory."""
-MAX_RANK = 32
 MAX_ELEMENTS = 1 << 40
 """Maximum number of elements of a shape, with zeros counted as ones: numpy computes this product in 64 bits, even for
 empty tensors."""
@@ -153,8 +152,8 @@ def check_header(tensor: TensorJson, spec: ModelSpec) -> None:
         supported = ", ".join((*DTYPES, "BYTES"))
         raise InvalidInput(f"input {tensor.name!r}: datatype: got {tensor.datatype!r}, wanted one of {supported}")
     shape = tensor.shape
-    if len(shape) > MAX_RANK:
-        raise InvalidInput(f"input {tensor.name!r}: shape: got {len(shape)} dimensions, wanted at most {MAX_RANK}")
+    if len(shape) > MAX_DIMS:
+        raise InvalidInput(f"input {tensor.name!r}: shape: got {len(shape)} dimensions, wanted at most {MAX_DIMS}")
     if shape and min(shape) < 0:
         raise InvalidInput(f"input {tensor.name!r}: shape: got {list(shape)}, wanted no negative dimension")
     elements = math.prod([dim or 1 for dim in shape]) if 0 in shape else math.prod(shape)

@@ -216,12 +216,12 @@ def model_statistics(spec: ModelSpec, stats: ModelStats, epoch_minus_monotonic_n
         "inference_count": stats.rows,
         "execution_count": round(sum(batch.executions for batch in stats.batches.values())),
         "inference_stats": {
-            "success": stats.success.json(),
-            "fail": stats.fail.json(),
-            "queue": stats.queue.json(),
+            "success": stats.success,
+            "fail": stats.fail,
+            "queue": stats.queue,
             **_compute(stats.compute_infer.count, stats.compute_infer.ns),
-            "cache_hit": stats.cache_hit.json(),
-            "cache_miss": stats.cache_miss.json(),
+            "cache_hit": stats.cache_hit,
+            "cache_miss": stats.cache_miss,
         },
         "response_stats": {},
         "batch_stats": [
