@@ -22,7 +22,6 @@ from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, 
 from horologe_frontend.core.application_requests import DeclaredApplications, DefaultLead
 from horologe_frontend.core.forwarding import CallForwarder
 from horologe_frontend.core.model_versions import ModelVersions
-from horologe_frontend.core.overload import PendingLimit
 from horologe_frontend.core.pending_feedback import FeedbackForwarder
 from horologe_frontend.core.readiness import ClientDrain, Readiness
 from horologe_frontend.core.request_tracer import RequestTracer
@@ -79,8 +78,8 @@ class Frontend:
         self.end_turn = builder.turn_limit.end_turn
         """See `TurnObserver`."""
         self._sampler = RequestSampler(settings, staging, catalogue, samples)
-        self._requests = requests = OpenRequests()
-        self._limit = PendingLimit(requests, settings.max_pending)
+        self._requests = requests = OpenRequests(settings.max_pending)
+        self._drain: ClientDrain | None = None
         self._retained_inputs = retained = RetainedInputs(staging, requests)
         feedback = FeedbackForwarder(settings, declared, selectors, builder, retained)
         self._calls = CallForwarder(catalogue, declared, selectors, self._metrics, feedback, settings)
@@ -109,14 +108,14 @@ class Frontend:
 
     def drain(self) -> None:
         """Report not ready, and move the clients to another frontend."""
-        self._limit.drain = drain = ClientDrain(lambda out: self.out.append(out))
+        self._drain = drain = ClientDrain(lambda out: self.out.append(out))
         self._timers = (*self._timers, drain)
         for request in self._requests:
             drain.notify_client(request.client)
 
     def drained(self) -> bool:
         """Return True if nothing is open, and the clients send nothing more."""
-        drain = self._limit.drain
+        drain = self._drain
         return not self._requests and not self._calls.pending() and (drain is None or drain.is_complete())
 
     def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
@@ -143,8 +142,8 @@ class Frontend:
         self._default_lead.measure_delay(now_ns)
         self.out.extend(self._calls.fail_expired(now_ns))
         self._retained_inputs.release_expired(now_ns)
-        if self._limit.drain:
-            self._limit.drain.expire(now_ns)
+        if self._drain:
+            self._drain.expire(now_ns)
         if expired := self._requests.pop_expired(now_ns):
             for_each(expired, lambda request: self._give_up(now_ns, request, *self._answer_timeout(request)))
 
@@ -170,7 +169,7 @@ class Frontend:
     def is_ready(self) -> bool:
         """Return whether the services are connected, the models have been settled, and the frontend does not drain."""
         connected = bool(self._selectors and self._calls.controller)
-        return connected and self._readiness.is_settled and self._limit.drain is None
+        return connected and self._readiness.is_settled and self._drain is None
 
     def pending(self) -> int:
         return len(self._requests)
@@ -196,7 +195,9 @@ class Frontend:
     def _on_predict(self, now_ns: int, client: str, message: Predict, buffers: Sequence[Buffer]) -> None:
         try:
             name = client_name(self.address, client, message)
-            self._limit.check(now_ns, client, message.id, name)
+            if self._drain is not None:
+                self._drain.admit_request(now_ns, client)
+            self._requests.check_new(client, message.id, name)
             request = self._builder.create_request(now_ns, client, message, buffers, name)
         except HorologeError as error:
             self._metrics.count_rejected(message, error.status)
@@ -269,8 +270,8 @@ class Frontend:
         if role(sender) == "selector":
             self._selectors.drain_selector(sender)
             self.out.append(Out(sender, Drain()))
-        elif self._limit.drain:
-            self._limit.drain.on_client_moved(sender)
+        elif self._drain:
+            self._drain.on_client_moved(sender)
 
     def _on_dispatch(self, now_ns: int, controller: str, dispatch: Dispatch, buffers: Sequence[Buffer]) -> None:
         for input_id in dispatch.input_ids:
@@ -299,8 +300,8 @@ class Frontend:
                 self.out.extend(self.staging.add_worker(address, message.max_frame_bytes))
             case "profiler":
                 self._sampler.profiler = address
-            case "client" | "user" if self._limit.drain:
-                self._limit.drain.notify_client(address)
+            case "client" | "user" if self._drain:
+                self._drain.notify_client(address)
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, message: PeerDisconnected, _: Sequence[Buffer]) -> None:
         """Remove a peer. The requests that it has wait for their timers, or for another selector."""
@@ -326,5 +327,5 @@ class Frontend:
         self._builder.send_delays.drop_client(client)
         self._on_cancel(now_ns, client, Cancel(tuple(self._requests.ids_of_client(client))), ())
         self._calls.drop_client(client)
-        if self._limit.drain:
-            self._limit.drain.remove_client(client)
+        if self._drain:
+            self._drain.remove_client(client)

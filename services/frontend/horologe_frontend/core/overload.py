@@ -1,21 +1,11 @@
-"""Overload of the process itself: too many open requests, or turns too long for a request's budget.
-
-Such requests are refused before any work on them.
-"""
+"""Overload of the process itself: requests whose budgets are too short for its turns are refused before any work."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-from horologe_common.clock import NEVER_NS, ms, s
-from horologe_common.core.accounts import fair_part
-from horologe_common.status import InvalidInput, Refused
-
-if TYPE_CHECKING:
-    from horologe_frontend.core.readiness import ClientDrain
-    from horologe_frontend.core.requests import OpenRequests
+from horologe_common.clock import NEVER_NS, s
+from horologe_common.status import Refused
 
 TURNS_MIN, TURNS_MAX = 1.5, 4.0
 """Turns that an answer takes: up to one until the request is read, its own, and one in which the Result arrives. With
@@ -36,27 +26,6 @@ REFUSED_AMONG_OTHERS = "more requests came at once than the frontend can handle 
 FIRST_REFUSAL_PART = 4
 """A refused request is assumed to take a quarter of the time of another, before turns have shown it: a sixth over the
 SDK, half over HTTP."""
-
-
-class PendingLimit:
-    """Limits the open requests to `max_pending`. One client gets its `fair_part`."""
-
-    def __init__(self, requests: OpenRequests, max_pending: int) -> None:
-        self.drain: ClientDrain | None = None
-        """Set while the frontend drains."""
-        self._requests = requests
-        self._max_pending = max_pending
-
-    def check(self, now_ns: int, address: str, client_id: int, client: str) -> None:
-        """Raise `Refused` if the client may not open another request, `InvalidInput` if its id is of an open one."""
-        requests = self._requests
-        if client_id in requests.ids_of_client(address):
-            raise InvalidInput(f"id: got {client_id}, which is still open")
-        if self.drain is not None:
-            self.drain.admit_request(now_ns, address)
-        own = requests.count_of_client(client)
-        if own >= fair_part(self._max_pending - len(requests) + own):
-            raise Refused(f"{len(requests)} requests are open already", retry_after_ns=ms(100))
 
 
 class BaseDelay(msgspec.Struct):

@@ -10,6 +10,7 @@ import msgspec
 from horologe_common.application_answers import answer_tensors
 from horologe_common.applications import NAME_LIMIT, Application
 from horologe_common.clock import NEVER_NS, ms
+from horologe_common.core.accounts import fair_part
 from horologe_common.core.indexed_heap import COMPACT_ABOVE
 from horologe_common.core.protocol import key_of_client
 from horologe_common.models import ModelSpec
@@ -200,7 +201,8 @@ class OpenRequests:
     Invariant: each open request has one entry among the expiry times, one id of its client, and counts once for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._requests: dict[int, ClientRequest] = {}
         self._expiries: list[tuple[int, int]] = []
         """Heap of (`give_up_ns`, id). Entries of requests that are not open any more are stale."""
@@ -221,6 +223,17 @@ class OpenRequests:
         """Set `may_have_run` of the requests that a worker has."""
         for request in self:
             request.may_have_run |= bool(request.worker)
+
+    def check_new(self, address: str, client_id: int, client: str) -> None:
+        """Check whether the client at `address` may open a request. It gets its `fair_part` of the limit.
+
+        Raise `Refused` if it has too many, `InvalidInput` if its id is of an open one.
+        """
+        if client_id in self.ids_of_client(address):
+            raise InvalidInput(f"id: got {client_id}, which is still open")
+        own = self._counts.get(client, 0)
+        if own >= fair_part(self._limit - len(self._requests) + own):
+            raise Refused(f"{len(self._requests)} requests are open already", retry_after_ns=ms(100))
 
     def add(self, request: ClientRequest) -> None:
         """Add a request, which expires at its `give_up_ns`."""
@@ -247,10 +260,6 @@ class OpenRequests:
     def ids_of_client(self, client: str) -> Mapping[int, int]:
         """Return the ids of a client's open requests, by the client's own ids."""
         return self._by_client.get(client, NO_IDS)
-
-    def count_of_client(self, name: str) -> int:
-        """Return the number of open requests of a client, by its `client_name`."""
-        return self._counts.get(name, 0)
 
     def remove(self, request: ClientRequest) -> None:
         del self._requests[request.id]
