@@ -13,18 +13,8 @@ from horologe.core.pending_requests import GRACE_MS, PredictOptions
 from horologe.core.session import Session
 from horologe.transport.dealer import Dealer, curve_keys, parse_endpoints
 from horologe.transport.loop_link import LoopLink
+from horologe_common import wire
 from horologe_common.clock import ms
-from horologe_common.wire import (
-    Admit,
-    ApplicationInfo,
-    Declare,
-    Describe,
-    ModelInfo,
-    PipelineInfo,
-    Rollback,
-    Tune,
-    Withdraw,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -65,10 +55,7 @@ class AsyncClient:
     packet. Every request ends exactly once, with its answer or a `HorologeError`: with `Lost` once its deadline and
     `grace_ms` have passed.
 
-    `endpoint`: the frontend's endpoint for clients, `tcp://host:8003` or `ipc://path`. Of several endpoints, separated
-    by commas, the client uses one at a time, and the next one when the frontend stops or is lost. `keys`: a folder
-    written by `horologe keys`, or `server_key` (the server's public key, Z85) and `client_key` (a secret key, Z85).
-    At most `max_open` requests with `max_bytes` of inputs are pending at a time; others are `Refused`.
+    The arguments are those of `Client`, and `max_open` and `max_bytes` bound the requests of all tasks together.
     """
 
     def __init__(
@@ -131,7 +118,7 @@ class AsyncClient:
 
     async def models(self, name: str | None = None, *, timeout: float = 5.0) -> list[ModelState]:
         """Return the models of the repository, or all versions of one. Raises `UnknownModel`."""
-        return list(await self._ask(partial(ModelInfo, model=name or ""), timeout))
+        return list(await self._ask(partial(wire.ModelInfo, model=name or ""), timeout))
 
     async def admit(
         self, model: str, version: str = "", admitted: bool = True, *, timeout: float = 30.0
@@ -140,16 +127,16 @@ class AsyncClient:
 
         Raise `Lost` after `timeout` seconds. The model then continues to load.
         """
-        return list(await self._ask(partial(Admit, model=model, version=version, admitted=admitted), timeout))
+        return list(await self._ask(partial(wire.Admit, model=model, version=version, admitted=admitted), timeout))
 
     async def describe(self, model: str = "", *, timeout: float = 5.0) -> Description:
         """Return the state of the cluster; with a `model` (`name/version`) also its expected times on each share."""
-        description: Description = await self._ask(partial(Describe, model=model), timeout)
+        description: Description = await self._ask(partial(wire.Describe, model=model), timeout)
         return description
 
     async def pipeline(self, name: str, *, timeout: float = 5.0) -> PipelineState:
         """Return the structure and the measurements of a pipeline. Raises `UnknownModel`."""
-        state: PipelineState = await self._ask(partial(PipelineInfo, name=name), timeout)
+        state: PipelineState = await self._ask(partial(wire.PipelineInfo, name=name), timeout)
         return state
 
     async def tune(
@@ -161,7 +148,7 @@ class AsyncClient:
         timeout: float = 5.0,
     ) -> dict[str, Any]:
         """Apply or withdraw a plan, or return the status of the tuner. See `Client.tune`."""
-        call = partial(Tune, command=command, document=document, dry_run=dry_run)
+        call = partial(wire.Tune, command=command, document=document, dry_run=dry_run)
         status: dict[str, Any] = await self._ask(call, timeout)
         return status
 
@@ -186,24 +173,25 @@ class AsyncClient:
 
     async def declare(self, application: Application, *, timeout: float = 5.0) -> ApplicationState:
         """Create an application or replace the one of this name. Raises `InvalidInput`."""
-        states = await self._ask(partial(Declare, application=application), timeout)
+        states = await self._ask(partial(wire.Declare, application=application), timeout)
         return find_application(states, application.name)
 
     async def applications(self, *, timeout: float = 5.0) -> list[ApplicationState]:
         """Return all declared applications."""
-        return list(await self._ask(ApplicationInfo, timeout))
+        return list(await self._ask(wire.ApplicationInfo, timeout))
 
     async def application(self, name: str, context: str = "", *, timeout: float = 5.0) -> ApplicationState:
         """Return an application with `statistics` of its models, weights in this `context`. Raises `UnknownModel`."""
-        return find_application(await self._ask(partial(ApplicationInfo, name=name, context=context), timeout), name)
+        states = await self._ask(partial(wire.ApplicationInfo, name=name, context=context), timeout)
+        return find_application(states, name)
 
     async def withdraw(self, name: str, *, timeout: float = 5.0) -> None:
         """Delete an application and all that it has learned. Raises `UnknownModel`."""
-        await self._ask(partial(Withdraw, name=name), timeout)
+        await self._ask(partial(wire.Withdraw, name=name), timeout)
 
     async def rollback(self, name: str, *, timeout: float = 5.0) -> ApplicationState:
         """Restore the declaration before the last change. Raises `UnknownModel`, `InvalidInput`."""
-        return find_application(await self._ask(partial(Rollback, name=name), timeout), name)
+        return find_application(await self._ask(partial(wire.Rollback, name=name), timeout), name)
 
     async def close(self) -> None:
         """Close the connection. Pending requests end with `Cancelled`."""
@@ -217,5 +205,5 @@ class AsyncClient:
         return await request
 
     async def _signature(self, application: str, timeout: float) -> Signature:
-        (state,) = await self._ask(partial(ModelInfo, application=application), timeout)
+        (state,) = await self._ask(partial(wire.ModelInfo, application=application), timeout)
         return Signature(state.spec)

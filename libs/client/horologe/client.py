@@ -12,19 +12,9 @@ from horologe.core.pending_requests import GRACE_MS, PredictOptions
 from horologe.core.session import Session
 from horologe.transport.blocking_link import Handle, ThreadLinks
 from horologe.transport.dealer import Dealer, curve_keys, parse_endpoints
+from horologe_common import wire
 from horologe_common.clock import ms
 from horologe_common.status import HorologeError
-from horologe_common.wire import (
-    Admit,
-    ApplicationInfo,
-    Declare,
-    Describe,
-    ModelInfo,
-    PipelineInfo,
-    Rollback,
-    Tune,
-    Withdraw,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -142,23 +132,23 @@ class Client:
 
     def models(self, name: str | None = None, *, timeout: float = 5.0) -> list[ModelState]:
         """Return the models of the repository, or all versions of one. Raises `UnknownModel`."""
-        return list(self._ask(partial(ModelInfo, model=name or ""), timeout))
+        return list(self._ask(partial(wire.ModelInfo, model=name or ""), timeout))
 
     def admit(self, model: str, version: str = "", admitted: bool = True, *, timeout: float = 30.0) -> list[ModelState]:
         """Load a model from the repository, or unload it (`admitted=False`). Return its new state.
 
         Raise `Lost` after `timeout` seconds. The model then continues to load.
         """
-        return list(self._ask(partial(Admit, model=model, version=version, admitted=admitted), timeout))
+        return list(self._ask(partial(wire.Admit, model=model, version=version, admitted=admitted), timeout))
 
     def describe(self, model: str = "", *, timeout: float = 5.0) -> Description:
         """Return the state of the cluster; with a `model` (`name/version`) also its expected times on each share."""
-        description: Description = self._ask(partial(Describe, model=model), timeout)
+        description: Description = self._ask(partial(wire.Describe, model=model), timeout)
         return description
 
     def pipeline(self, name: str, *, timeout: float = 5.0) -> PipelineState:
         """Return the structure and the measurements of a pipeline. Raises `UnknownModel`."""
-        state: PipelineState = self._ask(partial(PipelineInfo, name=name), timeout)
+        state: PipelineState = self._ask(partial(wire.PipelineInfo, name=name), timeout)
         return state
 
     def tune(
@@ -176,7 +166,7 @@ class Client:
         `document`: the plan in JSON, or the pipeline's name. `dry_run`: only report the decisions of this plan. Raises
         `InvalidInput`, `UnknownModel`, `Forbidden`; `Lost` if no tuner is connected.
         """
-        call = partial(Tune, command=command, document=document, dry_run=dry_run)
+        call = partial(wire.Tune, command=command, document=document, dry_run=dry_run)
         status: dict[str, Any] = self._ask(call, timeout)
         return status
 
@@ -212,24 +202,24 @@ class Client:
 
     def declare(self, application: Application, *, timeout: float = 5.0) -> ApplicationState:
         """Create an application or replace the one of this name. Raises `InvalidInput`."""
-        states = self._ask(partial(Declare, application=application), timeout)
+        states = self._ask(partial(wire.Declare, application=application), timeout)
         return find_application(states, application.name)
 
     def applications(self, *, timeout: float = 5.0) -> list[ApplicationState]:
         """Return all declared applications."""
-        return list(self._ask(ApplicationInfo, timeout))
+        return list(self._ask(wire.ApplicationInfo, timeout))
 
     def application(self, name: str, context: str = "", *, timeout: float = 5.0) -> ApplicationState:
         """Return an application with `statistics` of its models, weights in this `context`. Raises `UnknownModel`."""
-        return find_application(self._ask(partial(ApplicationInfo, name=name, context=context), timeout), name)
+        return find_application(self._ask(partial(wire.ApplicationInfo, name=name, context=context), timeout), name)
 
     def withdraw(self, name: str, *, timeout: float = 5.0) -> None:
         """Delete an application and all that it has learned. Raises `UnknownModel`."""
-        self._ask(partial(Withdraw, name=name), timeout)
+        self._ask(partial(wire.Withdraw, name=name), timeout)
 
     def rollback(self, name: str, *, timeout: float = 5.0) -> ApplicationState:
         """Restore the declaration before the last change. Raises `UnknownModel`, `InvalidInput`."""
-        return find_application(self._ask(partial(Rollback, name=name), timeout), name)
+        return find_application(self._ask(partial(wire.Rollback, name=name), timeout), name)
 
     def close(self) -> None:
         """Close the connections of all threads. Pending requests end with `Cancelled`."""
@@ -245,5 +235,5 @@ class Client:
         return handle.result()
 
     def _signature(self, application: str, timeout: float) -> Signature:
-        (state,) = self._ask(partial(ModelInfo, application=application), timeout)
+        (state,) = self._ask(partial(wire.ModelInfo, application=application), timeout)
         return Signature(state.spec)
