@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import Predict
-    from horologe_frontend.http.http_messages import HttpHandler, HttpRequest
+    from horologe_frontend.http.http_messages import HttpRequest
+    from horologe_frontend.oip.handler import OipHandler
 
 
 def a_model(name: str, *tensors: TensorSpec, version: str = "1", batched: bool = True) -> ModelSpec:
@@ -194,7 +195,7 @@ class FakeGateway(Gateway):
         return self.ready
 
 
-async def respond(handler: HttpHandler, request: HttpRequest) -> HttpResponse:
+async def respond(handler: OipHandler, request: HttpRequest) -> HttpResponse:
     """Return the response that the server would send: a refusal of the head, or the response of the handler."""
     if refusal := handler.refuse(request):
         return refusal

@@ -262,7 +262,7 @@ async def test_a_disconnect_stops_the_steps_and_releases_their_memory(iterations
 @in_loop
 async def test_a_response_without_memory_is_an_error_and_not_a_reset(parameters: bytes, others: int) -> None:
     door = Door(client_share=1.0)
-    gateway: Any = door.server.handler._gateway  # type: ignore[attr-defined]
+    gateway: Any = door.server.handler._gateway
     predict = gateway.predict
 
     async def fill_memory(*arguments: Any) -> Any:

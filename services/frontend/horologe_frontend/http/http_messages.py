@@ -1,9 +1,9 @@
-"""HTTP requests, the responses to them, the interface of what handles them, and the responses that errors become."""
+"""HTTP requests, the responses to them, and the responses that errors become."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,7 +11,7 @@ from horologe_common.status import HorologeError, Status
 from horologe_frontend.http.client_accounts import ClientAccount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from horologe_common.core.protocol import Buffer
 
@@ -58,25 +58,6 @@ class HttpResponse(msgspec.Struct, frozen=True):
     def size(self) -> int:
         """Return the length of the whole body."""
         return len(self.body) + sum(map(len, self.parts)) if self.parts else len(self.body)
-
-
-class HttpHandler(Protocol):
-    """The application behind the HTTP server."""
-
-    draining: bool
-    """Set by the server when its shutdown begins. The readiness check fails from then on."""
-
-    def refuse(self, head: HttpRequest) -> HttpResponse | None:
-        """Return the response to a request that is refused because of its headers, before its body is read."""
-
-    def start(
-        self, request: HttpRequest, respond: Callable[[HttpResponse], None]
-    ) -> HttpResponse | Callable[[], object]:
-        """Return the response, or begin a longer operation and return a function that cancels it.
-
-        `respond` gets the response of the operation after this method has returned. It ignores the response of an
-        operation that was cancelled.
-        """
 
 
 class HttpError(Exception):

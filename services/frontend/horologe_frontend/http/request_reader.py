@@ -15,8 +15,8 @@ from horologe_frontend.http.http_messages import HttpRequest, HttpResponse, erro
 
 if TYPE_CHECKING:
     from horologe_frontend.http.client_accounts import ClientAccount
-    from horologe_frontend.http.http_messages import HttpHandler
     from horologe_frontend.http.settings import HttpSettings
+    from horologe_frontend.oip.handler import OipHandler
 
 TRANSFER_ENCODING = b"transfer-encoding"
 MAX_LENGTH_DIGITS = 18
@@ -105,7 +105,7 @@ class RequestReader:
         "_headers", "_settings", "_url", "expects_continue", "head", "held_bytes", "refusal",
     )  # fmt: skip
 
-    def __init__(self, settings: HttpSettings, handler: HttpHandler, account: ClientAccount) -> None:
+    def __init__(self, settings: HttpSettings, handler: OipHandler, account: ClientAccount) -> None:
         self._settings = settings
         self._handler = handler
         self._account = account

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from horologe_common.transport.reactor import Reactor
     from horologe_frontend.core.frontend import Frontend
     from horologe_frontend.http.client_accounts import ClientAccount
-    from horologe_frontend.http.http_messages import HttpHandler
     from horologe_frontend.http.settings import HttpSettings
 
 BACKLOG = 2048
@@ -44,7 +43,7 @@ class HttpServer:
     """Call `start()` on the running loop, then `stop()` once."""
 
     def __init__(
-        self, settings: HttpSettings, handler: HttpHandler, *, reuse_port: bool = False, drain_ns: int = DRAIN_NS
+        self, settings: HttpSettings, handler: OipHandler, *, reuse_port: bool = False, drain_ns: int = DRAIN_NS
     ) -> None:
         self.settings = settings
         self.handler = handler

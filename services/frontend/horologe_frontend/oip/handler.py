@@ -79,8 +79,8 @@ class PendingInference:
 
 
 class OipHandler:
-    """An `HttpHandler` that serves the protocol through a `Gateway`. `keys` and `managers`: accepted by
-    `refuse` and for management. Both None: no authentication.
+    """Serves the protocol through a `Gateway`. `keys` and `managers`: accepted by `refuse` and for management. Both
+    None: no authentication.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class OipHandler:
         managers: BearerKeys | None = None,
     ) -> None:
         self.draining = False
+        """Set by the server when its shutdown begins. The readiness check fails from then on."""
         self._gateway = gateway
         self._settings = settings
         self._known_requests = KnownRequests(settings.json_limit_bytes)
@@ -127,9 +128,10 @@ class OipHandler:
     def start(
         self, request: HttpRequest, respond: Callable[[HttpResponse], None]
     ) -> HttpResponse | Callable[[], object]:
-        """Return the response, or a function that cancels the operation. `respond` gets its response later.
+        """Return the response, or begin a longer operation and return a function that cancels it.
 
-        An inference without Content-Encoding runs in callbacks. Every other operation runs in a task.
+        `respond` gets the response of the operation after this method has returned, and ignores that of one that was
+        cancelled. An inference without Content-Encoding runs in callbacks. Every other operation runs in a task.
         """
         try:
             path = request.path
