@@ -72,7 +72,7 @@ def announce(frontend: Frontend, *applications: Application, selector: str = SEL
 
 def request_application(
     frontend: Frontend, application: str = "digits", rows: int = 1, now_ns: int = NOW, **fields: Any
-) -> Query | None:
+) -> Any:
     """Send a request for an application. Return the query that the selector gets, or None."""
     predict = Predict(7, "", "", fields.pop("budget_ns", 0), (a_tensor(rows),), application=application, **fields)
     frontend.handle(now_ns, CLIENT, predict, [some_bytes(rows)])
@@ -102,9 +102,7 @@ def an_observation(*truths: float, prediction: bytes | None = None, **fields: An
     return Observation(truths or (3.0,), prediction, **fields)
 
 
-def send_feedback(
-    frontend: Frontend, *items: Observation, application: str = "digits", buffers: Any = ()
-) -> Feedback | None:
+def send_feedback(frontend: Frontend, *items: Observation, application: str = "digits", buffers: Any = ()) -> Any:
     """Send feedback. Return the message that the selector gets, or None."""
     frontend.handle(NOW, CLIENT, Feedback(9, application, items), buffers)
     frontend.check()

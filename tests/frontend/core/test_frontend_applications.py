@@ -68,7 +68,6 @@ def test_an_application_with_a_damaged_record_is_refused_with_the_reason_and_the
 
 def test_a_request_of_an_application_is_a_query_without_a_model() -> None:
     query = request_application(connected_frontend(), rows=2, context="user-1")
-    assert query is not None
     assert (query.model, query.application, query.context, query.rows) == ("", "digits", "user-1", 2)
     assert query.input_hash
     assert (query.budget_ns, query.best_effort) == (ms(38), False), "what is left before the default is answered"
@@ -77,7 +76,6 @@ def test_a_request_of_an_application_is_a_query_without_a_model() -> None:
 @pytest.mark.parametrize(("budget_ms", "wanted_ms"), [(0, 40), (9, 9)])
 def test_deadline_of_the_client_replaces_that_of_the_application(budget_ms: int, wanted_ms: int) -> None:
     query = request_application(connected_frontend(), "bare", budget_ns=ms(budget_ms))
-    assert query is not None
     assert query.budget_ns == ms(wanted_ms)
 
 
@@ -150,7 +148,6 @@ def test_task_any_has_the_outputs_of_the_model() -> None:
 def test_all_fields_of_the_answer_reach_the_client() -> None:
     frontend = connected_frontend()
     query = request_application(frontend)
-    assert query is not None
     outputs = (Tensor("prediction", "INT64", (1,), 8), Tensor("confidence", "FP32", (1,), 4))
     frontend.handle(
         NOW + ms(5),
@@ -168,7 +165,6 @@ def test_all_fields_of_the_answer_reach_the_client() -> None:
 def test_inputs_are_retained_until_the_selector_releases_them() -> None:
     frontend = connected_frontend()
     query = request_application(frontend)
-    assert query is not None
     frontend.handle(NOW + ms(5), SELECTOR, Answer(query.id, 0, inputs_retained=True), ())
     frontend.check()
     frontend.handle(NOW + ms(6), CONTROLLER, Dispatch(1, WORKER, (query.id,)), ())
@@ -184,7 +180,6 @@ def test_inputs_are_retained_until_the_selector_releases_them() -> None:
 def test_retained_inputs_are_always_freed(end: str) -> None:
     frontend = connected_frontend()
     query = request_application(frontend)
-    assert query is not None
     frontend.handle(NOW + ms(5), SELECTOR, Answer(query.id, 0, inputs_retained=True), ())
     if end == "time":
         frontend.tick(NOW + ms(500))
@@ -207,7 +202,6 @@ def test_metrics_only_name_declared_applications() -> None:
     frontend = connected_frontend()
     request_application(frontend, "nope")
     query = request_application(frontend)
-    assert query is not None
     frontend.handle(NOW, SELECTOR, Answer(query.id, 0, defaulted=True), ())
     values = frontend.stats.values
     assert values["horologe_application_requests_total", "", "UNKNOWN_MODEL"] == 1
@@ -223,7 +217,6 @@ def test_samples_of_an_application_name_each_of_its_models() -> None:
     frontend.handle(NOW, "profiler/0#1", PeerConnected("profiler/0#1"), ())
     for at_ns in (NOW, NOW + ms(1)):
         query = request_application(frontend, now_ns=at_ns)
-        assert query is not None
         frontend.handle(at_ns, SELECTOR, Answer(query.id, 0, models=("one",), missing=("two/1",)), ())
     samples = [(sample.model, sample.application) for sample in sent(frontend, Sample)]
     assert samples == [("one/1", "digits"), ("two/1", "digits")]

@@ -46,7 +46,6 @@ def test_default_is_sent_in_time_without_an_answer_of_the_selector(selector: str
 def test_default_replaces_a_failed_answer(status: Status) -> None:
     frontend = connected_frontend()
     query = request_application(frontend)
-    assert query is not None
     frontend.handle(NOW + ms(1), SELECTOR, Answer(query.id, int(status), reason="no worker", inputs_retained=True), ())
     assert default_outputs(frontend)["prediction"] == [7]
     assert query.id in frontend.staging
@@ -62,7 +61,6 @@ def test_short_deadline_leaves_three_quarters_to_the_selector() -> None:
 def test_answer_after_the_default_is_dropped() -> None:
     frontend = connected_frontend()
     query = request_application(frontend)
-    assert query is not None
     frontend.tick(NOW + ms(39))
     assert the_answer(frontend).defaulted
     frontend.handle(NOW + ms(39), SELECTOR, Answer(query.id, 0, inputs_retained=True), ())
@@ -115,7 +113,6 @@ def test_lead_equals_the_delay_of_the_loop(late_ms: int, lead_ms: int) -> None:
     frontend = connected_frontend()
     now_ns = stall_loop(frontend, ms(late_ms))
     query = request_application(frontend, now_ns=now_ns)
-    assert query is not None
     assert query.budget_ns == ms(40 - lead_ms)
     frontend.tick(now_ns + ms(40 - lead_ms + min(late_ms, lead_ms)))
     answer = the_answer(frontend)

@@ -30,7 +30,6 @@ from horologe_common.wire import Acknowledged, Observation, Predict, Query, Rele
 def test_feedback_is_forwarded_and_acknowledged() -> None:
     frontend = connected_frontend()
     passed = send_feedback(frontend, an_observation(3, context="u"), an_observation(4))
-    assert passed is not None
     assert passed.items == (an_observation(3, context="u"), an_observation(4))
     frontend.handle(NOW, SELECTOR, Acknowledged(passed.id, (0, 5), "busy"), ())
     assert acknowledgement(frontend) == ([Status.OK, Status.REFUSED], "busy")
@@ -41,13 +40,10 @@ def test_feedback_is_forwarded_and_acknowledged() -> None:
 def test_inputs_with_feedback_are_staged_as_a_query() -> None:
     frontend = connected_frontend()
     asked = request_application(frontend, rows=2)
-    assert asked is not None
     passed = send_feedback(
         frontend, an_observation(), an_observation(1, 2, context="u", inputs=(a_tensor(2),)), buffers=[some_bytes(2)]
     )
-    assert passed is not None
     query = passed.items[1].query
-    assert query is not None
     assert passed.items[1].inputs == ()
     assert (query.model, query.application, query.context, query.rows) == ("", "digits", "u", 2)
     assert query.best_effort
@@ -60,13 +56,11 @@ def test_inputs_with_feedback_are_staged_as_a_query() -> None:
 def test_prediction_and_inputs_must_match() -> None:
     frontend = connected_frontend()
     asked = request_application(frontend, rows=2)
-    assert asked is not None
     named = b"M" * 4 + b"n" * 8 + asked.input_hash
     right = an_observation(1, 2, prediction=named, inputs=(a_tensor(2),))
     other = an_observation(1, prediction=named, inputs=(a_tensor(1),))
     none = an_observation(1, prediction=b"P", inputs=(a_tensor(1),))
     passed = send_feedback(frontend, right, other, none, buffers=[some_bytes(2), some_bytes(), some_bytes()])
-    assert passed is not None
     (kept,) = passed.items
     assert kept.prediction == named
     assert kept.query is not None
@@ -85,8 +79,6 @@ def test_inputs_of_feedback_may_be_in_another_order() -> None:
     (asked,) = sent(frontend, Query)
     turned = an_observation(1, prediction=b"n" * 12 + asked.input_hash, inputs=tensors[::-1])
     passed = send_feedback(frontend, turned, application="bare", buffers=parts[::-1])
-    assert passed is not None
-    assert passed.items[0].query is not None
     assert passed.items[0].query.input_hash == asked.input_hash
 
 
@@ -108,7 +100,6 @@ def test_invalid_item_does_not_affect_the_others(wrong: Observation, words: tupl
     frontend = connected_frontend()
     buffers = [some_bytes(wrong.inputs[0].shape[0])] if wrong.inputs else []
     passed = send_feedback(frontend, wrong, an_observation(4), buffers=buffers)
-    assert passed is not None
     assert passed.items == (an_observation(4),)
     frontend.handle(NOW, SELECTOR, Acknowledged(passed.id, (0,)), ())
     statuses, reason = acknowledgement(frontend)
@@ -128,7 +119,6 @@ def test_task_any_takes_no_feedback() -> None:
 def test_query_in_the_feedback_of_a_client_is_removed() -> None:
     frontend = connected_frontend()
     passed = send_feedback(frontend, an_observation(query=Query(1, "", 5, 1)))
-    assert passed is not None
     assert passed.items[0].query is None
 
 
