@@ -19,23 +19,14 @@ from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, 
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import HorologeError, Status
 from horologe_common.wire import Answer, Applications, Cancel, Dispatch, Drain, Predict, Release, Settle
+from horologe_frontend.core.answers import FAILURES, answer_failure, default_answer, select_outputs, timeout_answer
 from horologe_frontend.core.application_requests import DeclaredApplications, DefaultLead
 from horologe_frontend.core.forwarding import CallForwarder
 from horologe_frontend.core.model_versions import ModelVersions
 from horologe_frontend.core.pending_feedback import FeedbackForwarder
 from horologe_frontend.core.readiness import ClientDrain, Readiness
 from horologe_frontend.core.request_tracer import RequestTracer
-from horologe_frontend.core.requests import (
-    FAILURES,
-    ClientRequest,
-    OpenRequests,
-    RequestBuilder,
-    answer_failure,
-    client_name,
-    default_answer,
-    select_outputs,
-    timeout_answer,
-)
+from horologe_frontend.core.requests import ClientRequest, OpenRequests, RequestBuilder, client_name
 from horologe_frontend.core.retained_inputs import RetainedInputs
 from horologe_frontend.core.sampling import RequestSampler, SampleLimits
 from horologe_frontend.core.selector_routing import SelectorRouter
