@@ -34,11 +34,12 @@ from horologe_common.transport.clients.zmtp import (
 from horologe_common.transport.streams import Stream
 from horologe_common.wire import HEADER_LIMIT
 from horologe_common.wire.frames import decode_array, tensors, unpack
-from horologe_frontend.http.compression import Inflation
+from horologe_frontend.http.compression import inflate
 from horologe_frontend.http.connection import HttpConnection
 from horologe_frontend.http.http_messages import HttpError
 from horologe_frontend.http.server import HttpServer
 from horologe_frontend.http.settings import HttpSettings
+from horologe_frontend.http.steps import run_at_once
 from horologe_frontend.oip.applications_http import read_application, read_feedback
 from horologe_frontend.oip.handler import OipHandler
 from horologe_frontend.oip.inference import read_request
@@ -162,10 +163,8 @@ def check_inference(data: bytes) -> None:
         for _ in range(2):
             assert outcome(partial(known.read, spec, "", body, header_length)) == expected
     for window in (31, 15, -15):
-        inflation = Inflation(body, window)
         with suppress(HorologeError, zlib.error):
-            while not inflation.step() and len(inflation.output) < LIMIT:
-                pass
+            run_at_once(inflate(body, window, LIMIT))
 
 
 def outcome(read: Callable[[], InferenceRequest]) -> Any:

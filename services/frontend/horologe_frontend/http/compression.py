@@ -1,4 +1,4 @@
-"""gzip and deflate of HTTP bodies, in steps: each takes a fair turn of the loop, and counts the memory it takes."""
+"""gzip and deflate of HTTP bodies, in steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
-    from horologe_frontend.http.client_accounts import HeldBytes
+    from horologe_frontend.http.steps import Steps
 
 STEP_BYTES, STEP_MEMBERS = 128 << 10, 256
 """Input or output of one step, and members of a gzip body: up to 1 ms."""
@@ -24,11 +24,11 @@ GZIP, ZLIB, RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 LEVEL = 1
 
 
-async def decompress_body(body: bytes, encoding: bytes, limit: int, held: HeldBytes) -> bytes:
-    """Return the decompressed body, whose size is added to `held`. If cancelled, no further step runs.
+def decompress(body: bytes, encoding: bytes, limit: int) -> Steps[bytes]:
+    """Return the decompressed body. Raise `TooLarge` if it exceeds `limit` bytes.
 
-    Raise `TooLarge` if it exceeds `limit` bytes, `Refused` if there is no memory, and `HttpError` 415 for an
-    unsupported encoding. Raise `InvalidInput` if the body is damaged, truncated or followed by other bytes.
+    Raise `HttpError` 415 for an unsupported encoding, `InvalidInput` if the body is damaged, truncated or followed by
+    other bytes.
     """
     match encoding.strip().lower():
         case b"" | b"identity":
@@ -40,57 +40,44 @@ async def decompress_body(body: bytes, encoding: bytes, limit: int, held: HeldBy
         case other:
             reason = f"content-encoding: got {other[:40].decode('latin-1')!r}, wanted gzip or deflate"
             raise HttpError(415, reason, ((b"accept-encoding", b"gzip, deflate"),))
-    account, before, inflation = held.account, held.size, Inflation(body, window)
     try:
-        while not await account.turns.in_turn(account, inflation.step):
-            if len(inflation.output) > limit:
-                break
-            held.grow_to(before + len(inflation.output))
+        return (yield from inflate(body, window, limit))
     except zlib.error as error:
         raise InvalidInput(f"body: got {error}, wanted {encoding.decode('latin-1')}") from error
-    if len(inflation.output) > limit:
-        raise TooLarge(f"body: more than {limit} bytes after decompression")
-    held.grow_to(before + len(inflation.output))
-    return bytes(inflation.output)
 
 
-class Inflation:
-    """The decompression of one body."""
+def inflate(body: bytes, window: int, limit: int) -> Steps[bytes]:
+    """Return the decompressed body. Raise as `decompress` does, and `zlib.error`."""
+    view, work, output = memoryview(body), zlib.decompressobj(window), bytearray()
+    data: bytes | memoryview = b""
+    at, members, step = 0, 1, (STEP_BYTES, STEP_BYTES, STEP_MEMBERS)
+    while data or at < len(view) or not work.eof:
+        if not data:
+            data = view[at : at + INPUT_BYTES]
+            at += len(data)
+        if work.eof:
+            members += 1
+            _check_member(window, members)
+            work = zlib.decompressobj(GZIP)
+        part = work.decompress(data, STEP_BYTES)
+        if not part and not data and not work.eof:
+            raise InvalidInput("body: compressed data ends too early")
+        output += part
+        data = work.unused_data if work.eof else work.unconsumed_tail
+        if len(output) > limit:
+            raise TooLarge(f"body: more than {limit} bytes after decompression")
+        if at >= step[0] or len(output) >= step[1] or members >= step[2]:
+            step = at + STEP_BYTES, len(output) + STEP_BYTES, members + STEP_MEMBERS
+            yield len(output)
+    yield len(output)
+    return bytes(output)
 
-    def __init__(self, body: bytes, window: int) -> None:
-        self.output = bytearray()
-        self._window = window
-        self._body = memoryview(body)
-        self._input: bytes | memoryview = b""
-        self._at = 0
-        self._members = 1
-        self._work = zlib.decompressobj(window)
 
-    def step(self) -> bool:
-        """Process about `STEP_BYTES`. Return True at the end of the body. Raise `zlib.error` or `InvalidInput`."""
-        last, end, members = self._at + STEP_BYTES, len(self.output) + STEP_BYTES, self._members + STEP_MEMBERS
-        while self._at < last and len(self.output) < end and self._members < members:
-            if not self._input:
-                self._input = self._body[self._at : self._at + INPUT_BYTES]
-                self._at += len(self._input)
-            if self._work.eof:
-                if not self._input:
-                    return True
-                self._begin_member()
-            part = self._work.decompress(self._input, STEP_BYTES)
-            if not part and not self._input and not self._work.eof:
-                raise InvalidInput("body: compressed data ends too early")
-            self.output += part
-            self._input = self._work.unused_data if self._work.eof else self._work.unconsumed_tail
-        return False
-
-    def _begin_member(self) -> None:
-        if self._window != GZIP:
-            raise InvalidInput("body: got bytes after the end of the compressed data, wanted none")
-        self._members += 1
-        if self._members > MAX_MEMBERS:
-            raise InvalidInput(f"body: got more than {MAX_MEMBERS} gzip members")
-        self._work = zlib.decompressobj(GZIP)
+def _check_member(window: int, number: int) -> None:
+    if window != GZIP:
+        raise InvalidInput("body: got bytes after the end of the compressed data, wanted none")
+    if number > MAX_MEMBERS:
+        raise InvalidInput(f"body: got more than {MAX_MEMBERS} gzip members")
 
 
 def _is_zlib(body: bytes) -> bool:
@@ -110,17 +97,13 @@ def choose_encoding(accept_encoding: bytes) -> bytes:
     return b""
 
 
-async def compress_body(parts: Sequence[Buffer], encoding: bytes, held: HeldBytes) -> bytes:
-    """Return the parts of a body compressed as `encoding`, a result of `choose_encoding`. Its size is added to `held`.
-
-    Raise `Refused` or `TooLarge` if there is no memory. If cancelled, no further step runs.
-    """
-    account, before = held.account, held.size
+def compress(parts: Sequence[Buffer], encoding: bytes) -> Steps[bytes]:
+    """Return the parts of a body compressed as `encoding`, a result of `choose_encoding`."""
     work = zlib.compressobj(LEVEL, zlib.DEFLATED, GZIP if encoding == b"gzip" else ZLIB)
     output = bytearray()
     for part in parts:
         view = memoryview(part)
         for at in range(0, len(view), STEP_BYTES):
-            output += await account.turns.in_turn(account, work.compress, view[at : at + STEP_BYTES])
-            held.grow_to(before + len(output))
+            output += work.compress(view[at : at + STEP_BYTES])
+            yield len(output)
     return bytes(output + work.flush())

@@ -18,7 +18,7 @@ from horologe_frontend.auth import key_name
 from horologe_frontend.console.feed import ConsoleFeed
 from horologe_frontend.console.page import FILES, PATHS, console_file
 from horologe_frontend.http.client_accounts import HeldBytes
-from horologe_frontend.http.compression import choose_encoding, compress_body, decompress_body
+from horologe_frontend.http.compression import choose_encoding, compress, decompress
 from horologe_frontend.http.http_messages import HttpError, HttpResponse, error_response, failure, json_response
 from horologe_frontend.http.steps import run_in_turns
 from horologe_frontend.oip.applications_http import ApplicationsHandler
@@ -227,7 +227,7 @@ class OipHandler:
         encoding = request.headers.get(b"content-encoding")
         if encoding is None:
             return request.body
-        return await decompress_body(request.body, encoding, self._settings.body_limit_bytes, held)
+        return await run_in_turns(decompress(request.body, encoding, self._settings.body_limit_bytes), held)
 
     def _find_spec(self, route: HttpRoute) -> ModelSpec:
         """Return the model. If there is none with this name, return the signature of the application."""
@@ -296,7 +296,7 @@ async def _compress(request: HttpRequest, response: HttpResponse, held: HeldByte
     encoding = choose_encoding(request.headers[b"accept-encoding"])
     if not encoding:
         return response
-    body = await compress_body((response.body, *response.parts), encoding, held)
+    body = await run_in_turns(compress((response.body, *response.parts), encoding), held)
     headers = (*response.headers, (b"content-encoding", encoding), (b"vary", b"Accept-Encoding"))
     return msgspec.structs.replace(response, body=body, headers=headers, parts=())
 
