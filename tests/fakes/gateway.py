@@ -35,6 +35,7 @@ from horologe_common.wire import (
 )
 from horologe_frontend.console.traffic import Totals
 from horologe_frontend.core.frontend import Frontend
+from horologe_frontend.core.stats import ModelStats
 from horologe_frontend.gateway import Gateway
 from horologe_frontend.http.http_messages import HttpResponse
 from horologe_frontend.settings import FrontendSettings
@@ -158,7 +159,7 @@ class FakeGateway(Gateway):
         outputs = tuple(Tensor(t.name.replace("in", "out"), t.datatype, t.shape, t.nbytes) for t in predict.inputs)
         pairs = [(t, b) for t, b in zip(outputs, buffers, strict=True) if t.name in (predict.outputs or (t.name,))]
         answer = Answer(0, Status.OK, tuple(t for t, _ in pairs), "", 0, spec.name, spec.version, 1000, 2000, 2)
-        self.core.stats_by_model.observe(10, spec, answer, 1, 5000, 5000)
+        self.core.stats_by_model.setdefault(spec.key, ModelStats()).count_answer(10, answer, 1, 5000, 5000)
         return answer, [b for _, b in pairs]
 
     async def call(self, message: Any, buffers: Sequence[Buffer] = ()) -> Any:

@@ -84,7 +84,9 @@ def read_totals(core: Frontend, since_ns: int) -> list[Totals]:
     """Return the totals of all applications, and of the models and pipelines with an answer at `since_ns` or later."""
     values, histograms = core.stats.values, core.stats.histograms
     totals = []
-    for key, model in core.stats_by_model.changed_since(since_ns):
+    for key, model in core.stats_by_model.items():
+        if model.last_ns < since_ns:
+            continue
         name, _, version = key.partition("/")
         counts = {status: values.get((FAILURE, name, version, status), 0) for status in FAILED_STATUSES}
         spec = core.catalogue.find_in_any_state(key)

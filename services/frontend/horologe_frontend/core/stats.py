@@ -12,7 +12,6 @@ from horologe_common.status import Status
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from horologe_common.models import ModelSpec
     from horologe_common.wire import Answer, Predict
     from horologe_frontend.core.application_requests import DeclaredApplications
     from horologe_frontend.core.model_versions import ModelVersions
@@ -93,69 +92,30 @@ class ModelStats:
         """Execution time of the same requests."""
         return DurationTotal(self.slack.total - self.cache_hit.count, self.exec_ns)
 
-
-class StatsByModel:
-    """`ModelStats` by the key of the model. Only models of the catalogue are counted, which bounds its size."""
-
-    def __init__(self) -> None:
-        self._models: dict[str, ModelStats] = {}
-
-    def observe(self, now_ns: int, spec: ModelSpec, answer: Answer, rows: int, total_ns: int, slack_ns: int) -> None:
+    def count_answer(
+        self, now_ns: int, answer: Answer, rows: int, total_ns: int, slack_ns: int, has_cache: bool = False
+    ) -> None:
         """Count an answer. `total_ns`: arrival to answer. `slack_ns`: answer to deadline."""
-        stats = self._models.get(spec.key)
-        if stats is None:
-            stats = self._models[spec.key] = ModelStats()
-        stats.last_ns = now_ns
-        stats.latency.observe(total_ns)
+        self.last_ns = now_ns
+        self.latency.observe(total_ns)
         if answer.status != OK:
-            stats.fail.add(total_ns)
+            self.fail.add(total_ns)
             return
-        stats.slack.observe(slack_ns)
-        stats.rows += rows
+        self.slack.observe(slack_ns)
+        self.rows += rows
         if answer.cached:
-            stats.cache_hit.add(total_ns)
+            self.cache_hit.add(total_ns)
             return
-        if spec.cache:
-            stats.cache_miss.add(total_ns)
+        if has_cache:
+            self.cache_miss.add(total_ns)
         exec_ns, size = answer.exec_ns, answer.batch_size
-        stats.queue_ns += answer.queue_ns
-        stats.exec_ns += exec_ns
+        self.queue_ns += answer.queue_ns
+        self.exec_ns += exec_ns
         if size > 0:
-            if (batch := stats.batches.get(size)) is None:
-                batch = stats.batches[size] = BatchStats(size)
+            if (batch := self.batches.get(size)) is None:
+                batch = self.batches[size] = BatchStats(size)
             batch.rows += rows
             batch.rows_exec_ns += rows * exec_ns
-
-    def add_exemplar(
-        self, now_ns: int, spec: ModelSpec, answer: Answer, total_ns: int, slack_ns: int, trace_id: str
-    ) -> None:
-        """Link an answer that was counted to its trace."""
-        stats = self._models[spec.key]
-        stats.latency.add_exemplar(Exemplar(trace_id, total_ns, now_ns))
-        if answer.status == OK:
-            stats.slack.add_exemplar(Exemplar(trace_id, slack_ns, now_ns))
-
-    def publish(self, stats: Stats, failures: ModelCounters) -> None:
-        """Set the metrics that are computed from these statistics. Called on the exporter's thread."""
-        for key, model in list(self._models.items()):
-            name, _, version = key.partition("/")
-            labels = name, version
-            failures.create(*labels)
-            success = model.success
-            stats.set("nv_inference_request_success", *labels, to=success.count)
-            stats.set("nv_inference_request_duration_us", *labels, to=success.ns // 1000)
-            stats.set("nv_inference_queue_duration_us", *labels, to=model.queue_ns // 1000)
-            stats.set("horologe_queue_seconds_total", *labels, to=model.queue_ns / 1e9)
-            stats.histograms[LATENCY, *labels] = model.latency
-            if success.count:
-                stats.histograms[SLACK, *labels] = model.slack
-
-    def changed_since(self, since_ns: int) -> list[tuple[str, ModelStats]]:
-        """Return key and statistics of the models that have had an answer at `since_ns` or later."""
-        return [(key, model) for key, model in self._models.items() if model.last_ns >= since_ns]
-
-    def find_stats(self, key: str) -> ModelStats:
-        return self._models.get(key) or ModelStats()
 
 
 class RequestMetrics:
@@ -163,7 +123,8 @@ class RequestMetrics:
 
     def __init__(self, catalogue: ModelVersions, declared: DeclaredApplications) -> None:
         self.stats = Stats()
-        self.stats_by_model = StatsByModel()
+        self.by_model: dict[str, ModelStats] = {}
+        """By the key of the model. Only models of the catalogue are counted, which bounds its size."""
         self._catalogue = catalogue
         self._declared = declared
         self._failures = ModelCounters(self.stats, FAILURE, FAILED_STATUSES)
@@ -175,8 +136,20 @@ class RequestMetrics:
         self._failures.announce(state.spec for state in self._catalogue.model_states())
 
     def refresh(self) -> None:
-        """Set the metrics that are computed from the answers."""
-        self.stats_by_model.publish(self.stats, self._failures)
+        """Set the metrics that are computed from the answers. Called on the exporter's thread."""
+        stats = self.stats
+        for key, model in list(self.by_model.items()):
+            name, _, version = key.partition("/")
+            labels = name, version
+            self._failures.create(*labels)
+            success = model.success
+            stats.set("nv_inference_request_success", *labels, to=success.count)
+            stats.set("nv_inference_request_duration_us", *labels, to=success.ns // 1000)
+            stats.set("nv_inference_queue_duration_us", *labels, to=model.queue_ns // 1000)
+            stats.set("horologe_queue_seconds_total", *labels, to=model.queue_ns / 1e9)
+            stats.histograms[LATENCY, *labels] = model.latency
+            if success.count:
+                stats.histograms[SLACK, *labels] = model.slack
 
     def count_rejected(self, message: Predict, status: Status) -> None:
         """Count a request that was rejected before it was opened."""
@@ -191,7 +164,9 @@ class RequestMetrics:
         spec = request.spec
         total_ns, slack_ns = now_ns - request.arrival_ns, request.deadline_ns - now_ns
         if request.application is None:
-            self.stats_by_model.observe(now_ns, spec, answer, request.query.rows, total_ns, slack_ns)
+            if (model := self.by_model.get(spec.key)) is None:
+                model = self.by_model[spec.key] = ModelStats()
+            model.count_answer(now_ns, answer, request.query.rows, total_ns, slack_ns, spec.cache)
             if answer.status != OK:
                 self._failures.count(spec.name, spec.version, Status(answer.status).name)
         elif spec.name in self._declared:
@@ -203,11 +178,14 @@ class RequestMetrics:
 
     def add_exemplar(self, now_ns: int, request: ClientRequest, answer: Answer, trace_id: str) -> None:
         """Link the latency and the slack of a traced request to its trace, after `count_finished`."""
-        total_ns, slack_ns = now_ns - request.arrival_ns, request.deadline_ns - now_ns
+        latency = Exemplar(trace_id, now_ns - request.arrival_ns, now_ns)
         if request.application is None:
-            self.stats_by_model.add_exemplar(now_ns, request.spec, answer, total_ns, slack_ns, trace_id)
+            model = self.by_model[request.spec.key]
+            model.latency.add_exemplar(latency)
+            if answer.status == OK:
+                model.slack.add_exemplar(Exemplar(trace_id, request.deadline_ns - now_ns, now_ns))
         elif histogram := self.stats.histograms.get((f"{APPLICATION_PREFIX}request_seconds", request.spec.name)):
-            histogram.add_exemplar(Exemplar(trace_id, total_ns, now_ns))
+            histogram.add_exemplar(latency)
 
     def replace_applications(self, withdrawn: Iterable[str]) -> None:
         """Create the counters of the declared applications. Those of withdrawn ones would fill the memory."""

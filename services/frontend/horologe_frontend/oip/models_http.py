@@ -12,6 +12,7 @@ from horologe_common.models import natural_sort_key
 from horologe_common.status import InvalidInput, Status, TooLarge, UnknownModel, error_for
 from horologe_common.wire import Admit, ModelState
 from horologe_frontend.core.model_versions import check_read
+from horologe_frontend.core.stats import ModelStats
 from horologe_frontend.http.http_messages import HttpError, HttpResponse, json_response
 from horologe_frontend.oip.known_parameters import LOAD, check_parameters
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.models import ModelSpec, TensorSpec
-    from horologe_frontend.core.stats import ModelStats
     from horologe_frontend.gateway import Gateway
     from horologe_frontend.http.http_messages import HttpRequest
     from horologe_frontend.oip.routes import HttpRoute
@@ -119,7 +119,9 @@ class ModelsHandler:
     def _statistics(self, states: Sequence[ModelState]) -> HttpResponse:
         offset_ns = time.time_ns() - monotonic_ns()
         specs = [state.spec for state in states]
-        elements = [model_statistics(spec, self._stats_by_model.find_stats(spec.key), offset_ns) for spec in specs]
+        elements = [
+            model_statistics(spec, self._stats_by_model.get(spec.key) or ModelStats(), offset_ns) for spec in specs
+        ]
         return json_response({"model_stats": elements})
 
 
