@@ -11,7 +11,6 @@ from horologe_common.clock import ms, s
 from horologe_common.core.instruments import RollingQuantile
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import InvalidInput, Refused, UnknownModel
-from horologe_common.wire import ModelState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -139,10 +138,6 @@ class DeclaredApplications:
         check_application(application)
         with suppress(UnknownModel, Refused):
             self.signature(application)
-
-    def model_states(self, name: str) -> tuple[ModelState, ...]:
-        """Return the application as a model. Raise as `find_with_signature` does."""
-        return (ModelState(self.find_with_signature(name)[1]),)
 
     def signature(self, application: Application) -> ModelSpec:
         """Return the inputs and outputs of its requests, as a model without a version.

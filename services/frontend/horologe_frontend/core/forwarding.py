@@ -234,7 +234,8 @@ class CallForwarder:
     def _on_model_info(self, message: wire.ModelInfo) -> wire.Models:
         try:
             if message.application:
-                return wire.Models(message.id, self._declared.model_states(message.application))
+                _, signature = self._declared.find_with_signature(message.application)
+                return wire.Models(message.id, (wire.ModelState(signature),))
             states = self._catalogue.model_states(message.model)
             if message.model and not states:
                 self._catalogue.check_complete()
