@@ -15,6 +15,7 @@ from horologe_common.status import Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
 from horologe_gpu_worker.execution.executors import Executors
+from horologe_gpu_worker.runtime import OpenModel
 from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
-class Sum:
+class Sum(OpenModel):
     """A model with `y` = sum of the row of `x`. Calls `act` first."""
 
     def __init__(self, act: Callable[[], object] = lambda: None) -> None:
@@ -56,7 +57,6 @@ class StubStore:
 
     def __init__(self, **models: Any) -> None:
         self.models = models
-        self.inline = True
         self.open_models: set[str] = set()
 
     def open(self, spec: ModelSpec) -> Any:
@@ -69,9 +69,6 @@ class StubStore:
 
     def is_open(self, key: str) -> bool:
         return key in self.open_models
-
-    def inline_io(self, key: str) -> bool:
-        return self.inline
 
 
 class StubScans:

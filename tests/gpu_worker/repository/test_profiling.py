@@ -1,4 +1,4 @@
-"""Profiles are measured once, cached, and measured again if the cached profile is unusable."""
+"""Profiles are measured once, cached, and measured again if the cached profile is missing or damaged."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from harness.damaged_files import damaged_values, make_folder
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.status import ModelFailed, Refused
@@ -21,19 +22,18 @@ from horologe_gpu_worker.repository.profiling import (
     load_or_measure_profile,
     measure_profile,
 )
+from horologe_gpu_worker.runtime import OpenModel, RowsFailed, Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 X = (TensorSpec("x", "FP32", (-1, 4)),)
 SPEC = ModelSpec("m", "1", "", X, X, (1, 2), content_hash="c0ffee")
 
 
-class TimedRuntime:
+class TimedRuntime(Runtime, OpenModel):
     """A runtime with its own clock: opening takes 30 ms, a run 4 ms per row, and every fifth run ten times that."""
-
-    inline_io = True
 
     def __init__(self, row_ns: int = ms(4)) -> None:
         self.now_ns, self.row_ns = 0, row_ns
@@ -134,26 +134,6 @@ def test_the_share_of_a_gpu_does_not_limit_models_on_the_cpu(tmp_path: Path, mon
     assert ProfileCache(tmp_path, 0, 40.0).path(python) == ProfileCache(tmp_path, 0).path(python)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\xff\xfe",
-        b"[]",
-        b'{"model": "m/1", "exec_ns": {"1": 5}, "load_ns": 1}',
-        b'{"model": "m/1", "exec_ns": {"1": 5, "2": -6}, "load_ns": 1}',
-        b'{"model": "m/1", "exec_ns": {"one": 5}, "load_ns": 1}',
-    ],
-)
-def test_what_cannot_be_read_is_measured_again(tmp_path: Path, content: bytes) -> None:
-    cache, runtime = ProfileCache(tmp_path), TimedRuntime()
-    load_or_measure_profile(runtime, SPEC, tmp_path, cache, lambda line: None)
-    cache.path(SPEC).write_bytes(content)
-    load_or_measure_profile(runtime, SPEC, tmp_path, cache, lambda line: None)
-    assert runtime.opened == 2
-    assert cache.read_profile(SPEC) is not None
-
-
 def test_a_profile_that_another_process_has_written_counts_for_unchanged_files_only(tmp_path: Path) -> None:
     class LateCache(ProfileCache):
         """Finds the profile only under the lock, as if another process had measured meanwhile."""
@@ -200,3 +180,67 @@ def test_the_hardware_id_is_a_folder_name(tmp_path: Path) -> None:
     assert cpu_model(str(tmp_path / "none"))
     assert set(hardware_id("onnx")) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
     assert hardware_id("onnx") != hardware_id("python")
+
+
+OTHER = msgspec.structs.replace(SPEC, name="other", content_hash="0ddba11")
+PROFILE = Profile({1: 5, 2: 6}, 7)
+DAY_NS = 86_400 * 10**9
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-7]),
+    "empty": lambda path: path.write_bytes(b""),
+    "random bytes": lambda path: path.write_bytes(bytes((7 * at * at + 3) % 251 for at in range(4096))),
+    "no UTF-8": lambda path: path.write_bytes(path.read_bytes().replace(b"m/1", b"m\xff1")),
+    "another type": lambda path: path.write_bytes(b"[1, 2, 3]"),
+    "MessagePack": lambda path: path.write_bytes(msgspec.msgpack.encode({"load_ns": 1})),
+    "NaN": lambda path: path.write_bytes(path.read_bytes().replace(b'"load_ns": ', b'"load_ns": NaN')),
+    "nested": lambda path: path.write_bytes(b'{"further": ' + b"[" * 100_000),
+    "huge number": lambda path: path.write_bytes(
+        path.read_bytes().replace(b'"load_ns": ', b'"load_ns": 1' + b"0" * 300)
+    ),
+    "batch size 0": lambda path: path.write_bytes(path.read_bytes().replace(b'"exec_ns": {', b'"exec_ns": {"0": 1,')),
+    "huge batch size": lambda path: path.write_bytes(
+        path.read_bytes().replace(b'"exec_ns": {', b'"exec_ns": {"99999999999999999999": 1,')
+    ),
+    "missing field": lambda path: path.write_bytes(path.read_bytes().replace(b"load_ns", b"loud_ns")),
+    "folder": make_folder,
+}
+
+
+def a_cache(folder: Path) -> ProfileCache:
+    cache = ProfileCache(folder)
+    for spec in (SPEC, OTHER):
+        cache.write_profile(spec, PROFILE)
+    return cache
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_profile_is_not_used_and_the_others_are(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = a_cache(tmp_path)
+    DAMAGE[damage](cache.path(SPEC))
+    assert cache.read_profile(SPEC) is None
+    assert caplog.text.count("stored profile not used") == 1
+    assert cache.read_profile(OTHER) == PROFILE
+    cache.write_profile(SPEC, PROFILE)
+    assert cache.read_profile(SPEC) == (None if damage == "folder" else PROFILE)
+
+
+def test_no_damaged_value_gives_a_time_out_of_range(tmp_path: Path) -> None:
+    cache = a_cache(tmp_path)
+    path = cache.path(SPEC)
+    for name, damaged in damaged_values(msgspec.json.decode(path.read_bytes())):
+        path.write_bytes(msgspec.json.encode(damaged))
+        try:
+            profile = cache.read_profile(SPEC)
+        except RowsFailed:  # the reason may be any text
+            continue
+        if profile:
+            assert set(SPEC.batch_sizes) <= set(profile.exec_ns), name
+            assert all(0 <= time_ns <= DAY_NS for time_ns in (profile.load_ns, *profile.exec_ns.values())), name
+
+
+def test_a_missing_profile_is_nothing_to_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert ProfileCache(tmp_path).read_profile(SPEC) is None
+    assert not caplog.text

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from gpu_worker.repository_harness import a_graph, a_module, a_program, only_report
 from harness.builders import a_profile, a_spec
 from harness.model_folders import a_folder
 from horologe_common.clock import s
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
 from horologe_common.wire import ModelReport
-from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.row_check import check_rows, measure_unbatched_if_needed
 from horologe_gpu_worker.runtime import ProcessFailed, RowsFailed
 
@@ -30,29 +30,11 @@ if TYPE_CHECKING:
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 
 
-def a_graph(*nodes: Any, inputs: Any, outputs: Any, constants: Any = ()) -> bytes:
-    """Return an ONNX graph. `inputs` and `outputs`: name -> (element type, dimensions)."""
-    sides = [
-        [helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in side.items()]
-        for side in (inputs, outputs)
-    ]
-    arrays = [numpy_helper.from_array(array, name) for name, array in constants]
-    graph = helper.make_graph(list(nodes), "rows", sides[0], sides[1], arrays)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    return bytes(model.SerializeToString())
-
-
 def scan(repository: Path, **files: Any) -> ModelReport:
     """Write a model with these files and return its report."""
     manifest = files.pop("manifest", "")
     a_folder(repository, "m", manifest, **files)
-    return rescan(repository)
-
-
-def rescan(repository: Path) -> ModelReport:
-    (report,) = ModelStore(repository, repository.parent / "cache").scan()
-    return report
+    return only_report(repository.parent)
 
 
 @pytest.fixture
@@ -115,7 +97,7 @@ def test_a_model_without_independent_rows_is_not_batched(kind: str, repository: 
     (note,) = spec.notes
     assert note.startswith("not batched: ")
     assert "batching" in note
-    assert rescan(repository) == report  # from the cache, with the note
+    assert only_report(repository.parent) == report  # from the cache, with the note
 
 
 def test_a_model_for_one_row_declared_as_rows_gets_one_row(repository: Path) -> None:
@@ -137,7 +119,9 @@ def test_on_is_not_compared(kind: str, repository: Path) -> None:
 def test_off_and_a_name_keep_the_shape_of_the_request(repository: Path) -> None:
     own = '[[outputs]]\nname = "y"\ndatatype = "INT64"\nshape = ["boxes", 2]\n'
     for number, manifest in enumerate(('batching = "off"\n', own)):
-        report = scan(repository / str(number), model_onnx=DEPENDENT["boxes that were found"](), manifest=manifest)
+        report = scan(
+            repository / str(number) / "models", model_onnx=DEPENDENT["boxes that were found"](), manifest=manifest
+        )
         assert report.profile is not None, report.reason
         assert (report.spec.batched, report.spec.notes) == (False, ())
         assert report.spec.outputs[0].shape == (-1, 2)
@@ -187,7 +171,7 @@ def test_a_model_with_independent_rows_is_batched(kind: str, repository: Path) -
     report = scan(repository, model_onnx=INDEPENDENT[kind]())
     assert report.profile is not None, report.reason
     assert (report.spec.batched, report.spec.max_batch, report.spec.notes) == (True, 16, ())
-    assert rescan(repository) == report
+    assert only_report(repository.parent) == report
 
 
 PYTHON = """
@@ -235,17 +219,11 @@ def test_a_model_that_rejects_random_inputs_logs_no_exception(
 
 
 def test_pytorch_models_are_compared(repository: Path) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+    module = a_module(lambda x: {"y": x - x.mean(0, keepdim=True)})
+    import torch
 
-    class Centred(torch.nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, x: Any) -> Any:
-            return {"y": x - x.mean(0, keepdim=True)}
-
-    rows = torch.export.Dim("rows", min=1, max=16)
-    program = torch.export.export(Centred().eval(), (torch.zeros(2, 4),), dynamic_shapes=({0: rows},))
-    folder = a_folder(repository, "m")
-    torch.export.save(program, folder / "model.pt2")
-    report = rescan(repository)
+    a_program(repository, module, (torch.zeros(2, 4),), ({0: torch.export.Dim("rows", min=1, max=16)},))
+    report = only_report(repository.parent)
     assert report.profile is not None, report.reason
     assert (report.spec.batched, report.spec.inputs[0].shape) == (False, (-1, 4))
     assert "row 15 of 16 random rows has another output 'y' alone" in report.spec.notes[0]

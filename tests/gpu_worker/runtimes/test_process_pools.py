@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from harness.model_folders import a_python_model
+from harness.waiting import is_running, until
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 
 if TYPE_CHECKING:
@@ -180,17 +180,6 @@ def test_processes_of_a_pool_do_not_import_the_worker_and_end_with_their_model(t
     with open_pool(tmp_path, SPAWN, "answer = list(self.pool.map(see, rows))") as model:
         has_worker, has_numpy, pid, parent = model.run(1, {"x": X})["y"][0].tolist()
         assert (has_worker, has_numpy) == (0, 1)
-        assert _is_running(int(pid))
-        assert _is_running(int(parent))
-    end = time.monotonic() + 10
-    while _is_running(int(pid)) or _is_running(int(parent)):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+        assert is_running(int(pid))
+        assert is_running(int(parent))
+    until(lambda: not is_running(int(pid)) and not is_running(int(parent)))

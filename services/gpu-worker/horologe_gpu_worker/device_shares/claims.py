@@ -1,4 +1,4 @@
-"""Claims on parts of a device: locks that the kernel releases when their process ends."""
+"""Claims on parts of a device: locks on files that the kernel releases when their process ends."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-_held: dict[str, int] = {}
-"""Path -> open file of the claims of this process, which keep until it ends."""
 
+def claim(path: Path) -> int | None:
+    """Lock a file, which is created if it is missing, for this process. Raises OSError for its folder.
 
-def claim_part(folder: Path, part: str) -> bool:
-    """Claim a part for this process. Return False if another process has it. Raises OSError for the folder."""
-    path = folder / f"{part}.lock"
-    if str(path) in _held:
-        return False
-    folder.mkdir(parents=True, exist_ok=True)
+    Return its descriptor: the claim lasts until that is closed. None if the file is locked, also by this process.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file)
-        return False
-    _held[str(path)] = file
-    return True
+        return None
+    return file

@@ -12,7 +12,7 @@ import platform
 import re
 import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from typing import IO, TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,7 +25,7 @@ from horologe_common.service.log import logger
 from horologe_common.status import InvalidInput, ModelFailed
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.row_check import ALL_KINDS, FLOATS, check_rows
-from horologe_gpu_worker.runtime import RowsFailed, RunsQuietly, StagedModel, WarmUpFailed
+from horologe_gpu_worker.runtime import RowsFailed, StagedModel, WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import device_name, load_driver
 
 if TYPE_CHECKING:
@@ -62,14 +62,6 @@ ON_DEVICE = ("onnx", "pytorch")
 """Runtimes that use the worker's CUDA device, if it has one."""
 
 log = logger("profiling")
-
-
-@runtime_checkable
-class DeclaresProfile(Protocol):
-    """A runtime whose models declare their execution times."""
-
-    def profile(self, spec: ModelSpec, folder: Path) -> Profile:
-        """Return the declared times."""
 
 
 @functools.cache
@@ -242,8 +234,7 @@ def load_or_measure_profile(
 
     `check_unchanged` raises if the files have changed since `spec` was read, so that no other content is measured.
     """
-    profile = runtime.profile(spec, folder) if isinstance(runtime, DeclaresProfile) else cache.read_profile(spec)
-    if profile is not None:
+    if (profile := runtime.profile(spec, folder) or cache.read_profile(spec)) is not None:
         check_unchanged()
         return profile
     with cache.content_turn(spec):
@@ -284,9 +275,9 @@ def measure_profile(
     try:
         with turn():
             profile = Profile({size: _exec_ns(model, spec, folder, size, clock) for size in spec.batch_sizes}, load_ns)
-            run = model.run_quietly if isinstance(model, RunsQuietly) else model.run
             # An index out of range may end the process's use of a CUDA device.
-            check_rows(run, spec, folder, kinds=(FLOATS,) if isinstance(model, StagedModel) else (ALL_KINDS, FLOATS))
+            kinds = (FLOATS,) if isinstance(model, StagedModel) else (ALL_KINDS, FLOATS)
+            check_rows(model.run_quietly, spec, folder, kinds=kinds)
     except RowsFailed:
         raise
     except ModelFailed as error:

@@ -23,7 +23,7 @@ from horologe_gpu_worker.repository.manifest import (
 from horologe_gpu_worker.repository.model_signature import shape_for
 from horologe_gpu_worker.repository.signature_corrections import correct_tensors
 from horologe_gpu_worker.repository.warm_up import warm_up
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
+from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel, Runtime
 from horologe_gpu_worker.runtimes.onnx.dimension_names import fitting_shapes
 from horologe_gpu_worker.runtimes.onnx.external_data import add_external_data
 from horologe_gpu_worker.runtimes.onnx.host_sessions import HostSessions
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-
-    from horologe_gpu_worker.runtime import OpenModel
 
 MODEL = "model.onnx"
 CPU = ("CPUExecutionProvider",)
@@ -55,7 +53,7 @@ ELEMENTS = {
 """ONNX Runtime's type names -> Open Inference Protocol datatypes."""
 
 
-class OnnxModel:
+class OnnxModel(OpenModel):
     """A session. `run` allocates new outputs, so they may be sent while the next batch runs.
 
     `close` returns the session to `idle`, if given.
@@ -94,7 +92,7 @@ class _Batch(NamedTuple):
     outputs: dict[str, Any]
 
 
-class BoundModel:
+class BoundModel(OpenModel):
     """A session with buffers on `kind` (`cuda`; `cpu` in tests), bound once per batch size (IO binding).
 
     `run` copies in, computes and copies out.
@@ -140,12 +138,10 @@ class BoundModel:
         return _Batch(binding, *sides)
 
 
-class OnnxRuntime:
+class OnnxRuntime(Runtime):
     """Sessions on the CPU provider, or on the worker's CUDA device. Needs the package `onnxruntime` (the extra `onnx`;
     `onnx-cuda` for CUDA), never `onnx`.
     """
-
-    inline_io = True
 
     def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
         self._cuda = device.cuda
@@ -176,9 +172,7 @@ class OnnxRuntime:
         return None if session is None else OnnxModel(spec, session, self._idle)
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel:
-        """Return an idle session, or open one and, with `warm`, run every batch size once; see `Runtime.open`."""
-        if (kept := self.open_kept(spec)) is not None:
-            return kept
+        """Open a session and, with `warm`, run every batch size once; see `Runtime.open`."""
         threads = read_manifest(folder).threads
         if self._cuda is None:
             model: OpenModel = OnnxModel(spec, _session(folder / MODEL, threads, optimise=True), self._idle)

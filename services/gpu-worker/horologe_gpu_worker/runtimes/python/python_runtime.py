@@ -27,7 +27,7 @@ from horologe_gpu_worker.repository.manifest import (
     size_bytes,
 )
 from horologe_gpu_worker.repository.model_signature import check_outputs
-from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed, RowsFailed, WarmUpFailed
+from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, ProcessFailed, RowsFailed, Runtime, WarmUpFailed
 from horologe_gpu_worker.runtimes.python.channel import (
     CallFailed,
     ChannelMessage,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_gpu_worker.runtime import DeviceConfig, OpenModel
+    from horologe_gpu_worker.runtime import DeviceConfig
 
 MODEL = "model.py"
 CHILD = "horologe_gpu_worker.runtimes.python.model_process"
@@ -112,7 +112,7 @@ class ModelProcess:
             return False
         if isinstance(message, CallFailed):
             kind = WarmUpFailed if message.by_inputs else RowsFailed if message.rows else ModelFailed
-            raise kind(message.reason)
+            raise kind(message.reason.removeprefix(f"model {self._spec.key}: "))
         if not isinstance(message, ModelStarted):
             raise ModelFailed(f"got {message}, wanted Ready")
         self._warming = False
@@ -162,7 +162,7 @@ class ModelProcess:
         self._child.end(grace_s)
 
 
-class PythonModel:
+class PythonModel(OpenModel):
     """A model and its current process. Call `start` first."""
 
     def __init__(self, spec: ModelSpec, spawn: Callable[[], ModelProcess], *, warm: bool = True) -> None:
@@ -170,6 +170,8 @@ class PythonModel:
         self._spawn = spawn
         self._process: ModelProcess | None = None
         """None while no process can be started."""
+        self.kept: KeptModels | None = None
+        """Where `close` keeps the model if it is ready and took long to load. Set before `begin`."""
         self._warm = warm
         self._ready = False
         self._backoff = Backoff(immediate=1)
@@ -183,7 +185,7 @@ class PythonModel:
 
     def begin(self) -> None:
         """Start the process. Does not wait for the model. Raises `ModelFailed` if no process can be started."""
-        process = self._spawn()
+        process, self._begin_ns = self._spawn(), monotonic_ns()
         try:
             start_patiently(f"model {self._spec.key}", lambda: process.start(0, warm=self._warm))
         except OSError as error:
@@ -198,19 +200,17 @@ class PythonModel:
             while not self._ready:
                 self._ready = process.is_loaded(ms(100))
         except ModelFailed as error:
-            self.close(0)
+            self._end(0)
             kind = next((kind for kind in (WarmUpFailed, RowsFailed) if isinstance(error, kind)), ModelFailed)
             raise kind(f"model {self._spec.key}: {error.reason}") from error
-
-    def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Run one batch; see `OpenModel.run`. Raises `ModelFailed` while the process is being restarted."""
-        return self._run(batch_size, inputs, quiet=False)
+        self._load_ns = monotonic_ns() - self._begin_ns
 
     def run_quietly(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Run one batch on made-up inputs; see `RunsQuietly`."""
-        return self._run(batch_size, inputs, quiet=True)
+        return self.run(batch_size, inputs, quiet=True)
 
-    def _run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]], quiet: bool) -> Mapping[str, NDArray[Any]]:
+    def run(
+        self, batch_size: int, inputs: Mapping[str, NDArray[Any]], quiet: bool = False
+    ) -> Mapping[str, NDArray[Any]]:
         if (process := self._running_process()) is None:
             reason = f"model {self._spec.key}: is being restarted after: {self._last_failure}"
             raise ProcessFailed(reason, "restarting")
@@ -248,7 +248,7 @@ class PythonModel:
         cause = error.cause if isinstance(error, ProcessFailed) else "crash"
         if not quiet:
             log.error("model process restarts", model=self._spec.key, cause=cause, reason=error.reason)
-        self.close(0)
+        self._end(0)
         self._ready, self._last_failure = False, error.reason
         self._warm = self._warm and not isinstance(error, WarmUpFailed)
         self._start_again(s(self._backoff.next_delay_s()))
@@ -267,21 +267,28 @@ class PythonModel:
         else:
             self._process = process
 
-    def close(self, grace_s: float = END_S) -> None:
+    def close(self) -> None:
+        """End the process, or keep the model for its next `open`."""
+        kept = self.kept
+        if kept is not None and self._ready and self._load_ns >= kept.load_ns and self._spec.content_hash:
+            kept.keep(self._spec, self)
+        else:
+            self._end(END_S)
+
+    def _end(self, grace_s: float) -> None:
         if self._process is not None:
             self._process.stop(grace_s)
             self._process = None
 
     def kill(self) -> None:
         """Kill the process. May be called from any thread while another one waits for the process."""
+        self.kept = None
         if (process := self._process) is not None:
             process.kill()
 
 
-class PythonRuntime:
+class PythonRuntime(Runtime):
     """Models written in Python: `model.py` with `class Model: def predict_batch(self, inputs) -> outputs`."""
-
-    inline_io = True
 
     def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
         self._device = device
@@ -309,11 +316,9 @@ class PythonRuntime:
         return self.kept.take(spec)
 
     def measured_model(self) -> ModelRunner:
-        """Return what opens and runs a model to measure it."""
-        return ModelRunner(self, self._create)
+        return ModelRunner(self.kept, self._create)
 
     def close(self) -> None:
-        """End the processes that wait for their first LOAD."""
         self.kept.close()
 
     def _create(self, spec: ModelSpec, folder: Path, warm: bool) -> PythonModel:
