@@ -28,6 +28,7 @@ from horologe_gpu_worker.repository.manifest import (
 )
 from horologe_gpu_worker.repository.model_signature import check_outputs
 from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, ProcessFailed, RowsFailed, Runtime, WarmUpFailed
+from horologe_gpu_worker.runtimes.kept_models import KeptModels
 from horologe_gpu_worker.runtimes.python.channel import (
     CallFailed,
     ChannelMessage,
@@ -40,7 +41,7 @@ from horologe_gpu_worker.runtimes.python.channel import (
     receive,
     send,
 )
-from horologe_gpu_worker.runtimes.python.measured_models import KeptModels, ModelRunner
+from horologe_gpu_worker.runtimes.python.measured_models import ModelRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,6 +56,9 @@ CHILD = "horologe_gpu_worker.runtimes.python.model_process"
 HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
 """Without `timeout`, a call is hung after 10 times the slowest warm-up run, within these bounds. Without a warm-up, a
 call is hung after `HANG_MAX_NS`."""
+KEPT_MAX, KEPT_LOAD_NS = 4, s(1)
+"""Limit of measured models that wait for their first LOAD, and the shortest loading time that is worth the memory of an
+idle process."""
 END_S = 0.5
 """Seconds that a model has to exit by itself (its `atexit`) when it is unloaded."""
 
@@ -170,7 +174,7 @@ class PythonModel(OpenModel):
         self._spawn = spawn
         self._process: ModelProcess | None = None
         """None while no process can be started."""
-        self.kept: KeptModels | None = None
+        self.kept: KeptModels[PythonModel] | None = None
         """Where `close` keeps the model if it is ready and took long to load. Set before `begin`."""
         self._warm = warm
         self._ready = False
@@ -269,9 +273,10 @@ class PythonModel(OpenModel):
 
     def close(self) -> None:
         """End the process, or keep the model for its next `open`."""
-        kept = self.kept
-        if kept is not None and self._ready and self._load_ns >= kept.load_ns and self._spec.content_hash:
-            kept.keep(self._spec, self)
+        kept, self.kept = self.kept, None
+        if kept is not None and self._ready and self._load_ns >= KEPT_LOAD_NS:
+            kept.set_content(self._spec)
+            kept.keep(self._spec, self, 1)
         else:
             self._end(END_S)
 
@@ -292,7 +297,7 @@ class PythonRuntime(Runtime):
 
     def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
         self._device = device
-        self.kept = KeptModels()
+        self.kept = KeptModels(KEPT_MAX, PythonModel.close)
 
     def inspect(self, folder: Path) -> ModelSpec:
         """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
