@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from queue import SimpleQueue
 from threading import current_thread
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,13 @@ import pytest
 
 from gpu_worker.worker_builders import an_input
 from harness.builders import a_spec
+from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
 from horologe_gpu_worker.execution.executors import Executors
-from horologe_gpu_worker.runtime import OpenModel
+from horologe_gpu_worker.execution.workspace import Workspace
+from horologe_gpu_worker.runtime import OpenModel, StagedModel
 from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -50,6 +53,43 @@ class Sum(OpenModel):
 
     def close(self) -> None:
         self.closed = True
+
+
+class DeviceSlot:
+    """Memory of a batch, which records when it is freed."""
+
+    def __init__(self, number: int, freed: list[int]) -> None:
+        self.number = number
+        self.space, self.device_ns, self.on_device = Workspace(), 0, np.zeros(())
+        weakref.finalize(self, freed.append, number)
+
+
+class OnDevice(Sum, StagedModel):
+    """A fake model with device memory of its own, which takes 1 ms per row. `slots`: numbers by call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.freed: list[int] = []
+        self.slots: dict[str, list[int]] = {"slot": [], "stage": [], "execute": [], "fetch": []}
+
+    def slot(self, batch_size: int) -> DeviceSlot:
+        self.slots["slot"].append(len(self.slots["slot"]) + 1)
+        return DeviceSlot(self.slots["slot"][-1], self.freed)
+
+    def stage(self, slot: DeviceSlot, inputs: Mapping[str, Any]) -> None:
+        self.slots["stage"].append(slot.number)
+        assert slot.space.may_contain(inputs["x"])
+        slot.on_device = inputs["x"].copy()
+        inputs["x"][:] = np.nan
+
+    def execute(self, batch_size: int, slot: DeviceSlot) -> None:
+        self.slots["execute"].append(slot.number)
+        slot.on_device = self.run(batch_size, {"x": slot.on_device})["y"]
+        slot.device_ns = ms(batch_size)
+
+    def fetch(self, batch_size: int, slot: DeviceSlot) -> Arrays:
+        self.slots["fetch"].append(slot.number)
+        return {"y": slot.on_device}
 
 
 class StubStore:

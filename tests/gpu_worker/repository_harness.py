@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,11 +14,11 @@ from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.modelstore import ModelStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from horologe_common.wire import ModelReport
-    from horologe_gpu_worker.runtime import OpenModel
+    from horologe_gpu_worker.runtime import OpenModel, Runtime
 
     Ends = Mapping[str, tuple[int, Sequence[Any]]]
     """Name of a tensor -> element type and dimensions."""
@@ -98,6 +99,16 @@ def a_dividing_program(repository: Path, manifest: str = "", name: str = "m") ->
 
     rows = {0: torch.export.Dim("rows")}
     return a_program(repository, module, (torch.ones(2, 2, dtype=torch.int64),), (rows,), manifest, name)
+
+
+@contextmanager
+def open_model(runtime: Runtime, folder: Path) -> Iterator[Any]:
+    """Inspect and open a model, and close it afterwards."""
+    model = runtime.open(runtime.inspect(folder), folder)
+    try:
+        yield model
+    finally:
+        model.close()
 
 
 def until_answered(model: OpenModel, inputs: Mapping[str, Any]) -> Any:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    CreateBench = Callable[..., DeviceBench]
+
 
 @pytest.fixture
 def connect(tmp_path: Path) -> Iterator[Any]:
@@ -65,7 +67,7 @@ def test_a_process_that_dies_is_told_from_one_that_is_silent(connect: Any, tmp_p
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Callable[..., DeviceBench]]:
+def bench(tmp_path: Path) -> Iterator[CreateBench]:
     """Create benches; close them after the test."""
     created: list[DeviceBench] = []
 
@@ -80,7 +82,7 @@ def bench(tmp_path: Path) -> Iterator[Callable[..., DeviceBench]]:
         each.close()
 
 
-def test_a_bench_runs_loads_and_keeps_their_processes(bench: Callable[..., DeviceBench]) -> None:
+def test_a_bench_runs_loads_and_keeps_their_processes(bench: CreateBench) -> None:
     measuring = bench()
     assert measuring.measure_device("pretend").max_power_w == 0
     assert measuring.describe_model("pretend").batch_sizes == (1, 2)
@@ -94,9 +96,7 @@ def test_a_bench_runs_loads_and_keeps_their_processes(bench: Callable[..., Devic
     assert process._child.process.returncode == 0
 
 
-def test_a_run_that_fails_ends_its_processes_and_the_next_one_starts_new_ones(
-    bench: Callable[..., DeviceBench],
-) -> None:
+def test_a_run_that_fails_ends_its_processes_and_the_next_one_starts_new_ones(bench: CreateBench) -> None:
     measuring = bench()
     with pytest.raises(ShareFailed, match=r"batch 7: wanted one of \[1, 2\]"):
         measuring.run([ShareLoad("pretend", 7, 100)])
@@ -104,7 +104,7 @@ def test_a_run_that_fails_ends_its_processes_and_the_next_one_starts_new_ones(
     assert measuring.run([ShareLoad("pretend", 1, 100)]).times[0].batches >= 1
 
 
-def test_a_device_that_is_lost_is_told_from_a_process_that_fails(bench: Callable[..., DeviceBench]) -> None:
+def test_a_device_that_is_lost_is_told_from_a_process_that_fails(bench: CreateBench) -> None:
     class Lost(HostSensor):
         def read(self) -> DeviceReading:
             raise DeviceLost("the GPU is lost")
@@ -116,7 +116,7 @@ def test_a_device_that_is_lost_is_told_from_a_process_that_fails(bench: Callable
 
 
 def test_shares_of_a_gpu_need_an_mps_daemon(
-    bench: Callable[..., DeviceBench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: CreateBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     measuring = bench(device="cuda:0", share_mechanism="mps")
@@ -124,9 +124,7 @@ def test_shares_of_a_gpu_need_an_mps_daemon(
         measuring.measure_device("pretend")
 
 
-def test_a_share_that_the_mechanism_rounds_is_an_error(
-    bench: Callable[..., DeviceBench], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_share_that_the_mechanism_rounds_is_an_error(bench: CreateBench, monkeypatch: pytest.MonkeyPatch) -> None:
     measuring = bench()
     replies: list[Ready] = [Ready(50.0, (1, 2), 0, 0)]
     monkeypatch.setattr(ShareConnection, "wait_reply", lambda self, kind: replies.pop())

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from gpu_worker.executor_harness import OnDevice
 from harness.builders import a_spec
 from harness.model_folders import an_emulated_model, an_onnx_model
 from horologe_common.clock import ms
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.measurement.kernel_trace import Interval, batch_gaps, parse_onnx_trace, trace_onnx
 from horologe_gpu_worker.measurement.share_batches import BatchTimes, ShareBatches
 from horologe_gpu_worker.measurement.share_connection import (
@@ -31,7 +31,7 @@ from horologe_gpu_worker.measurement.share_connection import (
 )
 from horologe_gpu_worker.measurement.share_process import serve
 from horologe_gpu_worker.measurement.share_runner import ShareRunner
-from horologe_gpu_worker.runtime import OpenModel, StagedModel
+from horologe_gpu_worker.runtime import OpenModel
 from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -39,46 +39,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Slot:
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.space = Workspace()
-        self.device_ns = 0
-
-
-class Staged(StagedModel):
-    """A model with its own memory, which records the slots of its calls."""
-
-    def __init__(self) -> None:
-        self.calls: dict[str, list[int]] = {"stage": [], "execute": [], "fetch": []}
-        self.slots = 0
-
-    def slot(self, batch_size: int) -> Slot:
-        self.slots += 1
-        return Slot(self.slots)
-
-    def stage(self, slot: Slot, inputs: Mapping[str, Any]) -> None:
-        assert all(slot.space.may_contain(array) for array in inputs.values())
-        self.calls["stage"].append(slot.number)
-
-    def execute(self, batch_size: int, slot: Slot) -> None:
-        slot.device_ns = ms(batch_size)
-        self.calls["execute"].append(slot.number)
-
-    def fetch(self, batch_size: int, slot: Slot) -> dict[str, Any]:
-        self.calls["fetch"].append(slot.number)
-        return {}
-
-
 def test_transfers_use_the_slot_that_does_not_execute(tmp_path: Path) -> None:
-    model = Staged()
+    model = OnDevice()
     batches = ShareBatches(model, a_spec(), tmp_path, 4)
     times = [batches.run_next() for _ in range(4)]
     batches.close()
     assert [batch.gpu_ns for batch in times] == [ms(4)] * 4  # the device's clock
-    assert model.calls["execute"] == [1, 2, 1, 2]
-    assert model.calls["fetch"] == [2, 1, 2, 1]
-    assert model.calls["stage"] == [1, 2, 2, 1, 2, 1]  # both once at first, then the slot that has just been fetched
+    assert model.slots["execute"] == [1, 2, 1, 2]
+    assert model.slots["fetch"] == [2, 1, 2, 1]
+    assert model.slots["stage"] == [1, 2, 2, 1, 2, 1]  # both once at first, then the slot that has just been fetched
 
 
 class Host(OpenModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,7 +27,6 @@ from horologe_gpu_worker.runtime import OpenModel, RowsFailed, Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 X = (TensorSpec("x", "FP32", (-1, 4)),)
 SPEC = ModelSpec("m", "1", "", X, X, (1, 2), content_hash="c0ffee")
@@ -59,6 +59,12 @@ class TimedRuntime(Runtime, OpenModel):
 
     def close(self) -> None:
         self.closed += 1
+
+
+def measure(
+    runtime: Runtime, cache: ProfileCache, spec: ModelSpec = SPEC, check_unchanged: Callable[[], None] = lambda: None
+) -> Profile:
+    return load_or_measure_profile(runtime, spec, Path("/nowhere"), cache, lambda line: None, check_unchanged)
 
 
 def test_measures_loading_and_every_batch_size_without_the_outlier(tmp_path: Path) -> None:
@@ -116,12 +122,12 @@ def test_a_share_of_a_gpu_is_not_measured_beside_its_neighbours(
     """The profile of the whole GPU is scaled to the share. A share of the CPU is measured."""
     monkeypatch.setattr(profiling, "hardware_id", lambda runtime, cuda: "host" if cuda is None else "gpu")
     on_gpu, runtime = msgspec.structs.replace(SPEC, runtime="onnx"), TimedRuntime()
-    whole = load_or_measure_profile(runtime, on_gpu, tmp_path, ProfileCache(tmp_path, 0), lambda line: None)
-    share = load_or_measure_profile(runtime, on_gpu, tmp_path, ProfileCache(tmp_path, 0, 40.0), lambda line: None)
+    whole = measure(runtime, ProfileCache(tmp_path, 0), on_gpu)
+    share = measure(runtime, ProfileCache(tmp_path, 0, 40.0), on_gpu)
     assert share.exec_ns == {size: round(2.5 * time_ns) for size, time_ns in whole.exec_ns.items()}
     assert (share.load_ns, runtime.opened) == (whole.load_ns, 1)
-    load_or_measure_profile(runtime, SPEC, tmp_path, ProfileCache(tmp_path), lambda line: None)
-    load_or_measure_profile(runtime, SPEC, tmp_path, ProfileCache(tmp_path, None, 40.0), lambda line: None)
+    measure(runtime, ProfileCache(tmp_path))
+    measure(runtime, ProfileCache(tmp_path, None, 40.0))
     assert runtime.opened == 3
     assert sorted(path.name for path in (tmp_path / "profiles").iterdir() if path.is_dir()) == [
         "gpu", "host", "host-40-percent"
@@ -148,17 +154,14 @@ def test_a_profile_that_another_process_has_written_counts_for_unchanged_files_o
         raise Refused("changed")
 
     with pytest.raises(Refused, match="changed"):
-        load_or_measure_profile(TimedRuntime(), SPEC, tmp_path, LateCache(tmp_path), lambda line: None, refuse)
+        measure(TimedRuntime(), LateCache(tmp_path), check_unchanged=refuse)
 
 
 def test_a_cache_that_cannot_be_written_only_costs_the_next_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where the folder would be")
     runtime = TimedRuntime()
     for _ in range(2):
-        assert (
-            load_or_measure_profile(runtime, SPEC, tmp_path, ProfileCache(tmp_path / "file"), lambda line: None).load_ns
-            > -1
-        )
+        assert measure(runtime, ProfileCache(tmp_path / "file")).load_ns > -1
     assert runtime.opened == 2
 
 
@@ -169,7 +172,7 @@ def test_declared_times_need_no_measuring(tmp_path: Path) -> None:
 
     runtime = Declared()
     cache = ProfileCache(tmp_path)
-    assert load_or_measure_profile(runtime, SPEC, tmp_path, cache, lambda line: None) == Profile({1: 1, 2: 2}, 3)
+    assert measure(runtime, cache) == Profile({1: 1, 2: 2}, 3)
     assert (runtime.opened, cache.read_profile(SPEC)) == (0, None)
 
 

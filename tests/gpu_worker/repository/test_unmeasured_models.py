@@ -17,6 +17,7 @@ from gpu_worker.repository_harness import (
     an_input,
     an_output,
     only_report,
+    open_model,
     until_answered,
 )
 from harness.model_folders import a_folder, a_python_model
@@ -111,17 +112,12 @@ class Model:
             os._exit(5)
         return {{"y": x}}
 """
-    folder = a_python_model(tmp_path, source)
-    runtime = PythonRuntime()
-    model = runtime.open(runtime.inspect(folder), folder)
-    try:
+    with open_model(PythonRuntime(), a_python_model(tmp_path, source)) as model:
         for starts in (3, 4):  # the second crash: no warm-up any more
             with pytest.raises(ModelFailed, match="exit code 5"):
                 model.run(1, floats(9))
             assert until_answered(model, floats(2)).tolist() == [[2, 2, 2, 2]]
             assert len((tmp_path / "starts").read_text()) == starts
-    finally:
-        model.close()
 
 
 def an_onnx_division(models: Path) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from gpu_worker.repository_harness import until_answered
+from gpu_worker.repository_harness import open_model, until_answered
 from harness.model_folders import ECHO, a_python_model
 from harness.waiting import is_running, until
 from horologe_common.status import ModelFailed
@@ -24,7 +23,6 @@ from horologe_gpu_worker.runtime import ProcessFailed
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonModel, PythonRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
@@ -59,18 +57,8 @@ def row(command: int) -> dict[str, NDArray[Any]]:
     return {"x": np.array([[command, 1, 2, 3]], np.float32)}
 
 
-@contextmanager
-def open_model(folder: Path) -> Iterator[PythonModel]:
-    runtime = PythonRuntime()
-    model = runtime.open(runtime.inspect(folder), folder)
-    try:
-        yield model
-    finally:
-        model.close()
-
-
 def a_commanded_model(tmp_path: Path, **keys: Any) -> AbstractContextManager[PythonModel]:
-    return open_model(a_python_model(tmp_path, COMMANDED, **keys))
+    return open_model(PythonRuntime(), a_python_model(tmp_path, COMMANDED, **keys))
 
 
 @pytest.mark.parametrize(
@@ -166,8 +154,9 @@ def test_a_process_that_died_is_not_restarted_with_other_files(tmp_path: Path) -
     ],
 )
 def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path, source: str, text: str) -> None:
-    with pytest.raises(ModelFailed, match=text) as failed, open_model(a_python_model(tmp_path, source)):
-        pass
+    folder, runtime = a_python_model(tmp_path, source), PythonRuntime()
+    with pytest.raises(ModelFailed, match=text) as failed:
+        runtime.open(runtime.inspect(folder), folder)
     assert failed.value.reason.count("model code/1:") == 1
 
 
@@ -178,7 +167,7 @@ def test_large_tensors_and_neighbours_in_the_folder(tmp_path: Path) -> None:
     (folder / "neighbour.py").write_text("def twice(x): return x * 2")
     manifest = (folder / "model.toml").read_text().replace("[-1, 4]", "[-1, 1000000]")
     (folder / "model.toml").write_text(manifest)
-    with open_model(folder) as model:
+    with open_model(PythonRuntime(), folder) as model:
         x = np.arange(2_000_000, dtype=np.float32).reshape(2, -1)
         np.testing.assert_array_equal(model.run(2, {"x": x})["y"], x * 2)
     assert not (folder / "__pycache__").exists()

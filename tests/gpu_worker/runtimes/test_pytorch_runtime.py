@@ -10,8 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
 
-from gpu_worker.repository_harness import a_program as export_program
-from gpu_worker.repository_harness import a_store
+from gpu_worker.repository_harness import a_module, a_program, a_store
 from harness.model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import InvalidModel
@@ -21,7 +20,7 @@ from horologe_gpu_worker.runtimes.pytorch.host_engine import HostEngine
 from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -37,20 +36,8 @@ def pool_of(runtime: PytorchRuntime) -> Any:
     return runtime._engine.pool
 
 
-def a_program(folder: Path, model: Any, *examples: Any, rows: Any = None, name: str = "m", manifest: str = "") -> Path:
-    rows = {0: torch.export.Dim("rows", min=1, max=16)} if rows is None else rows
-    return export_program(folder, model, examples, tuple(rows for _ in examples) if rows else None, manifest, name)
-
-
-class Function(torch.nn.Module):
-    """A module that calls a function."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
+X = (torch.zeros(2, 4),)
+ROWS = ({0: torch.export.Dim("rows", min=1, max=16)},)
 
 
 @pytest.mark.parametrize("kind", ["convnet", "wide"])
@@ -122,10 +109,10 @@ def test_shares_that_load_a_model_at_once_have_pages_each(runtime: PytorchRuntim
 
 
 def test_a_changed_file_is_read_again_and_what_runs_goes_on(runtime: PytorchRuntime, tmp_path: Path) -> None:
-    model = Function(lambda x: {"y": x + 1})
-    folder = a_program(tmp_path, model, torch.zeros(2, 4))
+    model = a_module(lambda x: {"y": x + 1})
+    folder = a_program(tmp_path, model, X, ROWS)
     old = runtime.open(runtime.inspect(folder), folder)
-    changed = a_program(tmp_path / "b", Function(lambda x: {"y": x + 2}), torch.zeros(2, 4))
+    changed = a_program(tmp_path / "b", a_module(lambda x: {"y": x + 2}), X, ROWS)
     (folder / "model.pt2").write_bytes((changed / "model.pt2").read_bytes() + b"")
     (folder / "model.toml").write_text("slo = '5ms'")
     new = runtime.open(runtime.inspect(folder), folder)
@@ -137,21 +124,21 @@ def test_a_changed_file_is_read_again_and_what_runs_goes_on(runtime: PytorchRunt
 
 
 def test_names_of_outputs_come_from_the_dict_or_the_manifest(runtime: PytorchRuntime, tmp_path: Path) -> None:
-    pair = Function(lambda x: (x + 1, x.sum(1) > 0))
-    plain = runtime.inspect(a_program(tmp_path, pair, torch.zeros(2, 4), name="plain"))
+    pair = a_module(lambda x: (x + 1, x.sum(1) > 0))
+    plain = runtime.inspect(a_program(tmp_path, pair, X, ROWS, name="plain"))
     assert [(tensor.name, tensor.datatype, tensor.shape) for tensor in plain.outputs] == [
         ("output_0", "FP32", (-1, 4)),
         ("output_1", "BOOL", (-1,)),
     ]
     entry = "[[outputs]]\nname = '{}'\ndatatype = '{}'\nshape = {}\n"
     names = entry.format("more", "FP32", [-1, 4]) + entry.format("any", "BOOL", [-1])
-    named = a_program(tmp_path, pair, torch.zeros(2, 4), name="named", manifest=names)
+    named = a_program(tmp_path, pair, X, ROWS, manifest=names, name="named")
     spec = runtime.inspect(named)
     assert [tensor.name for tensor in spec.outputs] == ["more", "any"]
     model = runtime.open(spec, named)
     assert sorted(model.run(1, {"x": np.ones((1, 4), np.float32)})) == ["any", "more"]
     model.close()
-    other = a_program(tmp_path, pair, torch.zeros(2, 4), name="other", manifest=SIGNATURE)
+    other = a_program(tmp_path, pair, X, ROWS, manifest=SIGNATURE, name="other")
     with pytest.raises(InvalidModel, match=r"outputs: got .*'y'.*wanted .*output_1.*as in the program"):
         runtime.inspect(other)
 
@@ -167,10 +154,10 @@ class Counter(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("module", "changes"), [(Counter(), "weights"), (Function(lambda x: {"y": x.add_(1)}), "inputs")]
+    ("module", "changes"), [(Counter(), "weights"), (a_module(lambda x: {"y": x.add_(1)}), "inputs")]
 )
 def test_programs_with_state_are_refused(module: Any, changes: str, runtime: PytorchRuntime, tmp_path: Path) -> None:
-    folder = a_program(tmp_path, module, torch.zeros(2, 4))
+    folder = a_program(tmp_path, module, X, ROWS)
     with pytest.raises(ModelFailed, match=f"state: got a program that changes its {changes}, wanted one without state"):
         runtime.prepare(runtime.inspect(folder), folder)
 
