@@ -16,8 +16,8 @@ from horologe_common.wire import DeviceInfo
 from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.device_shares import cpu as cpu_share
 from horologe_gpu_worker.device_shares import enter_share
-from horologe_gpu_worker.device_shares.claims import claim
 from horologe_gpu_worker.execution.realtime import CpuClaims
+from horologe_gpu_worker.file_lock import lock_file
 from horologe_gpu_worker.measurement.device_sensors import nvml_sensor
 from horologe_gpu_worker.settings import WorkerSettings
 
@@ -213,14 +213,14 @@ def test_the_kernel_limits_a_worker_with_a_quota(tmp_path: Path) -> None:
 
 def test_a_claim_lasts_until_its_process_ends(tmp_path: Path) -> None:
     program = (
-        "import pathlib; from horologe_gpu_worker.device_shares.claims import claim;"
-        f"print(claim(pathlib.Path({str(tmp_path)!r}) / 'cpu-0') is not None)"
+        "import pathlib; from horologe_gpu_worker.file_lock import lock_file;"
+        f"print(lock_file(pathlib.Path({str(tmp_path)!r}) / 'cpu-0') is not None)"
     )
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, capture_output=True, text=True).stdout == "True\n"
-    lock = claim(tmp_path / "cpu-0")
+    lock = lock_file(tmp_path / "cpu-0")
     assert lock is not None
-    assert claim(tmp_path / "cpu-0") is None
+    assert lock_file(tmp_path / "cpu-0") is None
     assert subprocess.run(command, capture_output=True, text=True).stdout == "False\n"
     os.close(lock)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Event, Thread
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -114,6 +116,24 @@ def test_is_measured_once_and_kept_by_hardware_and_content(tmp_path: Path) -> No
     path = tmp_path / "profiles" / hardware_id() / "c0ffee.json"
     assert json.loads(path.read_text())["model"] == "m/1"
     assert [entry.name for entry in path.parent.iterdir()] == ["c0ffee.json"]
+
+
+def test_a_turn_is_waited_for_until_its_holder_leaves(tmp_path: Path) -> None:
+    cache, begun, steps = ProfileCache(tmp_path), Event(), list[str]()
+
+    def hold() -> None:
+        with cache.measurement_turn(), cache.content_turn(SPEC):
+            begun.set()
+            sleep(0.05)
+            steps.append("first")
+
+    holder = Thread(target=hold)
+    holder.start()
+    begun.wait(10)
+    with cache.content_turn(SPEC), cache.measurement_turn():
+        steps.append("second")
+    holder.join()
+    assert steps == ["first", "second"]
 
 
 def test_a_share_of_a_gpu_is_not_measured_beside_its_neighbours(

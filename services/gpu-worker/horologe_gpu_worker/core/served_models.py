@@ -37,8 +37,6 @@ ANNOUNCE_NS, ANNOUNCE_MODEL_NS = ms(50), us(250)
 """Minimum interval between announcements of changes that no controller has requested, and what each model adds. A
 Register of 4,000 models keeps its receivers busy for a tenth of a second.
 """
-
-
 FIRST_RUNS = 5
 """Runs of one batch size after which a model is measured: as many as it takes at least on made-up inputs. The first is
 slow, because the model has had no warm-up. The median does not count it."""

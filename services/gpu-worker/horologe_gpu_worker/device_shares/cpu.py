@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from horologe_common.service.log import logger
 from horologe_common.wire import DeviceInfo
 from horologe_gpu_worker.device_shares import EnteredShare, device_id
-from horologe_gpu_worker.device_shares.claims import claim
+from horologe_gpu_worker.file_lock import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -54,7 +54,7 @@ def _claim_cpus(folder: Path, cpus: list[int], count: int) -> list[int]:
     own: list[int] = []
     with suppress(OSError):  # a folder that is not writable is not shared
         for cpu in cpus:
-            if len(own) < count and claim(folder / f"cpu-{cpu}.lock") is not None:
+            if len(own) < count and lock_file(folder / f"cpu-{cpu}.lock") is not None:
                 own.append(cpu)
     return own + [cpu for cpu in cpus if cpu not in own][: count - len(own)]
 

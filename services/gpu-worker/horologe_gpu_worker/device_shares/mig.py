@@ -11,8 +11,8 @@ import pynvml
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import GPU_ID
 from horologe_gpu_worker.device_shares import EnteredShare
-from horologe_gpu_worker.device_shares.claims import claim
 from horologe_gpu_worker.device_shares.gpu_description import describe_gpu
+from horologe_gpu_worker.file_lock import lock_file
 from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _claim(settings: WorkerSettings, devices: list[MigDevice]) -> MigDevice:
     distances = {device.uuid: abs(device.percent - percent) for device in devices}
     fitting = [device for device in devices if distances[device.uuid] <= TOLERANCE_PERCENT]
     for device in sorted(fitting, key=lambda device: distances[device.uuid]):
-        if claim(folder / f"{device.uuid}.lock") is not None:
+        if lock_file(folder / f"{device.uuid}.lock") is not None:
             return device
     sizes = ", ".join(f"{device.percent:g}%" for device in devices) or "none: MIG is off"
     used = f"; all {len(fitting)} of this size are in use" if fitting else ""

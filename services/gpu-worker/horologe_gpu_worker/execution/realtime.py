@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from horologe_common.service.log import logger
-from horologe_gpu_worker.device_shares.claims import claim
+from horologe_gpu_worker.file_lock import lock_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +80,7 @@ class CpuClaims:
             return None
         try:
             for cpu in sorted(cpus, reverse=True)[: len(cpus) // 2]:
-                if (lock := claim(self._folder / str(cpu))) is not None:
+                if (lock := lock_file(self._folder / str(cpu))) is not None:
                     self._locks.append(lock)
                     return cpu
         except OSError as error:

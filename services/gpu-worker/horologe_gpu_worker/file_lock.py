@@ -1,4 +1,4 @@
-"""Claims on parts of a device: locks on files that the kernel releases when their process ends."""
+"""Locks between processes: claims on parts of a device, and turns to measure a model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def claim(path: Path) -> int | None:
-    """Lock a file, which is created if it is missing, for this process. Raises OSError for its folder.
+def lock_file(path: Path) -> int | None:
+    """Lock a file, which is created if it is missing. Raises OSError for its folder.
 
-    Return its descriptor: the claim lasts until that is closed. None if the file is locked, also by this process.
+    Return its descriptor: the lock lasts until that is closed, or its process ends. None if the file is locked, also if
+    this process has locked it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
