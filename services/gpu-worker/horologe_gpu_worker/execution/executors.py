@@ -163,7 +163,6 @@ class Executors:
         self.worker = worker
         self.address = lanes_address(worker)
         self.settings = settings
-        self.store = store
         self._scans = scans
         self._own_lanes: dict[str, bool] = {}
         """Models whose LOADs and UNLOADs run on a lane of the model: they start processes."""
