@@ -37,15 +37,14 @@ def _mapped(rig: Rig, name: str) -> Iterator[Row]:
     """Measure mapping and unmapping without the copy, alone and beside EXEC: the driver may wait for the device."""
     model = rig.model(name)
     other = next(net for net in rig.nets if net != name)
-    weights = model._weights
-    pages = f"{name} {weights._range.pages} pages"
+    pages = f"{name} {model._range.pages} pages"
     model.close()
     for beside in (None, other):
         with busy(rig, beside) as execs_ns:
             map_ns, unmap_ns = [], []
             for _ in range(rig.samples(SAMPLES)):
-                map_ns.append(timed(weights.map))
-                unmap_ns.append(timed(weights.unmap))
+                map_ns.append(timed(model.map_pages))
+                unmap_ns.append(timed(model.close))
         case = pages + (f" beside EXEC of {beside}" if beside else "")
         yield row("mapped: map", case, map_ns)
         yield row("mapped: unmap", case, unmap_ns)
@@ -61,7 +60,7 @@ def _captured(rig: Rig, name: str) -> Iterator[Row]:
     for _ in range(max(2, min(CAPTURES, rig.samples(CAPTURES)))):
         begin_ns = perf_counter_ns()
         for size in BATCH_SIZES:
-            rig.engine.capturer.capture(rig.program(name).forward, model._weights.tensors, model._layouts[size], 0)
+            rig.engine.capturer.capture(rig.program(name).forward, model.tensors, model._layouts[size], 0)
         times_ns.append(perf_counter_ns() - begin_ns)
     yield row("captured: all batch sizes", name, times_ns)
 
@@ -70,7 +69,7 @@ def _copied(rig: Rig, name: str) -> Iterator[Row]:
     """Measure the copy from the model's pages to the static buffer, then a replay after it."""
     model, program = rig.model(name), rig.program(name)
     static = torch.empty(program.layout.size, dtype=torch.uint8, device=rig.device)
-    static.copy_(model._weights.base[: program.layout.size])
+    static.copy_(model.base[: program.layout.size])
     captured = GraphCapturer(0).capture(program.forward, tensor_views(static, program.layout), model._layouts[1])
     begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     execs_ns: list[int] = []
@@ -78,7 +77,7 @@ def _copied(rig: Rig, name: str) -> Iterator[Row]:
     def copy_and_replay() -> int:
         with torch.cuda.stream(rig.engine.exec_stream):
             begin.record()
-            static.copy_(model._weights.base[: program.layout.size], non_blocking=True)
+            static.copy_(model.base[: program.layout.size], non_blocking=True)
             middle.record()
             captured.graph.replay()
             end.record()

@@ -45,7 +45,7 @@ def eager(rig: Rig) -> Iterator[Row]:
 
 def _eager_runner(rig: Rig, name: str, size: int) -> Any:
     model, slot = rig.staged(name, size)
-    forward, weights = rig.program(name).forward, model._weights.tensors
+    forward, weights = rig.program(name).forward, model.tensors
     inputs = [tensor.view(slot.inputs) for tensor in slot.layout.inputs]
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
@@ -82,7 +82,7 @@ def concurrency(rig: Rig) -> Iterator[Row]:
         clients = []
         for _ in range(max(CONCURRENT)):
             capturer = GraphCapturer(0)  # a separate memory pool, because these graphs run at the same time
-            captured = capturer.capture(rig.program(name).forward, model._weights.tensors, model._layouts[1])
+            captured = capturer.capture(rig.program(name).forward, model.tensors, model._layouts[1])
             events = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             clients.append(_Client(captured, torch.cuda.Stream(rig.device), *events))
         alone = (0.0, 0.0)

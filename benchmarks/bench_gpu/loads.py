@@ -58,7 +58,7 @@ def loads(rig: Rig) -> Iterator[Row]:
     for name in rig.nets:
         other = next(net for net in rig.nets if net != name)
         model = rig.model(name)
-        size = model._weights.size
+        size = model.size
         for beside in (None, other):
             with busy(rig, beside) as execs_ns:
                 load_ns, unload_ns = [], []

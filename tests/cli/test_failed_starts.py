@@ -23,8 +23,7 @@ from horologe_common.service.processes import MAX_DELAY_S, Backoff, start_isolat
 from horologe_common.status import ModelFailed
 from horologe_common.wire import DriverReady
 from horologe_gpu_worker.measurement import cache_counters
-from horologe_gpu_worker.measurement.share_connection import ShareConnection, ShareFailed
-from horologe_gpu_worker.measurement.share_messages import Ready, ShareJob
+from horologe_gpu_worker.measurement.share_connection import Ready, ShareConnection, ShareFailed, ShareJob
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_selector.driver import DriverEnded

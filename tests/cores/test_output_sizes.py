@@ -45,7 +45,7 @@ from horologe_common.wire import (
 )
 from horologe_common.wire.frames import encode_array, tensors
 from horologe_gpu_worker.core.lanes import Finished
-from horologe_gpu_worker.core.output_sizes import divide_outputs
+from horologe_gpu_worker.core.responses import divide_outputs
 from horologe_selector.core.selector import Selector
 from horologe_selector.drivers.driver_runs import DriverRuns
 from horologe_selector.settings import SelectorSettings

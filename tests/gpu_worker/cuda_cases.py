@@ -58,7 +58,7 @@ def test_answers_are_the_modules_at_every_batch_size(checked_rig: Rig, name: str
 def test_graphs_stay_valid_when_weights_come_back_to_other_pages(checked_rig: Rig, name: str) -> None:
     model, inputs = checked_rig.model(name), checked_rig.inputs(name, 4)
     before = model.run(4, inputs)["scores"]
-    where = model._weights._range
+    where = model._range
     pages = where.mapped
     other = checked_rig.model(next(net for net in NETS if net != name))
     other.close()
@@ -146,4 +146,4 @@ def test_an_output_of_another_shape_fails_the_capture(checked_rig: Rig) -> None:
     [output] = layout.outputs
     wrong = layout._replace(outputs=(output._replace(shape=(1, *output.shape[1:]), size=output.size // 2),))
     with pytest.raises(ValueError, match=r"output 'scores': got torch.float32 \[2, 2\], wanted torch.float32 \[1, 2\]"):
-        checked_rig.engine.capturer.capture(program.forward, model._weights.tensors, wrong)
+        checked_rig.engine.capturer.capture(program.forward, model.tensors, wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from queue import SimpleQueue
 from threading import current_thread
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,13 @@ import pytest
 
 from gpu_worker.worker_builders import an_input
 from harness.builders import a_spec
+from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
 from horologe_gpu_worker.execution.executors import Executors
+from horologe_gpu_worker.execution.workspace import Workspace
+from horologe_gpu_worker.runtime import OpenModel, StagedModel
 from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
-class Sum:
+class Sum(OpenModel):
     """A model with `y` = sum of the row of `x`. Calls `act` first."""
 
     def __init__(self, act: Callable[[], object] = lambda: None) -> None:
@@ -51,12 +55,48 @@ class Sum:
         self.closed = True
 
 
+class DeviceSlot:
+    """Memory of a batch, which records when it is freed."""
+
+    def __init__(self, number: int, freed: list[int]) -> None:
+        self.number = number
+        self.space, self.device_ns, self.on_device = Workspace(), 0, np.zeros(())
+        weakref.finalize(self, freed.append, number)
+
+
+class OnDevice(Sum, StagedModel):
+    """A fake model with device memory of its own, which takes 1 ms per row. `slots`: numbers by call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.freed: list[int] = []
+        self.slots: dict[str, list[int]] = {"slot": [], "stage": [], "execute": [], "fetch": []}
+
+    def slot(self, batch_size: int) -> DeviceSlot:
+        self.slots["slot"].append(len(self.slots["slot"]) + 1)
+        return DeviceSlot(self.slots["slot"][-1], self.freed)
+
+    def stage(self, slot: DeviceSlot, inputs: Mapping[str, Any]) -> None:
+        self.slots["stage"].append(slot.number)
+        assert slot.space.may_contain(inputs["x"])
+        slot.on_device = inputs["x"].copy()
+        inputs["x"][:] = np.nan
+
+    def execute(self, batch_size: int, slot: DeviceSlot) -> None:
+        self.slots["execute"].append(slot.number)
+        slot.on_device = self.run(batch_size, {"x": slot.on_device})["y"]
+        slot.device_ns = ms(batch_size)
+
+    def fetch(self, batch_size: int, slot: DeviceSlot) -> Arrays:
+        self.slots["fetch"].append(slot.number)
+        return {"y": slot.on_device}
+
+
 class StubStore:
     """A model store with models created by the test."""
 
     def __init__(self, **models: Any) -> None:
         self.models = models
-        self.inline = True
         self.open_models: set[str] = set()
 
     def open(self, spec: ModelSpec) -> Any:
@@ -69,9 +109,6 @@ class StubStore:
 
     def is_open(self, key: str) -> bool:
         return key in self.open_models
-
-    def inline_io(self, key: str) -> bool:
-        return self.inline
 
 
 class StubScans:

@@ -12,7 +12,6 @@ from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned
 from horologe_gpu_worker.inspection.inspection_pool import QUANTUM_NS, SLOW_MAX
 from horologe_gpu_worker.inspection.repository_scans import create_scans
 from horologe_gpu_worker.repository.modelstore import ModelStore
-from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.settings import WorkerSettings, device_config
 
 if TYPE_CHECKING:
@@ -31,13 +30,10 @@ class RunningScans:
         inspections: int = 0,
         quantum_ns: int = QUANTUM_NS,
         slow_max: int = SLOW_MAX,
-        runtimes: Any = RUNTIMES,
         **settings: Any,
     ) -> None:
         self.settings = WorkerSettings(repository=str(folder / "models"), cache=str(folder / "cache"), **settings)
-        self.store = ModelStore(
-            folder / "models", folder / "cache", device=device_config(self.settings), runtimes=runtimes
-        )
+        self.store = ModelStore(folder / "models", folder / "cache", device=device_config(self.settings))
         self.scans = create_scans(self.settings, self.store, inspections, quantum_ns, slow_max)
         self.finished: SimpleQueue[Finished] = SimpleQueue()
         self.reports: dict[str, ModelReport] = {}

@@ -1,4 +1,4 @@
-"""Builders of worker tests: a worker core, its messages, and lanes that compute `y` = sum of `x` per row."""
+"""Harness of worker tests: a worker core, its messages, and lanes that compute `y` = sum of `x` per row."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from harness.builders import a_report, a_spec
 from horologe_common.clock import ms
-from horologe_common.core.protocol import Out, PeerConnected
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.status import Status
-from horologe_common.wire import Infer, Outputs, Result, Row, Ship, Shipped
+from horologe_common.wire import Infer, Load, Outputs, Register, Result, Row, Ship, Shipped, Unload
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
 from horologe_gpu_worker.core.worker import Worker
@@ -19,7 +19,7 @@ from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
@@ -77,7 +77,7 @@ def an_input(values: Sequence[float]) -> np.ndarray[Any, Any]:
 
 
 def a_ship(
-    items: dict[int, Sequence[float]], action_id: int = 1, missing: tuple[int, ...] = (), holder: str = HOLDER
+    items: Mapping[int, Sequence[float]], action_id: int = 1, missing: tuple[int, ...] = (), holder: str = HOLDER
 ) -> tuple[Ship, list[Buffer]]:
     """Build a Ship of inputs by id, with values per row, and their bytes."""
     shipped, buffers = [], []
@@ -119,3 +119,58 @@ def only_result(outs: Sequence[Out], to: str = CONTROLLER) -> Result:
     """Return the only Result in `outs`."""
     [result] = [out.message for out in outs if isinstance(out.message, Result) and out.to == to]
     return result
+
+
+def registers(outs: Sequence[Out]) -> list[Register]:
+    return [out.message for out in outs if isinstance(out.message, Register)]
+
+
+class WorkerHarness:
+    """A worker core that a test drives by messages. Every method returns the worker's output."""
+
+    def __init__(self, inline: bool = True, specs: Sequence[ModelSpec] = (), **settings: Any) -> None:
+        self.core = a_worker(inline, specs, **settings)
+
+    def send(self, message: Any, now_ns: int = 0, sender: str = CONTROLLER) -> list[Out]:
+        return deliver(self.core, now_ns, sender, message)
+
+    def advance(self, now_ns: int) -> list[Out]:
+        return tick_worker(self.core, now_ns)
+
+    def connect(self, controller: str = CONTROLLER) -> list[Out]:
+        return connect_controller(self.core, controller)
+
+    def disconnect(self, controller: str = CONTROLLER) -> list[Out]:
+        return self.send(PeerDisconnected(controller), 1, "")
+
+    def infer(self, action_id: int = 1, now_ns: int = 0, **fields: Any) -> list[Out]:
+        return self.send(an_infer(action_id, **fields), now_ns)
+
+    def ship(
+        self, items: Mapping[int, Sequence[float]], action_id: int = 1, now_ns: int = 1, missing: tuple[int, ...] = ()
+    ) -> list[Out]:
+        ship, buffers = a_ship(items, action_id, missing)
+        return deliver(self.core, now_ns, HOLDER, ship, buffers)
+
+    def start(self, items: Mapping[int, Sequence[float]], action_id: int = 1, **fields: Any) -> Operation:
+        """Send an action and its inputs, and return its only operation."""
+        self.infer(action_id, **fields)
+        [operation] = operations(self.ship(items, action_id))
+        return operation
+
+    def finish(self, finished: Finished, now_ns: int = ms(3)) -> list[Out]:
+        """Send the message of a lane that has finished an operation."""
+        return deliver(self.core, now_ns, self.core.lanes, finished)
+
+    def run(self, operation: Operation, now_ns: int = ms(3)) -> list[Out]:
+        return self.finish(run_operation(operation), now_ns)
+
+    def load(self, action_id: int = 1, model: str = MODEL, share: int = 0) -> list[Out]:
+        return self.send(Load(action_id, share, model, 0, ms(100), ms(5)))
+
+    def finish_load(self, action_id: int = 1, status: Status = Status.OK) -> list[Out]:
+        reason = "" if status == Status.OK else "broken"
+        return self.finish(Finished(action_id, "load", status, 5, 10, 5, reason=reason), 10)
+
+    def unload(self, action_id: int, model: str = MODEL) -> list[Out]:
+        return self.send(Unload(action_id, 0, model), 12)

@@ -19,7 +19,7 @@ from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.cpu_interference import CORE_PERCENT, Load, ProbeRuns, fit_cpu, predict_pair
 from horologe_experiments.live.local_services import benchmark_model, describe_machine
 from horologe_gpu_worker.measurement.device_bench import BenchSettings, DeviceBench
-from horologe_gpu_worker.measurement.device_sensors.host_sensor import HostSensor
+from horologe_gpu_worker.measurement.device_sensors import HostSensor
 from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ def main() -> None:
     except HorologeError as error:
         service.reject(error)
     executors = Executors(address, settings, store, create_scans(settings, store))
-    worker = Worker(address, settings, reports, executors.inline_io, entered.device)
+    worker = Worker(address, settings, reports, store.inline_io, entered.device)
 
     def attach(reactor: Reactor) -> None:
         """Send the core's operations to the lane threads, and post their results to the core as messages."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from horologe_common.clock import s
 from horologe_common.status import ModelFailed
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from horologe_common.models import ModelSpec
+    from horologe_common.models import ModelSpec, Profile
     from horologe_gpu_worker.execution.workspace import Workspace
 
 
@@ -52,8 +52,6 @@ class DeviceConfig(NamedTuple):
     """Share of the device."""
     emulated_device: str = ""
     """Path of the file by which emulated shares of one device see each other. Empty: they do not."""
-    content_bytes: int = 256 << 30
-    """Maximum bytes of the files of a model version."""
     load_timeout_ns: int = s(120)
     """Time until a model must be loaded, unless its manifest has a `load_timeout`."""
 
@@ -71,25 +69,31 @@ class DeviceConfig(NamedTuple):
 HOST_DEVICE = DeviceConfig()
 
 
-class OpenModel(Protocol):
+class OpenModel:
     """A model in memory. Used by one lane at a time."""
+
+    has_transfers = False
+    """True if `copy_in` and `copy_out` take time on the INPUT and OUTPUT lanes."""
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch of exactly `batch_size` rows (a compiled size).
 
         Raises `ModelFailed` with the model's own message.
         """
+        raise NotImplementedError
+
+    def run_quietly(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Run one batch of made-up inputs without logging an exception of the model."""
+        return self.run(batch_size, inputs)
+
+    def copy_in(self, rows: int) -> None:
+        """INPUT: copy `rows` rows of input."""
+
+    def copy_out(self, rows: int) -> None:
+        """OUTPUT: copy `rows` rows of output."""
 
     def close(self) -> None:
         """Free the model's memory."""
-
-
-@runtime_checkable
-class RunsQuietly(Protocol):
-    """An open model in another process, which usually logs the exceptions of the model."""
-
-    def run_quietly(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Run one batch as `OpenModel.run` does, without logging its exception: the inputs are made up."""
 
 
 class BatchSlot(Protocol):
@@ -101,84 +105,77 @@ class BatchSlot(Protocol):
     """Compute time in ns measured by the device, after EXEC."""
 
 
-@runtime_checkable
-class StagedModel(Protocol):
+class StagedModel(OpenModel):
     """An open model on a device with its own memory. INPUT, EXEC and OUTPUT are lanes and run in parallel."""
 
     def slot(self, batch_size: int) -> BatchSlot:
         """Allocate the memory of a batch. Raises `ModelFailed` if too little is free."""
+        raise NotImplementedError
 
     def stage(self, slot: Any, inputs: Mapping[str, NDArray[Any]]) -> None:
         """INPUT: copy the batch, built in `slot.space`, to the device."""
+        raise NotImplementedError
 
     def execute(self, batch_size: int, slot: Any) -> None:
         """EXEC: run the batch. Raises `ModelFailed`."""
+        raise NotImplementedError
 
     def fetch(self, batch_size: int, slot: Any) -> Mapping[str, NDArray[Any]]:
         """OUTPUT: copy the outputs to the host. The model may be unloaded already."""
+        raise NotImplementedError
+
+    def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Run the work of the three lanes in sequence; see `OpenModel.run`."""
+        slot = self.slot(batch_size)
+        self.stage(slot, inputs)
+        self.execute(batch_size, slot)
+        return self.fetch(batch_size, slot)
 
 
-@runtime_checkable
-class PreparesModels(Protocol):
-    """A runtime that prepares a model once, when the repository is scanned, so that LOAD is fast (warm-up, capture)."""
+class Runtime:
+    """Opens models of one kind. `inspect` and `open` are required; the other methods suit most runtimes."""
 
-    def prepare(self, spec: ModelSpec, folder: Path) -> None:
-        """Prepare the model for loading. Blocking. Raises `InvalidModel`, `ModelFailed` or `WarmUpFailed`."""
-
-
-@runtime_checkable
-class LimitsSpecs(Protocol):
-    """A runtime that cannot run every spec with the tensors of a model."""
-
-    def unsupported_reason(self, spec: ModelSpec, folder: Path) -> str:
-        """Return why a model with this spec cannot run on the worker's device; empty if it can."""
-
-
-@runtime_checkable
-class KeepsModels(Protocol):
-    """A runtime that keeps models open in host memory that are not loaded."""
-
-    def is_open(self, spec: ModelSpec) -> bool:
-        """Return True if `open` returns at once."""
-
-    def open_kept(self, spec: ModelSpec) -> OpenModel | None:
-        """Return a kept model of this content, without reading its files; None if there is none."""
-
-
-class StoppableModel(Protocol):
-    """Opens and runs one model to measure it, as `Runtime.open` does. `stop` may be called from any thread."""
-
-    inline_io: bool
-
-    def inspect(self, folder: Path) -> ModelSpec: ...
-
-    def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel: ...
-
-    def stop(self) -> None: ...
-
-
-@runtime_checkable
-class IsolatesModels(Protocol):
-    """A runtime whose models run in processes of their own, so that the worker can measure and stop them."""
-
-    def measured_model(self) -> StoppableModel: ...
-
-    def close(self) -> None:
-        """End the processes of models that are not loaded."""
-
-
-class Runtime(Protocol):
-    """Opens models of one kind. If `inline_io` is True, INPUT and OUTPUT are part of EXEC (host memory)."""
-
-    inline_io: bool
+    inline_io = True
+    """True if INPUT and OUTPUT are part of EXEC (host memory)."""
 
     def inspect(self, folder: Path) -> ModelSpec:
         """Return the spec of `<repository>/<name>/<version>` from its files and `model.toml`.
 
         Raises `InvalidModel` naming file, field, got and wanted.
         """
+        raise NotImplementedError
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel:
         """Read the model into memory. With `warm`, run every batch size once on made-up inputs. Blocking; runs on the
         LOAD lane. Raises `InvalidModel`, `ModelFailed` or `WarmUpFailed`.
         """
+        raise NotImplementedError
+
+    def prepare(self, spec: ModelSpec, folder: Path) -> None:
+        """Do the slow work of `open` once, when the repository is scanned. Raises the errors of `open`."""
+
+    def unsupported_reason(self, spec: ModelSpec, folder: Path) -> str:
+        """Return why a model with this spec cannot run on the worker's device; empty if it can."""
+        return ""
+
+    def profile(self, spec: ModelSpec, folder: Path) -> Profile | None:
+        """Return the times that the model declares; None if it must be measured."""
+        return None
+
+    def is_open(self, spec: ModelSpec) -> bool:
+        """Return True if a LOAD returns at once, because the model is open in host memory."""
+        return False
+
+    def open_kept(self, spec: ModelSpec) -> OpenModel | None:
+        """Return a model of this content that is open in host memory, without reading its files; None if none is."""
+        return None
+
+    def measured_model(self) -> Runtime:
+        """Return the runtime that opens one model to measure it in this process, and that `stop` stops."""
+        return self
+
+    def stop(self) -> None:
+        """Stop the model that is measured, if it runs in a process of its own. May be called from any thread."""
+
+    def close(self) -> None:
+        """Free what is kept for models that are not loaded."""

@@ -7,77 +7,62 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpu_worker.worker_builders import (
-    CONTROLLER,
-    HOLDER,
     MODEL,
     PAGE,
-    a_ship,
-    a_worker,
-    an_infer,
-    connect_controller,
-    deliver,
+    WorkerHarness,
     only_result,
     operations,
+    registers,
     run_operation,
 )
 from harness.builders import a_report, a_spec
-from horologe_common.clock import ms
-from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
-from horologe_common.wire import Load, ModelReport, Outputs, Register, Result, Scan, Unload
+from horologe_common.wire import ModelReport, Outputs, Register, Result, Scan
 from horologe_gpu_worker.core.lanes import Finished, Operation, not_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from horologe_common.core.protocol import Out
-    from horologe_gpu_worker.core.worker import Worker
 
 OLD = a_spec(content_hash="old")
 NEW = a_spec(content_hash="new")
 
 
-def a_serving_worker(loaded: bool = True, **settings: Any) -> Worker:
+def a_serving_worker(loaded: bool = True, **settings: Any) -> WorkerHarness:
     """Return a worker that serves the old content to a controller."""
-    worker = a_worker(specs=[OLD], **settings)
-    connect_controller(worker)
-    if loaded:
-        for share in range(worker.settings.shares):
-            deliver(worker, 0, CONTROLLER, Load(900 + share, share, MODEL, 0, ms(100), ms(5)))
-            deliver(worker, 0, worker.lanes, Finished(900 + share, "load", Status.OK, 0, 1))
+    worker = WorkerHarness(specs=[OLD], **settings)
+    worker.connect()
+    for share in range(worker.core.settings.shares if loaded else 0):
+        worker.load(900 + share, share=share)
+        worker.finish_load(900 + share)
     return worker
 
 
-def start_scan(worker: Worker, number: int = 1) -> Operation:
-    [scan] = operations(deliver(worker, 1, CONTROLLER, Scan("sum", number)))
+def start_scan(worker: WorkerHarness, number: int = 1) -> Operation:
+    [scan] = operations(worker.send(Scan("sum", number)))
     return scan
 
 
-def finish_scan(worker: Worker, scan: Operation, *reports: ModelReport) -> list[Out]:
-    return deliver(worker, 2, worker.lanes, Finished(scan.action_id, "scan", Status.OK, 1, 2, models=reports))
+def finish_scan(worker: WorkerHarness, scan: Operation, *reports: ModelReport) -> list[Out]:
+    return worker.finish(Finished(scan.action_id, "scan", Status.OK, 1, 2, models=reports))
 
 
-def finish(worker: Worker, operation: Operation, status: Status = Status.OK) -> list[Out]:
-    return deliver(worker, 3, worker.lanes, Finished(operation.action_id, operation.lane, status, 2, 3))
-
-
-def registers(outs: Sequence[Out]) -> list[Register]:
-    return [out.message for out in outs if isinstance(out.message, Register)]
+def finish(worker: WorkerHarness, operation: Operation, status: Status = Status.OK) -> list[Out]:
+    return worker.finish(Finished(operation.action_id, operation.lane, status, 2, 3))
 
 
 def test_a_scan_reads_the_versions_of_one_model_and_its_register_names_it() -> None:
-    worker = a_worker(specs=[a_spec(), a_spec("other"), a_spec("sum", "2")])
-    connect_controller(worker)
+    worker = WorkerHarness(specs=[a_spec(), a_spec("other"), a_spec("sum", "2")])
+    worker.connect()
     scan = start_scan(worker, 7)
     assert (scan.lane, scan.model) == ("scan", "sum")
     [register] = registers(finish_scan(worker, scan, a_report(a_spec("sum", "3"))))
-    assert (sorted(worker.models.reports), register.scans) == (["other/1", "sum/3"], (7,))
+    assert (sorted(worker.core.models.reports), register.scans) == (["other/1", "sum/3"], (7,))
 
 
 def test_a_failed_scan_changes_nothing_and_says_why() -> None:
     worker = a_serving_worker()
     scan = start_scan(worker)
-    [register] = registers(deliver(worker, 3, worker.lanes, not_run(scan, Status.FAILED, 3, "disk on fire")))
+    [register] = registers(worker.finish(not_run(scan, Status.FAILED, 3, "disk on fire")))
     assert (register.models[0].spec, register.models[0].reason) == (OLD, "disk on fire")
     assert register.models[0].profile is not None
 
@@ -85,8 +70,8 @@ def test_a_failed_scan_changes_nothing_and_says_why() -> None:
 def test_a_scan_that_runs_already_answers_no_later_scan() -> None:
     worker = a_serving_worker(loaded=False)
     scan = start_scan(worker, 1)
-    assert not deliver(worker, 1, CONTROLLER, Scan("sum", 2))
-    assert not deliver(worker, 1, CONTROLLER, Scan("sum", 3))
+    assert not worker.send(Scan("sum", 2))
+    assert not worker.send(Scan("sum", 3))
     outs = finish_scan(worker, scan, a_report(OLD))
     assert [register.scans for register in registers(outs)] == [(1,)]
     [again] = operations(outs)
@@ -95,9 +80,9 @@ def test_a_scan_that_runs_already_answers_no_later_scan() -> None:
 
 def test_each_controller_gets_the_ids_of_its_own_scans() -> None:
     worker = a_serving_worker(loaded=False)
-    connect_controller(worker, "controller/0#b")
+    worker.connect("controller/0#b")
     scan = start_scan(worker, 1)
-    deliver(worker, 1, "", PeerDisconnected(CONTROLLER))
+    worker.disconnect()
     [register] = registers(finish_scan(worker, scan, a_report(NEW)))
     assert register.scans == ()
 
@@ -112,7 +97,7 @@ def test_every_loaded_copy_is_replaced_before_the_new_content_is_reported() -> N
     worker = a_serving_worker(shares=2)
     first, second = operations(finish_scan(worker, start_scan(worker), a_report(NEW)))
     assert {(op.lane, op.model, op.share) for op in (first, second)} == {("replace", MODEL, 0), ("replace", MODEL, 1)}
-    assert worker.models.reports[MODEL].spec == OLD, "it serves meanwhile"
+    assert worker.core.models.reports[MODEL].spec == OLD, "it serves meanwhile"
     assert not finish(worker, first)
     [register] = registers(finish(worker, second))
     assert (register.models[0].spec, register.shares[0].resident) == (NEW, (MODEL,))
@@ -126,19 +111,19 @@ def test_an_unchanged_model_is_not_replaced() -> None:
 
 def test_the_new_content_is_reported_after_the_results_of_the_old_one() -> None:
     worker = a_serving_worker()
-    deliver(worker, 1, CONTROLLER, an_infer())
-    [running] = operations(deliver(worker, 1, HOLDER, *a_ship({100: [7.0]})))
+    worker.infer()
+    [running] = operations(worker.ship({100: [7.0]}))
     [replace] = operations(finish_scan(worker, start_scan(worker), a_report(NEW)))
     assert not finish(worker, replace), "the lane may have run it on the old content"
     done = msgspec.structs.replace(run_operation(running), content_hash="old")
-    messages = [out.message for out in deliver(worker, 4, worker.lanes, done)]
+    messages = [out.message for out in worker.finish(done)]
     assert [type(message) for message in messages] == [Result, Outputs, Register]
     assert messages[1].content_hash == "old"
 
 
 def test_requests_that_wait_for_inputs_do_not_delay_the_report() -> None:
     worker = a_serving_worker()
-    deliver(worker, 1, CONTROLLER, an_infer())
+    worker.infer()
     [replace] = operations(finish_scan(worker, start_scan(worker), a_report(NEW)))
     assert len(registers(finish(worker, replace))) == 1
 
@@ -149,18 +134,18 @@ def test_a_content_that_needs_more_pages_is_loaded_anew() -> None:
     outs = finish_scan(worker, start_scan(worker), a_report(larger))
     assert [operation.lane for operation in operations(outs)] == ["unload"]
     assert [register.shares[0].resident for register in registers(outs)] == [()]
-    assert worker.shares[0].pages.free_pages == 4
+    assert worker.core.shares[0].pages.free_pages == 4
 
 
 def test_a_content_that_needs_fewer_pages_frees_the_rest() -> None:
-    worker = a_worker(specs=[a_spec(content_hash="old", weights_bytes=3 * PAGE)], pages_bytes=4 * PAGE)
-    connect_controller(worker)
-    deliver(worker, 0, CONTROLLER, Load(9, 0, MODEL, 0, ms(100), ms(5)))
-    deliver(worker, 0, worker.lanes, Finished(9, "load", Status.OK, 0, 1))
+    worker = WorkerHarness(specs=[a_spec(content_hash="old", weights_bytes=3 * PAGE)], pages_bytes=4 * PAGE)
+    worker.connect()
+    worker.load(9)
+    worker.finish_load(9)
     [replace] = operations(finish_scan(worker, start_scan(worker), a_report(NEW)))
-    assert worker.shares[0].pages.free_pages == 1
+    assert worker.core.shares[0].pages.free_pages == 1
     finish(worker, replace)
-    assert worker.shares[0].pages.free_pages == 3
+    assert worker.core.shares[0].pages.free_pages == 3
 
 
 def test_a_content_that_cannot_be_opened_beside_the_old_one_is_loaded_anew() -> None:
@@ -190,7 +175,7 @@ def test_a_broken_content_makes_a_model_unavailable_that_is_not_loaded() -> None
 
 def test_a_load_in_progress_is_replaced_after_its_end() -> None:
     worker = a_serving_worker(loaded=False)
-    [load] = operations(deliver(worker, 1, CONTROLLER, Load(9, 0, MODEL, 0, ms(100), ms(5))))
+    [load] = operations(worker.load(9))
     assert not finish_scan(worker, start_scan(worker), a_report(NEW))
     outs = finish(worker, load)
     assert [operation.lane for operation in operations(outs)] == ["replace"]
@@ -202,12 +187,12 @@ def test_a_load_during_a_replacement_takes_the_pages_of_the_new_content() -> Non
     worker = a_serving_worker(pages_bytes=4 * PAGE)
     smaller = a_spec(content_hash="new", weights_bytes=1)
     [replace] = operations(finish_scan(worker, start_scan(worker), a_report(smaller)))
-    deliver(worker, 2, CONTROLLER, Unload(1010, 0, MODEL))
-    assert worker.shares[0].pages.free_pages == 4
-    [load] = operations(deliver(worker, 2, CONTROLLER, Load(1011, 0, MODEL, 0, ms(100), ms(5))))
+    worker.unload(1010)
+    assert worker.core.shares[0].pages.free_pages == 4
+    [load] = operations(worker.load(1011))
     assert len(registers(finish(worker, replace))) == 1
     finish(worker, load)
-    assert worker.shares[0].pages.held == {MODEL: smaller.pages}
+    assert worker.core.shares[0].pages.held == {MODEL: smaller.pages}
 
 
 def test_a_model_that_is_gone_from_the_repository_is_reported_as_gone() -> None:

@@ -51,21 +51,6 @@ def test_failures_of_a_model_are_counted_by_cause() -> None:
     assert {key[1:3] for key in counts} == {("a", "1")}
 
 
-def test_an_aborted_operation_is_gone() -> None:
-    lane = OperationQueue()
-    lane.push(an_operation(1))
-    lane.push(an_operation(2))
-    aborted = lane.remove_operation(1)
-    assert aborted is not None
-    assert aborted.action_id == 1
-    assert lane.remove_operation(1) is None
-    assert len(lane) == 1
-    following = lane.pop_startable(0)
-    assert isinstance(following, Operation)
-    assert following.action_id == 2
-    assert lane.remove_operation(2) is None
-
-
 windows = st.tuples(st.integers(0, 50), st.integers(-5, 30))
 steps = st.lists(st.one_of(windows, st.integers(0, 20), st.tuples(st.integers(0, 30))), max_size=60)
 

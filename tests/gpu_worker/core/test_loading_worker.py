@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpu_worker.worker_builders import CONTROLLER, connect_controller, deliver, only_result, operations, tick_worker
+from gpu_worker.worker_builders import WorkerHarness, only_result, operations, registers
 from harness.builders import a_report, a_spec
 from horologe_common.clock import ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status
-from horologe_common.wire import Load, ModelReport, Register, Scan
+from horologe_common.wire import ModelReport, Scan
 from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned, not_run
 from horologe_gpu_worker.core.worker import Worker
 from horologe_gpu_worker.settings import WorkerSettings
@@ -26,43 +26,40 @@ def waiting(name: str, version: str = "1", loading: str = "waiting") -> ModelRep
     return ModelReport(ModelSpec(name, version, "", (), ()), None, loading=loading)
 
 
-def a_starting_worker(*reports: ModelReport) -> tuple[Worker, dict[str, Operation]]:
+def a_starting_worker(*reports: ModelReport) -> tuple[WorkerHarness, dict[str, Operation]]:
     """Return a worker at its first tick and its scans by the name of the model."""
-    worker = Worker("worker/0#w", WorkerSettings(), reports, lambda _: True)
-    scans = {operation.model: operation for operation in operations(tick_worker(worker, 0))}
+    worker = WorkerHarness()
+    worker.core = Worker("worker/0#w", WorkerSettings(), reports, lambda _: True)
+    scans = {operation.model: operation for operation in operations(worker.advance(0))}
     return worker, scans
 
 
-def scanned(worker: Worker, scan: Operation, report: ModelReport, now_ns: int = 1) -> list[Out]:
-    return deliver(worker, now_ns, worker.lanes, VersionScanned(scan.action_id, report))
+def scanned(worker: WorkerHarness, scan: Operation, report: ModelReport, now_ns: int = 1) -> list[Out]:
+    return worker.send(VersionScanned(scan.action_id, report), now_ns, worker.core.lanes)
 
 
-def finish(worker: Worker, scan: Operation, *reports: ModelReport, now_ns: int = 2) -> list[Out]:
-    return deliver(worker, now_ns, worker.lanes, Finished(scan.action_id, "scan", Status.OK, 1, 2, models=reports))
+def finish(worker: WorkerHarness, scan: Operation, *reports: ModelReport, now_ns: int = 2) -> list[Out]:
+    return worker.finish(Finished(scan.action_id, "scan", Status.OK, 1, 2, models=reports), now_ns)
 
 
 def states(outs: Sequence[Out]) -> dict[str, str]:
     """Return `READY`, the progress or the reason of each model in the only Register; empty without one."""
-    registers = [out.message for out in outs if isinstance(out.message, Register)]
-    assert len(registers) <= 1
-    return {
-        report.spec.key: "READY" if report.profile else report.loading or report.reason
-        for register in registers
-        for report in register.models
-    }
+    assert len(registers(outs)) <= 1
+    reports = [report for register in registers(outs) for report in register.models]
+    return {report.spec.key: "READY" if report.profile else report.loading or report.reason for report in reports}
 
 
 def test_registers_at_once_and_scans_every_model_once() -> None:
     worker, scans = a_starting_worker(waiting("sum"), waiting("sum", "2"), waiting("other"))
     assert list(scans) == ["sum", "other"]
-    outs = connect_controller(worker)
+    outs = worker.connect()
     assert states(outs) == {"sum/1": "waiting", "sum/2": "waiting", "other/1": "waiting"}
     assert not operations(outs)
 
 
 def test_each_version_is_reported_as_its_state_changes() -> None:
     worker, scans = a_starting_worker(waiting("sum"), waiting("sum", "2"))
-    connect_controller(worker)
+    worker.connect()
     assert states(scanned(worker, scans["sum"], waiting("sum", loading="measuring"), s(1)))["sum/1"] == "measuring"
     outs = scanned(worker, scans["sum"], a_report(a_spec()), s(2))
     assert states(outs) == {"sum/1": "READY", "sum/2": "waiting"}
@@ -72,87 +69,87 @@ def test_each_version_is_reported_as_its_state_changes() -> None:
 
 def test_a_model_is_loaded_while_others_are_being_read() -> None:
     worker, scans = a_starting_worker(waiting("sum"), waiting("hang"))
-    connect_controller(worker)
+    worker.connect()
     scanned(worker, scans["sum"], a_report(a_spec()))
-    [load] = operations(deliver(worker, 3, CONTROLLER, Load(1, 0, "sum/1", 0, s(10), ms(5))))
+    [load] = operations(worker.load(1, "sum/1"))
     assert (load.lane, load.model) == ("load", "sum/1")
-    refused = only_result(deliver(worker, 3, CONTROLLER, Load(2, 0, "hang/1", 0, s(10), ms(5))))
+    refused = only_result(worker.load(2, "hang/1"))
     assert refused.status == Status.FAILED
 
 
 def test_changes_that_nobody_requested_are_announced_together() -> None:
     worker, scans = a_starting_worker(*(waiting(f"m{number}") for number in range(100)))
-    connect_controller(worker)
+    worker.connect()
     count = 0
     for number in range(100):
         outs = scanned(worker, scans[f"m{number}"], a_report(a_spec(f"m{number}")), ms(number))
         count += bool(states(outs))
     assert 1 <= count <= 3
-    due_ns = worker.wakeup_ns()
+    due_ns = worker.core.wakeup_ns()
     assert due_ns is not None
-    assert set(states(tick_worker(worker, due_ns)).values()) == {"READY"}
-    assert worker.wakeup_ns() is None
+    assert set(states(worker.advance(due_ns)).values()) == {"READY"}
+    assert worker.core.wakeup_ns() is None
 
 
 def test_a_load_of_another_model_does_not_wait_for_one_that_hangs() -> None:
     worker, scans = a_starting_worker(waiting("hang"))
-    connect_controller(worker)
-    [scan] = operations(deliver(worker, 1, CONTROLLER, Scan("fine", 7)))
+    worker.connect()
+    [scan] = operations(worker.send(Scan("fine", 7)))
     outs = finish(worker, scan, a_report(a_spec("fine")))
     assert states(outs) == {"hang/1": "waiting", "fine/1": "READY"}
-    assert [out.message.scans for out in outs if isinstance(out.message, Register)] == [(7,)]
+    assert [register.scans for register in registers(outs)] == [(7,)]
     assert scans["hang"].action_id != scan.action_id
 
 
 def test_a_load_of_a_model_that_is_being_read_waits_for_a_scan_of_its_own() -> None:
     worker, scans = a_starting_worker(waiting("slow"))
-    connect_controller(worker)
-    assert not operations(deliver(worker, 1, CONTROLLER, Scan("slow", 7)))
+    worker.connect()
+    assert not operations(worker.send(Scan("slow", 7)))
     outs = finish(worker, scans["slow"], a_report(a_spec("slow")))
     [again] = operations(outs)
     outs = finish(worker, again, a_report(a_spec("slow")), now_ns=s(1))
-    assert [out.message.scans for out in outs if isinstance(out.message, Register)] == [(7,)]
+    assert [register.scans for register in registers(outs)] == [(7,)]
 
 
 def test_a_new_model_is_loading_while_it_is_read_for_the_first_time() -> None:
     worker, _ = a_starting_worker()
-    connect_controller(worker)
-    [scan] = operations(deliver(worker, 1, CONTROLLER, Scan("new", 7)))
+    worker.connect()
+    [scan] = operations(worker.send(Scan("new", 7)))
     assert states(scanned(worker, scan, waiting("new", loading="loading"), s(1))) == {"new/1": "loading"}
 
 
 def test_a_served_model_is_not_loading_while_it_is_read_again() -> None:
     worker, _ = a_starting_worker(a_report(a_spec()))
-    connect_controller(worker)
-    [scan] = operations(deliver(worker, 1, CONTROLLER, Scan("sum", 7)))
+    worker.connect()
+    [scan] = operations(worker.send(Scan("sum", 7)))
     assert not scanned(worker, scan, waiting("sum", loading="loading"), s(1))
     assert not scanned(worker, scan, a_report(a_spec(content_hash="new")), s(2)), "its copies are replaced first"
-    assert worker.models.reports["sum/1"].spec == a_spec()
+    assert worker.core.models.reports["sum/1"].spec == a_spec()
 
 
 def test_a_model_that_failed_is_loading_while_it_is_read_again_and_keeps_its_signature() -> None:
     failed = ModelReport(a_spec(), None, "broken")
     worker, _ = a_starting_worker(failed)
-    connect_controller(worker)
-    [scan] = operations(deliver(worker, 1, CONTROLLER, Scan("sum", 7)))
+    worker.connect()
+    [scan] = operations(worker.send(Scan("sum", 7)))
     assert states(scanned(worker, scan, waiting("sum", loading="loading"), s(1))) == {"sum/1": "loading"}
-    assert worker.models.reports["sum/1"].spec == a_spec()
+    assert worker.core.models.reports["sum/1"].spec == a_spec()
 
 
 def test_a_scan_that_fails_ends_the_loading_with_its_reason() -> None:
     worker, scans = a_starting_worker(waiting("sum"))
-    connect_controller(worker)
-    outs = deliver(worker, s(1), worker.lanes, not_run(scans["sum"], Status.FAILED, 3, "disk on fire"))
+    worker.connect()
+    outs = worker.finish(not_run(scans["sum"], Status.FAILED, 3, "disk on fire"))
     assert states(outs) == {"sum/1": "disk on fire"}
 
 
 def test_messages_of_a_scan_that_has_ended_and_of_strangers_are_ignored() -> None:
     worker, scans = a_starting_worker(waiting("sum"))
-    connect_controller(worker)
-    deliver(worker, 1, CONTROLLER, VersionScanned(scans["sum"].action_id, a_report(a_spec())))
-    assert worker.models.reports["sum/1"].profile is None
+    worker.connect()
+    worker.send(VersionScanned(scans["sum"].action_id, a_report(a_spec())))
+    assert worker.core.models.reports["sum/1"].profile is None
     finish(worker, scans["sum"])
-    assert not worker.models.reports
+    assert not worker.core.models.reports
     scanned(worker, scans["sum"], a_report(a_spec()))
     scanned(worker, msgspec.structs.replace(scans["sum"], action_id=5), a_report(a_spec()))
-    assert not worker.models.reports
+    assert not worker.core.models.reports

@@ -14,68 +14,53 @@ from gpu_worker.worker_builders import (
     CONTROLLER,
     HOLDER,
     SELECTOR,
+    WorkerHarness,
     a_ship,
-    a_worker,
     an_infer,
-    connect_controller,
     deliver,
     only_result,
     operations,
     responses_by_row,
     run_operation,
-    tick_worker,
 )
-from harness.builders import a_spec, sent
+from harness.builders import a_spec
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out
 from horologe_common.models import TensorSpec
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Cancel,
-    Outputs,
-    Result,
-    Row,
-    Ship,
-    Shipped,
-    Tensor,
-)
+from horologe_common.wire import Cancel, Outputs, Result, Row, Ship, Shipped, Tensor
 from horologe_gpu_worker.core.infer_lifecycle import JOIN_MARGIN_NS
-from horologe_gpu_worker.core.lanes import Finished, Operation
+from horologe_gpu_worker.core.lanes import Finished
+
+THREE = {1: [1.0], 2: [2.0], 3: [3.0]}
+"""Inputs of three rows."""
 
 
 def test_a_model_without_batches_gets_its_one_row_as_it_is() -> None:
-    spec = a_spec("one", batched=False, batch_sizes=(1,))
-    worker = a_worker(specs=[spec])
-    deliver(worker, 0, CONTROLLER, an_infer(model="one/1"))
-    [operation] = operations(deliver(worker, 1, HOLDER, *a_ship({100: [7.0, 8.0]})))
+    worker = WorkerHarness(specs=[a_spec("one", batched=False, batch_sizes=(1,))])
+    operation = worker.start({100: [7.0, 8.0]}, model="one/1")
     assert operation.inputs[0][0].shape == (2, 4)
     outputs = [(Tensor("y", "FP32", (3,), 12), np.array([1, 2, 3], np.float32).data.cast("B"))]
-    ended = deliver(worker, 2, worker.lanes, Finished(1, "exec", Status.OK, 1, 2, 1, outputs))
+    ended = worker.finish(Finished(1, "exec", Status.OK, 1, 2, 1, outputs))
     [out] = [out for out in ended if isinstance(out.message, Outputs)]
     assert np.frombuffer(out.buffers[0], np.float32).tolist() == [1, 2, 3]
 
 
 def test_rows_of_different_length_do_not_share_a_batch() -> None:
     spec = msgspec.structs.replace(a_spec("text"), inputs=(TensorSpec("x", "FP32", (-1, -1)),))
-    worker = a_worker(specs=[spec])
-    deliver(worker, 0, CONTROLLER, an_infer(rows=(1, 1), model="text/1"))
+    worker = WorkerHarness(specs=[spec])
+    worker.infer(rows=(1, 1), model="text/1")
     items = (Shipped(100, (Tensor("x", "FP32", (1, 2), 8),)), Shipped(101, (Tensor("x", "FP32", (1, 3), 12),)))
-    [operation] = operations(deliver(worker, 1, HOLDER, Ship(1, HOLDER, items), [bytes(8), bytes(12)]))
+    [operation] = operations(deliver(worker.core, 1, HOLDER, Ship(1, HOLDER, items), [bytes(8), bytes(12)]))
     assert (operation.rows, operation.batch_size, operation.inputs[0][0].shape) == (1, 1, (1, 2))
 
 
 def test_strings_are_cut_by_row() -> None:
-    worker = a_worker()
-    deliver(
-        worker,
-        0,
-        CONTROLLER,
-        an_infer(entries=(Row(0, 1, 1, 11, 1), Row(0, 2, 0, 12, 1), Row(0, 3, 1, 13, 1)), batch_size=4),
-    )
-    deliver(worker, 1, HOLDER, *a_ship({1: [1.0], 2: [2.0], 3: [3.0]}))
+    worker = WorkerHarness()
+    worker.start(THREE, entries=(Row(0, 1, 1, 11, 1), Row(0, 2, 0, 12, 1), Row(0, 3, 1, 13, 1)), batch_size=4)
     text = b"".join(len(word).to_bytes(4, "little") + word for word in (b"a", b"", b"ccc"))
     outputs = [(Tensor("y", "BYTES", (3, 1), len(text)), text)]
-    ended = deliver(worker, 2, worker.lanes, Finished(1, "exec", Status.OK, 1, 2, 1, outputs))
+    ended = worker.finish(Finished(1, "exec", Status.OK, 1, 2, 1, outputs))
     responses = {out.to: (bytes(out.buffers[0]), out.message.outputs[0].shape) for out in ended if out.buffers}
     assert responses == {SELECTOR: (b"\1\0\0\0a\3\0\0\0ccc", (2, 1)), HOLDER: (b"\0\0\0\0", (1, 1))}
 
@@ -100,8 +85,8 @@ def test_every_row_goes_to_its_submitter_and_to_nobody_else(
     batch: list[Piece], infer_last: bool, cancel: bool, random: Any
 ) -> None:
     """Check random batches. Submitter and holder may be equal; a value identifies submitter, row entry and row."""
-    worker = a_worker()
-    connect_controller(worker)
+    worker = WorkerHarness()
+    worker.connect()
     parties = ("frontend/0#a", "selector/0#a", "frontend/1#b")
     entries = tuple(Row(p.holder, at, p.submitter, 50 + at, p.rows) for at, p in enumerate(batch))
     infer = an_infer(
@@ -119,13 +104,13 @@ def test_every_row_goes_to_its_submitter_and_to_nobody_else(
     messages.insert(len(messages) if infer_last else 0, (CONTROLLER, infer, ()))
     outs: list[Out] = []
     for sender, message, buffers in messages:
-        outs += deliver(worker, 1, sender, message, buffers)
+        outs += deliver(worker.core, 1, sender, message, buffers)
     if cancel:
-        outs += deliver(worker, 2, CONTROLLER, Cancel((1,)))
-    outs += tick_worker(worker, ms(10) - JOIN_MARGIN_NS)
+        outs += worker.send(Cancel((1,)), 2)
+    outs += worker.advance(ms(10) - JOIN_MARGIN_NS)
     for operation in operations(outs):
-        outs += deliver(worker, ms(10), worker.lanes, run_operation(operation))
-    outs += tick_worker(worker, ms(10))
+        outs += worker.run(operation, ms(10))
+    outs += worker.advance(ms(10))
     assert isinstance(only_result(outs), Result)
     responses = responses_by_row(outs)
     here = [at for at, p in enumerate(batch) if p.fate == "comes"]
@@ -141,18 +126,12 @@ def test_every_row_goes_to_its_submitter_and_to_nobody_else(
 
 
 def test_outputs_of_neighbouring_rows_are_not_copied() -> None:
-    worker = a_worker()
-    deliver(
-        worker,
-        0,
-        CONTROLLER,
-        an_infer(entries=(Row(0, 1, 1, 11, 1), Row(0, 2, 1, 12, 1), Row(0, 3, 0, 13, 1)), batch_size=4),
-    )
-    [operation] = operations(deliver(worker, 1, HOLDER, *a_ship({1: [1.0], 2: [2.0], 3: [3.0]})))
-    finished = run_operation(operation)
-    outs = deliver(worker, 2, worker.lanes, finished)
+    worker = WorkerHarness()
+    rows = (Row(0, 1, 1, 11, 1), Row(0, 2, 1, 12, 1), Row(0, 3, 0, 13, 1))
+    finished = run_operation(worker.start(THREE, entries=rows, batch_size=4))
+    outs = worker.finish(finished)
     batch = np.frombuffer(finished.outputs[0][1], np.uint8)
     parts = [np.frombuffer(out.buffers[0], np.uint8) for out in outs if out.buffers]
     assert [len(part) for part in parts] == [8, 4]
     assert all(np.shares_memory(batch, part) for part in parts)
-    assert not sent(worker, Operation)
+    assert not operations(outs)

@@ -14,9 +14,10 @@ from fakes.nvml import FakeGpu, FakeNvml, hide_nvml
 from horologe_common.service.settings import SettingsError
 from horologe_common.wire import DeviceInfo
 from horologe_gpu_worker.core.worker import Worker
+from horologe_gpu_worker.device_shares import cpu as cpu_share
 from horologe_gpu_worker.device_shares import enter_share
-from horologe_gpu_worker.device_shares.claims import claim_part
-from horologe_gpu_worker.device_shares.cpu import CpuShare, set_quota
+from horologe_gpu_worker.execution.realtime import CpuClaims
+from horologe_gpu_worker.file_lock import lock_file
 from horologe_gpu_worker.measurement.device_sensors import nvml_sensor
 from horologe_gpu_worker.settings import WorkerSettings
 
@@ -165,7 +166,7 @@ def groups(tmp_path: Path) -> Path:
 def test_a_quota_is_a_part_of_each_period(groups: Path) -> None:
     quotas = [(1.2, "12000 10000"), (0.05, "1000 20000")]
     for cpus, written in quotas:
-        assert set_quota(cpus, [groups])
+        assert cpu_share.set_quota(cpus, [groups])
         group = groups / f"horologe-{os.getpid()}"
         assert (group / "cpu.max").read_text() == f"{written}\n"
         assert (group / "cgroup.procs").read_text() == f"{os.getpid()}\n"
@@ -176,10 +177,10 @@ def test_without_a_quota_the_share_is_cpus_that_no_other_share_has(tmp_path: Pat
     if (count := len(os.sched_getaffinity(0))) % 2:
         pytest.skip("needs an even number of CPUs")
     program = (
-        "import os, sys; from horologe_gpu_worker.device_shares.cpu import CpuShare;"
+        "import os, sys; from horologe_gpu_worker.device_shares.cpu import enter;"
         "from horologe_gpu_worker.settings import WorkerSettings;"
         f"s = WorkerSettings(cache={str(tmp_path)!r}, share_percent=50.0, share_mechanism='cpu');"
-        "e = CpuShare(s, ()).enter(); print(e.percent, *os.sched_getaffinity(0), flush=True); sys.stdin.read()"
+        "e = enter(s, ()); print(e.percent, *os.sched_getaffinity(0), flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program]
     cpus: list[str] = []
@@ -212,18 +213,31 @@ def test_the_kernel_limits_a_worker_with_a_quota(tmp_path: Path) -> None:
 
 def test_a_claim_lasts_until_its_process_ends(tmp_path: Path) -> None:
     program = (
-        "import pathlib; from horologe_gpu_worker.device_shares.claims import claim_part;"
-        f"print(claim_part(pathlib.Path({str(tmp_path)!r}), 'cpu-0'))"
+        "import pathlib; from horologe_gpu_worker.file_lock import lock_file;"
+        f"print(lock_file(pathlib.Path({str(tmp_path)!r}) / 'cpu-0') is not None)"
     )
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, capture_output=True, text=True).stdout == "True\n"
-    assert claim_part(tmp_path, "cpu-0")
-    assert not claim_part(tmp_path, "cpu-0")
+    lock = lock_file(tmp_path / "cpu-0")
+    assert lock is not None
+    assert lock_file(tmp_path / "cpu-0") is None
     assert subprocess.run(command, capture_output=True, text=True).stdout == "False\n"
+    os.close(lock)
 
 
 def test_a_cpu_share_describes_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: None)
-    entered = CpuShare(settings(cache=str(tmp_path), share_percent=1.0, share_mechanism="cpu"), ()).enter()
+    entered = cpu_share.enter(settings(cache=str(tmp_path), share_percent=1.0, share_mechanism="cpu"), ())
     assert entered.device.memory_bytes > 1 << 20
     assert entered.percent == 100 / len(os.sched_getaffinity(0))  # at least one CPU
+
+
+def test_lanes_are_pinned_from_four_cores_up_and_never_two_to_one_core(tmp_path: Path) -> None:
+    assert CpuClaims(tmp_path).claim({0, 1}) is None
+    workers = [CpuClaims(tmp_path) for _ in range(3)]
+    places = [worker.claim(set(range(8))) for worker in workers for _ in range(2)]
+    assert places == [7, 6, 5, 4, None, None]
+    workers[0].release()
+    assert workers[2].claim({2, 3, 6, 7}) == 7
+    for worker in workers[1:]:
+        worker.release()

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from gpu_worker.inspection_harness import RunningScans
+from gpu_worker.repository_harness import a_graph
 from harness.model_folders import (
     ECHO,
     SIGNATURE,
@@ -21,15 +22,14 @@ from harness.model_folders import (
     an_emulated_model,
     an_onnx_model,
 )
-from harness.waiting import until
+from harness.waiting import is_running, until
 from horologe_common.status import UnknownModel
-from horologe_gpu_worker.runtime import DeviceConfig
-from horologe_gpu_worker.runtimes import RUNTIMES
-from horologe_gpu_worker.runtimes.python.measured_models import KeptModels
-from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
+from horologe_gpu_worker.runtimes.python import python_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    Run = Callable[..., RunningScans]
 
 HANG = "import time\ntime.sleep(1e6)\n"
 WARM_UP = """
@@ -59,7 +59,7 @@ CRASHES = {
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., RunningScans]]:
+def run(tmp_path: Path) -> Iterator[Run]:
     (tmp_path / "models").mkdir()
     running: list[RunningScans] = []
 
@@ -73,9 +73,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., RunningScans]]:
 
 
 @pytest.mark.parametrize("source", HANGS.values(), ids=HANGS)
-def test_a_model_that_hangs_does_not_delay_the_others(
-    tmp_path: Path, run: Callable[..., RunningScans], source: str
-) -> None:
+def test_a_model_that_hangs_does_not_delay_the_others(tmp_path: Path, run: Run, source: str) -> None:
     a_python_model(tmp_path / "models", source, name="bad", load_timeout='"1000s"', timeout='"1000s"')
     a_python_model(tmp_path / "models", name="code")
     an_emulated_model(tmp_path / "models")
@@ -86,9 +84,7 @@ def test_a_model_that_hangs_does_not_delay_the_others(
 
 
 @pytest.mark.parametrize("kind", ["in its import, with the interpreter's lock", "while it is measured"])
-def test_a_model_that_hangs_is_stopped_at_its_timeout(
-    tmp_path: Path, run: Callable[..., RunningScans], kind: str
-) -> None:
+def test_a_model_that_hangs_is_stopped_at_its_timeout(tmp_path: Path, run: Run, kind: str) -> None:
     a_python_model(tmp_path / "models", HANGS[kind], name="bad", load_timeout='"3s"', timeout='"1000s"')
     (report,) = run().scan("bad")
     assert report.profile is None
@@ -98,7 +94,7 @@ def test_a_model_that_hangs_is_stopped_at_its_timeout(
 
 @pytest.mark.parametrize(("source", "wanted"), CRASHES.values(), ids=CRASHES)
 def test_a_model_that_ends_its_process_is_unavailable_with_the_reason(
-    tmp_path: Path, run: Callable[..., RunningScans], source: str, wanted: str
+    tmp_path: Path, run: Run, source: str, wanted: str
 ) -> None:
     a_python_model(tmp_path / "models", source, name="bad")
     an_onnx_model(tmp_path / "models")
@@ -109,7 +105,7 @@ def test_a_model_that_ends_its_process_is_unavailable_with_the_reason(
     assert wanted in scans.reports["bad/1"].reason
 
 
-def test_a_graph_that_loops_in_c_is_stopped(tmp_path: Path, run: Callable[..., RunningScans]) -> None:
+def test_a_graph_that_loops_in_c_is_stopped(tmp_path: Path, run: Run) -> None:
     a_folder(
         tmp_path / "models", "loop", 'batch_sizes = [1]\nload_timeout = "3s"\n', model_onnx=looping_graph(turns=1 << 62)
     )
@@ -121,7 +117,7 @@ def test_a_graph_that_loops_in_c_is_stopped(tmp_path: Path, run: Callable[..., R
     assert "got no result within 3 s, while loading loop/1" in scans.reports["loop/1"].reason
 
 
-def test_a_huge_file_is_not_read_for_ever(tmp_path: Path, run: Callable[..., RunningScans]) -> None:
+def test_a_huge_file_is_not_read_for_ever(tmp_path: Path, run: Run) -> None:
     huge = a_python_model(tmp_path / "models", name="huge", load_timeout='"2s"')
     with (huge / "weights.bin").open("wb") as file:
         file.truncate(200 << 30)
@@ -133,7 +129,7 @@ def test_a_huge_file_is_not_read_for_ever(tmp_path: Path, run: Callable[..., Run
     assert "got no result within 2 s, while reading its files" in scans.reports["huge/1"].reason
 
 
-def test_a_process_that_is_killed_while_it_inspects_is_named(tmp_path: Path, run: Callable[..., RunningScans]) -> None:
+def test_a_process_that_is_killed_while_it_inspects_is_named(tmp_path: Path, run: Run) -> None:
     """As the kernel does if memory runs out."""
     huge = a_python_model(tmp_path / "models", name="huge")
     with (huge / "weights.bin").open("wb") as file:
@@ -148,7 +144,7 @@ def test_a_process_that_is_killed_while_it_inspects_is_named(tmp_path: Path, run
 
 
 @pytest.mark.parametrize("file", ["model.py", "model.toml", "weights.bin"])
-def test_a_fifo_among_the_files_is_not_waited_for(tmp_path: Path, run: Callable[..., RunningScans], file: str) -> None:
+def test_a_fifo_among_the_files_is_not_waited_for(tmp_path: Path, run: Run, file: str) -> None:
     folder = a_python_model(tmp_path / "models", name="pipe")
     (folder / file).unlink(missing_ok=True)
     os.mkfifo(folder / file)
@@ -159,9 +155,7 @@ def test_a_fifo_among_the_files_is_not_waited_for(tmp_path: Path, run: Callable[
     until(lambda: not scans.is_loading("pipe"))
 
 
-def test_more_hanging_models_than_places_do_not_keep_the_others_waiting(
-    tmp_path: Path, run: Callable[..., RunningScans]
-) -> None:
+def test_more_hanging_models_than_places_do_not_keep_the_others_waiting(tmp_path: Path, run: Run) -> None:
     """The first four hold all places, and one more is stopped to make room and begun again later."""
     for number in range(4):
         a_python_model(tmp_path / "models", HANG, name=f"a-hang-{number}", load_timeout='"3s"')
@@ -174,9 +168,7 @@ def test_more_hanging_models_than_places_do_not_keep_the_others_waiting(
     assert all("within 3 s" in scans.reports[f"a-hang-{number}/1"].reason for number in range(4))
 
 
-def test_a_version_is_served_while_another_of_the_model_is_loading(
-    tmp_path: Path, run: Callable[..., RunningScans]
-) -> None:
+def test_a_version_is_served_while_another_of_the_model_is_loading(tmp_path: Path, run: Run) -> None:
     a_python_model(tmp_path / "models", name="code")
     second = a_folder(tmp_path / "models", "code", SIGNATURE, "2", model_py=HANG)
     (second / "model.toml").write_text('load_timeout = "4s"\nbatch_sizes = [1]\n' + SIGNATURE)
@@ -189,7 +181,7 @@ def test_a_version_is_served_while_another_of_the_model_is_loading(
     assert [bool(report.profile) for report in finished.models] == [True, False]
 
 
-def test_what_is_done_to_a_model_is_reported(tmp_path: Path, run: Callable[..., RunningScans]) -> None:
+def test_what_is_done_to_a_model_is_reported(tmp_path: Path, run: Run) -> None:
     an_onnx_model(tmp_path / "models")
     scans = run()
     assert [report.loading for report in scans.store.list_models()] == ["waiting to be read"]
@@ -200,9 +192,7 @@ def test_what_is_done_to_a_model_is_reported(tmp_path: Path, run: Callable[..., 
     ]  # fmt: skip
 
 
-def test_a_measured_model_is_not_loaded_again_by_the_next_start(
-    tmp_path: Path, run: Callable[..., RunningScans]
-) -> None:
+def test_a_measured_model_is_not_loaded_again_by_the_next_start(tmp_path: Path, run: Run) -> None:
     counter = tmp_path / "loads"
     a_python_model(tmp_path / "models", f"open({str(counter)!r}, 'a').write('x')\n" + ECHO)
     first, second = run().scan("code"), run().scan("code")
@@ -210,9 +200,7 @@ def test_a_measured_model_is_not_loaded_again_by_the_next_start(
     assert counter.read_text() == "x"
 
 
-def test_a_slow_model_is_loaded_once_for_its_measurement_and_its_first_load(
-    tmp_path: Path, run: Callable[..., RunningScans]
-) -> None:
+def test_a_slow_model_is_loaded_once_for_its_measurement_and_its_first_load(tmp_path: Path, run: Run) -> None:
     counter = tmp_path / "loads"
     source = f"import time\nopen({str(counter)!r}, 'a').write('x')\ntime.sleep(1.1)\n"
     a_python_model(tmp_path / "models", source + ECHO)
@@ -227,15 +215,12 @@ def test_a_slow_model_is_loaded_once_for_its_measurement_and_its_first_load(
     assert counter.read_text() == "x"
 
 
-def test_few_processes_wait_for_their_first_load(tmp_path: Path, run: Callable[..., RunningScans]) -> None:
-    def keeps_one(device: DeviceConfig) -> PythonRuntime:
-        runtime = PythonRuntime(device)
-        runtime.kept = KeptModels(limit=1, load_ns=0)
-        return runtime
-
+def test_few_processes_wait_for_their_first_load(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_runtime, "KEPT_MAX", 1)
+    monkeypatch.setattr(python_runtime, "KEPT_LOAD_NS", 0)
     for name in ("a", "b"):
         a_python_model(tmp_path / "models", f"# {name}\n" + ECHO, name=name)
-    scans = run(runtimes=RUNTIMES | {"python": keeps_one})
+    scans = run()
     reports = [*scans.scan("a"), *scans.scan("b")]
     assert [scans.store.is_open(report.spec.key) for report in reports] == [False, True]
     (tmp_path / "models" / "b" / "1" / "model.py").write_text("# changed\n" + ECHO)
@@ -244,9 +229,7 @@ def test_few_processes_wait_for_their_first_load(tmp_path: Path, run: Callable[.
     scans.store.open(changed.spec).close()
 
 
-def test_an_unchanged_model_is_not_inspected_again_and_a_changed_one_is(
-    tmp_path: Path, run: Callable[..., RunningScans]
-) -> None:
+def test_an_unchanged_model_is_not_inspected_again_and_a_changed_one_is(tmp_path: Path, run: Run) -> None:
     folder = an_onnx_model(tmp_path / "models")
     scans = run()
     (first,) = scans.scan("graph")
@@ -261,43 +244,34 @@ def test_an_unchanged_model_is_not_inspected_again_and_a_changed_one_is(
         scans.store.spec("graph/1")
 
 
+@pytest.mark.parametrize("build", [a_python_model, an_onnx_model, an_emulated_model, a_pytorch_model])
 def test_models_of_every_runtime_are_opened_as_they_were_inspected(
-    tmp_path: Path, run: Callable[..., RunningScans]
+    tmp_path: Path, run: Run, build: Callable[[Path], Path]
 ) -> None:
-    for build in (a_python_model, an_onnx_model, an_emulated_model):
-        build(tmp_path / "models")
+    name = build(tmp_path / "models").parent.name
     scans = run()
-    x = np.ones((2, 4), np.float32)
-    for name in ("code", "graph", "pretend"):
-        (report,) = scans.scan(name)
-        model = scans.store.open(report.spec)
-        assert np.array_equal(model.run(2, {"x": x})["y"], x)
-        model.close()
-
-
-def test_a_program_is_measured_in_a_process_and_prepared_here(tmp_path: Path, run: Callable[..., RunningScans]) -> None:
-    a_pytorch_model(tmp_path / "models")
-    scans = run()
-    first = scans.scan("program")
+    first = scans.scan(name)
     assert first[0].profile is not None, first[0].reason
     model = scans.store.open(first[0].spec)
     x = np.ones((2, 4), np.float32)
     assert np.array_equal(model.run(2, {"x": x})["y"], x)
     model.close()
-    assert scans.scan("program") == first
+    assert scans.scan(name) == first
 
 
-def test_models_without_versions_or_files_are_reported(tmp_path: Path, run: Callable[..., RunningScans]) -> None:
+def test_models_without_versions_or_files_are_reported(tmp_path: Path, run: Run) -> None:
     (tmp_path / "models" / "empty").mkdir()
+    (tmp_path / "models" / "empty" / "model.onnx").write_bytes(b"")
     scans = run()
     assert [report.spec.key for report in scans.store.list_models()] == ["empty/"]
     (report,) = scans.scan("empty")
-    assert "got no version folder" in report.reason
+    wanted = tmp_path / "models" / "empty" / "1"
+    assert report.reason.endswith(f"empty: got no version folder, wanted {wanted} with the model in it")
     assert scans.scan("nothing") == ()
     assert scans.scan("../models") == ()
 
 
-def test_stopping_ends_the_processes(tmp_path: Path, run: Callable[..., RunningScans]) -> None:
+def test_stopping_ends_the_processes(tmp_path: Path, run: Run) -> None:
     pid = tmp_path / "pid"
     a_python_model(tmp_path / "models", f"import os\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\n" + HANG)
     scans = run()
@@ -314,36 +288,19 @@ def inspecting_children() -> list[int]:
     return [pid for pid in pids if b"inspection_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def looping_graph(turns: int) -> bytes:
     """Return a graph with `y` = `x`, which is copied in each turn of a loop."""
+
+    def ends(**kinds: tuple[int, list[Any]]) -> list[Any]:
+        return [helper.make_tensor_value_info(name, *kind) for name, kind in kinds.items()]
+
+    flag: tuple[int, list[Any]] = (TensorProto.BOOL, [])
+    rows: tuple[int, list[Any]] = (TensorProto.FLOAT, ["rows", 4])
     body = helper.make_graph(
         [helper.make_node("Identity", ["goes"], ["on"]), helper.make_node("Identity", ["before"], ["after"])],
         "body",
-        [
-            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
-            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("before", TensorProto.FLOAT, ["rows", 4]),
-        ],
-        [
-            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("after", TensorProto.FLOAT, ["rows", 4]),
-        ],
+        ends(turn=(TensorProto.INT64, []), goes=flag, before=rows),
+        ends(on=flag, after=rows),
     )
-    graph = helper.make_graph(
-        [helper.make_node("Loop", ["turns", "", "x"], ["y"], body=body)],
-        "loop",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 4])],
-        [helper.make_tensor("turns", TensorProto.INT64, [], [turns])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    return bytes(model.SerializeToString())
+    loop = helper.make_node("Loop", ["turns", "", "x"], ["y"], body=body)
+    return a_graph(loop, inputs={"x": rows}, outputs={"y": rows}, constants=[("turns", np.array(turns))])

@@ -15,7 +15,7 @@ from horologe_gpu_worker.measurement.cache_counters import (
     interpolate_cache_use,
     parse_counters,
 )
-from horologe_gpu_worker.measurement.share_messages import ShareJob
+from horologe_gpu_worker.measurement.share_connection import ShareJob
 from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:

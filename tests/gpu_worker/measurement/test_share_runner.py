@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import queue
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from gpu_worker.executor_harness import OnDevice
 from harness.builders import a_spec
 from harness.model_folders import an_emulated_model, an_onnx_model
 from horologe_common.clock import ms
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.measurement.kernel_trace import Interval, batch_gaps, parse_onnx_trace, trace_onnx
 from horologe_gpu_worker.measurement.share_batches import BatchTimes, ShareBatches
-from horologe_gpu_worker.measurement.share_messages import (
+from horologe_gpu_worker.measurement.share_connection import (
     Begin,
     Command,
     Measure,
@@ -31,6 +31,7 @@ from horologe_gpu_worker.measurement.share_messages import (
 )
 from horologe_gpu_worker.measurement.share_process import serve
 from horologe_gpu_worker.measurement.share_runner import ShareRunner
+from horologe_gpu_worker.runtime import OpenModel
 from horologe_gpu_worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
@@ -38,55 +39,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Slot:
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.space = Workspace()
-        self.device_ns = 0
-
-
-class Staged:
-    """A model with its own memory, which records the slots of its calls."""
-
-    def __init__(self) -> None:
-        self.calls: dict[str, list[int]] = {"stage": [], "execute": [], "fetch": []}
-        self.slots = 0
-
-    def slot(self, batch_size: int) -> Slot:
-        self.slots += 1
-        return Slot(self.slots)
-
-    def stage(self, slot: Slot, inputs: Mapping[str, Any]) -> None:
-        assert all(slot.space.may_contain(array) for array in inputs.values())
-        self.calls["stage"].append(slot.number)
-
-    def execute(self, batch_size: int, slot: Slot) -> None:
-        slot.device_ns = ms(batch_size)
-        self.calls["execute"].append(slot.number)
-
-    def fetch(self, batch_size: int, slot: Slot) -> dict[str, Any]:
-        self.calls["fetch"].append(slot.number)
-        return {}
-
-    def run(self, batch_size: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        raise AssertionError
-
-    def close(self) -> None:
-        pass
-
-
 def test_transfers_use_the_slot_that_does_not_execute(tmp_path: Path) -> None:
-    model = Staged()
+    model = OnDevice()
     batches = ShareBatches(model, a_spec(), tmp_path, 4)
     times = [batches.run_next() for _ in range(4)]
     batches.close()
     assert [batch.gpu_ns for batch in times] == [ms(4)] * 4  # the device's clock
-    assert model.calls["execute"] == [1, 2, 1, 2]
-    assert model.calls["fetch"] == [2, 1, 2, 1]
-    assert model.calls["stage"] == [1, 2, 2, 1, 2, 1]  # both once at first, then the slot that has just been fetched
+    assert model.slots["execute"] == [1, 2, 1, 2]
+    assert model.slots["fetch"] == [2, 1, 2, 1]
+    assert model.slots["stage"] == [1, 2, 2, 1, 2, 1]  # both once at first, then the slot that has just been fetched
 
 
-class Host:
+class Host(OpenModel):
     """A model in host memory that takes 3 ms, on a clock that it moves."""
 
     def __init__(self) -> None:
@@ -96,9 +60,6 @@ class Host:
         assert inputs["x"].shape == (batch_size, 4)
         self.now_ns += ms(3)
         return {}
-
-    def close(self) -> None:
-        pass
 
 
 def test_a_model_in_host_memory_has_no_transfers(tmp_path: Path) -> None:
@@ -171,22 +132,39 @@ def test_a_batch_size_that_is_not_compiled_is_refused(tmp_path: Path) -> None:
         share.begin(7)
 
 
-class Recorded:
-    """A runner whose batches put the next command into the queue."""
+class Parent:
+    """The socket of a process whose parent has sent Begin, and sends the rest after the first batch."""
 
-    def __init__(self, commands: queue.SimpleQueue[Command | None]) -> None:
+    def __init__(self) -> None:
+        self.commands: list[Command] = [Begin(2)]
+        self.replies: list[Reply] = []
+
+    def has_arrived(self, timeout_ns: int) -> bool:
+        return bool(self.commands)
+
+    def receive(self) -> list[bytes]:
+        if not self.commands:
+            raise EOFError
+        return [msgspec.json.encode(self.commands.pop(0))]
+
+    def send(self, frames: list[bytes]) -> None:
+        self.replies.append(msgspec.json.decode(frames[0], type=Reply))
+
+
+class Recorded:
+    """A runner after whose first batch the parent sends commands."""
+
+    def __init__(self, parent: Parent) -> None:
         self.running = False
         self.batches = 0
-        self._commands = commands
+        self._parent = parent
 
     def begin(self, batch: int) -> None:
         self.running = True
 
-    def run_next(self) -> BatchTimes:
+    def run_next(self) -> None:
         self.batches += 1
-        for command in (Measure(0.5), Trace(), Stop(), Rates(), None):
-            self._commands.put(command)
-        return BatchTimes(0, 1, 0)
+        self._parent.commands += [Measure(0.5), Trace(), Stop(), Rates()]
 
     def measure(self, duration_ns: int) -> Measured:
         assert duration_ns == ms(500)
@@ -203,9 +181,8 @@ class Recorded:
 
 
 def test_batches_run_between_commands() -> None:
-    commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-    commands.put(Begin(2))
-    share, replies = Recorded(commands), list[Reply]()
-    serve(share, commands, replies.append)  # type: ignore[arg-type]
+    parent = Parent()
+    share = Recorded(parent)
+    serve(share, parent)  # type: ignore[arg-type]
     assert share.batches == 1
-    assert replies == [Running(), Measured(3, 0, 1, 0, 0), Traced(1, 0.0), Stopped(), MeasuredRates(1, 2)]
+    assert parent.replies == [Running(), Measured(3, 0, 1, 0, 0), Traced(1, 0.0), Stopped(), MeasuredRates(1, 2)]

@@ -13,9 +13,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from harness.model_folders import SIGNATURE, a_folder, an_emulated_model
+from gpu_worker.repository_harness import a_program, a_store
+from harness.model_folders import SIGNATURE, a_folder
 from horologe_gpu_worker.repository.modelstore import ModelStore
-from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.onnx.onnx_runtime import OnnxRuntime
 
 if TYPE_CHECKING:
@@ -27,12 +27,11 @@ FIXED_NS = 1_577_836_800_000_000_000
 MANIFEST = "batch_sizes = [1]\n"
 MODEL = "class Model:\n    def predict_batch(self, inputs):\n        return {'y': inputs['x'] * FACTOR}\n"
 IMPORTING = "from factors import FACTOR\n" + MODEL
-READING = "from pathlib import Path\nFACTOR = float((Path(__file__).parent / 'factor').read_text())\n" + MODEL
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> ModelStore:
-    return ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None)
+    return a_store(tmp_path)
 
 
 def fix_time(path: Path) -> Path:
@@ -40,8 +39,8 @@ def fix_time(path: Path) -> Path:
     return path
 
 
-def scan(store: ModelStore, name: str = "m") -> ModelReport:
-    (report,) = store.scan_model(name)
+def scan(store: ModelStore) -> ModelReport:
+    (report,) = store.scan()
     return report
 
 
@@ -55,112 +54,82 @@ def answer(store: ModelStore, report: ModelReport) -> float:
         model.close()
 
 
-def a_module(folder: Path, factor: int) -> None:
-    """Write factors.py, with a compiled file beside it as an import would."""
-    path = folder / "factors.py"
-    path.write_text(f"FACTOR = {factor}\n")
+def reading(place: str) -> str:
+    return f"from pathlib import Path\nFACTOR = float((Path(__file__).parent / '{place}').read_text())\n" + MODEL
+
+
+def on_path(place: str) -> str:
+    """Return lines that add a folder, relative to the version's, to the path of imports."""
+    return f"import sys\nfrom pathlib import Path\nsys.path.append(str(Path(__file__).parent / '{place}'))\n"
+
+
+LAYOUTS = {
+    "a module": ("factors.py", IMPORTING),
+    "the model": ("model.py", ""),
+    "a package": ("package/factors.py", "from package.factors import FACTOR\n" + MODEL),
+    "a module beside": ("../factors.py", on_path("..") + IMPORTING),
+    "a shared module": ("../__shared/factors.py", on_path("../__shared") + IMPORTING),
+    "a module behind a link": ("linked/factors.py", "from linked.factors import FACTOR\n" + MODEL),
+    "a hidden file": (".factor", reading(".factor")),
+    "a file beside": ("../factor", reading("../factor")),
+}
+"""File that has the factor, and the source of the model."""
+
+
+def write_layout(layout: str, folder: Path, factor: int) -> None:
+    """Write the model, and a compiled file beside its first module as an import would."""
+    place, source = LAYOUTS[layout]
+    path = folder / place
+    if layout == "a module behind a link" and factor == 1:
+        (folder.parents[2] / "common").mkdir()
+        (folder / "linked").symlink_to(folder.parents[2] / "common")
+    path.parent.mkdir(exist_ok=True)
+    (folder / "model.py").write_text(source)
+    a_factor(path, factor, MODEL if layout == "the model" else "")
+
+
+def a_factor(path: Path, factor: int, rest: str = "") -> None:
+    path.write_text(f"FACTOR = {factor}\n{rest}" if path.suffix else str(factor))
     fix_time(path)
-    if factor == 1:
+    if path.suffix and factor == 1:
         py_compile.compile(str(path), importlib.util.cache_from_source(str(path)))
 
 
-def a_compiled_module(folder: Path, factor: int) -> None:
-    (folder / "model.py").write_text(IMPORTING)
-    a_module(folder, factor)
-
-
-def a_compiled_model(folder: Path, factor: int) -> None:
-    path = folder / "model.py"
-    path.write_text(f"FACTOR = {factor}\n{MODEL}")
-    fix_time(path)
-    if factor == 1:
-        py_compile.compile(str(path), importlib.util.cache_from_source(str(path)))
-
-
-def a_compiled_package(folder: Path, factor: int) -> None:
-    (folder / "model.py").write_text("from package.factors import FACTOR\n" + MODEL)
-    (folder / "package").mkdir(exist_ok=True)
-    a_module(folder / "package", factor)
-
-
-def a_module_beside(folder: Path, factor: int) -> None:
-    (folder / "model.py").write_text(
-        "import sys\nfrom pathlib import Path\nsys.path.append(str(Path(__file__).parents[1]))\n" + IMPORTING
-    )
-    a_module(folder.parent, factor)
-
-
-def a_shared_module(folder: Path, factor: int) -> None:
-    (folder / "model.py").write_text(
-        "import sys\nfrom pathlib import Path\nsys.path.append(str(Path(__file__).parents[1] / '__shared'))\n"
-        + IMPORTING
-    )
-    (folder.parent / "__shared").mkdir(exist_ok=True)
-    a_module(folder.parent / "__shared", factor)
-
-
-def a_module_behind_a_link(folder: Path, factor: int) -> None:
-    (folder / "model.py").write_text("from common.factors import FACTOR\n" + MODEL)
-    common = folder.parents[2] / "common"
-    common.mkdir(exist_ok=True)
-    if factor == 1:
-        (folder / "common").symlink_to(common)
-    a_module(common, factor)
-
-
-def a_hidden_file(folder: Path, factor: int) -> None:
-    (folder / "model.py").write_text(READING.replace("'factor'", "'.factor'"))
-    (folder / ".factor").write_text(str(factor))
-    fix_time(folder / ".factor")
-
-
-def a_file_beside(folder: Path, factor: int) -> None:
-    (folder / "model.py").write_text(READING.replace("__file__).parent", "__file__).parents[1]"))
-    (folder.parent / "factor").write_text(str(factor))
-    fix_time(folder.parent / "factor")
-
-
-def a_file_in_a_linked_version(folder: Path, factor: int) -> None:
-    """The version itself is a link, and is switched to another folder."""
-    target = folder.parents[2] / f"release{factor}"
-    target.mkdir()
-    (target / "model.py").write_text(READING)
-    (target / "factor").write_text(str(factor))
-    (target / "model.toml").write_text(MANIFEST + SIGNATURE)
-    if not folder.is_symlink():
-        (folder / "model.toml").unlink()
-        folder.rmdir()
-    else:
-        folder.unlink()
-    folder.symlink_to(target)
-
-
-@pytest.mark.parametrize(
-    "write",
-    [
-        a_compiled_module, a_compiled_model, a_compiled_package, a_module_beside, a_shared_module,
-        a_module_behind_a_link, a_hidden_file, a_file_beside, a_file_in_a_linked_version,
-    ],
-)  # fmt: skip
-def test_a_python_model_runs_the_files_that_were_hashed(
-    store: ModelStore, tmp_path: Path, write: Callable[[Path, int], None]
-) -> None:
-    folder = a_folder(tmp_path / "models", "m", MANIFEST + SIGNATURE)
-    write(folder, 1)
+def check_both_factors(store: ModelStore, write: Callable[[int], None]) -> None:
+    write(1)
     first = scan(store)
     assert answer(store, first) == 1
-    write(folder, 2)
+    write(2)
     second = scan(store)
     assert second.spec.content_hash != first.spec.content_hash
     assert answer(store, second) == 2
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_python_model_runs_the_files_that_were_hashed(store: ModelStore, tmp_path: Path, layout: str) -> None:
+    folder = a_folder(tmp_path / "models", "m", MANIFEST + SIGNATURE)
+    check_both_factors(store, lambda factor: write_layout(layout, folder, factor))
+
+
+def test_a_version_that_is_a_link_may_be_switched_to_another_folder(store: ModelStore, tmp_path: Path) -> None:
+    version = tmp_path / "models" / "m" / "1"
+    version.parent.mkdir(parents=True)
+
+    def switch(factor: int) -> None:
+        release = a_folder(tmp_path, f"release{factor}", MANIFEST + SIGNATURE, model_py=reading("factor"))
+        a_factor(release / "factor", factor)
+        version.unlink(missing_ok=True)
+        version.symlink_to(release)
+
+    check_both_factors(store, switch)
+
+
 def test_a_module_that_is_no_part_of_the_model_is_named(store: ModelStore, tmp_path: Path) -> None:
     a_folder(
         tmp_path / "models", "m", MANIFEST + SIGNATURE,
-        model_py="import sys\nfrom pathlib import Path\nsys.path.append(str(Path(__file__).parents[2]))\n" + IMPORTING,
+        model_py=on_path("../..") + IMPORTING,
     )  # fmt: skip
-    a_module(tmp_path / "models", 1)
+    a_factor(tmp_path / "models" / "factors.py", 1)
     assert f"imports {tmp_path}/models/factors.py, wanted only modules that are part of the model" in scan(store).reason
 
 
@@ -177,9 +146,9 @@ def test_a_program_of_the_same_size_and_time_is_read_again(store: ModelStore, tm
 
     folder = a_folder(tmp_path / "models", "m", MANIFEST)
     contents, sizes = [], set()
-    for factor in (1.0, 2.0, 1.0):
-        program = torch.export.export(Scale(factor).eval(), (torch.zeros(1, 4),))
-        torch.export.save(program, folder / "model.pt2")
+    for number, factor in enumerate((1.0, 2.0, 1.0)):
+        exported = a_program(tmp_path / str(number), Scale(factor), (torch.zeros(1, 4),))
+        (folder / "model.pt2").write_bytes((exported / "model.pt2").read_bytes())
         sizes.add(fix_time(folder / "model.pt2").stat().st_size)
         report = scan(store)
         contents.append(report.spec.content_hash)
@@ -255,13 +224,3 @@ def test_weights_that_are_no_part_of_the_model_are_named(store: ModelStore, tmp_
     assert f"external data: got the file {location!r}, wanted one of model.onnx, w.bin" in scan(store).reason
     with pytest.raises(Exception, match="external data"):
         OnnxRuntime().inspect(folder)
-
-
-def test_a_model_with_more_bytes_than_the_setting_is_not_read(tmp_path: Path) -> None:
-    an_emulated_model(tmp_path / "models", "good")
-    folder = an_emulated_model(tmp_path / "models", "large")
-    (folder / "weights.bin").write_bytes(bytes(5000))
-    device = DeviceConfig(content_bytes=4000)
-    good, large = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None, device=device).scan()
-    assert good.profile is not None
-    assert "wanted at most 4000" in large.reason

@@ -8,11 +8,18 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from gpu_worker.warm_up_folders import OUTPUT, a_dividing_graph, a_graph, an_input, an_output
+from gpu_worker.repository_harness import (
+    OUTPUT,
+    a_dividing_graph,
+    a_dividing_program,
+    a_graph,
+    an_input,
+    an_output,
+    only_report,
+)
 from harness.model_folders import a_folder
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import InvalidModel, read_manifest, warmup_inputs
-from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 
@@ -27,13 +34,13 @@ class Model:
 """
 
 
-def a_gathering_graph(axis_length: int = 3) -> bytes:
+def a_gathering_graph() -> bytes:
     """Return a graph that takes row `i` of a table `x`, so that `x` must not be empty where `i` points."""
     gather = helper.make_node("Gather", ["x", "i"], ["y"], axis=0)
     return a_graph(
-        [gather],
-        {"x": (TensorProto.FLOAT, [axis_length, 2]), "i": (TensorProto.INT64, ["n"])},
-        (TensorProto.FLOAT, ["n", 2]),
+        gather,
+        inputs={"x": (TensorProto.FLOAT, [3, 2]), "i": (TensorProto.INT64, ["n"])},
+        outputs={"y": (TensorProto.FLOAT, ["n", 2])},
     )
 
 
@@ -44,14 +51,9 @@ def a_past_graph(total: str = "total") -> bytes:
         helper.make_node("Add", ["all", "mask"], ["y"]),
     ]
     floats = TensorProto.FLOAT
-    return a_graph(
-        nodes,
-        {
-            "x": (floats, ["rows", "tokens"]), "past": (floats, ["rows", "before"]),
-            "mask": (floats, ["rows", total]),
-        },
-        (floats, ["rows", "all"]),
-    )  # fmt: skip
+    lengths = {"x": "tokens", "past": "before", "mask": total}
+    inputs = {name: (floats, ["rows", length]) for name, length in lengths.items()}
+    return a_graph(*nodes, inputs=inputs, outputs={"y": (floats, ["rows", "all"])})
 
 
 CASES: dict[str, tuple[bytes, str, str]] = {
@@ -81,7 +83,7 @@ def test_onnx_is_warmed_up_and_measured_on_the_given_values_and_shapes(case: str
     datatype, shape = ("INT64", [-1, 2]) if "divisor" in case else ("FP32", [-1, 2] if case == "an index" else [-1, -1])
     manifest = inputs + keys + an_output(datatype, shape)
     a_folder(tmp_path / "models", "m", manifest, model_onnx=graph)
-    (report,) = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None).scan()
+    report = only_report(tmp_path)
     assert report.profile is not None, report.reason
     assert (report.profile.measured, report.note) == (True, "")
 
@@ -90,7 +92,7 @@ def test_onnx_with_too_large_an_index_is_not_measured(tmp_path: Path) -> None:
     """The same graph without a value that fits."""
     manifest = an_input("x", "FP32", [3, 2]) + an_input("i", "INT64", [-1], warmup=7) + an_output("FP32", [-1, 2])
     a_folder(tmp_path / "models", "m", manifest, model_onnx=a_gathering_graph())
-    (report,) = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None).scan()
+    report = only_report(tmp_path)
     assert report.profile is not None
     assert not report.profile.measured
     assert "indices element out of data bounds" in report.note
@@ -110,7 +112,7 @@ def test_onnx_dimensions_that_are_named_as_sums_fit_together(
 ) -> None:
     """Exported language models name the size of their mask as a sum."""
     a_folder(tmp_path / "models", "m", manifest, model_onnx=a_past_graph(total))
-    (report,) = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None).scan()
+    report = only_report(tmp_path)
     assert report.spec.warmup_shapes == wanted
     assert report.profile is not None
     assert report.profile.measured, report.note
@@ -143,19 +145,10 @@ def test_python_is_warmed_up_on_the_given_values_and_shapes(inputs: str, check: 
 
 
 def test_pytorch_is_warmed_up_on_the_given_values(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
-
-    class Divide(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
-        def forward(self, x: Any) -> Any:
-            return {"y": 12 // x}
-
-    rows = torch.export.Dim("rows", max=16)
-    program = torch.export.export(Divide(), (torch.ones(2, 2, dtype=torch.int64),), dynamic_shapes=({0: rows},))
-    runtime = RUNTIMES["pytorch"]()
     cases: list[dict[str, Any]] = [{}, {"warmup": 4}, {"warmup": [3, 4]}]
     for number, keys in enumerate(cases):
-        folder = a_folder(tmp_path, f"m{number}", an_input("x", "INT64", [-1, 2], **keys))
-        torch.export.save(program, folder / "model.pt2")
+        folder = a_dividing_program(tmp_path, an_input("x", "INT64", [-1, 2], **keys), f"m{number}")
+        runtime = RUNTIMES["pytorch"]()
         spec = runtime.inspect(folder)
         if keys:
             model = runtime.open(spec, folder)

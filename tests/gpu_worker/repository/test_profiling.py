@@ -1,13 +1,17 @@
-"""Profiles are measured once, cached, and measured again if the cached profile is unusable."""
+"""Profiles are measured once, cached, and measured again if the cached profile is missing or damaged."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from threading import Event, Thread
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from harness.damaged_files import damaged_values, make_folder
 from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.status import ModelFailed, Refused
@@ -21,19 +25,17 @@ from horologe_gpu_worker.repository.profiling import (
     load_or_measure_profile,
     measure_profile,
 )
+from horologe_gpu_worker.runtime import OpenModel, RowsFailed, Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
 X = (TensorSpec("x", "FP32", (-1, 4)),)
 SPEC = ModelSpec("m", "1", "", X, X, (1, 2), content_hash="c0ffee")
 
 
-class TimedRuntime:
+class TimedRuntime(Runtime, OpenModel):
     """A runtime with its own clock: opening takes 30 ms, a run 4 ms per row, and every fifth run ten times that."""
-
-    inline_io = True
 
     def __init__(self, row_ns: int = ms(4)) -> None:
         self.now_ns, self.row_ns = 0, row_ns
@@ -59,6 +61,12 @@ class TimedRuntime:
 
     def close(self) -> None:
         self.closed += 1
+
+
+def measure(
+    runtime: Runtime, cache: ProfileCache, spec: ModelSpec = SPEC, check_unchanged: Callable[[], None] = lambda: None
+) -> Profile:
+    return load_or_measure_profile(runtime, spec, Path("/nowhere"), cache, lambda line: None, check_unchanged)
 
 
 def test_measures_loading_and_every_batch_size_without_the_outlier(tmp_path: Path) -> None:
@@ -110,18 +118,36 @@ def test_is_measured_once_and_kept_by_hardware_and_content(tmp_path: Path) -> No
     assert [entry.name for entry in path.parent.iterdir()] == ["c0ffee.json"]
 
 
+def test_a_turn_is_waited_for_until_its_holder_leaves(tmp_path: Path) -> None:
+    cache, begun, steps = ProfileCache(tmp_path), Event(), list[str]()
+
+    def hold() -> None:
+        with cache.measurement_turn(), cache.content_turn(SPEC):
+            begun.set()
+            sleep(0.05)
+            steps.append("first")
+
+    holder = Thread(target=hold)
+    holder.start()
+    begun.wait(10)
+    with cache.content_turn(SPEC), cache.measurement_turn():
+        steps.append("second")
+    holder.join()
+    assert steps == ["first", "second"]
+
+
 def test_a_share_of_a_gpu_is_not_measured_beside_its_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The profile of the whole GPU is scaled to the share. A share of the CPU is measured."""
     monkeypatch.setattr(profiling, "hardware_id", lambda runtime, cuda: "host" if cuda is None else "gpu")
     on_gpu, runtime = msgspec.structs.replace(SPEC, runtime="onnx"), TimedRuntime()
-    whole = load_or_measure_profile(runtime, on_gpu, tmp_path, ProfileCache(tmp_path, 0), lambda line: None)
-    share = load_or_measure_profile(runtime, on_gpu, tmp_path, ProfileCache(tmp_path, 0, 40.0), lambda line: None)
+    whole = measure(runtime, ProfileCache(tmp_path, 0), on_gpu)
+    share = measure(runtime, ProfileCache(tmp_path, 0, 40.0), on_gpu)
     assert share.exec_ns == {size: round(2.5 * time_ns) for size, time_ns in whole.exec_ns.items()}
     assert (share.load_ns, runtime.opened) == (whole.load_ns, 1)
-    load_or_measure_profile(runtime, SPEC, tmp_path, ProfileCache(tmp_path), lambda line: None)
-    load_or_measure_profile(runtime, SPEC, tmp_path, ProfileCache(tmp_path, None, 40.0), lambda line: None)
+    measure(runtime, ProfileCache(tmp_path))
+    measure(runtime, ProfileCache(tmp_path, None, 40.0))
     assert runtime.opened == 3
     assert sorted(path.name for path in (tmp_path / "profiles").iterdir() if path.is_dir()) == [
         "gpu", "host", "host-40-percent"
@@ -132,26 +158,6 @@ def test_the_share_of_a_gpu_does_not_limit_models_on_the_cpu(tmp_path: Path, mon
     monkeypatch.setattr(profiling, "hardware_id", lambda runtime, cuda: "host")
     python = msgspec.structs.replace(SPEC, runtime="python")
     assert ProfileCache(tmp_path, 0, 40.0).path(python) == ProfileCache(tmp_path, 0).path(python)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\xff\xfe",
-        b"[]",
-        b'{"model": "m/1", "exec_ns": {"1": 5}, "load_ns": 1}',
-        b'{"model": "m/1", "exec_ns": {"1": 5, "2": -6}, "load_ns": 1}',
-        b'{"model": "m/1", "exec_ns": {"one": 5}, "load_ns": 1}',
-    ],
-)
-def test_what_cannot_be_read_is_measured_again(tmp_path: Path, content: bytes) -> None:
-    cache, runtime = ProfileCache(tmp_path), TimedRuntime()
-    load_or_measure_profile(runtime, SPEC, tmp_path, cache, lambda line: None)
-    cache.path(SPEC).write_bytes(content)
-    load_or_measure_profile(runtime, SPEC, tmp_path, cache, lambda line: None)
-    assert runtime.opened == 2
-    assert cache.read_profile(SPEC) is not None
 
 
 def test_a_profile_that_another_process_has_written_counts_for_unchanged_files_only(tmp_path: Path) -> None:
@@ -168,17 +174,14 @@ def test_a_profile_that_another_process_has_written_counts_for_unchanged_files_o
         raise Refused("changed")
 
     with pytest.raises(Refused, match="changed"):
-        load_or_measure_profile(TimedRuntime(), SPEC, tmp_path, LateCache(tmp_path), lambda line: None, refuse)
+        measure(TimedRuntime(), LateCache(tmp_path), check_unchanged=refuse)
 
 
 def test_a_cache_that_cannot_be_written_only_costs_the_next_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where the folder would be")
     runtime = TimedRuntime()
     for _ in range(2):
-        assert (
-            load_or_measure_profile(runtime, SPEC, tmp_path, ProfileCache(tmp_path / "file"), lambda line: None).load_ns
-            > -1
-        )
+        assert measure(runtime, ProfileCache(tmp_path / "file")).load_ns > -1
     assert runtime.opened == 2
 
 
@@ -189,7 +192,7 @@ def test_declared_times_need_no_measuring(tmp_path: Path) -> None:
 
     runtime = Declared()
     cache = ProfileCache(tmp_path)
-    assert load_or_measure_profile(runtime, SPEC, tmp_path, cache, lambda line: None) == Profile({1: 1, 2: 2}, 3)
+    assert measure(runtime, cache) == Profile({1: 1, 2: 2}, 3)
     assert (runtime.opened, cache.read_profile(SPEC)) == (0, None)
 
 
@@ -200,3 +203,67 @@ def test_the_hardware_id_is_a_folder_name(tmp_path: Path) -> None:
     assert cpu_model(str(tmp_path / "none"))
     assert set(hardware_id("onnx")) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
     assert hardware_id("onnx") != hardware_id("python")
+
+
+OTHER = msgspec.structs.replace(SPEC, name="other", content_hash="0ddba11")
+PROFILE = Profile({1: 5, 2: 6}, 7)
+DAY_NS = 86_400 * 10**9
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-7]),
+    "empty": lambda path: path.write_bytes(b""),
+    "random bytes": lambda path: path.write_bytes(bytes((7 * at * at + 3) % 251 for at in range(4096))),
+    "no UTF-8": lambda path: path.write_bytes(path.read_bytes().replace(b"m/1", b"m\xff1")),
+    "another type": lambda path: path.write_bytes(b"[1, 2, 3]"),
+    "MessagePack": lambda path: path.write_bytes(msgspec.msgpack.encode({"load_ns": 1})),
+    "NaN": lambda path: path.write_bytes(path.read_bytes().replace(b'"load_ns": ', b'"load_ns": NaN')),
+    "nested": lambda path: path.write_bytes(b'{"further": ' + b"[" * 100_000),
+    "huge number": lambda path: path.write_bytes(
+        path.read_bytes().replace(b'"load_ns": ', b'"load_ns": 1' + b"0" * 300)
+    ),
+    "batch size 0": lambda path: path.write_bytes(path.read_bytes().replace(b'"exec_ns": {', b'"exec_ns": {"0": 1,')),
+    "huge batch size": lambda path: path.write_bytes(
+        path.read_bytes().replace(b'"exec_ns": {', b'"exec_ns": {"99999999999999999999": 1,')
+    ),
+    "missing field": lambda path: path.write_bytes(path.read_bytes().replace(b"load_ns", b"loud_ns")),
+    "folder": make_folder,
+}
+
+
+def a_cache(folder: Path) -> ProfileCache:
+    cache = ProfileCache(folder)
+    for spec in (SPEC, OTHER):
+        cache.write_profile(spec, PROFILE)
+    return cache
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_profile_is_not_used_and_the_others_are(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = a_cache(tmp_path)
+    DAMAGE[damage](cache.path(SPEC))
+    assert cache.read_profile(SPEC) is None
+    assert caplog.text.count("stored profile not used") == 1
+    assert cache.read_profile(OTHER) == PROFILE
+    cache.write_profile(SPEC, PROFILE)
+    assert cache.read_profile(SPEC) == (None if damage == "folder" else PROFILE)
+
+
+def test_no_damaged_value_gives_a_time_out_of_range(tmp_path: Path) -> None:
+    cache = a_cache(tmp_path)
+    path = cache.path(SPEC)
+    for name, damaged in damaged_values(msgspec.json.decode(path.read_bytes())):
+        path.write_bytes(msgspec.json.encode(damaged))
+        try:
+            profile = cache.read_profile(SPEC)
+        except RowsFailed:  # the reason may be any text
+            continue
+        if profile:
+            assert set(SPEC.batch_sizes) <= set(profile.exec_ns), name
+            assert all(0 <= time_ns <= DAY_NS for time_ns in (profile.load_ns, *profile.exec_ns.values())), name
+
+
+def test_a_missing_profile_is_nothing_to_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert ProfileCache(tmp_path).read_profile(SPEC) is None
+    assert not caplog.text

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from gpu_worker.repository_harness import a_graph, a_module, a_program, only_report
 from harness.builders import a_profile, a_spec
 from harness.model_folders import a_folder
 from horologe_common.clock import s
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
 from horologe_common.wire import ModelReport
-from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.row_check import check_rows, measure_unbatched_if_needed
 from horologe_gpu_worker.runtime import ProcessFailed, RowsFailed
 
@@ -30,29 +30,11 @@ if TYPE_CHECKING:
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 
 
-def a_graph(*nodes: Any, inputs: Any, outputs: Any, constants: Any = ()) -> bytes:
-    """Return an ONNX graph. `inputs` and `outputs`: name -> (element type, dimensions)."""
-    sides = [
-        [helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in side.items()]
-        for side in (inputs, outputs)
-    ]
-    arrays = [numpy_helper.from_array(array, name) for name, array in constants]
-    graph = helper.make_graph(list(nodes), "rows", sides[0], sides[1], arrays)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    return bytes(model.SerializeToString())
-
-
 def scan(repository: Path, **files: Any) -> ModelReport:
     """Write a model with these files and return its report."""
     manifest = files.pop("manifest", "")
     a_folder(repository, "m", manifest, **files)
-    return rescan(repository)
-
-
-def rescan(repository: Path) -> ModelReport:
-    (report,) = ModelStore(repository, repository.parent / "cache").scan()
-    return report
+    return only_report(repository.parent)
 
 
 @pytest.fixture
@@ -60,67 +42,63 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-VECTOR = {"x": (FLOAT, ["samples"])}
 ROWS = {"x": (FLOAT, ["rows", 3])}
-DEPENDENT: dict[str, Callable[[], bytes]] = {
-    "the mean of all samples": lambda: a_graph(
+THREE = FLOAT, ["rows", 3]
+
+
+def of_node(
+    kind: str,
+    *names: str,
+    inputs: Mapping[str, tuple[int, list[Any]]] = ROWS,
+    output: tuple[int, list[Any]] = THREE,
+    constants: Mapping[str, Any] | None = None,
+    **attributes: Any,
+) -> bytes:
+    """Return a graph of one node, whose arguments are the inputs and then the constants unless `names` has others."""
+    arrays = {name: np.array(value) for name, value in (constants or {}).items()}
+    node = helper.make_node(kind, names or [*inputs, *arrays], ["y"], **attributes)
+    return a_graph(node, inputs=inputs, outputs={"y": output}, constants=list(arrays.items()))
+
+
+VECTOR = {"x": (FLOAT, ["samples"])}
+DEPENDENT = {
+    "the mean of all samples": a_graph(
         helper.make_node("ReduceMean", ["x"], ["m"], keepdims=1),
         helper.make_node("Sub", ["x", "m"], ["y"]),
         inputs=VECTOR,
         outputs={"y": (FLOAT, ["samples"])},
     ),
-    "a sum over time": lambda: a_graph(
-        helper.make_node("CumSum", ["x", "axis"], ["y"]),
-        inputs=VECTOR,
-        outputs={"y": (FLOAT, ["samples"])},
-        constants=[("axis", np.array(0, np.int64))],
-    ),
-    "a softmax over nodes": lambda: a_graph(
-        helper.make_node("Softmax", ["x"], ["y"], axis=0), inputs=ROWS, outputs={"y": (FLOAT, ["rows", 3])}
-    ),
-    "reversed time": lambda: a_graph(
-        helper.make_node("Slice", ["x", "begin", "end", "axis", "step"], ["y"]),
-        inputs=ROWS,
-        outputs={"y": (FLOAT, ["rows", 3])},
-        constants=[
-            ("begin", np.array([-1])), ("end", np.array([-(2**62)])), ("axis", np.array([0])), ("step", np.array([-1]))
-        ],
-    ),
-    "boxes that were found": lambda: a_graph(
+    "a sum over time": of_node("CumSum", inputs=VECTOR, output=(FLOAT, ["samples"]), constants={"axis": 0}),
+    "a softmax over nodes": of_node("Softmax", axis=0),
+    "reversed time": of_node("Slice", constants={"begin": [-1], "end": [-(2**62)], "axis": [0], "step": [-1]}),
+    "boxes that were found": a_graph(
         helper.make_node("NonZero", ["x"], ["found"]),
         helper.make_node("Transpose", ["found"], ["y"]),
         inputs=ROWS,
         outputs={"y": (INT, ["boxes", 2])},
     ),
-    "edges that name nodes": lambda: a_graph(
-        helper.make_node("Gather", ["x", "edges"], ["y"], axis=0),
-        inputs={**ROWS, "edges": (INT, ["edges"])},
-        outputs={"y": (FLOAT, ["edges", 3])},
+    "edges that name nodes": of_node(
+        "Gather", inputs={**ROWS, "edges": (INT, ["edges"])}, output=(FLOAT, ["edges", 3]), axis=0
     ),
-    "one row only": lambda: a_graph(
-        helper.make_node("Reshape", ["x", "shape"], ["y"]),
-        inputs=ROWS,
-        outputs={"y": (FLOAT, [1, 3])},
-        constants=[("shape", np.array([1, 3]))],
-    ),
-}  # fmt: skip
+    "one row only": of_node("Reshape", output=(FLOAT, [1, 3]), constants={"shape": [1, 3]}),
+}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in DEPENDENT if kind != "one row only"])
 def test_a_model_without_independent_rows_is_not_batched(kind: str, repository: Path) -> None:
-    report = scan(repository, model_onnx=DEPENDENT[kind]())
+    report = scan(repository, model_onnx=DEPENDENT[kind])
     spec = report.spec
     assert report.profile is not None, report.reason
     assert (spec.batched, spec.batch_sizes) == (False, (1,))
     (note,) = spec.notes
     assert note.startswith("not batched: ")
     assert "batching" in note
-    assert rescan(repository) == report  # from the cache, with the note
+    assert only_report(repository.parent) == report  # from the cache, with the note
 
 
 def test_a_model_for_one_row_declared_as_rows_gets_one_row(repository: Path) -> None:
     manifest = '[[outputs]]\nname = "y"\ndatatype = "FP32"\nshape = [-1, 3]\n'
-    report = scan(repository, model_onnx=DEPENDENT["one row only"](), manifest=manifest)
+    report = scan(repository, model_onnx=DEPENDENT["one row only"], manifest=manifest)
     assert report.profile is not None, report.reason
     assert (report.spec.batched, report.spec.batch_sizes) == (True, (1,))
     assert "in a batch of 2" in report.spec.notes[0]
@@ -128,7 +106,7 @@ def test_a_model_for_one_row_declared_as_rows_gets_one_row(repository: Path) -> 
 
 @pytest.mark.parametrize("kind", ["boxes that were found", "the mean of all samples"])
 def test_on_is_not_compared(kind: str, repository: Path) -> None:
-    report = scan(repository, model_onnx=DEPENDENT[kind](), manifest='batching = "on"\n')
+    report = scan(repository, model_onnx=DEPENDENT[kind], manifest='batching = "on"\n')
     assert report.spec.notes == ()
     assert (report.profile is None) is (kind == "boxes that were found")  # outputs without rows stay an error
     assert report.spec.batched
@@ -137,57 +115,42 @@ def test_on_is_not_compared(kind: str, repository: Path) -> None:
 def test_off_and_a_name_keep_the_shape_of_the_request(repository: Path) -> None:
     own = '[[outputs]]\nname = "y"\ndatatype = "INT64"\nshape = ["boxes", 2]\n'
     for number, manifest in enumerate(('batching = "off"\n', own)):
-        report = scan(repository / str(number), model_onnx=DEPENDENT["boxes that were found"](), manifest=manifest)
+        models = repository / str(number) / "models"
+        report = scan(models, model_onnx=DEPENDENT["boxes that were found"], manifest=manifest)
         assert report.profile is not None, report.reason
         assert (report.spec.batched, report.spec.notes) == (False, ())
         assert report.spec.outputs[0].shape == (-1, 2)
 
 
-INDEPENDENT: dict[str, Callable[[], bytes]] = {
-    "a product": lambda: a_graph(
-        helper.make_node("MatMul", ["x", "w"], ["y"]),
-        inputs=ROWS,
-        outputs={"y": (FLOAT, ["rows", 5])},
-        constants=[("w", np.random.default_rng(2).random((3, 5), np.float32))],
+INDEPENDENT = {
+    "a product": of_node(
+        "MatMul", output=(FLOAT, ["rows", 5]), constants={"w": np.random.default_rng(2).random((3, 5), np.float32)}
     ),
-    "random numbers": lambda: a_graph(
-        helper.make_node("RandomNormalLike", ["x"], ["y"]), inputs=ROWS, outputs={"y": (FLOAT, ["rows", 3])}
-    ),
-    "values that cancel out": lambda: a_graph(
-        helper.make_node("Sub", ["x", "x"], ["y"]), inputs=ROWS, outputs={"y": (FLOAT, ["rows", 3])}
-    ),
-    "no numbers": lambda: a_graph(
+    "random numbers": of_node("RandomNormalLike"),
+    "values that cancel out": of_node("Sub", "x", "x"),
+    "no numbers": a_graph(
         helper.make_node("Sub", ["x", "x"], ["zero"]),
         helper.make_node("Div", ["zero", "zero"], ["y"]),
         inputs=ROWS,
-        outputs={"y": (FLOAT, ["rows", 3])},
+        outputs={"y": THREE},
     ),
-    "an index into a table": lambda: a_graph(
-        helper.make_node("Gather", ["w", "x"], ["y"], axis=0),
-        inputs={"x": (INT, ["rows", "words"])},
-        outputs={"y": (FLOAT, ["rows", "words", 3])},
-        constants=[("w", np.eye(2, 3, dtype=np.float32))],
+    "an index into a table": of_node(
+        "Gather", "w", "x", inputs={"x": (INT, ["rows", "words"])}, output=(FLOAT, ["rows", "words", 3]), axis=0,
+        constants={"w": np.eye(2, 3, dtype=np.float32)},
     ),
-    "an index into a table of one": lambda: a_graph(
-        helper.make_node("Gather", ["w", "x"], ["y"], axis=0),
-        inputs={"x": (INT, ["rows"])},
-        outputs={"y": (FLOAT, ["rows", 3])},
-        constants=[("w", np.eye(1, 3, dtype=np.float32))],
+    "an index into a table of one": of_node(
+        "Gather", "w", "x", inputs={"x": (INT, ["rows"])}, axis=0, constants={"w": np.eye(1, 3, dtype=np.float32)}
     ),
-    "strings": lambda: a_graph(
-        helper.make_node("Identity", ["x"], ["y"]),
-        inputs={"x": (TensorProto.STRING, ["rows"])},
-        outputs={"y": (TensorProto.STRING, ["rows"])},
-    ),
-}
+    "strings": of_node("Identity", inputs={"x": (TensorProto.STRING, ["rows"])}, output=(TensorProto.STRING, ["rows"])),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", INDEPENDENT)
 def test_a_model_with_independent_rows_is_batched(kind: str, repository: Path) -> None:
-    report = scan(repository, model_onnx=INDEPENDENT[kind]())
+    report = scan(repository, model_onnx=INDEPENDENT[kind])
     assert report.profile is not None, report.reason
     assert (report.spec.batched, report.spec.max_batch, report.spec.notes) == (True, 16, ())
-    assert rescan(repository) == report
+    assert only_report(repository.parent) == report
 
 
 PYTHON = """
@@ -235,17 +198,11 @@ def test_a_model_that_rejects_random_inputs_logs_no_exception(
 
 
 def test_pytorch_models_are_compared(repository: Path) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+    module = a_module(lambda x: {"y": x - x.mean(0, keepdim=True)})
+    import torch
 
-    class Centred(torch.nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, x: Any) -> Any:
-            return {"y": x - x.mean(0, keepdim=True)}
-
-    rows = torch.export.Dim("rows", min=1, max=16)
-    program = torch.export.export(Centred().eval(), (torch.zeros(2, 4),), dynamic_shapes=({0: rows},))
-    folder = a_folder(repository, "m")
-    torch.export.save(program, folder / "model.pt2")
-    report = rescan(repository)
+    a_program(repository, module, (torch.zeros(2, 4),), ({0: torch.export.Dim("rows", min=1, max=16)},))
+    report = only_report(repository.parent)
     assert report.profile is not None, report.reason
     assert (report.spec.batched, report.spec.inputs[0].shape) == (False, (-1, 4))
     assert "row 15 of 16 random rows has another output 'y' alone" in report.spec.notes[0]

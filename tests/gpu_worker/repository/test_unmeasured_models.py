@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from gpu_worker.warm_up_folders import a_dividing_graph, an_input, an_output
+from gpu_worker.repository_harness import (
+    a_dividing_graph,
+    a_dividing_program,
+    a_module,
+    a_program,
+    a_store,
+    an_input,
+    an_output,
+    only_report,
+    open_model,
+    until_answered,
+)
 from harness.model_folders import a_folder, a_python_model
 from horologe_common.models import ModelSpec
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from horologe_common.wire import ModelReport
-    from horologe_gpu_worker.runtime import OpenModel
 
 ZEROS = """
 import os, time
@@ -45,28 +53,8 @@ FAILURES = {
 """What a Python model does with zeros -> the text of the note."""
 
 
-def a_store(tmp_path: Path) -> ModelStore:
-    return ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None)
-
-
-def only_report(tmp_path: Path) -> ModelReport:
-    (report,) = a_store(tmp_path).scan()
-    return report
-
-
 def floats(value: float) -> dict[str, Any]:
     return {"x": np.full((1, 4), value, np.float32)}
-
-
-def until_answered(model: OpenModel, inputs: dict[str, Any]) -> Any:
-    end = time.monotonic() + 15
-    while True:
-        try:
-            return model.run(1, inputs)["y"]
-        except ModelFailed as error:
-            if "is being restarted after" not in error.reason or time.monotonic() > end:
-                raise
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("kind", FAILURES)
@@ -124,43 +112,27 @@ class Model:
             os._exit(5)
         return {{"y": x}}
 """
-    folder = a_python_model(tmp_path, source)
-    runtime = PythonRuntime()
-    model = runtime.open(runtime.inspect(folder), folder)
-    try:
+    with open_model(PythonRuntime(), a_python_model(tmp_path, source)) as model:
         for starts in (3, 4):  # the second crash: no warm-up any more
             with pytest.raises(ModelFailed, match="exit code 5"):
                 model.run(1, floats(9))
             assert until_answered(model, floats(2)).tolist() == [[2, 2, 2, 2]]
             assert len((tmp_path / "starts").read_text()) == starts
-    finally:
-        model.close()
 
 
-def an_onnx_division(tmp_path: Path, keys: str = "") -> dict[str, Any]:
-    manifest = an_input("x", "INT64", [-1, 2]) + keys + an_output("INT64", [-1, 2])
-    a_folder(tmp_path / "models", "m", manifest, model_onnx=a_dividing_graph())
-    return {"x": np.array([[3, 4]])}
+def an_onnx_division(models: Path) -> None:
+    manifest = an_input("x", "INT64", [-1, 2]) + an_output("INT64", [-1, 2])
+    a_folder(models, "m", manifest, model_onnx=a_dividing_graph())
 
 
-def a_pytorch_division(tmp_path: Path, keys: str = "") -> dict[str, Any]:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
-
-    class Divide(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
-        def forward(self, x: Any) -> Any:
-            return {"y": 12 // x}
-
-    folder = a_folder(tmp_path / "models", "m", an_input("x", "INT64", [-1, 2]) + keys)
-    rows = {0: torch.export.Dim("rows")}
-    program = torch.export.export(Divide(), (torch.ones(2, 2, dtype=torch.int64),), dynamic_shapes=(rows,))
-    torch.export.save(program, folder / "model.pt2")
-    return {"x": np.array([[3, 4]])}
+def a_pytorch_division(models: Path) -> None:
+    a_dividing_program(models, an_input("x", "INT64", [-1, 2]))
 
 
 @pytest.mark.parametrize("build", [an_onnx_division, a_pytorch_division])
-def test_graphs_that_divide_answer_real_inputs(build: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    inputs = build(tmp_path)
-    store = a_store(tmp_path)
+def test_graphs_that_divide_answer_real_inputs(build: Callable[[Path], None], tmp_path: Path) -> None:
+    build(tmp_path / "models")
+    store, inputs = a_store(tmp_path), {"x": np.array([[3, 4]])}
     (report,) = store.scan()
     assert report.profile is not None
     assert not report.profile.measured
@@ -171,23 +143,10 @@ def test_graphs_that_divide_answer_real_inputs(build: Callable[..., dict[str, An
             model.run(1, {"x": np.array([[0, 1]])})
         assert model.run(1, inputs)["y"].tolist() == [[4, 3]]
         model.close()
-    (again,) = store.scan_model("m")
+    (again,) = store.scan()
     assert again.profile is not None
     assert not again.profile.measured
-
-
-@pytest.mark.parametrize("build", [an_onnx_division, a_pytorch_division])
-def test_a_value_that_fits_measures_it(build: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    build(tmp_path, "warmup = 5\n")
-    report = only_report(tmp_path)
-    assert report.profile is not None
-    assert (report.profile.measured, report.note) == (True, "")
-
-
-def test_an_estimate_is_not_kept_as_a_profile(tmp_path: Path) -> None:
-    an_onnx_division(tmp_path)
-    assert only_report(tmp_path).note
-    assert not list((tmp_path / "cache").rglob("*.json"))
+    assert not list((tmp_path / "cache").rglob("*.json")), "an estimate is not kept as a profile"
 
 
 @pytest.mark.parametrize(
@@ -225,8 +184,7 @@ def test_a_program_with_state_that_fails_on_zeros_is_unavailable(changes: str, t
             (self.calls if changes == "weights" else x.view(-1)).add_(1)
             return {"y": y + self.calls}
 
-    folder = a_folder(tmp_path / "models", "m")
-    torch.export.save(torch.export.export(Stateful(), (torch.ones(2, 2, dtype=torch.int64),)), folder / "model.pt2")
+    a_program(tmp_path / "models", Stateful(), (torch.ones(2, 2, dtype=torch.int64),))
     report = only_report(tmp_path)
     assert report.profile is None
     wanted = "calls" if changes == "weights" else "x"
@@ -234,15 +192,10 @@ def test_a_program_with_state_that_fails_on_zeros_is_unavailable(changes: str, t
 
 
 def test_a_program_that_changes_only_its_own_results_has_no_state(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+    module = a_module(lambda x: {"y": (12 // x).add_(1)})
+    import torch
 
-    class InPlace(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
-        def forward(self, x: Any) -> Any:
-            y = 12 // x
-            return {"y": y.add_(1)}
-
-    folder = a_folder(tmp_path / "models", "m")
-    torch.export.save(torch.export.export(InPlace(), (torch.ones(2, 2, dtype=torch.int64),)), folder / "model.pt2")
+    a_program(tmp_path / "models", module, (torch.ones(2, 2, dtype=torch.int64),))
     report = only_report(tmp_path)
     assert report.profile is not None, report.reason
     assert "ZeroDivisionError" in report.note
@@ -250,7 +203,5 @@ def test_a_program_that_changes_only_its_own_results_has_no_state(tmp_path: Path
 
 def test_a_spec_without_shapes_decodes_as_before() -> None:
     """An older worker sends neither shapes nor notes."""
-    import msgspec
-
     fields = msgspec.to_builtins(ModelSpec("m", "1", "onnx", (), ()))[:-1]
     assert msgspec.convert(fields, ModelSpec).warmup_shapes == ()

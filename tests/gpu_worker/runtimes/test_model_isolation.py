@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from gpu_worker.repository_harness import open_model
 from harness.model_folders import a_python_model, an_onnx_model
 from horologe_cli.local.topology import SystemOptions, build_topology
 from horologe_common.service.processes import child_environment, describe_exit, user_options
@@ -52,10 +53,8 @@ class Model:
 
 
 def read_report(folder: Path, report: Path, device: DeviceConfig) -> str:
-    runtime = PythonRuntime(device)
-    model = runtime.open(runtime.inspect(folder), folder)
-    model.run(1, {"x": np.zeros((1, 4), np.float32)})
-    model.close()
+    with open_model(PythonRuntime(device), folder) as model:
+        model.run(1, {"x": np.zeros((1, 4), np.float32)})
     return report.read_text()
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from gpu_worker.repository_harness import open_model
 from harness.model_folders import a_python_model
+from harness.waiting import is_running, until
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from horologe_gpu_worker.runtimes.python.python_runtime import PythonModel
 
@@ -110,20 +110,16 @@ MEMBERS = {
 X = np.array([[1, 2, 3, 4]], np.float32)
 
 
-@contextmanager
-def open_pool(repository: Path, make: str, use: str, name: str = "pool", **replaced: str) -> Iterator[PythonModel]:
+def open_pool(
+    repository: Path, make: str, use: str, name: str = "pool", **replaced: str
+) -> AbstractContextManager[PythonModel]:
     """Open a model of batch size 1 that uses a pool. `replaced`: texts of the source, with underscores for spaces."""
     source = POOL.format(make=make, use=use)
     for old, new in replaced.items():
         source = source.replace(old.replace("_", " "), new)
     folder = a_python_model(repository, source, name, batch_sizes=[1], timeout='"20s"')
     (folder / "neighbour.py").write_text("def double(row):\n    return [2 * value for value in row]\n")
-    runtime = PythonRuntime()
-    model = runtime.open(runtime.inspect(folder), folder)
-    try:
-        yield model
-    finally:
-        model.close()
+    return open_model(PythonRuntime(), folder)
 
 
 @pytest.mark.parametrize("member", MEMBERS)
@@ -168,29 +164,14 @@ def test_a_package_called_model_beside_the_file_is_no_obstacle(tmp_path: Path) -
     )
     described = a_python_model(tmp_path / "other", "", batch_sizes=[1], timeout='"20s"') / "model.toml"
     (path / "model.toml").write_text(described.read_text())
-    runtime = PythonRuntime()
-    model = runtime.open(runtime.inspect(path), path)
-    try:
+    with open_model(PythonRuntime(), path) as model:
         np.testing.assert_array_equal(model.run(1, {"x": X})["y"], 2 * X)
-    finally:
-        model.close()
 
 
 def test_processes_of_a_pool_do_not_import_the_worker_and_end_with_their_model(tmp_path: Path) -> None:
     with open_pool(tmp_path, SPAWN, "answer = list(self.pool.map(see, rows))") as model:
         has_worker, has_numpy, pid, parent = model.run(1, {"x": X})["y"][0].tolist()
         assert (has_worker, has_numpy) == (0, 1)
-        assert _is_running(int(pid))
-        assert _is_running(int(parent))
-    end = time.monotonic() + 10
-    while _is_running(int(pid)) or _is_running(int(parent)):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+        assert is_running(int(pid))
+        assert is_running(int(parent))
+    until(lambda: not is_running(int(pid)) and not is_running(int(parent)))

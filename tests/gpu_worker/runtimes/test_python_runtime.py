@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +14,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from gpu_worker.repository_harness import open_model, until_answered
 from harness.model_folders import ECHO, a_python_model
+from harness.waiting import is_running, until
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.runtime import ProcessFailed
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonModel, PythonRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
@@ -47,10 +47,9 @@ class Model:
             case 9: os.kill(os.getpid(), 11)
             case 10: np.ones(1 << 29)
             case 11: return {"y": np.full((1, 4), os.getpid(), np.float32)}
-            case 12: print("chatter " * 100_000)
         return {"y": x}
 """
-RAISE, EXIT, HANG, NAME, DATATYPE, SHAPE, LIST, DTYPE, SEGFAULT, LEAK, PID, CHATTER = range(1, 13)
+RAISE, EXIT, HANG, NAME, DATATYPE, SHAPE, LIST, DTYPE, SEGFAULT, LEAK, PID = range(1, 12)
 FINE = 0
 
 
@@ -58,31 +57,8 @@ def row(command: int) -> dict[str, NDArray[Any]]:
     return {"x": np.array([[command, 1, 2, 3]], np.float32)}
 
 
-@contextmanager
-def open_model(folder: Path) -> Iterator[PythonModel]:
-    runtime = PythonRuntime()
-    model = runtime.open(runtime.inspect(folder), folder)
-    try:
-        yield model
-    finally:
-        model.close()
-
-
 def a_commanded_model(tmp_path: Path, **keys: Any) -> AbstractContextManager[PythonModel]:
-    return open_model(a_python_model(tmp_path, COMMANDED, **keys))
-
-
-def until_answered(model: PythonModel, seconds: float = 15) -> NDArray[Any]:
-    """Return the first response after the model's process has been restarted."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            return model.run(1, row(FINE))["y"]
-        except ModelFailed as error:
-            if "is being restarted after" not in error.reason:
-                raise
-        time.sleep(0.02)
-    raise TimeoutError("the model's process did not come back")
+    return open_model(PythonRuntime(), a_python_model(tmp_path, COMMANDED, **keys))
 
 
 @pytest.mark.parametrize(
@@ -116,14 +92,14 @@ def test_a_crash_fails_its_batch_and_the_next_process_answers(tmp_path: Path, co
             with pytest.raises(ProcessFailed, match=f"restarted after: {text}") as refused:
                 model.run(1, row(FINE))
             assert (crash.value.cause, refused.value.cause) == ("crash", "restarting")
-            np.testing.assert_array_equal(until_answered(model), row(FINE)["x"])
+            np.testing.assert_array_equal(until_answered(model, row(FINE)), row(FINE)["x"])
 
 
 def test_a_hang_is_ended_at_its_time_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with a_commanded_model(tmp_path, timeout='"300ms"') as model:
         with pytest.raises(ProcessFailed, match=r"model code/1: no answer within 0\.3 s") as hang:
             model.run(1, row(HANG))
-        until_answered(model)
+        until_answered(model, row(FINE))
     assert hang.value.cause == "hang"
     (record,) = [record for record in caplog.records if record.message == "model process restarts"]
     fields = record.fields  # type: ignore[attr-defined]
@@ -135,7 +111,7 @@ def test_a_leak_meets_the_memory_limit_and_starts_anew(tmp_path: Path) -> None:
     with a_commanded_model(tmp_path, memory_limit='"1GiB"') as model:
         with pytest.raises(ModelFailed, match="MemoryError"):
             model.run(1, row(LEAK))
-        until_answered(model)
+        until_answered(model, row(FINE))
 
 
 def test_a_process_killed_while_idle_is_noticed_and_replaced(tmp_path: Path) -> None:
@@ -143,7 +119,7 @@ def test_a_process_killed_while_idle_is_noticed_and_replaced(tmp_path: Path) -> 
         os.kill(int(model.run(1, row(PID))["y"][0, 0]), signal.SIGKILL)
         with pytest.raises(ModelFailed, match="SIGKILL"):
             model.run(1, row(FINE))
-        until_answered(model)
+        until_answered(model, row(FINE))
 
 
 def test_a_process_that_died_is_not_restarted_with_other_files(tmp_path: Path) -> None:
@@ -166,11 +142,6 @@ def test_a_process_that_died_is_not_restarted_with_other_files(tmp_path: Path) -
         model.close()
 
 
-def test_output_to_the_terminal_never_blocks_the_model(tmp_path: Path) -> None:
-    with a_commanded_model(tmp_path) as model:
-        assert "y" in model.run(1, row(CHATTER))
-
-
 @pytest.mark.parametrize(
     ("source", "text"),
     [
@@ -183,8 +154,9 @@ def test_output_to_the_terminal_never_blocks_the_model(tmp_path: Path) -> None:
     ],
 )
 def test_a_model_that_cannot_be_loaded_says_why(tmp_path: Path, source: str, text: str) -> None:
-    with pytest.raises(ModelFailed, match=text) as failed, open_model(a_python_model(tmp_path, source)):
-        pass
+    folder, runtime = a_python_model(tmp_path, source), PythonRuntime()
+    with pytest.raises(ModelFailed, match=text) as failed:
+        runtime.open(runtime.inspect(folder), folder)
     assert failed.value.reason.count("model code/1:") == 1
 
 
@@ -195,38 +167,10 @@ def test_large_tensors_and_neighbours_in_the_folder(tmp_path: Path) -> None:
     (folder / "neighbour.py").write_text("def twice(x): return x * 2")
     manifest = (folder / "model.toml").read_text().replace("[-1, 4]", "[-1, 1000000]")
     (folder / "model.toml").write_text(manifest)
-    with open_model(folder) as model:
+    with open_model(PythonRuntime(), folder) as model:
         x = np.arange(2_000_000, dtype=np.float32).reshape(2, -1)
         np.testing.assert_array_equal(model.run(2, {"x": x})["y"], x * 2)
     assert not (folder / "__pycache__").exists()
-
-
-CHOOSY = """
-class Model:
-    def predict_batch(self, inputs):
-        if not inputs["x"].all():
-            raise ValueError("no zeros")
-        return {"y": 1 / inputs["x"]}
-"""
-
-
-def test_a_model_that_does_not_take_zeros_is_warmed_with_what_it_takes(tmp_path: Path) -> None:
-    folder = a_python_model(tmp_path, CHOOSY)
-    with pytest.raises(ModelFailed, match="no zeros"), open_model(folder):
-        pass
-    manifest = folder / "model.toml"
-    manifest.write_text(manifest.read_text().replace('name = "x"', 'name = "x"\nwarmup = 2'))
-    with open_model(folder) as model:
-        assert model.run(1, {"x": np.full((1, 4), 4, np.float32)})["y"].tolist() == [[0.25] * 4]
-
-
-def test_strings_pass(tmp_path: Path) -> None:
-    upper = '[[text.upper() for text in row] for row in inputs["x"]]'
-    folder = a_python_model(tmp_path, ECHO.replace('inputs["x"]', upper))
-    (folder / "model.toml").write_text((folder / "model.toml").read_text().replace("FP32", "BYTES"))
-    with open_model(folder) as model:
-        x = np.array([[b"a", b"", b"\xff", b"d"]], object)
-        assert model.run(1, {"x": x})["y"].tolist() == [[b"A", b"", b"\xff", b"D"]]
 
 
 def test_a_hanging_process_dies_with_its_worker(tmp_path: Path) -> None:
@@ -247,18 +191,4 @@ opened[0].run(1, {{"x": np.full((1, 4), {HANG}, np.float32)}})
         child = int(process.stdout.readline())
         assert is_running(child)
         process.kill()
-    wait_until_ended(child)
-
-
-def wait_until_ended(pid: int) -> None:
-    end = time.monotonic() + 10
-    while is_running(pid):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    until(lambda: not is_running(child))

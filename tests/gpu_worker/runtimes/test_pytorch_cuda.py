@@ -18,7 +18,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from bench_gpu.pretend import pretend_cuda
 from bench_gpu.rig import Rig
 from gpu_worker.cuda_cases import *  # noqa: F403 (its tests are run here)
-from harness.model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
+from gpu_worker.repository_harness import a_module, a_program
+from harness.model_folders import SIGNATURE, a_pytorch_export, a_pytorch_model, pytorch_exports
 from horologe_common.status import Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
@@ -66,15 +67,10 @@ def test_the_runtime_serves_a_folder_on_it(kind: str, tmp_path: Path) -> None:
 
 
 def test_shapes_that_cannot_be_captured_are_named(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path, "free", SIGNATURE.replace("[-1, 4]", "[-1, -1]"))
     rows, columns = torch.export.Dim("rows", max=16), torch.export.Dim("columns", max=64)
-
-    class Free(torch.nn.Module):
-        def forward(self, x: object) -> object:
-            return {"y": x * 2}  # type: ignore[operator]
-
-    program = torch.export.export(Free(), (torch.zeros(2, 4),), dynamic_shapes=({0: rows, 1: columns},))
-    torch.export.save(program, folder / "model.pt2")
+    manifest = SIGNATURE.replace("[-1, 4]", "[-1, -1]")
+    shapes = ({0: rows, 1: columns},)
+    folder = a_program(tmp_path, a_module(lambda x: {"y": x * 2}), (torch.zeros(2, 4),), shapes, manifest)
     with pretend_cuda(), pytest.raises(InvalidModel, match=r"x: shape: got \[-1, -1\], wanted fixed sizes except"):
         PytorchRuntime(DeviceConfig("cuda", 1)).inspect(folder)
     assert PytorchRuntime().inspect(folder).inputs[0].shape == (-1, -1)

@@ -14,14 +14,13 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from bench_gpu.pretend import pretend_cuda
-from harness.model_folders import a_folder
-from horologe_common.models import DTYPES
+from gpu_worker.repository_harness import a_program, a_store
+from horologe_common.models import DTYPES, ModelSpec
 from horologe_common.status import ModelFailed, Status
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Operation
 from horologe_gpu_worker.execution.device_models import DeviceModels
 from horologe_gpu_worker.repository.manifest import InvalidModel
-from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtime import DeviceConfig, WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
 
@@ -197,33 +196,13 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return folder
 
 
-def a_program(repository: Path, module: Any, arguments: Any, shapes: Any, manifest: str = "", name: str = "m") -> Path:
-    folder = a_folder(repository, name, manifest)
-    torch.export.save(torch.export.export(module.eval(), arguments, dynamic_shapes=shapes), folder / "model.pt2")
-    return folder
+def given_arrays(export: Export, spec: ModelSpec) -> dict[str, np.ndarray[Any, Any]]:
+    return {tensor.name: np.array(export.given[tensor.name], DTYPES[tensor.datatype]) for tensor in spec.inputs}
 
 
-def check_answers(export: Export, folder: Path, runtime: PytorchRuntime) -> None:
-    spec = runtime.inspect(folder)
+def check_signature(export: Export, spec: ModelSpec) -> None:
     assert {tensor.name: tensor.shape for tensor in spec.inputs} == export.inputs
     assert {tensor.name: tensor.shape for tensor in spec.outputs} == export.outputs
-    runtime.prepare(spec, folder)
-    model = runtime.open(spec, folder)
-    dtypes = {"FP32": np.float32, "INT64": np.int64}
-    inputs = {tensor.name: np.array(export.given[tensor.name], dtypes[tensor.datatype]) for tensor in spec.inputs}
-    for array in inputs.values():
-        array.flags.writeable = False
-    rows = len(next(iter(inputs.values()))) if spec.batched else 1
-    outputs = model.run(rows, inputs)
-    model.close()
-    assert outputs.keys() == export.wanted.keys()
-    for name, wanted in export.wanted.items():
-        assert outputs[name].tolist() == np.array(wanted).tolist(), name
-
-
-@pytest.mark.parametrize("kind", EXPORTS)
-def test_a_program_answers_like_its_module(kind: str, folders: Callable[[str], Path]) -> None:
-    check_answers(EXPORTS[kind], folders(kind), PytorchRuntime(DeviceConfig(pages=4)))
 
 
 @pytest.mark.parametrize("kind", EXPORTS)
@@ -235,7 +214,17 @@ def test_a_program_answers_like_its_module_on_a_device(kind: str, folders: Calla
             with pytest.raises(InvalidModel, match=text):
                 runtime.inspect(folder)
         else:
-            check_answers(EXPORTS[kind], folder, runtime)
+            export, spec = EXPORTS[kind], runtime.inspect(folder)
+            check_signature(export, spec)
+            runtime.prepare(spec, folder)
+            model = runtime.open(spec, folder)
+            inputs = given_arrays(export, spec)
+            rows = len(next(iter(inputs.values()))) if spec.batched else 1
+            outputs = model.run(rows, inputs)
+            model.close()
+            assert {name: output.tolist() for name, output in outputs.items()} == {
+                name: np.array(wanted).tolist() for name, wanted in export.wanted.items()
+            }
 
 
 # dimensions
@@ -470,23 +459,24 @@ def test_a_device_is_warmed_up_on_the_given_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", EXPORTS)
-def test_answers_of_a_batch_stay_as_they_are_while_the_next_runs(
+def test_a_program_answers_like_its_module_and_its_answers_outlive_it(
     kind: str, folders: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Outputs may be views of the batch's inputs, whose memory the next batch uses."""
+    """Outputs may be weights, or views of the batch's inputs, whose memory the next batch uses."""
     export = EXPORTS[kind]
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "m").symlink_to(folders(kind).parent)
-    store = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None, device=DeviceConfig(pages=4))
+    store = a_store(tmp_path, device=DeviceConfig(pages=4))
     (report,) = store.scan()
     assert report.profile is not None, report.reason
+    check_signature(export, report.spec)
     device = DeviceModels(store)
 
     def run(lane: str, factor: int = 1) -> Any:
         parts: list[Any] = []
-        for tensor in report.spec.inputs:
-            array = np.array(export.given[tensor.name], DTYPES[tensor.datatype]) * factor
-            parts.append((encode_array(tensor.name, array)[0], [memoryview(array.tobytes())]))
+        for name, given in given_arrays(export, report.spec).items():
+            array = given * factor
+            parts.append((encode_array(name, array)[0], [memoryview(array.tobytes())]))
         rows = parts[0][0].shape[0] if report.spec.batched else 1
         size = report.spec.compiled_batch_size(rows)
         done = device.run(Operation(1, 0, lane, "m/1", size, rows, inputs=parts))
@@ -496,8 +486,9 @@ def test_answers_of_a_batch_stay_as_they_are_while_the_next_runs(
     run("load")
     outputs = run("exec")
     run("exec", 3)
+    run("unload")
+    assert [header.name for header, _ in outputs] == list(export.outputs)
     for header, content in outputs:
         wanted = np.array(export.wanted[header.name])
         got = np.frombuffer(bytes(content), DTYPES[header.datatype]).reshape(header.shape)
         np.testing.assert_array_equal(got, wanted, header.name)
-    run("unload")

@@ -10,18 +10,17 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
 
+from gpu_worker.repository_harness import a_module, a_program, a_store
 from harness.model_folders import SIGNATURE, a_folder, a_pytorch_export, a_pytorch_model, pytorch_exports
-from horologe_common.models import PAGE_BYTES
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.manifest import InvalidModel
-from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.pytorch import pytorch_runtime
 from horologe_gpu_worker.runtimes.pytorch.host_engine import HostEngine
 from horologe_gpu_worker.runtimes.pytorch.pytorch_runtime import PytorchRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -37,23 +36,8 @@ def pool_of(runtime: PytorchRuntime) -> Any:
     return runtime._engine.pool
 
 
-def a_program(folder: Path, model: Any, *examples: Any, rows: Any = None, name: str = "m", manifest: str = "") -> Path:
-    rows = {0: torch.export.Dim("rows", min=1, max=16)} if rows is None else rows
-    target = a_folder(folder, name, manifest)
-    shapes = tuple(rows for _ in examples) if rows else None
-    torch.export.save(torch.export.export(model.eval(), examples, dynamic_shapes=shapes), target / "model.pt2")
-    return target
-
-
-class Function(torch.nn.Module):
-    """A module that calls a function."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(x)
+X = (torch.zeros(2, 4),)
+ROWS = ({0: torch.export.Dim("rows", min=1, max=16)},)
 
 
 @pytest.mark.parametrize("kind", ["convnet", "wide"])
@@ -125,10 +109,10 @@ def test_shares_that_load_a_model_at_once_have_pages_each(runtime: PytorchRuntim
 
 
 def test_a_changed_file_is_read_again_and_what_runs_goes_on(runtime: PytorchRuntime, tmp_path: Path) -> None:
-    model = Function(lambda x: {"y": x + 1})
-    folder = a_program(tmp_path, model, torch.zeros(2, 4))
+    model = a_module(lambda x: {"y": x + 1})
+    folder = a_program(tmp_path, model, X, ROWS)
     old = runtime.open(runtime.inspect(folder), folder)
-    changed = a_program(tmp_path / "b", Function(lambda x: {"y": x + 2}), torch.zeros(2, 4))
+    changed = a_program(tmp_path / "b", a_module(lambda x: {"y": x + 2}), X, ROWS)
     (folder / "model.pt2").write_bytes((changed / "model.pt2").read_bytes() + b"")
     (folder / "model.toml").write_text("slo = '5ms'")
     new = runtime.open(runtime.inspect(folder), folder)
@@ -139,73 +123,43 @@ def test_a_changed_file_is_read_again_and_what_runs_goes_on(runtime: PytorchRunt
     new.close()
 
 
-def test_an_answer_that_is_a_weight_outlives_the_model(runtime: PytorchRuntime, tmp_path: Path) -> None:
-    class Constant(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = torch.nn.Parameter(torch.arange(4.0))
-
-        def forward(self, x: Any) -> Any:
-            return {"y": x + 0, "table": self.table}
-
-    folder = a_program(tmp_path, Constant(), torch.zeros(2, 4), rows={})
-    model = runtime.open(runtime.inspect(folder), folder)
-    outputs = model.run(1, {"x": np.zeros((2, 4), np.float32)})
-    model.close()
-    assert outputs["table"].tolist() == [0, 1, 2, 3]
-
-
 def test_names_of_outputs_come_from_the_dict_or_the_manifest(runtime: PytorchRuntime, tmp_path: Path) -> None:
-    pair = Function(lambda x: (x + 1, x.sum(1) > 0))
-    plain = runtime.inspect(a_program(tmp_path, pair, torch.zeros(2, 4), name="plain"))
+    pair = a_module(lambda x: (x + 1, x.sum(1) > 0))
+    plain = runtime.inspect(a_program(tmp_path, pair, X, ROWS, name="plain"))
     assert [(tensor.name, tensor.datatype, tensor.shape) for tensor in plain.outputs] == [
         ("output_0", "FP32", (-1, 4)),
         ("output_1", "BOOL", (-1,)),
     ]
     entry = "[[outputs]]\nname = '{}'\ndatatype = '{}'\nshape = {}\n"
     names = entry.format("more", "FP32", [-1, 4]) + entry.format("any", "BOOL", [-1])
-    named = a_program(tmp_path, pair, torch.zeros(2, 4), name="named", manifest=names)
+    named = a_program(tmp_path, pair, X, ROWS, manifest=names, name="named")
     spec = runtime.inspect(named)
     assert [tensor.name for tensor in spec.outputs] == ["more", "any"]
     model = runtime.open(spec, named)
     assert sorted(model.run(1, {"x": np.ones((1, 4), np.float32)})) == ["any", "more"]
     model.close()
-    other = a_program(tmp_path, pair, torch.zeros(2, 4), name="other", manifest=SIGNATURE)
+    other = a_program(tmp_path, pair, X, ROWS, manifest=SIGNATURE, name="other")
     with pytest.raises(InvalidModel, match=r"outputs: got .*'y'.*wanted .*output_1.*as in the program"):
         runtime.inspect(other)
 
 
-def test_programs_that_keep_state_are_refused(runtime: PytorchRuntime, tmp_path: Path) -> None:
-    class Counter(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(1))
+class Counter(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
 
-        def forward(self, x: Any) -> Any:
-            self.calls.add_(1)
-            return {"y": x + self.calls}
+    def forward(self, x: Any) -> Any:
+        self.calls.add_(1)
+        return {"y": x + self.calls}
 
-    folder = a_program(tmp_path, Counter(), torch.zeros(2, 4))
-    with pytest.raises(ModelFailed, match="state: got a program that changes its weights, wanted one without state"):
+
+@pytest.mark.parametrize(
+    ("module", "changes"), [(Counter(), "weights"), (a_module(lambda x: {"y": x.add_(1)}), "inputs")]
+)
+def test_programs_with_state_are_refused(module: Any, changes: str, runtime: PytorchRuntime, tmp_path: Path) -> None:
+    folder = a_program(tmp_path, module, X, ROWS)
+    with pytest.raises(ModelFailed, match=f"state: got a program that changes its {changes}, wanted one without state"):
         runtime.prepare(runtime.inspect(folder), folder)
-
-
-def test_programs_that_write_to_their_inputs_are_refused(runtime: PytorchRuntime, tmp_path: Path) -> None:
-    folder = a_program(tmp_path, Function(lambda x: {"y": x.add_(1)}), torch.zeros(2, 4))
-    with pytest.raises(ModelFailed, match="state: got a program that changes its inputs"):
-        runtime.prepare(runtime.inspect(folder), folder)
-
-
-def test_a_dtype_without_a_datatype_is_named(runtime: PytorchRuntime, tmp_path: Path) -> None:
-    folder = a_program(tmp_path, Function(lambda x: {"y": x.bfloat16()}), torch.zeros(2, 4))
-    with pytest.raises(InvalidModel, match=r"output 'y': dtype: got torch.bfloat16, wanted one of torch.bool"):
-        runtime.inspect(folder)
-
-
-def test_batch_sizes_beyond_the_export_are_named(runtime: PytorchRuntime, tmp_path: Path) -> None:
-    folder = a_pytorch_model(tmp_path, manifest="batch_sizes = [1, 32]")
-    with pytest.raises(InvalidModel, match=r"batch_sizes: got \[1, 32\], wanted \d to 16, as the program"):
-        runtime.inspect(folder)
 
 
 def test_garbage_names_the_file(runtime: PytorchRuntime, tmp_path: Path) -> None:
@@ -213,29 +167,9 @@ def test_garbage_names_the_file(runtime: PytorchRuntime, tmp_path: Path) -> None
         runtime.inspect(a_folder(tmp_path, "garbage", model_pt2=b"not an archive"))
 
 
-def test_failure_carries_the_models_text(runtime: PytorchRuntime, tmp_path: Path) -> None:
-    folder = a_pytorch_model(tmp_path)
-    model = runtime.open(runtime.inspect(folder), folder)
-    with pytest.raises(ModelFailed, match=r"model program/1: .*size"):
-        model.run(1, {"x": np.ones((1, 5), np.float32)})
-    model.close()
-
-
 def test_a_cuda_device_that_is_not_there_is_named(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    store = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None, device=DeviceConfig("cuda"))
     a_pytorch_model(tmp_path / "models")
-    (report,) = store.scan()
+    (report,) = a_store(tmp_path, device=DeviceConfig("cuda")).scan()
     assert "worker.device: got 'cuda', wanted a CUDA device" in report.reason
-
-
-def test_the_store_serves_it_and_its_load_is_what_the_profile_says(tmp_path: Path) -> None:
-    a_pytorch_export(tmp_path / "models", "convnet")
-    store = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None)
-    (report,) = store.scan()
-    assert (report.reason, report.spec.runtime, report.spec.pages) == ("", "pytorch", 1)
-    assert report.profile is not None
-    assert set(report.profile.exec_ns) == {1, 2, 4, 8, 16}
-    assert store.inline_io("program/1")
-    assert report.spec.weights_bytes < PAGE_BYTES

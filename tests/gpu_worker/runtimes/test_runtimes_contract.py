@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +9,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import onnxruntime
 import pytest
 
+from gpu_worker.repository_harness import open_model
 from harness.model_folders import (
     a_folder,
     a_python_model,
     a_pytorch_model,
     an_emulated_model,
     an_onnx_model,
-    onnx_bytes,
 )
 from horologe_common.clock import ms
 from horologe_common.models import TensorSpec
@@ -27,9 +27,12 @@ from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime, Sleeper
+from horologe_gpu_worker.runtimes.onnx import onnx_runtime as onnx
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from horologe_gpu_worker.runtime import OpenModel
 
 FOLDERS: dict[str, Callable[[Path], Path]] = {
     "onnx": an_onnx_model,
@@ -56,21 +59,19 @@ def test_inspect_tells_the_signature(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_answers_belong_to_their_inputs_at_every_batch_size(name: str, tmp_path: Path) -> None:
-    folder = FOLDERS[name](tmp_path)
-    runtime = RUNTIMES[name]()
-    spec = runtime.inspect(folder)
-    model = runtime.open(spec, folder)
-    try:
-        answers = []
-        for batch_size in (1, 2, 1):
-            x = np.random.default_rng(batch_size).random((batch_size, 4), np.float32)
-            x.flags.writeable = False  # as arrays over received frames are
-            answers.append((x, model.run(batch_size, {"x": x})["y"]))
-        for x, y in answers:  # read only now: a later batch must not have changed an earlier answer
-            np.testing.assert_array_equal(x, y)
-            assert y.dtype == np.float32
-    finally:
-        model.close()
+    with open_model(RUNTIMES[name](), FOLDERS[name](tmp_path)) as model:
+        check_echoes(model)
+
+
+def check_echoes(model: OpenModel) -> None:
+    answers = []
+    for batch_size in (1, 2, 1):
+        x = np.random.default_rng(batch_size).random((batch_size, 4), np.float32)
+        x.flags.writeable = False  # as arrays over received frames are
+        answers.append((x, model.run(batch_size, {"x": x})["y"]))
+    for x, y in answers:  # read only now: a later batch must not have changed an earlier answer
+        np.testing.assert_array_equal(x, y)
+        assert y.dtype == np.float32
 
 
 @pytest.mark.parametrize("name", RUNTIMES)
@@ -91,6 +92,12 @@ def test_a_folder_without_its_files_is_invalid_and_says_which(name: str, tmp_pat
         pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
     with pytest.raises(InvalidModel, match=r"model\.(onnx|pt2|py|toml)"):
         RUNTIMES[name]().inspect(folder)
+
+
+@pytest.mark.parametrize(("name", "text"), [("onnx", "model graph/1: .*x"), ("pytorch", "model program/1: .*size")])
+def test_a_failure_carries_the_models_text(name: str, text: str, tmp_path: Path) -> None:
+    with open_model(RUNTIMES[name](), FOLDERS[name](tmp_path)) as model, pytest.raises(ModelFailed, match=text):
+        model.run(1, {"x": np.ones((1, 5), np.float32)})
 
 
 @pytest.mark.parametrize("name", ["python", "emulated"])
@@ -130,23 +137,6 @@ def test_onnx_that_does_not_keep_its_rows_fails_when_warmed(tmp_path: Path) -> N
     runtime = RUNTIMES["onnx"]()
     with pytest.raises(ModelFailed, match=r"output 'y': shape: got \[2, 4\], wanted \[1, 4\]"):
         runtime.open(runtime.inspect(folder), folder)
-
-
-def test_onnx_signature_in_the_manifest_must_be_the_graphs(tmp_path: Path) -> None:
-    other = (
-        '[[inputs]]\nname="z"\ndatatype="FP32"\nshape=[-1,4]\n[[outputs]]\nname="y"\ndatatype="FP32"\nshape=[-1,4]\n'
-    )
-    folder = a_folder(tmp_path, "m", other, model_onnx=onnx_bytes())
-    with pytest.raises(InvalidModel, match="as in the graph"):
-        RUNTIMES["onnx"]().inspect(folder)
-
-
-def test_onnx_failure_carries_the_models_text(tmp_path: Path) -> None:
-    folder = an_onnx_model(tmp_path)
-    runtime = RUNTIMES["onnx"]()
-    model = runtime.open(runtime.inspect(folder), folder)
-    with pytest.raises(ModelFailed, match=r"model graph/1: .*x"):
-        model.run(1, {"x": np.ones((1, 5), np.float32)})
 
 
 # emulated
@@ -196,25 +186,17 @@ def test_emulated_wants_a_time_for_every_batch_size(tmp_path: Path) -> None:
 
 def test_onnx_bound_to_buffers_answers_like_the_session(tmp_path: Path) -> None:
     """Test IO binding as on a CUDA device, with buffers on the host."""
-    onnx = importlib.import_module("horologe_gpu_worker.runtimes.onnx.onnx_runtime")
     folder = an_onnx_model(tmp_path)
     spec = onnx.OnnxRuntime().inspect(folder)
     assert onnx.bindable(spec)
     model = onnx.BoundModel(spec, onnx._session(folder / "model.onnx", 1, True), "cpu", 0)
-    answers = []
-    for batch_size in (1, 2, 1):
-        x = np.random.default_rng(batch_size).random((batch_size, 4), np.float32)
-        x.flags.writeable = False
-        answers.append((x, model.run(batch_size, {"x": x})["y"]))
-    for x, y in answers:
-        np.testing.assert_array_equal(x, y)
+    check_echoes(model)
     with pytest.raises(ModelFailed, match="model graph/1: "):
         model.run(1, {"x": np.ones((1, 5), np.float32)})
     model.close()
 
 
 def test_onnx_keeps_unloaded_sessions_within_its_limit(tmp_path: Path) -> None:
-    onnx = importlib.import_module("horologe_gpu_worker.runtimes.onnx.onnx_runtime")
     runtime = onnx.OnnxRuntime(DeviceConfig(host_bytes=2 * (136 << 10)))  # room for two sessions
     folders = [an_onnx_model(tmp_path, name) for name in "abc"]
     specs = [msgspec.structs.replace(runtime.inspect(folder), content_hash="1") for folder in folders]
@@ -224,9 +206,10 @@ def test_onnx_keeps_unloaded_sessions_within_its_limit(tmp_path: Path) -> None:
         runtime._idle.check()
     assert [runtime.is_open(spec) for spec in specs] == [False, True, True]
     assert not runtime.is_open(msgspec.structs.replace(specs[1], content_hash="2"))
-    models = [runtime.open(specs[1], folders[1]) for _ in range(2)]  # two shares
+    models = [runtime.open_kept(specs[1]), runtime.open(specs[1], folders[1])]  # two shares
     assert not runtime.is_open(specs[1])
     for model in models:
+        assert model is not None
         assert model.run(1, {"x": np.ones((1, 4), np.float32)})["y"].tolist() == [[1, 1, 1, 1]]
         model.close()
         model.close()
@@ -235,9 +218,6 @@ def test_onnx_keeps_unloaded_sessions_within_its_limit(tmp_path: Path) -> None:
 
 
 def test_onnx_without_cuda_names_the_package_that_has_it(tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
-    import onnxruntime
-
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has CUDA")
     folder = an_onnx_model(tmp_path)
@@ -248,8 +228,6 @@ def test_onnx_without_cuda_names_the_package_that_has_it(tmp_path: Path) -> None
 
 def test_onnx_does_not_run_on_the_cpu_where_cuda_is_wanted() -> None:
     """Without its libraries, ONNX Runtime opens the session on the CPU, and says so in a warning only."""
-    pytest.importorskip("onnxruntime")
-    onnx = importlib.import_module("horologe_gpu_worker.runtimes.onnx.onnx_runtime")
     onnx.check_provider(Path("model.onnx"), ["CUDAExecutionProvider", "CPUExecutionProvider"])
     with pytest.raises(InvalidModel, match=r"model.onnx: got .*CPU.*, wanted CUDA"):
         onnx.check_provider(Path("model.onnx"), ["CPUExecutionProvider"])
@@ -257,7 +235,7 @@ def test_onnx_does_not_run_on_the_cpu_where_cuda_is_wanted() -> None:
 
 def test_onnx_keeps_only_sessions_of_the_content_that_was_opened_last(tmp_path: Path) -> None:
     folder = an_onnx_model(tmp_path)
-    runtime = importlib.import_module("horologe_gpu_worker.runtimes.onnx.onnx_runtime").OnnxRuntime()
+    runtime = onnx.OnnxRuntime()
     old, new = [msgspec.structs.replace(runtime.inspect(folder), content_hash=content) for content in ("old", "new")]
     serving = runtime.open(old, folder)
     runtime.open(old, folder).close()

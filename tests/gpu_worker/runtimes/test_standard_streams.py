@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from gpu_worker.repository_harness import open_model
 from harness.model_folders import a_python_model
 from horologe_common.service.standard_streams import LossyFile
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
@@ -184,9 +185,6 @@ class Model:
 
 
 def test_a_python_model_that_closes_its_streams_serves(tmp_path: Path) -> None:
-    folder = a_python_model(tmp_path, CLOSED)
-    runtime = PythonRuntime()
-    model = runtime.open(runtime.inspect(folder), folder)
     x = np.ones((1, 4), np.float32)
-    np.testing.assert_array_equal(model.run(1, {"x": x})["y"], x)
-    model.close()
+    with open_model(PythonRuntime(), a_python_model(tmp_path, CLOSED)) as model:
+        np.testing.assert_array_equal(model.run(1, {"x": x})["y"], x)

@@ -7,7 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from gpu_worker.warm_up_folders import a_dividing_graph, an_input, an_output
+from gpu_worker.repository_harness import a_dividing_graph, an_input, an_output
 from harness.model_folders import a_folder, a_python_model
 from harness.running_up import Up
 

@@ -21,7 +21,7 @@ from horologe_common.wire import ModelReport
 from horologe_controller.settings import ControllerSettings
 from horologe_frontend.settings import FrontendSettings
 from horologe_gpu_worker.repository.manifest import BATCH_SIZES, EmulatedSharing
-from horologe_gpu_worker.runtimes.emulated_sharing import co_located_model
+from horologe_gpu_worker.runtimes.emulated import co_located_model
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_profiler.settings import ProfilerSettings
 from horologe_selector.drivers.pipeline_folder import read_pipelines

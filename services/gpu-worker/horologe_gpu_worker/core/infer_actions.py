@@ -1,4 +1,4 @@
-"""INFER actions: their rows and inputs, the operation built from them, and the responses to the submitters. Pure."""
+"""INFER actions: their rows and inputs, and the operation built from them. Pure."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import math
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from horologe_common.core.protocol import UNLIMITED, Out
 from horologe_common.models import DTYPES, check_tensor, check_variable_dimensions
 from horologe_common.status import InvalidInput, Status, TooLarge
 from horologe_common.string_tensors import check_strings
-from horologe_common.wire import Outputs, RowStatus, Tensor
-from horologe_common.wire.frames import concat_rows, split_rows
+from horologe_common.wire import RowStatus, Tensor
 from horologe_gpu_worker.core.lanes import Operation
-from horologe_gpu_worker.core.output_sizes import divide_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
@@ -24,8 +21,6 @@ if TYPE_CHECKING:
 
 RowInputs = list[tuple[Tensor, "Buffer"]]
 """Header and bytes of every input of one row, in the order of the model's signature."""
-Span = tuple[int, int]
-"""Rows [begin, end) of a batch."""
 
 
 class InferAction:
@@ -126,7 +121,6 @@ class InferAction:
                 self.fail_row(index, Status.MISSING_INPUT, f"{ship.holder} no longer has input {input_id}")
 
     def _rows_with_input(self, holder: str, input_id: int) -> Sequence[int]:
-        """Return the rows that have this input."""
         if self._rows_by_input is None:
             self._rows_by_input = {}
             for index, row in enumerate(self.infer.rows):
@@ -242,82 +236,3 @@ def _differing_shapes(columns: Sequence[RowInputs]) -> list[list[tuple[int, ...]
     """Return the shape of every row by input; empty if all rows of every input have the same shape."""
     shapes = [[tensor.shape for tensor, _ in column] for column in columns]
     return shapes if any(shape[1:] != parts[0][1:] for parts in shapes for shape in parts) else []
-
-
-def batch_outputs(
-    action: InferAction,
-    status: int,
-    outputs: Sequence[tuple[Tensor, Buffer]],
-    reason: str,
-    content_hash: str,
-    frame_limits: Mapping[str, int],
-) -> list[Out]:
-    """Build the Outputs for every submitter of the batch: one message, unless its bytes exceed `frame_limits`.
-
-    The messages hold the submitter's rows in the order of the batch, and a status for each row. If `status` is not
-    OK, every row gets it with `reason`, and the message has no tensors.
-    """
-    (begin_ns, end_ns, _), batched = action.timing, action.spec.batched
-    outs = []
-    for submitter, (rows, spans) in _split_rows(action, status, reason).items():
-        selected = _select_rows(outputs, spans, action.rows, batched) if spans else []
-        limit = frame_limits.get(submitter, UNLIMITED)
-        fits = sum(len(buffer) for _, buffer in selected) <= limit
-        for items, tensors in ((rows, selected),) if fits else divide_outputs(rows, selected, limit, batched):
-            message = Outputs(
-                action.infer.action_id,
-                tuple(items),
-                tuple(tensor for tensor, _ in tensors),
-                action.infer.model,
-                action.batch_size,
-                begin_ns,
-                end_ns,
-                content_hash,
-                action.infer.slowness,
-            )
-            outs.append(Out(submitter, message, [buffer for _, buffer in tensors]))
-    return outs
-
-
-def _split_rows(action: InferAction, status: int, reason: str) -> dict[str, tuple[list[RowStatus], list[Span]]]:
-    """Return submitter -> (status of its rows, spans of its rows in the batch); adjacent spans are merged."""
-    infer = action.infer
-    if status == Status.OK and not action.failed and len({row.submitter for row in infer.rows}) == 1:
-        items = [RowStatus(row.submit_id, row.rows) for row in infer.rows]
-        return {infer.parties[infer.rows[0].submitter]: (items, [(0, action.rows)])}
-    by_submitter: dict[str, tuple[list[RowStatus], list[Span]]] = {}
-    offset = 0
-    for index, row in enumerate(infer.rows):
-        items, spans = by_submitter.setdefault(infer.parties[row.submitter], ([], []))
-        if index in action.failed:
-            row_status, row_reason = action.failed[index]
-            items.append(RowStatus(row.submit_id, 0, int(row_status), row_reason))
-            continue
-        if status != Status.OK:
-            items.append(RowStatus(row.submit_id, 0, int(status), reason))
-            continue
-        items.append(RowStatus(row.submit_id, row.rows))
-        if spans and spans[-1][1] == offset:
-            spans[-1] = (spans[-1][0], offset + row.rows)
-        else:
-            spans.append((offset, offset + row.rows))
-        offset += row.rows
-    return by_submitter
-
-
-def _select_rows(
-    outputs: Sequence[tuple[Tensor, Buffer]], spans: Sequence[Span], rows: int, batched: bool
-) -> Sequence[tuple[Tensor, Buffer]]:
-    """Return the rows in `spans` of every output. A single span is a view, not a copy."""
-    if not batched or spans == [(0, rows)]:
-        return outputs
-    counts, end = [], 0
-    for span in spans:
-        counts += [span[0] - end, span[1] - span[0]]
-        end = span[1]
-    selected = []
-    for tensor, buffer in outputs:
-        rows_bytes = concat_rows(part for _, part in split_rows(tensor, buffer, counts)[1::2])
-        shape = (sum(counts[1::2]), *tensor.shape[1:])
-        selected.append((Tensor(tensor.name, tensor.datatype, shape, len(rows_bytes)), rows_bytes))
-    return selected

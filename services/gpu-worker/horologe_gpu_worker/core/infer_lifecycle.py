@@ -11,9 +11,10 @@ from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Result, Ship
-from horologe_gpu_worker.core.infer_actions import InferAction, batch_outputs
+from horologe_gpu_worker.core.infer_actions import InferAction
 from horologe_gpu_worker.core.input_memory import EarlyInputs, IoCache
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
+from horologe_gpu_worker.core.responses import batch_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -176,7 +177,6 @@ class InferLifecycle:
             self._share_free_ns[share] = finished.end_ns
 
     def check(self) -> None:
-        """Raise AssertionError if an invariant is broken."""
         self.io.check()
         self.early.check()
         self._timers.check()

@@ -16,7 +16,6 @@ from horologe_common.clock import ms, us
 from horologe_common.core.protocol import Out
 from horologe_common.models import Profile
 from horologe_common.status import Status
-from horologe_gpu_worker.core.first_runs import FirstRuns
 from horologe_gpu_worker.core.lanes import Operation
 
 if TYPE_CHECKING:
@@ -38,6 +37,9 @@ ANNOUNCE_NS, ANNOUNCE_MODEL_NS = ms(50), us(250)
 """Minimum interval between announcements of changes that no controller has requested, and what each model adds. A
 Register of 4,000 models keeps its receivers busy for a tenth of a second.
 """
+FIRST_RUNS = 5
+"""Runs of one batch size after which a model is measured: as many as it takes at least on made-up inputs. The first is
+slow, because the model has had no warm-up. The median does not count it."""
 
 
 class _Replacement(NamedTuple):
@@ -48,8 +50,6 @@ class _Replacement(NamedTuple):
 
 
 class _Scan:
-    """A running scan of a model."""
-
     def __init__(self, name: str, requesters: list[Requester]) -> None:
         self.name = name
         self.requesters = requesters
@@ -74,9 +74,7 @@ class ServedModels:
     ) -> None:
         self.reports = {report.spec.key: report for report in reports}
         self.out: list[Out] = []
-        self.profiles_changed = False
-        """True if a report has a profile that no controller has yet."""
-        self._first_runs = FirstRuns()
+        self._first_runs = _FirstRuns()
         self._shares = shares
         self._infers = infers
         self._lanes = lanes
@@ -107,7 +105,7 @@ class ServedModels:
             return
         if exec_ns := self._first_runs.observe(spec, batch_size, took_ns):
             self.reports[spec.key] = msgspec.structs.replace(report, profile=Profile(exec_ns, profile.load_ns), note="")
-            self.profiles_changed = True
+            self.changed = True
 
     def request_scan(self, sender: str, name: str, scan_id: int) -> None:
         """Scan a model for a controller, after the running scan of this model."""
@@ -181,7 +179,6 @@ class ServedModels:
         return completed
 
     def check(self) -> None:
-        """Raise AssertionError if an invariant is broken."""
         for name, scan in self.running.items():
             assert name == scan.name
             assert scan.scanned is not None or not scan.replacements
@@ -246,3 +243,36 @@ def _is_measured_twin(report: ModelReport, scanned: ModelReport) -> bool:
 def scans_of(controller: str, requesters: Iterable[Requester]) -> tuple[int, ...]:
     """Return the ids of the controller's own Scans."""
     return tuple(scan_id for sender, scan_id in requesters if sender == controller)
+
+
+class _FirstRuns:
+    """EXEC times by model content and batch size, until there are enough of one size for a profile."""
+
+    def __init__(self) -> None:
+        self._times_ns: dict[tuple[str, str], dict[int, list[int]]] = {}
+
+    def observe(self, spec: ModelSpec, batch_size: int, took_ns: int) -> dict[int, int] | None:
+        """Add a successful EXEC. Return the times in ns by batch size if there are enough, None before."""
+        content = spec.key, spec.content_hash
+        times_ns = self._times_ns.setdefault(content, {})
+        times_ns.setdefault(batch_size, []).append(took_ns)
+        if len(times_ns[batch_size]) < FIRST_RUNS:
+            return None
+        del self._times_ns[content]
+        return _times_of_sizes(spec, {size: sorted(times)[len(times) // 2] for size, times in times_ns.items()})
+
+    def discard(self, spec: ModelSpec) -> None:
+        """Discard the times of a content that is not served any more."""
+        self._times_ns.pop((spec.key, spec.content_hash), None)
+
+
+def _times_of_sizes(spec: ModelSpec, measured_ns: dict[int, int]) -> dict[int, int]:
+    """Return a time for every batch size. One that has not run takes as long per row as the next smaller one that has,
+    or as long as the next larger one: no batch is taken to be faster than a larger one.
+    """
+    exec_ns: dict[int, int] = {}
+    for size in spec.batch_sizes:
+        smaller = max((known for known in measured_ns if known <= size), default=0)
+        larger = min((known for known in measured_ns if known >= size), default=0)
+        exec_ns[size] = measured_ns[smaller] * size // smaller if smaller else measured_ns[larger]
+    return exec_ns

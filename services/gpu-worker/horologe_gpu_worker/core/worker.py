@@ -132,18 +132,16 @@ class Worker:
         for share in self.shares:
             if share.out:
                 self._forward_outputs(now_ns, share.out)
-        if completed is not None or self.models.profiles_changed:
-            self.models.profiles_changed = False
+        if completed is not None:
             # Behind all Results, so that they belong to the content that was reported before.
             for controller in self.controllers:
-                self._register(controller, scans_of(controller, completed or ()))
+                self._register(controller, scans_of(controller, completed))
 
     def wakeup_ns(self) -> int | None:
         wakes = (self.infers.wakeup_ns(), self.models.announce_ns if self.models.changed else None)
         return min([at_ns for at_ns in wakes if at_ns is not None], default=None)
 
     def check(self) -> None:
-        """Raise AssertionError if an invariant is broken."""
         self.infers.check()
         self.models.check()
         for share in self.shares:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from horologe_common.service.log import logger
 from horologe_common.wire import DeviceInfo
-from horologe_gpu_worker.device_share import EnteredShare, device_id
-from horologe_gpu_worker.device_shares.claims import claim_part
+from horologe_gpu_worker.device_shares import EnteredShare, device_id
+from horologe_gpu_worker.file_lock import lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,37 +30,33 @@ GROUP = "horologe-"
 log = logger("share")
 
 
-class CpuShare:
-    """Moves this process to a control group with a quota, else to CPUs that no other share has."""
+def enter(settings: WorkerSettings, groups: Sequence[Path] | None = None) -> EnteredShare:
+    """Move this process to a control group with a quota, else to CPUs that no other share has.
 
-    def __init__(self, settings: WorkerSettings, groups: Sequence[Path] | None = None) -> None:
-        """`groups`: control groups in which one may be created; by default those of this process."""
-        self._settings = settings
-        self._groups = own_groups() if groups is None else groups
+    CPUs of its own are whole: the share is rounded to them. `groups`: control groups in which one may be created; by
+    default those of this process.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    device = DeviceInfo(device_id(settings), settings.hardware or settings.device, memory)
+    wanted = settings.share_percent / 100 * len(cpus)
+    if set_quota(wanted, own_groups() if groups is None else groups):
+        return EnteredShare(device, settings.share_percent)
+    own = _claim_cpus(Path(settings.cache) / "claims", cpus, max(1, round(wanted)))
+    os.sched_setaffinity(0, own)
+    percent = 100 * len(own) / len(cpus)
+    log.warning("no quota of CPU time can be set: the share is whole CPUs", cpus=own, percent=percent)
+    return EnteredShare(device, percent)
 
-    def enter(self) -> EnteredShare:
-        """See `ShareMechanism`. CPUs of its own are whole: the share is rounded to them."""
-        settings, cpus = self._settings, sorted(os.sched_getaffinity(0))
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        device = DeviceInfo(device_id(settings), settings.hardware or settings.device, memory)
-        wanted = settings.share_percent / 100 * len(cpus)
-        if set_quota(wanted, self._groups):
-            return EnteredShare(device, settings.share_percent)
-        own = self._claim_cpus(cpus, max(1, round(wanted)))
-        os.sched_setaffinity(0, own)
-        percent = 100 * len(own) / len(cpus)
-        log.warning("no quota of CPU time can be set: the share is whole CPUs", cpus=own, percent=percent)
-        return EnteredShare(device, percent)
 
-    def _claim_cpus(self, cpus: list[int], count: int) -> list[int]:
-        """Return CPUs that no other share has claimed, then any."""
-        folder = Path(self._settings.cache) / "claims"
-        own: list[int] = []
-        with suppress(OSError):  # a folder that is not writable is not shared
-            for cpu in cpus:
-                if len(own) < count and claim_part(folder, f"cpu-{cpu}"):
-                    own.append(cpu)
-        return own + [cpu for cpu in cpus if cpu not in own][: count - len(own)]
+def _claim_cpus(folder: Path, cpus: list[int], count: int) -> list[int]:
+    """Return CPUs that no other share has claimed, then any."""
+    own: list[int] = []
+    with suppress(OSError):  # a folder that is not writable is not shared
+        for cpu in cpus:
+            if len(own) < count and lock_file(folder / f"cpu-{cpu}.lock") is not None:
+                own.append(cpu)
+    return own + [cpu for cpu in cpus if cpu not in own][: count - len(own)]
 
 
 def set_quota(cpus: float, parents: Iterable[Path]) -> bool:
@@ -89,9 +85,9 @@ def set_quota(cpus: float, parents: Iterable[Path]) -> bool:
     return False
 
 
-def own_groups(root: Path = Path("/sys/fs/cgroup")) -> list[Path]:
-    """Return the control group of this process and its parent. `root`: where control groups are mounted."""
-    paths = {}
+def own_groups() -> list[Path]:
+    """Return the control group of this process and its parent."""
+    root, paths = Path("/sys/fs/cgroup"), {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         paths[controllers] = path.lstrip("/")

@@ -8,7 +8,7 @@ import pynvml
 
 from horologe_common.service.log import logger
 from horologe_common.wire import DeviceInfo
-from horologe_gpu_worker.device_share import device_id
+from horologe_gpu_worker.device_shares import device_id
 from horologe_gpu_worker.measurement.device_sensors.nvml_sensor import find_gpu
 
 if TYPE_CHECKING:

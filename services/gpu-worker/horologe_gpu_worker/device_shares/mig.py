@@ -10,9 +10,9 @@ import pynvml
 
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import GPU_ID
-from horologe_gpu_worker.device_share import EnteredShare
-from horologe_gpu_worker.device_shares.claims import claim_part
+from horologe_gpu_worker.device_shares import EnteredShare
 from horologe_gpu_worker.device_shares.gpu_description import describe_gpu
+from horologe_gpu_worker.file_lock import lock_file
 from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
@@ -33,54 +33,46 @@ class MigDevice(NamedTuple):
     percent: float
 
 
-class MigShare:
-    """Takes a free MIG device of the wanted size, and hides all other devices from CUDA.
+def enter(settings: WorkerSettings) -> EnteredShare:
+    """Take a free MIG device of the wanted size, and hide all other devices from CUDA.
 
-    Only a slice that CUDA_VISIBLE_DEVICES names, or of the GPU that `worker.device_id` names, if they do.
+    Only a slice that CUDA_VISIBLE_DEVICES names, or of the GPU that `worker.device_id` names, if they do. Raises
+    SettingsError without NVML, or if no slice of this size is free.
     """
+    if device_config(settings).cuda != 0:
+        raise SettingsError(f"setting worker.device: got {settings.device!r}, wanted cuda for share_mechanism 'mig'")
+    try:
+        pynvml.nvmlInit()
+        device = _claim(settings, list(_find_permitted(settings.device_id)))
+        info = describe_gpu(settings, device.gpu)
+    except pynvml.NVMLError as error:
+        raise SettingsError(f"setting worker.share_mechanism: got 'mig', and NVML cannot be used: {error}") from error
+    os.environ[VISIBLE] = device.uuid
+    return EnteredShare(info, device.percent)
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        self._settings = settings
 
-    def enter(self) -> EnteredShare:
-        """See `ShareMechanism`. Raises SettingsError without NVML, or if no slice of this size is free."""
-        if device_config(self._settings).cuda != 0:
-            raise SettingsError(
-                f"setting worker.device: got {self._settings.device!r}, wanted cuda for share_mechanism 'mig'"
-            )
-        try:
-            pynvml.nvmlInit()
-            device = self._claim(list(self._find_permitted()))
-            info = describe_gpu(self._settings, device.gpu)
-        except pynvml.NVMLError as error:
-            raise SettingsError(
-                f"setting worker.share_mechanism: got 'mig', and NVML cannot be used: {error}"
-            ) from error
-        os.environ[VISIBLE] = device.uuid
-        return EnteredShare(info, device.percent)
+def _find_permitted(gpu_id: str) -> Iterator[MigDevice]:
+    visible = os.environ.get(VISIBLE, "")
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+        if gpu_id.startswith(GPU_ID) and pynvml.nvmlDeviceGetUUID(gpu) != gpu_id:
+            continue
+        for device in mig_devices(gpu):
+            if not visible.startswith("MIG-") or device.uuid == visible:
+                yield device
 
-    def _find_permitted(self) -> Iterator[MigDevice]:
-        """Yield the permitted MIG devices of all GPUs."""
-        visible, gpu_id = os.environ.get(VISIBLE, ""), self._settings.device_id
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
-            if gpu_id.startswith(GPU_ID) and pynvml.nvmlDeviceGetUUID(gpu) != gpu_id:
-                continue
-            for device in mig_devices(gpu):
-                if not visible.startswith("MIG-") or device.uuid == visible:
-                    yield device
 
-    def _claim(self, devices: list[MigDevice]) -> MigDevice:
-        """Claim the free device that is nearest to the wanted size."""
-        percent, folder = self._settings.share_percent, Path(self._settings.cache) / "claims"
-        distances = {device.uuid: abs(device.percent - percent) for device in devices}
-        fitting = [device for device in devices if distances[device.uuid] <= TOLERANCE_PERCENT]
-        for device in sorted(fitting, key=lambda device: distances[device.uuid]):
-            if claim_part(folder, device.uuid):
-                return device
-        sizes = ", ".join(f"{device.percent:g}%" for device in devices) or "none: MIG is off"
-        used = f"; all {len(fitting)} of this size are in use" if fitting else ""
-        raise SettingsError(f"setting worker.share_percent: got {percent:g}, wanted a MIG device, of {sizes}{used}")
+def _claim(settings: WorkerSettings, devices: list[MigDevice]) -> MigDevice:
+    """Claim the free device that is nearest to the wanted size."""
+    percent, folder = settings.share_percent, Path(settings.cache) / "claims"
+    distances = {device.uuid: abs(device.percent - percent) for device in devices}
+    fitting = [device for device in devices if distances[device.uuid] <= TOLERANCE_PERCENT]
+    for device in sorted(fitting, key=lambda device: distances[device.uuid]):
+        if lock_file(folder / f"{device.uuid}.lock") is not None:
+            return device
+    sizes = ", ".join(f"{device.percent:g}%" for device in devices) or "none: MIG is off"
+    used = f"; all {len(fitting)} of this size are in use" if fitting else ""
+    raise SettingsError(f"setting worker.share_percent: got {percent:g}, wanted a MIG device, of {sizes}{used}")
 
 
 def mig_devices(gpu: Any) -> Iterator[MigDevice]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_common.service.settings import SettingsError
-from horologe_gpu_worker.device_share import EnteredShare
+from horologe_gpu_worker.device_shares import EnteredShare
 from horologe_gpu_worker.device_shares.gpu_description import describe_cuda_device
 from horologe_gpu_worker.settings import device_config
 
@@ -17,25 +17,19 @@ if TYPE_CHECKING:
 PERCENTAGE, PIPES = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PIPE_DIRECTORY"
 
 
-class MpsShare:
-    """Sets the active thread percentage in the environment. The driver reads it when the process first uses the GPU."""
+def enter(settings: WorkerSettings) -> EnteredShare:
+    """Set the active thread percentage in the environment. The driver reads it when the process first uses the GPU.
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        self._settings = settings
-
-    def enter(self) -> EnteredShare:
-        """See `ShareMechanism`. Raises SettingsError without an MPS control daemon: every process would then get
-        the whole GPU in turn.
-        """
-        percent, given = self._settings.share_percent, os.environ.get(PERCENTAGE)
-        if given is not None and given != f"{percent:g}":
-            raise SettingsError(f"environment {PERCENTAGE}: got {given!r}, wanted worker.share_percent, {percent:g}")
-        pipes = os.environ.get(PIPES) or "/tmp/nvidia-mps"
-        if not (Path(pipes) / "control").exists():
-            raise SettingsError(
-                f"setting worker.share_mechanism: got 'mps', and no MPS control daemon has its pipes in {pipes}; start "
-                f"`nvidia-cuda-mps-control -d`, or set {PIPES}"
-            )
-        os.environ[PERCENTAGE] = f"{percent:g}"
-        device = describe_cuda_device(self._settings, device_config(self._settings).cuda or 0)
-        return EnteredShare(device, percent)
+    Raises SettingsError without an MPS control daemon: every process would then get the whole GPU in turn.
+    """
+    percent, given = settings.share_percent, os.environ.get(PERCENTAGE)
+    if given is not None and given != f"{percent:g}":
+        raise SettingsError(f"environment {PERCENTAGE}: got {given!r}, wanted worker.share_percent, {percent:g}")
+    pipes = os.environ.get(PIPES) or "/tmp/nvidia-mps"
+    if not (Path(pipes) / "control").exists():
+        raise SettingsError(
+            f"setting worker.share_mechanism: got 'mps', and no MPS control daemon has its pipes in {pipes}; start "
+            f"`nvidia-cuda-mps-control -d`, or set {PIPES}"
+        )
+    os.environ[PERCENTAGE] = f"{percent:g}"
+    return EnteredShare(describe_cuda_device(settings, device_config(settings).cuda or 0), percent)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
@@ -32,17 +31,6 @@ class ModelSource(Protocol):
 
     def is_open(self, key: str) -> bool: ...
 
-    def inline_io(self, key: str) -> bool: ...
-
-
-@runtime_checkable
-class Transfers(Protocol):
-    """A model whose inputs and outputs are copied on the INPUT and OUTPUT lanes."""
-
-    def copy_in(self, rows: int) -> None: ...
-
-    def copy_out(self, rows: int) -> None: ...
-
 
 class _LoadedModel:
     """A model in memory. The lock prevents UNLOAD from closing it during an EXEC."""
@@ -52,7 +40,7 @@ class _LoadedModel:
     def __init__(self, model: OpenModel, spec: ModelSpec) -> None:
         self.model = model
         self.spec = spec
-        self.staging: Any = model if _is_staged(type(model)) else None
+        self.staging = model if isinstance(model, StagedModel) else None
         self.lock = Lock()
         self.closed = False
         self.typical_ns: dict[int, int] = {}
@@ -67,12 +55,6 @@ class _LoadedModel:
     def observe_exec(self, batch_size: int, took_ns: int) -> None:
         typical_ns = self.typical_ns.get(batch_size, took_ns)
         self.typical_ns[batch_size] = typical_ns * (17 if took_ns > typical_ns else 15) // 16
-
-
-@cache
-def _is_staged(kind: type) -> bool:
-    """Return whether a model class is a `StagedModel`. Cached: the check of a protocol takes 10 us."""
-    return issubclass(kind, StagedModel)
 
 
 class _Staged(NamedTuple):
@@ -224,8 +206,7 @@ class DeviceModels:
             loaded.staging.stage(slot, assemble_inputs(operation, loaded.spec.batched, slot.space, copy_all=True))
             return _finished(operation, begin_ns, staged=_Staged(loaded, slot))
         inputs = assemble_inputs(operation, loaded.spec.batched, Workspace())  # not `_space`: EXEC may be using it
-        if isinstance(loaded.model, Transfers):
-            loaded.model.copy_in(operation.rows)
+        loaded.model.copy_in(operation.rows)
         return _finished(operation, begin_ns, staged=_Staged(loaded, inputs))
 
     def _output(self, operation: Operation) -> Finished:
@@ -233,7 +214,7 @@ class DeviceModels:
         loaded, outputs = operation.staged
         if loaded.staging:
             outputs = loaded.staging.fetch(operation.batch_size, outputs)
-        elif isinstance(loaded.model, Transfers):
+        else:
             loaded.model.copy_out(operation.rows)
         tensors = output_tensors(operation, loaded.spec, outputs, self._space)
         return _finished(operation, begin_ns, outputs=tensors, content_hash=loaded.spec.content_hash)

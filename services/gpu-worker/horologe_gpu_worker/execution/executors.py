@@ -163,7 +163,6 @@ class Executors:
         self.worker = worker
         self.address = lanes_address(worker)
         self.settings = settings
-        self.store = store
         self._scans = scans
         self._own_lanes: dict[str, bool] = {}
         """Models whose LOADs and UNLOADs run on a lane of the model: they start processes."""
@@ -174,7 +173,6 @@ class Executors:
         self._post_threadsafe: Post | None = None
         self._devices = [DeviceModels(store, check_device) for _ in range(settings.shares)]
         self._threads: dict[tuple[int, str], LaneThread] = {}
-        self._inline: dict[str, bool] = {}
         self._permitted = False
         self._cpus = CpuClaims(Path(settings.cache, "cpus"))
 
@@ -238,12 +236,6 @@ class Executors:
         else:
             log.warning("a lane is still running an operation: models are not closed", lanes=list(self._threads))
 
-    def inline_io(self, model: str) -> bool:
-        """Return True if INPUT and OUTPUT are part of this model's EXEC. Cached, because every action asks."""
-        if model not in self._inline:
-            self._inline[model] = self.store.inline_io(model)
-        return self._inline[model]
-
     def _thread(self, share: int, lane: str) -> LaneThread:
         thread = self._threads.get((share, lane))
         if thread is None:
@@ -257,8 +249,6 @@ class Executors:
         return thread
 
     def _post_to_worker(self, message: Finished | VersionScanned) -> None:
-        if isinstance(message, VersionScanned):
-            self._inline.clear()
         if self._post_threadsafe is not None:
             with suppress(RuntimeError):  # the event loop has closed
                 self._post_threadsafe(self.address, self.worker, message)

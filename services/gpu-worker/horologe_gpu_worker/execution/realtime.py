@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 from typing import TYPE_CHECKING
 
 from horologe_common.service.log import logger
+from horologe_gpu_worker.file_lock import lock_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,10 +68,7 @@ def disable_timer_slack() -> None:
 
 
 class CpuClaims:
-    """CPUs that the EXEC lanes of this process own. No two workers with the same `folder` own the same CPU.
-
-    Each claim is a lock on a file, which ends with the process. Replicas of a container need no other coordination.
-    """
+    """CPUs that the EXEC lanes of this process own. No two workers with the same `folder` own the same CPU."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -82,22 +79,13 @@ class CpuClaims:
         if len(cpus) < PINNING_CPUS_MIN:
             return None
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            return next((cpu for cpu in sorted(cpus, reverse=True)[: len(cpus) // 2] if self._lock(cpu)), None)
+            for cpu in sorted(cpus, reverse=True)[: len(cpus) // 2]:
+                if (lock := lock_file(self._folder / str(cpu))) is not None:
+                    self._locks.append(lock)
+                    return cpu
         except OSError as error:
             log.warning("lane not pinned", error=str(error))
-            return None
-
-    def _lock(self, cpu: int) -> bool:
-        """Return True if the lock of the CPU was free, and is now held. Raises OSError if there can be no lock."""
-        lock = os.open(self._folder / str(cpu), os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            return False
-        self._locks.append(lock)
-        return True
+        return None
 
     def release(self) -> None:
         """Release all claimed CPUs."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from horologe_gpu_worker.inspection.inspection_messages import Inspected, InspectionSetup
+    from horologe_gpu_worker.inspection.inspector import Inspected, InspectionSetup
     from horologe_gpu_worker.repository.version_inspector import VersionReport
 
 QUANTUM_NS = s(3)
@@ -50,8 +50,6 @@ class InspectionRequest(NamedTuple):
 
 
 class _Running:
-    """An inspection that has begun."""
-
     def __init__(self, request: InspectionRequest, slow: bool) -> None:
         self.request = request
         self.begin_ns = monotonic_ns()
@@ -169,7 +167,6 @@ class InspectionPool:
         return running
 
     def _pop_unused(self, now_ns: int) -> list[Inspector]:
-        """Remove and return the processes that have been idle for too long."""
         unused = [inspector for inspector in self._idle if now_ns - inspector.idle_since_ns >= IDLE_NS]
         self._idle = [inspector for inspector in self._idle if inspector not in unused]
         return unused
@@ -236,7 +233,6 @@ class InspectionPool:
             return inspected
 
     def _take_inspector(self, running: _Running) -> Inspector:
-        """Return an idle process, or start one."""
         with self._changed:
             if self._idle:
                 running.inspector = self._idle.pop()

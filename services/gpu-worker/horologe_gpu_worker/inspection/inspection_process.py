@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.service.parent_link import connect_to_parent
 from horologe_common.service.standard_streams import install_lossy_streams
-from horologe_gpu_worker.inspection.inspection_messages import (
+from horologe_gpu_worker.inspection.inspector import (
     READING,
     Inspect,
     Inspected,
@@ -28,7 +28,7 @@ from horologe_gpu_worker.repository.modelstore import ModelStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_gpu_worker.inspection.inspection_messages import FromProcess
+    from horologe_gpu_worker.inspection.inspector import FromProcess
 
 
 def main(arguments: list[str]) -> int:

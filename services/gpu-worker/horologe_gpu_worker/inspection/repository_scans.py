@@ -18,11 +18,10 @@ from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, ModelFailed, Status, describe_exception, encodable
 from horologe_common.wire import ModelReport
 from horologe_gpu_worker.core.lanes import Finished, Operation, VersionScanned
-from horologe_gpu_worker.inspection.inspection_messages import READING, InspectionSetup
 from horologe_gpu_worker.inspection.inspection_pool import QUANTUM_NS, SLOW_MAX, InspectionPool, InspectionRequest
-from horologe_gpu_worker.inspection.inspector import overdue_reason
+from horologe_gpu_worker.inspection.inspector import READING, InspectionSetup, overdue_reason
 from horologe_gpu_worker.repository.manifest import InvalidModel
-from horologe_gpu_worker.repository.modelstore import waiting_report
+from horologe_gpu_worker.repository.modelstore import unreadable_report, waiting_report
 from horologe_gpu_worker.repository.profiling import ON_DEVICE
 from horologe_gpu_worker.repository.version_inspector import VersionReport
 from horologe_gpu_worker.settings import device_config
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from horologe_gpu_worker.inspection.inspection_messages import Inspected
-    from horologe_gpu_worker.inspection.inspector import Timeout
+    from horologe_gpu_worker.inspection.inspector import Inspected, Timeout
     from horologe_gpu_worker.repository.modelstore import ModelStore
     from horologe_gpu_worker.settings import WorkerSettings
 
@@ -64,11 +62,11 @@ class Scans(Protocol):
 class _ModelScan:
     """A running scan of all versions of a model."""
 
-    def __init__(self, operation: Operation, folders: list[Path]) -> None:
+    def __init__(self, operation: Operation, versions: int) -> None:
         self.operation = operation
         self.name = operation.model.partition("/")[0]
         self.begin_ns = monotonic_ns()
-        self.open = {folder.name: True for folder in folders}
+        self.versions = versions
         self.reports: dict[str, ModelReport] = {}
 
 
@@ -86,7 +84,7 @@ class RepositoryScans:
         self._operations: SimpleQueue[Operation | None] = SimpleQueue()
         self._lister = Thread(target=self._list_models, name="scan", daemon=True)
         self._lock = Lock()
-        """Protects `open` and `reports` of all scans. Progress is sent under it, so a result is the last message."""
+        """Protects the reports of all scans. Progress is sent under it, so a result is the last message."""
         self._adopting: dict[str, Lock] = {}
         """Runtime -> lock of the model that it adopts."""
 
@@ -110,7 +108,7 @@ class RepositoryScans:
                 self._begin(operation, self._store.version_folders(name))
             except InvalidModel as error:
                 log.warning("model unavailable", model=name, reason=error.reason)
-                report = ModelReport(waiting_report(name, "").spec, None, encodable(error.reason))
+                report = unreadable_report(name, error.reason)
                 self._store.finish_model(name, [report])
                 self._post(_finished(operation, begin_ns, models=(report,)))
             except Exception as error:
@@ -119,8 +117,7 @@ class RepositoryScans:
                 self._post(_finished(operation, begin_ns, status=Status.FAILED, reason=reason))
 
     def _begin(self, operation: Operation, folders: list[Path]) -> None:
-        """Queue the inspections of all versions."""
-        scan = _ModelScan(operation, folders)
+        scan = _ModelScan(operation, len(folders))
         if not folders:
             self._finish(scan)
         for folder in folders:
@@ -134,7 +131,7 @@ class RepositoryScans:
                 log.info(text)
             report = msgspec.structs.replace(waiting, loading=encodable(text))
             with self._lock:
-                if folder.name in scan.open:  # else by an adoption that was given up, and waits for another model
+                if folder.name not in scan.reports:  # else by an adoption that was given up, and still waits
                     self._post(VersionScanned(scan.operation.action_id, report))
 
         return InspectionRequest(
@@ -153,9 +150,8 @@ class RepositoryScans:
             result = VersionReport(ModelReport(spec, None, encodable(result.reason)))
         report = self._store.store_version(folder, result)
         with self._lock:
-            del scan.open[folder.name]
             scan.reports[folder.name] = report
-            last = not scan.open
+            last = len(scan.reports) == scan.versions
         self._post(VersionScanned(scan.operation.action_id, report))
         if last:
             self._finish(scan)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.service.processes import start_patiently
-from horologe_gpu_worker.measurement.share_messages import ShareJob
+from horologe_gpu_worker.measurement.share_connection import ShareJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

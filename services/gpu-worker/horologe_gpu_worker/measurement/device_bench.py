@@ -18,8 +18,7 @@ from horologe_common.service.log import logger
 from horologe_common.status import HorologeError
 from horologe_gpu_worker.measurement.cache_counters import CountersFailed, count_cache_use, interpolate_cache_use
 from horologe_gpu_worker.measurement.device_sensor import SensorWindow
-from horologe_gpu_worker.measurement.share_connection import ShareConnection
-from horologe_gpu_worker.measurement.share_messages import (
+from horologe_gpu_worker.measurement.share_connection import (
     Begin,
     Measure,
     Measured,
@@ -27,6 +26,7 @@ from horologe_gpu_worker.measurement.share_messages import (
     Rates,
     Ready,
     Running,
+    ShareConnection,
     ShareJob,
     Stop,
     Stopped,

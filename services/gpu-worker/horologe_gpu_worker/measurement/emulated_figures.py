@@ -18,14 +18,15 @@ from horologe_common.interference.prediction import (
     run_alone,
     stack_coefficients,
 )
-from horologe_gpu_worker.measurement.share_messages import Traced
+from horologe_gpu_worker.measurement.device_sensor import DeviceLimits, DeviceReading
+from horologe_gpu_worker.measurement.share_connection import Traced
 from horologe_gpu_worker.repository.manifest import InvalidModel, manifest_path, read_manifest
+from horologe_gpu_worker.runtimes.emulated import find_coefficients
 from horologe_gpu_worker.runtimes.emulated_device import EmulatedDeviceFile
-from horologe_gpu_worker.runtimes.emulated_sharing import find_coefficients
 
 
 class EmulatedFigures:
-    """View of an emulated device, and the declared coefficients of one of its models. Close it afterwards."""
+    """Sensor of an emulated device, and the declared coefficients of one of its models. Close it afterwards."""
 
     def __init__(self, device_file: str, folder: Path) -> None:
         """Raises `InvalidModel` if the model has no table `[emulated.sharing]`, and SettingsError for the file."""
@@ -36,13 +37,17 @@ class EmulatedFigures:
         self._interference = INTERFERENCE_MODELS[times.sharing.interference]
         self._view = EmulatedDeviceFile(Path(device_file))
 
-    def power_and_frequency(self) -> tuple[float, float]:
-        """Return the power in W, at most the cap, and the clock in MHz (Eq. 9 and 10)."""
+    def limits(self) -> DeviceLimits:
+        """Return the declared limits."""
+        return DeviceLimits(f"emulated {self.gpu.name}", self.gpu.max_power_w, self.gpu.max_frequency_mhz)
+
+    def read(self) -> DeviceReading:
+        """Return the power, at most the cap, and the clock now (Eq. 9 and 10)."""
         rows = self._executing()
         if not rows:
-            return self.gpu.idle_power_w, self.gpu.max_frequency_mhz
+            return DeviceReading(self.gpu.idle_power_w, self.gpu.max_frequency_mhz)
         predicted = self._predict(rows)
-        return min(float(predicted.power_w), self.gpu.max_power_w), float(predicted.frequency_mhz)
+        return DeviceReading(min(float(predicted.power_w), self.gpu.max_power_w), float(predicted.frequency_mhz))
 
     def trace(self, batch: int, share_percent: float) -> Traced:
         """Return the trace of a batch on a share that executes such batches, beside the others (Eq. 5 and 6)."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.measurement.share_messages import Traced
+from horologe_gpu_worker.measurement.share_connection import Traced
 from horologe_gpu_worker.repository.manifest import read_manifest, warmup_inputs
 
 if TYPE_CHECKING:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from horologe_common.clock import monotonic_ns
-from horologe_gpu_worker.execution.device_models import Transfers
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.runtime import StagedModel
 
@@ -28,28 +27,12 @@ class BatchTimes(NamedTuple):
     feedback_ns: int
 
 
-class Batches(Protocol):
-    """Batches of one size. `load` and `feed_back` run beside `execute`."""
-
-    def load(self) -> None:
-        """Copy the next batch's inputs to the device."""
-        ...
-
-    def execute(self) -> int:
-        """Run a batch. Returns the device's time in ns; 0 if only the host's clock measures it."""
-        ...
-
-    def feed_back(self) -> None:
-        """Copy the last batch's outputs to the host."""
-        ...
-
-    def advance(self) -> None:
-        """Make the loaded batch the next one to execute."""
-        ...
-
-
 class StagedBatches:
-    """Batches of a model with its own memory on the device. Two slots, so that transfers and execution overlap."""
+    """Batches of a model with its own memory on the device. Two slots, so that transfers and execution overlap.
+
+    `load` and `feed_back` copy the inputs of the next batch and the outputs of the last one. `execute` returns the
+    device's time in ns; 0 if only the host's clock measures it. `advance` makes the loaded batch the next one.
+    """
 
     def __init__(self, model: StagedModel, spec: ModelSpec, folder: Path, size: int) -> None:
         self._model = model
@@ -91,19 +74,16 @@ class HostBatches:
         self._model = model
         self._size = size
         self._inputs = warmup_inputs(spec, folder, size)
-        self._transfers = model if isinstance(model, Transfers) else None
 
     def load(self) -> None:
-        if self._transfers:
-            self._transfers.copy_in(self._size)
+        self._model.copy_in(self._size)
 
     def execute(self) -> int:
         self._model.run(self._size, self._inputs)
         return 0
 
     def feed_back(self) -> None:
-        if self._transfers:
-            self._transfers.copy_out(self._size)
+        self._model.copy_out(self._size)
 
     def advance(self) -> None:
         pass
@@ -115,9 +95,12 @@ class ShareBatches:
     def __init__(
         self, model: OpenModel, spec: ModelSpec, folder: Path, size: int, clock: Callable[[], int] = monotonic_ns
     ) -> None:
-        staged = isinstance(model, StagedModel)
-        self._batches: Batches = (StagedBatches if staged else HostBatches)(model, spec, folder, size)  # type: ignore[arg-type]
-        self._overlaps = staged or isinstance(model, Transfers)
+        self._overlaps = True
+        self._batches: StagedBatches | HostBatches
+        if isinstance(model, StagedModel):
+            self._batches = StagedBatches(model, spec, folder, size)
+        else:
+            self._batches, self._overlaps = HostBatches(model, spec, folder, size), model.has_transfers
         self._clock = clock
         self._lane = ThreadPoolExecutor(1, "transfers")
 

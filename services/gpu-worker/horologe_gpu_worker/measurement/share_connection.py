@@ -1,11 +1,11 @@
-"""Parent's side of a share process: start it, send commands, wait for replies, end it."""
+"""A process of a share, as its parent sees it: commands and replies, JSON over a socket."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from contextlib import ExitStack, suppress
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -13,7 +13,7 @@ from horologe_common.clock import s
 from horologe_common.service.parent_link import PacketSocket
 from horologe_common.service.processes import start_isolated, start_patiently
 from horologe_common.status import HorologeError
-from horologe_gpu_worker.measurement.share_messages import Command, Failed, Reply, ShareJob
+from horologe_gpu_worker.settings import WorkerSettings
 
 MODULE = "horologe_gpu_worker.measurement.share_process"
 REPLY_NS = s(180)
@@ -22,6 +22,95 @@ END_S = 5.0
 """Seconds that a process has to end by itself."""
 LOG_BYTES = 2000
 
+
+class ShareJob(msgspec.Struct, frozen=True, tag=True):
+    """First message to a share process: the model that it opens, and the settings that name its share of the device."""
+
+    folder: str
+    """`<repository>/<name>/<version>`."""
+    settings: WorkerSettings
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """The model is open."""
+
+    percent: float
+    """Share of the device that the process has."""
+    batch_sizes: tuple[int, ...]
+    load_bytes: float
+    feedback_bytes: float
+    """Per row."""
+
+
+class Begin(msgspec.Struct, frozen=True, tag=True):
+    """Run batches until Stop. Answered by Running after the first batch."""
+
+    batch: int
+
+
+class Running(msgspec.Struct, frozen=True, tag=True):
+    """The first batch has ended."""
+
+
+class Measure(msgspec.Struct, frozen=True, tag=True):
+    """Time the batches of some seconds. Answered by Measured; batches continue."""
+
+    seconds: float
+
+
+class Measured(msgspec.Struct, frozen=True, tag=True):
+    """Mean times of the batches in ms, and the standard deviation of `gpu_ms`."""
+
+    batches: int
+    load_ms: float
+    gpu_ms: float
+    feedback_ms: float
+    deviation_ms: float
+
+
+class Trace(msgspec.Struct, frozen=True, tag=True):
+    """Trace some of the batches. Answered by Traced; batches continue."""
+
+
+class Traced(msgspec.Struct, frozen=True, tag=True):
+    """Mean figures of a batch."""
+
+    kernels: int
+    gaps: float
+    """Part of the time from the first to the last kernel in which no kernel ran."""
+    moved_bytes: float = 0.0
+    """Bytes that the kernels read and write."""
+    cache_percent: float | None = None
+    """L2 utilisation that the model declares."""
+
+
+class Rates(msgspec.Struct, frozen=True, tag=True):
+    """Measure the rates of copies on the idle device. Answered by MeasuredRates."""
+
+
+class MeasuredRates(msgspec.Struct, frozen=True, tag=True):
+    """Bytes per ms from host to device, and within the device's memory. 0: not measured."""
+
+    transfer_bytes_per_ms: float
+    memory_bytes_per_ms: float
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Run no more batches. Answered by Stopped."""
+
+
+class Stopped(msgspec.Struct, frozen=True, tag=True):
+    """No batch runs."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The model cannot be opened or run. The process ends."""
+
+    reason: str
+
+
+Command: TypeAlias = Begin | Measure | Trace | Rates | Stop
+Reply: TypeAlias = Ready | Running | Measured | Traced | MeasuredRates | Stopped | Failed
 Wanted = TypeVar("Wanted", bound=Reply)
 
 
@@ -77,7 +166,6 @@ class ShareConnection:
         return f"{self._job.folder} at {self._job.settings.share_percent:g}%"
 
     def _describe_end(self) -> str:
-        """Return exit code or signal, and the last line of the log."""
         end = self._child.describe_end(END_S)
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - LOG_BYTES))
         lines = self._log.read().decode(errors="replace").split("\n")

@@ -12,22 +12,19 @@ import numpy as np
 from horologe_common.clock import monotonic_ns
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.device_shares import enter_share
+from horologe_gpu_worker.measurement.emulated_figures import EmulatedFigures
 from horologe_gpu_worker.measurement.kernel_trace import trace_cuda, trace_onnx
 from horologe_gpu_worker.measurement.share_batches import BatchTimes, ShareBatches
-from horologe_gpu_worker.measurement.share_messages import Measured, MeasuredRates, Ready, ShareJob, Traced
+from horologe_gpu_worker.measurement.share_connection import Measured, MeasuredRates, Ready, ShareJob, Traced
 from horologe_gpu_worker.repository.manifest import read_manifest
 from horologe_gpu_worker.repository.model_signature import zeros
 from horologe_gpu_worker.repository.profiling import ON_DEVICE
 from horologe_gpu_worker.repository.version_inspector import runtime_name
-from horologe_gpu_worker.runtime import PreparesModels
 from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.settings import device_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from horologe_common.models import ModelSpec
-    from horologe_gpu_worker.measurement.emulated_figures import EmulatedFigures
 
 COPY_BYTES, COPIES = 64 << 20, 10
 """Bytes of a copy, more than a cache holds; number of copies, of which the fastest counts."""
@@ -38,10 +35,9 @@ UNTRACED = Traced(1, 0.0)
 class ShareRunner:
     """An open model on a share. Call `open` first. Raises `InvalidModel` or `ModelFailed`."""
 
-    def __init__(self, job: ShareJob, clock: Callable[[], int] = monotonic_ns) -> None:
+    def __init__(self, job: ShareJob) -> None:
         self._folder = Path(job.folder)
         self._settings = job.settings
-        self._clock = clock
         self._batches: ShareBatches | None = None
 
     def open(self) -> Ready:
@@ -51,10 +47,10 @@ class ShareRunner:
         name = runtime_name(self._folder, read_manifest(self._folder))
         runtime = RUNTIMES[name](self._device)
         self._spec = runtime.inspect(self._folder)
-        if isinstance(runtime, PreparesModels):
-            runtime.prepare(self._spec, self._folder)
+        runtime.prepare(self._spec, self._folder)
         self._model = runtime.open(self._spec, self._folder)
-        self._emulated = self._emulated_figures()
+        device_file = self._settings.emulated_device
+        self._emulated = EmulatedFigures(device_file, self._folder) if device_file else None
         load_bytes, feedback_bytes = 0.0, 0.0
         if self._emulated:
             load_bytes = self._emulated.model.load_bytes  # its EXEC includes the feedback
@@ -62,18 +58,12 @@ class ShareRunner:
             load_bytes, feedback_bytes = (_row_bytes(self._spec, outputs) for outputs in (False, True))
         return Ready(percent, self._spec.batch_sizes, load_bytes, feedback_bytes)
 
-    def _emulated_figures(self) -> EmulatedFigures | None:
-        from horologe_gpu_worker.measurement.emulated_figures import EmulatedFigures
-
-        device_file = self._settings.emulated_device
-        return EmulatedFigures(device_file, self._folder) if device_file else None
-
     def begin(self, batch: int) -> None:
         """Prepare batches of a compiled size and run the first one."""
         self.stop()
         if batch not in self._spec.batch_sizes:
             raise ModelFailed(f"model {self._spec.key}: batch {batch}: wanted one of {list(self._spec.batch_sizes)}")
-        self._batches = ShareBatches(self._model, self._spec, self._folder, batch, self._clock)
+        self._batches = ShareBatches(self._model, self._spec, self._folder, batch)
         self._batch = batch
         self._batches.run_next()
 
@@ -89,9 +79,9 @@ class ShareRunner:
 
     def measure(self, duration_ns: int) -> Measured:
         """Run batches for a time, at least one, and return their mean times."""
-        end_ns = self._clock() + duration_ns
+        end_ns = monotonic_ns() + duration_ns
         times = [self.run_next()]
-        while self._clock() < end_ns:
+        while monotonic_ns() < end_ns:
             times.append(self.run_next())
         gpu_ms = [batch.gpu_ns / 1e6 for batch in times]
         load_ms, feedback_ms = (fmean(batch[field] for batch in times) / 1e6 for field in (0, 2))
@@ -123,7 +113,7 @@ class ShareRunner:
         if self._emulated:
             return MeasuredRates(self._emulated.gpu.pcie_bytes_per_ms, 1.0)
         if self._device.cuda is None:
-            return MeasuredRates(0.0, 2 * COPY_BYTES / _host_copy_ms(self._clock))
+            return MeasuredRates(0.0, 2 * COPY_BYTES / _host_copy_ms())
         return cuda_rates(self._device.cuda)
 
 
@@ -133,13 +123,13 @@ def _row_bytes(spec: ModelSpec, outputs: bool) -> float:
     return float(sum(array.nbytes for array in arrays if array.dtype.kind != "O"))
 
 
-def _host_copy_ms(clock: Callable[[], int]) -> float:
+def _host_copy_ms() -> float:
     source, target = np.ones(COPY_BYTES, np.uint8), np.zeros(COPY_BYTES, np.uint8)
     times = []
     for _ in range(COPIES):
-        begin_ns = clock()
+        begin_ns = monotonic_ns()
         np.copyto(target, source)
-        times.append(clock() - begin_ns)
+        times.append(monotonic_ns() - begin_ns)
     return min(times) / 1e6
 
 

@@ -60,7 +60,6 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     datatype: str
     shape: tuple[int | str, ...]
-    """A name is a variable dimension of the tensor's own."""
     warmup: bool | int | float | str | list[Any] = 0
     """Inputs only: value when the model is warmed up and measured. A list is broadcast to the shape, as in numpy."""
     warmup_shape: tuple[int, ...] = ()

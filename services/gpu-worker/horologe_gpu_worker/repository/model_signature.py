@@ -51,18 +51,13 @@ def check_outputs(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArra
     """Raise `ModelFailed` naming model, field, got and wanted unless `outputs` fit the signature; `RowsFailed` if it is
     the number of rows that differs.
     """
-    if fault := describe_mismatch(spec, batch_size, outputs):
-        kind = RowsFailed if has_other_rows(spec, batch_size, outputs) else ModelFailed
-        raise kind(f"model {spec.key}: {fault}")
+    if fault := _describe_mismatch(spec, batch_size, outputs):
+        found = [outputs[tensor.name].shape[:1] for tensor in spec.outputs if tensor.name in outputs]
+        has_other_rows = spec.batched and any(shape != (batch_size,) for shape in found)
+        raise (RowsFailed if has_other_rows else ModelFailed)(f"model {spec.key}: {fault}")
 
 
-def has_other_rows(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> bool:
-    """Return whether an output of a batched model has another number of rows than the batch."""
-    found = [outputs[tensor.name].shape[:1] for tensor in spec.outputs if tensor.name in outputs]
-    return spec.batched and any(shape != (batch_size,) for shape in found)
-
-
-def describe_mismatch(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> str:
+def _describe_mismatch(spec: ModelSpec, batch_size: int, outputs: Mapping[str, NDArray[Any]]) -> str:
     """Return field, got and wanted if `outputs` do not fit the signature; empty if they do."""
     wanted = [tensor.name for tensor in spec.outputs]
     if set(outputs) != set(wanted):

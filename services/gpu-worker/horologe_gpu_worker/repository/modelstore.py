@@ -16,7 +16,7 @@ from horologe_common.status import HorologeError, UnknownModel, encodable
 from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.manifest import InvalidModel
 from horologe_gpu_worker.repository.version_inspector import VersionInspector, VersionReport
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, IsolatesModels, KeepsModels
+from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
 from horologe_gpu_worker.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ class ModelStore:
         self.inspect_version = self._inspector.inspect_version
         self.stop_measuring = self._inspector.stop_measuring
         self._contents = self._inspector.contents
-        self._keeping: dict[str, KeepsModels | None] = {}
         self._specs: dict[str, ModelSpec] = {}
         self._inline: dict[str, bool] = {}
         self._reports: dict[Path, ModelReport] = {}
@@ -73,14 +72,14 @@ class ModelStore:
 
         Raises `InvalidModel` if the repository cannot be read.
         """
-        reports = [report for name in self._names() for report in self._scan_model(name)]
-        self._specs = _servable_specs(reports)
-        return reports
-
-    def scan_model(self, name: str) -> list[ModelReport]:
-        """Inspect one model here and return a report for each version; empty if there is no such model."""
-        reports = self._scan_model(name) if self._exists(name) else []
-        self.finish_model(name, reports)
+        self._specs, reports = {}, []
+        for name in self._names():
+            try:
+                folders = self.version_folders(name)
+            except InvalidModel as error:
+                reports.append(unreadable_report(name, error.reason))
+            else:
+                reports += [self.store_version(folder, self.inspect_version(folder)) for folder in folders]
         return reports
 
     def version_folders(self, name: str) -> list[Path]:
@@ -141,9 +140,9 @@ class ModelStore:
 
     def finish_model(self, name: str, reports: list[ModelReport]) -> None:
         """Remove the versions of a model that are not among the reports, or cannot be served."""
+        served = {report.spec.key: report.spec for report in reports if report.profile is not None}
         with self._lock:
-            others = {key: spec for key, spec in self._specs.items() if spec.name != name}
-            self._specs = others | _servable_specs(reports)
+            self._specs = {key: spec for key, spec in self._specs.items() if spec.name != name} | served
 
     def _names(self) -> list[str]:
         try:
@@ -161,20 +160,6 @@ class ModelStore:
         except InvalidModel:
             return [""]
 
-    def _scan_model(self, name: str) -> list[ModelReport]:
-        try:
-            return [self._scan_version(folder) for folder in self.version_folders(name)]
-        except InvalidModel as error:
-            return [unreadable_report(name, error.reason)]
-
-    def _scan_version(self, folder: Path) -> ModelReport:
-        last = self._reports.get(folder)
-        # a client may request one load after another, and to open a model takes processor time
-        inspected = self.inspect_version(folder, last.spec.content_hash if last else "")
-        if last is not None and inspected.unchanged:
-            return last
-        return self.store_version(folder, inspected)
-
     def spec(self, key: str) -> ModelSpec:
         """Return the spec of a servable model. Raises `UnknownModel` if the last scan did not find it."""
         try:
@@ -188,14 +173,14 @@ class ModelStore:
 
         The content that a runtime keeps in host memory is opened whatever the files are now.
         """
-        keeping, folder = self._keeping_runtime(spec.runtime), self._folder(spec)
-        if keeping is not None and (kept := keeping.open_kept(spec)) is not None:
+        runtime, folder = self._inspector.runtime(spec.runtime), self._folder(spec)
+        if (kept := runtime.open_kept(spec)) is not None:
             return kept
         content = self._contents.read(folder)
         content.check_spec(spec)
         report = self._reports.get(folder)
         warm = not (report and report.profile and not report.profile.measured)
-        model = self._inspector.runtime(spec.runtime).open(spec, folder, warm=warm)
+        model = runtime.open(spec, folder, warm=warm)
         try:
             content.check_unchanged()
         except HorologeError:
@@ -206,14 +191,12 @@ class ModelStore:
     def close(self) -> None:
         """Free what is kept for models that are not loaded. Call at the end of the process."""
         for runtime in self._inspector.runtimes.values():
-            if isinstance(runtime, IsolatesModels):
-                runtime.close()
+            runtime.close()
 
     def is_open(self, key: str) -> bool:
         """Return True if `open` returns at once, because the model is open in host memory."""
         spec = self._specs.get(key)
-        keeping = self._keeping_runtime(spec.runtime) if spec else None
-        return spec is not None and keeping is not None and keeping.is_open(spec)
+        return spec is not None and self._inspector.runtime(spec.runtime).is_open(spec)
 
     def inline_io(self, key: str) -> bool:
         """Return True if INPUT and OUTPUT are part of EXEC: host memory, and no declared transfer times.
@@ -221,13 +204,6 @@ class ModelStore:
         Also answers for a removed model, because actions on it may be pending.
         """
         return self._inline.get(key, True)
-
-    def _keeping_runtime(self, name: str) -> KeepsModels | None:
-        """Return the runtime if it keeps models. Cached: the check of a protocol takes 10 us."""
-        if name not in self._keeping:
-            runtime = self._inspector.runtime(name)
-            self._keeping[name] = runtime if isinstance(runtime, KeepsModels) else None
-        return self._keeping[name]
 
     def _folder(self, spec: ModelSpec) -> Path:
         return self._repository / spec.name / spec.version
@@ -247,7 +223,3 @@ def waiting_report(name: str, version: str) -> ModelReport:
 def unreadable_report(name: str, reason: str) -> ModelReport:
     """Return the report of a model without versions."""
     return ModelReport(ModelSpec(encodable(name), "", "", (), ()), None, encodable(reason))
-
-
-def _servable_specs(reports: list[ModelReport]) -> dict[str, ModelSpec]:
-    return {report.spec.key: report.spec for report in reports if report.profile is not None}

@@ -5,14 +5,13 @@ A profile is only a first estimate. The controller updates it with the times tha
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 import platform
 import re
 import time
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from typing import IO, TYPE_CHECKING, Any, Protocol, runtime_checkable
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,9 +22,10 @@ from horologe_common.models import Profile
 from horologe_common.partial_decoding import DAMAGE
 from horologe_common.service.log import logger
 from horologe_common.status import InvalidInput, ModelFailed
+from horologe_gpu_worker.file_lock import lock_file
 from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.row_check import ALL_KINDS, FLOATS, check_rows
-from horologe_gpu_worker.runtime import RowsFailed, RunsQuietly, StagedModel, WarmUpFailed
+from horologe_gpu_worker.runtime import RowsFailed, StagedModel, WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import device_name, load_driver
 
 if TYPE_CHECKING:
@@ -62,14 +62,6 @@ ON_DEVICE = ("onnx", "pytorch")
 """Runtimes that use the worker's CUDA device, if it has one."""
 
 log = logger("profiling")
-
-
-@runtime_checkable
-class DeclaresProfile(Protocol):
-    """A runtime whose models declare their execution times."""
-
-    def profile(self, spec: ModelSpec, folder: Path) -> Profile:
-        """Return the declared times."""
 
 
 @functools.cache
@@ -191,29 +183,30 @@ class ProfileCache:
 def _locked(path: Path, wait_ns: int) -> Iterator[None]:
     """Hold a lock between processes. Go on without it if one holder keeps it for `wait_ns`.
 
-    The kernel frees the lock of a process that has been killed. The file contains the time of the last acquisition.
+    The file contains the time of the last acquisition.
     """
-    with ExitStack() as stack:
-        with suppress(OSError):  # a folder that is not writable is not shared
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(open(path, "a+b", buffering=0))
-            holder, end_ns = b"", monotonic_ns() + wait_ns
-            while not (acquired := _try_lock(lock)) and monotonic_ns() < end_ns:
-                time.sleep(POLL_S)
-                if (present := os.pread(lock.fileno(), 32, 0)) != holder:
-                    holder, end_ns = present, monotonic_ns() + wait_ns
-            if acquired:
-                lock.truncate(0)
-                lock.write(str(monotonic_ns()).encode())
-        yield
-
-
-def _try_lock(file: IO[bytes]) -> bool:
+    lock = None
+    with suppress(OSError):  # a folder that is not writable is not shared
+        holder, end_ns = b"", monotonic_ns() + wait_ns
+        while (lock := lock_file(path)) is None and monotonic_ns() < end_ns:
+            time.sleep(POLL_S)
+            if (present := _content(path)) != holder:
+                holder, end_ns = present, monotonic_ns() + wait_ns
+        if lock is not None:
+            os.truncate(lock, 0)
+            os.write(lock, str(monotonic_ns()).encode())
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:  # its holder has removed it
+        return b""
 
 
 class _StoredProfile(msgspec.Struct):
@@ -242,8 +235,7 @@ def load_or_measure_profile(
 
     `check_unchanged` raises if the files have changed since `spec` was read, so that no other content is measured.
     """
-    profile = runtime.profile(spec, folder) if isinstance(runtime, DeclaresProfile) else cache.read_profile(spec)
-    if profile is not None:
+    if (profile := runtime.profile(spec, folder) or cache.read_profile(spec)) is not None:
         check_unchanged()
         return profile
     with cache.content_turn(spec):
@@ -284,9 +276,9 @@ def measure_profile(
     try:
         with turn():
             profile = Profile({size: _exec_ns(model, spec, folder, size, clock) for size in spec.batch_sizes}, load_ns)
-            run = model.run_quietly if isinstance(model, RunsQuietly) else model.run
             # An index out of range may end the process's use of a CUDA device.
-            check_rows(run, spec, folder, kinds=(FLOATS,) if isinstance(model, StagedModel) else (ALL_KINDS, FLOATS))
+            kinds = (FLOATS,) if isinstance(model, StagedModel) else (ALL_KINDS, FLOATS)
+            check_rows(model.run_quietly, spec, folder, kinds=kinds)
     except RowsFailed:
         raise
     except ModelFailed as error:

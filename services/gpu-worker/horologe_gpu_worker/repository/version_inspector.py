@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -23,18 +24,10 @@ from horologe_gpu_worker.repository.manifest import (
     manifest_path,
     read_manifest,
 )
-from horologe_gpu_worker.repository.profiling import ON_DEVICE, DeclaresProfile, ProfileCache, load_or_measure_profile
+from horologe_gpu_worker.repository.profiling import ON_DEVICE, ProfileCache, load_or_measure_profile
 from horologe_gpu_worker.repository.row_check import measure_unbatched_if_needed
 from horologe_gpu_worker.repository.warm_up import first_estimate
-from horologe_gpu_worker.runtime import (
-    HOST_DEVICE,
-    DeviceConfig,
-    IsolatesModels,
-    LimitsSpecs,
-    PreparesModels,
-    StoppableModel,
-    WarmUpFailed,
-)
+from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, WarmUpFailed
 from horologe_gpu_worker.runtimes import RUNTIMES
 
 if TYPE_CHECKING:
@@ -76,14 +69,14 @@ class VersionInspector:
         report: Callable[[str], None] = log.info,
         device: DeviceConfig = HOST_DEVICE,
     ) -> None:
-        self.contents = ContentHashes(device.content_bytes)
+        self.contents = ContentHashes()
         self.runtimes: dict[str, Runtime] = {}
         """Runtimes that a model has needed, by name."""
         self._device = device
         self._profiles = ProfileCache(cache, device.cuda, device.share_percent)
         self._factories = runtimes
         self._report = report
-        self._measured: dict[Path, StoppableModel] = {}
+        self._measured: dict[Path, Runtime] = {}
         """Versions that are measured in processes of their own."""
 
     def inspect_version(
@@ -139,11 +132,9 @@ class VersionInspector:
                 return self.inspect_version(folder)
             content = self.contents.read(folder)
             content.check_spec(spec)
-            if isinstance(runtime, DeclaresProfile):
-                runtime.inspect(folder)  # keeps what it reads
-            if isinstance(runtime, PreparesModels) and (profile is None or profile.measured):
+            if profile is None or profile.measured:
                 runtime.prepare(spec, folder)
-            if profile is None and isinstance(runtime, IsolatesModels):
+            if profile is None:
                 spec, profile, note = self._measure_isolated(runtime, spec, folder, content, report)
                 _check_in_range(folder, spec, profile)
             content.check_unchanged()
@@ -170,7 +161,7 @@ class VersionInspector:
         return self.runtimes[name]
 
     def _measure_isolated(
-        self, runtime: IsolatesModels, spec: ModelSpec, folder: Path, content: Content, report: Callable[[str], None]
+        self, runtime: Runtime, spec: ModelSpec, folder: Path, content: Content, report: Callable[[str], None]
     ) -> Measured:
         measured = self._measured[folder] = runtime.measured_model()
         try:
@@ -180,29 +171,21 @@ class VersionInspector:
                 del self._measured[folder]
 
     def _measure(
-        self,
-        runtime: Runtime | StoppableModel,
-        spec: ModelSpec,
-        folder: Path,
-        content: Content,
-        report: Callable[[str], None],
+        self, runtime: Runtime, spec: ModelSpec, folder: Path, content: Content, report: Callable[[str], None]
     ) -> Measured:
         begin_ns, manifest = monotonic_ns(), read_manifest(folder)
 
         def measure(spec: ModelSpec, row_fault: str) -> Profile:
-            if isinstance(runtime, PreparesModels):
-                runtime.prepare(spec, folder)
+            runtime.prepare(spec, folder)
             return load_or_measure_profile(
                 runtime, spec, folder, self._profiles, report, content.check_unchanged, row_fault
             )
 
-        def unsupported_reason(spec: ModelSpec) -> str:
-            return runtime.unsupported_reason(spec, folder) if isinstance(runtime, LimitsSpecs) else ""
-
         try:
             if manifest.batching == "on":
                 return spec, measure(spec, ""), ""
-            return *measure_unbatched_if_needed(spec, default_length(manifest), measure, unsupported_reason), ""
+            unsupported = partial(runtime.unsupported_reason, folder=folder)
+            return *measure_unbatched_if_needed(spec, default_length(manifest), measure, unsupported), ""
         except WarmUpFailed as error:
             content.check_unchanged()
             log.warning("model not measured yet", model=spec.key, reason=error.reason)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from horologe_gpu_worker.runtime import HOST_DEVICE
 
@@ -13,13 +13,7 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.runtime import DeviceConfig, Runtime
 
 
-class RuntimeFactory(Protocol):
-    """Creates a runtime for a device, by default the CPU. Raises ImportError if its package is not installed."""
-
-    def __call__(self, device: DeviceConfig = HOST_DEVICE) -> Runtime: ...
-
-
-def _lazy_factory(module: str, name: str) -> RuntimeFactory:
+def _lazy_factory(module: str, name: str) -> Callable[..., Runtime]:
     def create(device: DeviceConfig = HOST_DEVICE) -> Runtime:
         runtime_class: Callable[[DeviceConfig], Runtime] = getattr(
             importlib.import_module(f"{__name__}.{module}"), name
@@ -29,10 +23,11 @@ def _lazy_factory(module: str, name: str) -> RuntimeFactory:
     return create
 
 
-RUNTIMES: dict[str, RuntimeFactory] = {
+RUNTIMES: dict[str, Callable[..., Runtime]] = {
     "onnx": _lazy_factory("onnx.onnx_runtime", "OnnxRuntime"),
     "pytorch": _lazy_factory("pytorch.pytorch_runtime", "PytorchRuntime"),
     "python": _lazy_factory("python.python_runtime", "PythonRuntime"),
     "emulated": _lazy_factory("emulated", "EmulatedRuntime"),
 }
-"""Runtime name (`runtime` in `model.toml`) -> factory."""
+"""Runtime name (`runtime` in `model.toml`) -> factory for a device, by default the CPU. Raises ImportError if the
+package is not installed."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 import msgspec
 
 from horologe_common.clock import monotonic_ns, ms, us
-from horologe_common.interference.colocation import SharedDevice
+from horologe_common.interference.colocation import CoLocatedModel, ExecutionNoise, SharedDevice
+from horologe_common.interference.prediction import INTERFERENCE_MODELS
+from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_common.models import ModelSpec, Profile
 from horologe_gpu_worker.repository.manifest import (
     BATCH_SIZES,
@@ -22,16 +26,17 @@ from horologe_gpu_worker.repository.manifest import (
     read_manifest,
 )
 from horologe_gpu_worker.repository.model_signature import zeros
-from horologe_gpu_worker.runtime import HOST_DEVICE
+from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, Runtime
 from horologe_gpu_worker.runtimes.emulated_device import EmulatedDeviceFile
-from horologe_gpu_worker.runtimes.emulated_sharing import co_located_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
+    from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
     from horologe_common.interference.colocation import DeviceActivity
+    from horologe_gpu_worker.repository.manifest import EmulatedSharing
     from horologe_gpu_worker.runtime import DeviceConfig
 
 DELAY_MAX_NS, DELAY_UP_NS, DELAY_DOWN_NS = us(150), us(1), us(3)
@@ -68,54 +73,32 @@ class Sleeper:
         return self._clock()
 
 
-class EmulatedModelTimes(Protocol):
-    """Times of an emulated model in ns."""
-
-    def solo_ns(self, batch: int) -> int:
-        """Return the time of an EXEC of this batch size for the profile."""
-        ...
-
-    def begin_exec(self, now_ns: int, batch: int) -> int:
-        """Return the time of an EXEC that begins now."""
-        ...
-
-    def input_ns(self, rows: int) -> int:
-        """Return the time of an INPUT."""
-        ...
-
-    def output_ns(self, rows: int) -> int:
-        """Return the time of an OUTPUT."""
-        ...
-
-
 class DeclaredTimes(NamedTuple):
-    """Times that depend on the batch size alone."""
+    """Times in ns that depend on the batch size alone, with the methods of `CoLocatedModel`."""
 
     exec_ns: dict[int, int]
     input_row_ns: int
     output_row_ns: int
 
     def solo_ns(self, batch: int) -> int:
-        """Return the declared time."""
         return self.exec_ns[batch]
 
     def begin_exec(self, now_ns: int, batch: int) -> int:
-        """Return the declared time."""
         return self.exec_ns[batch]
 
     def input_ns(self, rows: int) -> int:
-        """Return the declared time."""
         return rows * self.input_row_ns
 
     def output_ns(self, rows: int) -> int:
-        """Return the declared time."""
         return rows * self.output_row_ns
 
 
-class EmulatedModel:
+class EmulatedModel(OpenModel):
     """Returns after the time of the batch: zeros, or the unchanged input with the output's datatype and shape."""
 
-    def __init__(self, spec: ModelSpec, times: EmulatedModelTimes, waiter: Sleeper) -> None:
+    has_transfers = True
+
+    def __init__(self, spec: ModelSpec, times: DeclaredTimes | CoLocatedModel, waiter: Sleeper) -> None:
         self._waiter = waiter
         self._times = times
         self._outputs = {size: zeros(spec, spec.outputs, size) for size in spec.batch_sizes}
@@ -137,21 +120,16 @@ class EmulatedModel:
         """Wait for the transfer time of `rows` rows of output."""
         self._waiter.until(self._waiter.now_ns(), self._times.output_ns(rows))
 
-    def close(self) -> None:
-        """Do nothing: the model holds no memory."""
 
-
-class EmulatedRuntime:
+class EmulatedRuntime(Runtime):
     """Models that consist of a declared signature and of times: declared, or those of a share of an emulated device."""
-
-    inline_io = True
 
     def __init__(self, device: DeviceConfig = HOST_DEVICE, waiter: Sleeper | None = None) -> None:
         self._waiter = waiter or Sleeper()
         self._config = device
         self._activity: DeviceActivity | None = None
         self._declared: dict[Path, EmulatedTimes] = {}
-        self._times: dict[Path, EmulatedModelTimes] = {}
+        self._times: dict[Path, DeclaredTimes | CoLocatedModel] = {}
         """Times of the models by folder, read by `inspect`."""
 
     def inspect(self, folder: Path) -> ModelSpec:
@@ -167,6 +145,10 @@ class EmulatedRuntime:
         self._times[folder] = self._batch_times(folder, spec, times)
         return spec
 
+    def prepare(self, spec: ModelSpec, folder: Path) -> None:
+        """Keep the times that `inspect` reads."""
+        self.inspect(folder)
+
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> EmulatedModel:
         """Open the model, which `inspect` has read; takes `load_ms`. It has nothing to warm up."""
         begin_ns = self._waiter.now_ns()
@@ -179,7 +161,7 @@ class EmulatedRuntime:
         times = self._times[folder]
         return Profile({size: times.solo_ns(size) for size in spec.batch_sizes}, ms(self._declared[folder].load_ms))
 
-    def _batch_times(self, folder: Path, spec: ModelSpec, times: EmulatedTimes) -> EmulatedModelTimes:
+    def _batch_times(self, folder: Path, spec: ModelSpec, times: EmulatedTimes) -> DeclaredTimes | CoLocatedModel:
         where = str(manifest_path(folder))
         if times.sharing is not None:
             return co_located_model(
@@ -218,3 +200,43 @@ def _times(folder: Path, manifest: Manifest) -> EmulatedTimes:
     if not (times.exec_ms or times.sharing):
         raise InvalidModel(f"{where}: emulated: got no times, wanted exec_ms by batch size or [emulated.sharing]")
     return times
+
+
+def co_located_model(
+    where: str, name: str, sharing: EmulatedSharing, share_percent: float, activity: DeviceActivity
+) -> CoLocatedModel:
+    """Return the times of a model on a share. Raises InvalidModel that names file, field, got and wanted.
+
+    The noise depends on the table's seed and the model's name: its prediction error is the same on every share.
+    """
+    place = f"{where}: emulated.sharing"
+    if sharing.interference not in INTERFERENCE_MODELS:
+        wanted = ", ".join(INTERFERENCE_MODELS)
+        raise InvalidModel(f"{place}.interference: got {sharing.interference!r}, wanted one of {wanted}")
+    if not (isfinite(sharing.time_factor) and sharing.time_factor > 0):
+        raise InvalidModel(f"{place}.time_factor: got {sharing.time_factor:g}, wanted a finite number above 0")
+    gpu, coefficients = find_coefficients(place, sharing)
+    try:
+        gpu.validate()
+        coefficients.validate()
+    except ValueError as error:
+        raise InvalidModel(f"{place}: {error}") from error
+    seed = [abs(sharing.seed), crc32(name.encode())]
+    noise = ExecutionNoise(coefficients, seed) if sharing.noise else None
+    return CoLocatedModel(gpu, coefficients, sharing.interference, share_percent, activity, noise, sharing.time_factor)
+
+
+def find_coefficients(place: str, sharing: EmulatedSharing) -> tuple[GpuCoefficients, ModelCoefficients]:
+    """Return the coefficients of the table, or the built-in ones that it names."""
+    catalogue = V100_CATALOGUES[sharing.interference]
+    gpu, model = sharing.gpu, sharing.model
+    if isinstance(gpu, str):
+        if gpu != catalogue.gpu.name:
+            raise InvalidModel(f"{place}.gpu: got {gpu!r}, wanted {catalogue.gpu.name!r} or a table of coefficients")
+        gpu = catalogue.gpu
+    if isinstance(model, str):
+        if model not in catalogue.models:
+            wanted = ", ".join(catalogue.models)
+            raise InvalidModel(f"{place}.model: got {model!r}, wanted one of {wanted}, or a table of coefficients")
+        model = catalogue.models[model]
+    return gpu, model

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_gpu_worker.measurement.device_sensors.host_sensor import HostSensor
+from horologe_gpu_worker.measurement.device_sensor import DeviceLimits, DeviceReading
+from horologe_gpu_worker.repository.profiling import cpu_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +15,26 @@ if TYPE_CHECKING:
     from horologe_gpu_worker.runtime import DeviceConfig
 
 
+NOMINAL_MHZ = 1.0
+"""Only ratios of frequencies enter the model."""
+
+
+class HostSensor:
+    """Sensor of the CPU: its name, and a clock that counts as constant. No power.
+
+    Processors raise their clock when few cores work, whatever their power is. Eq. 9 does not describe that.
+    """
+
+    def limits(self) -> DeviceLimits:
+        return DeviceLimits(cpu_model(), 0.0, NOMINAL_MHZ)
+
+    def read(self) -> DeviceReading:
+        return DeviceReading(0.0, NOMINAL_MHZ)
+
+    def close(self) -> None:
+        pass
+
+
 def _nvml_sensor(device: DeviceConfig, folder: Path) -> DeviceSensor:
     from horologe_gpu_worker.measurement.device_sensors.nvml_sensor import open_nvml_sensor
 
@@ -21,9 +42,9 @@ def _nvml_sensor(device: DeviceConfig, folder: Path) -> DeviceSensor:
 
 
 def _emulated_sensor(device: DeviceConfig, folder: Path) -> DeviceSensor:
-    from horologe_gpu_worker.measurement.device_sensors.emulated_sensor import EmulatedSensor
+    from horologe_gpu_worker.measurement.emulated_figures import EmulatedFigures
 
-    return EmulatedSensor(device.emulated_device, folder)
+    return EmulatedFigures(device.emulated_device, folder)
 
 
 DEVICE_SENSORS: dict[str, Callable[[DeviceConfig, Path], DeviceSensor]] = {

@@ -1,23 +1,38 @@
-"""Messages between the worker and a model's process: packets of a msgpack header and raw tensor bytes."""
+"""Process of a model as its worker sees it: start, batches, end; messages of a msgpack header and raw tensor bytes."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from horologe_common.clock import monotonic_ns, s
 from horologe_common.models import ModelSpec, nbytes
+from horologe_common.service.parent_link import PacketSocket
+from horologe_common.service.processes import child_environment, start_isolated
 from horologe_common.status import HorologeError, ModelFailed
 from horologe_common.wire import Tensor
 from horologe_common.wire.frames import decode_array, encode_array
+from horologe_gpu_worker.repository.manifest import Manifest, duration_ns, size_bytes
+from horologe_gpu_worker.runtime import HOST_DEVICE, ProcessFailed, RowsFailed, WarmUpFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from horologe_common.core.protocol import Buffer
-    from horologe_common.service.parent_link import PacketSocket
+    from horologe_gpu_worker.runtime import DeviceConfig
+
+CHILD = "horologe_gpu_worker.runtimes.python.model_process"
+HANG_FACTOR, HANG_MIN_NS, HANG_MAX_NS = 10, s(1), s(30)
+"""Without `timeout`, a call is hung after 10 times the slowest warm-up run, within these bounds. Without a warm-up, a
+call is hung after `HANG_MAX_NS`."""
+END_S = 0.5
+"""Seconds that a model has to exit by itself (its `atexit`) when it is unloaded."""
 
 
 class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
@@ -100,3 +115,104 @@ def pack(arrays: Mapping[str, NDArray[Any]], side: str = "input") -> tuple[tuple
     """Return headers and bytes of arrays. Raises `InvalidInput` for a dtype that the protocol does not have."""
     packed = [encode_array(name, array, side) for name, array in arrays.items()]
     return tuple(header for header, _ in packed), [buffer for _, buffer in packed]
+
+
+class ModelProcess:
+    """A child process. Call `start` first."""
+
+    def __init__(self, spec: ModelSpec, folder: Path, manifest: Manifest, device: DeviceConfig = HOST_DEVICE) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._manifest = manifest
+        self._device = device
+        self._load_timeout_ns = self._limit_ns = duration_ns(manifest.load_timeout) or device.load_timeout_ns
+        self._warming = False
+        """True once the model is loaded and runs on made-up inputs."""
+
+    def start(self, delay_ns: int, check_content: bool = False, *, warm: bool = True) -> None:
+        """Start the process, which loads the model after `delay_ns` and warms it up. Does not wait for it.
+
+        With `check_content` the process fails if the files have changed since the spec was read. Raises OSError if no
+        process can be started.
+        """
+        environment = child_environment(os.environ, self._manifest.threads, self._device.environment)
+        self._child = start_isolated(CHILD, environment, self._device.user)
+        self._overdue_ns = monotonic_ns() + delay_ns + self._load_timeout_ns
+        self._packets = PacketSocket(self._child.sock)
+        memory_limit = size_bytes(self._manifest.memory_limit)
+        start = Start(str(self._folder.absolute()), self._spec, delay_ns, memory_limit, check_content, warm)
+        with suppress(OSError):  # the process has ended already; `is_loaded` raises
+            send(self._packets, start)
+
+    def is_loaded(self, wait_ns: int) -> bool:
+        """Wait up to `wait_ns` and return True if the model is loaded and warm.
+
+        Raises `ModelFailed` if loading failed or timed out, `WarmUpFailed` if the warm-up did.
+        """
+        try:
+            return self._is_ready(wait_ns)
+        except ProcessFailed as error:
+            if self._warming:
+                raise WarmUpFailed(error.reason) from error
+            raise
+
+    def _is_ready(self, wait_ns: int) -> bool:
+        if not self._packets.has_arrived(wait_ns):
+            if monotonic_ns() > self._overdue_ns:
+                limit = f"{self._load_timeout_ns / 1e9:g} s (`load_timeout` in model.toml, worker.load_timeout_ns)"
+                raise ProcessFailed(f"was not loaded within {limit}", "hang")
+            return False
+        message, _ = self._receive()
+        if isinstance(message, Loaded):
+            self._warming = True
+            return False
+        if isinstance(message, CallFailed):
+            kind = WarmUpFailed if message.by_inputs else RowsFailed if message.rows else ModelFailed
+            raise kind(message.reason.removeprefix(f"model {self._spec.key}: "))
+        if not isinstance(message, ModelStarted):
+            raise ModelFailed(f"got {message}, wanted Ready")
+        self._warming = False
+        derived_ns = min(max(HANG_FACTOR * message.slowest_ns, HANG_MIN_NS), HANG_MAX_NS)
+        if not message.slowest_ns:
+            derived_ns = HANG_MAX_NS
+        self._limit_ns = duration_ns(self._manifest.timeout) or derived_ns
+        self._child.sock.settimeout(self._limit_ns / 1e9)
+        return True
+
+    def run_batch(
+        self, batch_size: int, inputs: Mapping[str, NDArray[Any]], quiet: bool = False
+    ) -> tuple[Done | CallFailed, dict[str, NDArray[Any]]]:
+        """Run a batch. With `quiet`, the process does not log an exception of the model.
+
+        Raises `ModelFailed` if the process cannot run another.
+        """
+        headers, buffers = pack(inputs)
+        # A process that died while idle is detected here. `_receive` raises with its exit code.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            try:
+                send(self._packets, Run(batch_size, headers, quiet), buffers)
+            except TimeoutError:
+                reason = f"process did not take its input within {self._limit_ns / 1e9:g} s"
+                raise ProcessFailed(reason, "hang") from None
+        message, outputs = self._receive()
+        if not isinstance(message, Done | CallFailed):
+            raise ModelFailed(f"got {message}, wanted Done or Failed")
+        return message, outputs
+
+    def _receive(self) -> tuple[ChannelMessage, dict[str, NDArray[Any]]]:
+        try:
+            return receive(self._packets)
+        except TimeoutError:
+            reason = f"no answer within {self._limit_ns / 1e9:g} s (`timeout` in model.toml)"
+            raise ProcessFailed(reason, "hang") from None
+        except (EOFError, OSError):
+            raise ProcessFailed(f"process ended ({self._child.describe_end(END_S)})", "crash") from None
+
+    def kill(self) -> None:
+        """Kill the process and its children, without waiting for their end."""
+        self._child.kill()
+
+    def stop(self, grace_s: float) -> None:
+        """Stop the process and its children: kill it if it has not exited after `grace_s` seconds."""
+        self._packets.close()
+        self._child.end(grace_s)

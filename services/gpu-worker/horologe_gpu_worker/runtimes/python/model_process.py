@@ -20,8 +20,7 @@ from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_common.status import HorologeError, ModelFailed, describe_exception
 from horologe_common.string_tensors import as_array
 from horologe_gpu_worker.repository.content import ContentHashes
-from horologe_gpu_worker.repository.manifest import warmup_inputs
-from horologe_gpu_worker.repository.model_signature import describe_mismatch, has_other_rows
+from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import RowsFailed, WarmUpFailed
 from horologe_gpu_worker.runtimes.python.channel import (
     CallFailed,
@@ -37,6 +36,8 @@ from horologe_gpu_worker.runtimes.python.channel import (
 from horologe_gpu_worker.runtimes.python.model_imports import ModelImports
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from horologe_common.core.protocol import Buffer
@@ -71,7 +72,7 @@ def serve(packets: PacketSocket) -> None:
         return
     send(packets, Loaded())
     try:
-        slowest_ns = warm_up(model, start) if start.warm else 0
+        slowest_ns = run_warm_up(model, start) if start.warm else 0
         if start.check_content:
             content.check_unchanged()
     except Exception as error:
@@ -103,29 +104,27 @@ def load_model(folder: Path) -> Any:
     return model
 
 
-def warm_up(model: Any, start: Start) -> int:
-    """Run every batch size and return the longest time in ns. Raises `WarmUpFailed` if the smallest fails, `RowsFailed`
-    if a larger one does: see repository/warm_up.py.
-    """
+def run_warm_up(model: Any, start: Start) -> int:
+    """Run every batch size and return the longest time in ns; see repository/warm_up.py."""
     slowest_ns = 0
-    for batch_size in start.spec.batch_sizes:
-        inputs = warmup_inputs(start.spec, Path(start.folder), batch_size)
+
+    def run(batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        nonlocal slowest_ns
         begin_ns = time.monotonic_ns()
         try:
             outputs = predict(model, inputs)
         except MemoryError:
             raise
         except Exception as error:
-            if batch_size == start.spec.batch_sizes[0]:
-                raise WarmUpFailed(describe_failure(error)) from error
-            raise RowsFailed(f"{describe_failure(error)} (in a batch of {batch_size})") from error
+            raise ModelFailed(describe_failure(error)) from error
         slowest_ns = max(slowest_ns, time.monotonic_ns() - begin_ns)
-        if fault := describe_mismatch(start.spec, batch_size, outputs):
-            raise (RowsFailed if has_other_rows(start.spec, batch_size, outputs) else ModelFailed)(fault)
+        return outputs
+
+    warm_up(run, start.spec, Path(start.folder))
     return slowest_ns
 
 
-def predict(model: Any, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def predict(model: Any, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     outputs = model.predict_batch(inputs)
     if not isinstance(outputs, dict):
         raise ModelFailed(f"predict_batch: got {type(outputs).__name__}, wanted a dict of output name to array")

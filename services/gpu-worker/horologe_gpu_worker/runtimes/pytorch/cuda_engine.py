@@ -13,12 +13,12 @@ import torch
 
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.execution.workspace import Arena, Workspace
-from horologe_gpu_worker.runtime import WarmUpFailed
+from horologe_gpu_worker.runtime import StagedModel, WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.cuda_graphs import BatchLayout, CapturedGraph, GraphCapturer, batch_layout
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_driver import load_driver
 from horologe_gpu_worker.runtimes.pytorch.paging.cuda_pages import CudaBacking
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
-from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedModel, PagedWeights
+from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedModel
 from horologe_gpu_worker.runtimes.pytorch.program import DATATYPES, Program, load_program
 
 if TYPE_CHECKING:
@@ -58,24 +58,23 @@ class CudaSlot:
         self.device_ns = 0
 
 
-class CudaModel(PagedModel):
-    """A model with its addresses and a graph over them for every batch size. A `StagedModel`."""
+class CudaModel(PagedModel, StagedModel):
+    """A model with its addresses and a graph over them for every batch size."""
 
     def __init__(self, spec: ModelSpec, program: Program, gpu: CudaEngine) -> None:
-        super().__init__(PagedWeights(program.layout, program.blob, gpu.pool, gpu.device))
+        super().__init__(program.layout, program.blob, gpu.pool, gpu.device)
         self._spec = spec
         self._program = program
         self._gpu = gpu
         self._layouts = {size: _layout_of_batch(spec, size) for size in spec.batch_sizes}
         self._graphs: dict[int, CapturedGraph] = {}
 
-    def load(self) -> None:
-        self._weights.map()
-        to, source, stream = self._weights.base, self._weights.blob, self._gpu.load_stream
+    def _copy_weights(self) -> None:
+        stream = self._gpu.load_stream
         with torch.cuda.stream(stream):
-            for begin in range(0, self._weights.size, COPY_BYTES):
-                end = min(begin + COPY_BYTES, self._weights.size)
-                to[begin:end].copy_(source[begin:end], non_blocking=True)
+            for begin in range(0, self.size, COPY_BYTES):
+                end = min(begin + COPY_BYTES, self.size)
+                self.base[begin:end].copy_(self.blob[begin:end], non_blocking=True)
         stream.synchronize()
 
     def warm(self, inputs: MadeUpInputs) -> None:
@@ -92,9 +91,7 @@ class CudaModel(PagedModel):
 
     def _capture(self, size: int, inputs: Any) -> CapturedGraph:
         """Capture a batch size, with warm runs on `inputs`: the bytes of a batch, on the host or the device."""
-        graph = self._gpu.capturer.capture(
-            self._program.forward, self._weights.tensors, self._layouts[size], inputs=inputs
-        )
+        graph = self._gpu.capturer.capture(self._program.forward, self.tensors, self._layouts[size], inputs=inputs)
         self._graphs[size] = graph
         return graph
 
@@ -130,13 +127,6 @@ class CudaModel(PagedModel):
             part.name: part._replace(begin=part.begin - begin).view(slot.host_outputs).numpy().copy()
             for part in slot.layout.outputs
         }
-
-    def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Run the work of the three lanes in sequence; see `OpenModel.run`."""
-        slot = self.slot(batch_size)
-        self.stage(slot, inputs)
-        self.execute(batch_size, slot)
-        return self.fetch(batch_size, slot)
 
     def retire(self) -> None:
         self._graphs.clear()

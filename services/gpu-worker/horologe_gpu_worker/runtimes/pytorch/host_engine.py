@@ -11,7 +11,7 @@ from horologe_common.models import DTYPES
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.runtimes.pytorch.paging.host_pages import HostBacking
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import PagePool
-from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedModel, PagedWeights
+from horologe_gpu_worker.runtimes.pytorch.paging.paged_weights import PagedModel
 from horologe_gpu_worker.runtimes.pytorch.program import Program, load_program
 
 if TYPE_CHECKING:
@@ -27,14 +27,13 @@ class HostModel(PagedModel):
     """A model with its addresses and its program. The caller warms it by running every batch size once."""
 
     def __init__(self, spec: ModelSpec, program: Program, pool: PagePool, threads: int) -> None:
-        super().__init__(PagedWeights(program.layout, program.blob, pool))
+        super().__init__(program.layout, program.blob, pool)
         self._spec = spec
         self._program = program
         self._threads = threads
 
-    def load(self) -> None:
-        self._weights.map()
-        self._weights.base[: self._weights.size].copy_(self._weights.blob)
+    def _copy_weights(self) -> None:
+        self.base[: self.size].copy_(self.blob)
 
     def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Run one batch; see `OpenModel.run`. The inputs determine the batch size."""
@@ -43,7 +42,7 @@ class HostModel(PagedModel):
         tensors = [torch.from_numpy(writable(inputs[tensor.name])) for tensor in self._spec.inputs]
         try:
             with torch.inference_mode():
-                outputs = self._program.forward(*self._weights.tensors, *tensors)
+                outputs = self._program.forward(*self.tensors, *tensors)
         except Exception as error:  # a model may raise anything
             raise ModelFailed(f"model {self._spec.key}: {error}") from error
         return {
@@ -59,7 +58,7 @@ class HostModel(PagedModel):
             raise ModelFailed(
                 f"model {self._spec.key}: output {tensor.name!r}: layout: got {output.layout}, wanted a dense tensor"
             )
-        kept = output.clone() if self._weights.contains_address(output.data_ptr()) else output
+        kept = output.clone() if self.contains_address(output.data_ptr()) else output
         array: NDArray[Any] = kept.resolve_neg().numpy()
         return array
 

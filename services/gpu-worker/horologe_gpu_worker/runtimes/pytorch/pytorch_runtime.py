@@ -28,7 +28,7 @@ from horologe_gpu_worker.repository.manifest import (
 )
 from horologe_gpu_worker.repository.signature_corrections import check_narrower
 from horologe_gpu_worker.repository.warm_up import warm_up
-from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel, WarmUpFailed
+from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel, Runtime, WarmUpFailed
 from horologe_gpu_worker.runtimes.pytorch.paging.page_pool import OutOfPages
 from horologe_gpu_worker.runtimes.pytorch.program import Program, ProgramTensor, UnsupportedProgram, check_stateless
 
@@ -70,7 +70,7 @@ class _CachedProgram(NamedTuple):
     """Protects `models`: one model may be prepared while another is loaded."""
 
 
-class PytorchRuntime:
+class PytorchRuntime(Runtime):
     """Opens torch.export programs. Needs the package `torch` (the extra `torch`)."""
 
     def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
@@ -107,7 +107,6 @@ class PytorchRuntime:
         return spec
 
     def unsupported_reason(self, spec: ModelSpec, folder: Path) -> str:
-        """Return why the program cannot run on the device with this signature; empty if it can."""
         return self._engine.unsupported_reason(spec, self._program_of(spec, folder).program)
 
     def prepare(self, spec: ModelSpec, folder: Path) -> None:

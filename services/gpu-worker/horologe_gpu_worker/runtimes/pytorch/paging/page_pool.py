@@ -122,7 +122,6 @@ class PagePool:
                 self._destroy_page(self._free.pop())
 
     def check(self) -> None:
-        """Raise AssertionError if an invariant is broken."""
         mapped = [page for where in self._ranges.values() for page in where.mapped]
         assert len(self._free) + len(mapped) == self._page_count
         assert len({*self._free, *mapped}) == self._page_count

@@ -1,6 +1,6 @@
-"""Weights in pages: tensors over a reserved address range, and the layout of a model's weights in it.
+"""Models with weights in pages: tensors over a reserved address range, and the layout of the weights in it.
 
-Imports nothing but PyTorch and page_pool.py, so that benchmarks can use it alone.
+Imports nothing but PyTorch and runtime.py, so that benchmarks can use it alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
+
+from horologe_gpu_worker.runtime import OpenModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -139,8 +141,11 @@ def copy_weights(layout: WeightLayout) -> NDArray[np.uint8]:
     return memory
 
 
-class PagedWeights:
-    """Weights of one model: views into its addresses, valid while `loaded` is True."""
+class PagedModel(OpenModel):
+    """A model whose weights are in pages between `load` and `close`. Can be loaded any number of times.
+
+    `tensors` are views into its addresses, valid while `loaded` is True. Subclasses: `HostModel`, `CudaModel`.
+    """
 
     def __init__(self, layout: WeightLayout, blob: Any, pool: PagePool, cuda: int | None = None) -> None:
         """`blob`: the weights as a uint8 tensor on the host, laid out as in the pages."""
@@ -154,12 +159,27 @@ class PagedWeights:
         self.blob = blob[: self.size]
         self.tensors: Sequence[Any] = tensor_views(self.base, layout)
 
-    def map(self) -> None:
+    def load(self) -> None:
+        """Map pages and copy the weights. Raises `OutOfPages`."""
+        self.map_pages()
+        self._copy_weights()
+
+    def map_pages(self) -> None:
         """Map pages. Their content is undefined. Raises `OutOfPages`."""
         self._pool.map_pages(self._range)
         self.loaded = True
 
-    def unmap(self) -> None:
+    def _copy_weights(self) -> None:
+        """Copy `blob` to the start of `base`."""
+        raise NotImplementedError
+
+    def warm(self, inputs: MadeUpInputs) -> None:
+        """Prepare for `run`, after the first `load`: later runs do no first-time work. By default nothing.
+
+        `inputs` returns made-up inputs of a batch size. Raises `WarmUpFailed` if the program fails on them.
+        """
+
+    def close(self) -> None:
         """Unmap the pages, and release the addresses if `retire` was called."""
         self._pool.unmap_pages(self._range)
         self.loaded = False
@@ -167,7 +187,7 @@ class PagedWeights:
             self._pool.release_range(self._range)
 
     def retire(self) -> None:
-        """Release the addresses, at once or when the pages are unmapped."""
+        """Release the addresses, at once or, if the model is loaded, at `close`. Call when the file has changed."""
         self._retired = True
         if not self.loaded:
             self._pool.release_range(self._range)
@@ -180,44 +200,3 @@ class PagedWeights:
         """Return True if the address is within the weights."""
         begin = self._range.address
         return begin <= address < begin + self._range.pages * self._pool.backing.page_bytes
-
-
-class PagedModel:
-    """A model whose weights are in pages between `load` and `close`. Can be loaded any number of times.
-
-    Subclasses: `HostModel`, `CudaModel`.
-    """
-
-    def __init__(self, weights: PagedWeights) -> None:
-        self._weights = weights
-
-    @property
-    def loaded(self) -> bool:
-        """True while the weights are in pages."""
-        return self._weights.loaded
-
-    def load(self) -> None:
-        """Map pages and copy the weights. Raises `OutOfPages`."""
-        raise NotImplementedError
-
-    def warm(self, inputs: MadeUpInputs) -> None:
-        """Prepare for `run`, after the first `load`: later runs do no first-time work. By default nothing.
-
-        `inputs` returns made-up inputs of a batch size. Raises `WarmUpFailed` if the program fails on them.
-        """
-
-    def run(self, batch_size: int, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """Run one batch; see `OpenModel.run`."""
-        raise NotImplementedError
-
-    def weights_changed(self) -> bool:
-        """Return True if the weights differ from the file."""
-        return self._weights.weights_changed()
-
-    def close(self) -> None:
-        """Unmap the pages."""
-        self._weights.unmap()
-
-    def retire(self) -> None:
-        """Release the addresses, at once or, if the model is loaded, at `close`. Call when the file has changed."""
-        self._weights.retire()

@@ -1,4 +1,4 @@
-"""Padding: inputs of different lengths in one batch, the models that allow it, and their profiles."""
+"""Batches: parts are joined and padded, outputs outlive the workspace, and which models may be padded."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_worker.executor_harness import an_exec
+from gpu_worker.repository_harness import a_store, only_report
 from gpu_worker.worker_builders import (
     CONTROLLER,
     HOLDER,
     SELECTOR,
     a_worker,
     an_infer,
+    an_input,
     deliver,
     operations,
     responses_by_row,
@@ -29,10 +32,9 @@ from horologe_common.status import Status
 from horologe_common.wire import Ship, Shipped
 from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Operation
-from horologe_gpu_worker.execution.batching import assemble_inputs
+from horologe_gpu_worker.execution.batching import assemble_inputs, output_tensors
 from horologe_gpu_worker.execution.workspace import Workspace
 from horologe_gpu_worker.repository.model_signature import zeros
-from horologe_gpu_worker.repository.modelstore import ModelStore
 from horologe_gpu_worker.repository.profiling import ProfileCache
 
 if TYPE_CHECKING:
@@ -55,6 +57,41 @@ class Model:
     def predict_batch(self, inputs):
         return {"y": inputs["x"].sum(1, keepdims=True)}
 """
+
+
+@given(st.lists(st.lists(st.integers(-9, 9), min_size=1, max_size=4), min_size=1, max_size=4), st.integers(0, 3))
+def test_parts_are_joined_in_order_and_padded_with_the_last_row(rows: list[list[int]], shift: int) -> None:
+    """A part of a concatenated frame may begin at any byte."""
+    parts = []
+    for part in rows:
+        raw = an_input([float(value) for value in part]).tobytes()
+        parts.append(memoryview(bytes(shift) + raw)[shift:])
+    count = sum(map(len, rows))
+    header = encode_array("x", np.zeros((count, 4), np.float32))[0]
+    operation = Operation(1, 0, "exec", "sum/1", 16, count, inputs=[(header, parts)])
+    space = Workspace()
+    for _ in range(2):  # the second time the space is not clean
+        x = assemble_inputs(operation, True, space)["x"]
+        assert x.flags.aligned
+        true = [float(value) for part in rows for value in part]
+        assert x.sum(1).tolist() == true + true[-1:] * (16 - count)
+        space.allocate(64)[:] = 255
+
+
+def test_strings_are_joined_and_padded_with_the_last_one() -> None:
+    header, buffer = encode_array("x", np.array([[b"a"], [b"bc"]], object))
+    operation = Operation(1, 0, "exec", "m/1", 4, 2, inputs=[(header, [buffer])])
+    assert assemble_inputs(operation, True, Workspace())["x"].tolist() == [[b"a"], [b"bc"], [b"bc"], [b"bc"]]
+
+
+def test_what_a_model_passes_through_outlives_the_workspace() -> None:
+    spec = msgspec.structs.replace(a_spec(), outputs=(TensorSpec("y", "FP32", (-1, 4)),))
+    space = Workspace()
+    operation = an_exec([1, 2, 3])
+    x = assemble_inputs(operation, True, space)["x"]
+    [(_, buffer)] = output_tensors(operation, spec, {"y": x}, space)
+    x[:] = 0
+    assert np.frombuffer(buffer, np.float32).reshape(3, 4).sum(1).tolist() == [1, 2, 3]
 
 
 def a_text_model(*names: str) -> ModelSpec:
@@ -116,12 +153,6 @@ def test_a_row_whose_inputs_contradict_each_other_fails_alone() -> None:
     assert responses_by_row(refused) == {(SELECTOR, 200): Status.FAILED}
 
 
-def reason_for(tmp_path: Path, manifest: str, **files: str) -> str:
-    a_folder(tmp_path / "models", "m", manifest, **files)
-    (report,) = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None).scan()
-    return report.reason
-
-
 @pytest.mark.parametrize(
     ("manifest", "words"),
     [
@@ -130,15 +161,10 @@ def reason_for(tmp_path: Path, manifest: str, **files: str) -> str:
     ],
 )
 def test_padded_is_for_models_whose_outputs_are_not_longer_for_it(tmp_path: Path, manifest: str, words: str) -> None:
-    reason = reason_for(tmp_path, "padded = true\nbatch_sizes = [1]\n" + manifest, model_py=SUM)
+    a_folder(tmp_path / "models", "m", "padded = true\nbatch_sizes = [1]\n" + manifest, model_py=SUM)
+    reason = only_report(tmp_path).reason
     assert "model.toml: padded: got true, wanted false: " in reason
     assert words in reason
-
-
-@pytest.mark.parametrize(("key", "least"), [("profile_length", 1), ("max_length", 0)])
-def test_lengths_of_a_manifest_have_a_least_value(tmp_path: Path, key: str, least: int) -> None:
-    reason = reason_for(tmp_path, f"{key} = -2\n{VARIABLE}", model_py=SUM)
-    assert f"model.toml: {key}: got -2, wanted at least {least}" in reason
 
 
 @pytest.mark.parametrize(
@@ -147,7 +173,7 @@ def test_lengths_of_a_manifest_have_a_least_value(tmp_path: Path, key: str, leas
 )
 def test_a_variable_model_is_measured_at_the_length_its_manifest_says(tmp_path: Path, keys: str, length: int) -> None:
     an_onnx_model(tmp_path / "models", "m", f"batch_sizes = [1, 2]\n{keys}\n", shape=("rows", "length"))
-    store = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None)
+    store = a_store(tmp_path)
     (report,) = store.scan()
     assert report.spec.profile_length == length
     assert {name: array.shape for name, array in zeros(report.spec, report.spec.inputs, 2).items()} == {
@@ -163,7 +189,7 @@ def test_a_model_of_fixed_shape_has_no_profile_length(tmp_path: Path) -> None:
     a_folder(
         tmp_path / "models", "m", "profile_length = 5\n" + SIGNATURE, model_py=SUM.replace(".sum(1, keepdims=True)", "")
     )
-    (report,) = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None).scan()
+    report = only_report(tmp_path)
     assert (report.reason, report.spec.profile_length) == ("", 0)
     assert report.profile is not None
     assert 0 < report.profile.exec_ns[1] < ms(1000)

@@ -6,55 +6,37 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import pytest
 
+from gpu_worker.executor_harness import StubStore, Sum, an_exec, extract_values
 from harness.builders import a_spec
 from horologe_common.status import ModelFailed, Status
-from horologe_common.wire.frames import encode_array
 from horologe_gpu_worker.core.lanes import Finished, Operation
 from horologe_gpu_worker.execution.device_models import DeviceModels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from horologe_common.models import ModelSpec
-    from horologe_common.wire import ModelReport
 
 
-class Scaled:
-    """`y` = `factor` times the sum of the row of `x`. Calls `act` first."""
+class Scaled(Sum):
+    """`y` = `factor` times the sum of the row of `x`."""
 
     def __init__(self, factor: float) -> None:
+        super().__init__()
         self.factor = factor
-        self.act: Callable[[], object] = lambda: None
-        self.closed = False
 
     def run(self, batch_size: int, inputs: Any) -> Any:
-        self.act()
-        return {"y": inputs["x"].sum(axis=1, keepdims=True) * self.factor}
-
-    def copy_in(self, rows: int) -> None: ...
-
-    def copy_out(self, rows: int) -> None: ...
-
-    def close(self) -> None:
-        self.closed = True
+        return {"y": super().run(batch_size, inputs)["y"] * self.factor}
 
 
-class Contents:
+class Contents(StubStore):
     """A model store whose only model has a content that the test changes: the factor of `Scaled`."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.present = a_spec(content_hash="1")
         self.opened: dict[str, Scaled] = {}
         self.fail = False
-
-    def scan(self) -> list[ModelReport]:
-        return []
-
-    def scan_model(self, name: str) -> list[ModelReport]:
-        return []
 
     def open(self, spec: ModelSpec) -> Any:
         if self.fail:
@@ -64,12 +46,6 @@ class Contents:
 
     def spec(self, key: str) -> ModelSpec:
         return self.present
-
-    def is_open(self, key: str) -> bool:
-        return False
-
-    def inline_io(self, key: str) -> bool:
-        return True
 
     def change(self, content_hash: str, **fields: Any) -> None:
         self.present = a_spec(content_hash=content_hash, **fields)
@@ -91,24 +67,20 @@ def replace(device: DeviceModels) -> Finished:
     return device.run(Operation(2, 0, "replace", "sum/1"))
 
 
-def an_exec(spec: ModelSpec | None = None) -> Operation:
-    header, whole = encode_array("x", np.ones((1, 4), np.float32))
-    return Operation(3, 0, "exec", "sum/1", 1, 1, inputs=[(header, [memoryview(whole)])], spec=spec)
-
-
 def answer(finished: Finished) -> tuple[float, str]:
     """Return the value and the content that computed it."""
     assert finished.status == Status.OK, finished.reason
-    return float(np.frombuffer(finished.outputs[0][1], np.float32)[0]), finished.content_hash
+    [value] = extract_values(finished)
+    return value, finished.content_hash
 
 
 def test_an_answer_names_the_content_that_computed_it(device: DeviceModels, store: Contents) -> None:
     before = store.present
-    assert answer(device.run(an_exec())) == (4, "1")
+    assert answer(device.run(an_exec([4]))) == (4, "1")
     store.change("2")
-    assert answer(device.run(an_exec(before))) == (4, "1"), "the old copy serves until it is replaced"
+    assert answer(device.run(an_exec([4], spec=before))) == (4, "1"), "the old copy serves until it is replaced"
     assert replace(device).status == Status.OK
-    assert answer(device.run(an_exec(before))) == (8, "2"), "the requests fit both"
+    assert answer(device.run(an_exec([4], spec=before))) == (8, "2"), "the requests fit both"
     assert store.opened["1"].closed
 
 
@@ -122,7 +94,7 @@ def test_a_replacement_waits_for_the_running_exec(device: DeviceModels, store: C
         ended.set()
 
     model.act = act
-    assert answer(device.run(an_exec())) == (4, "1")
+    assert answer(device.run(an_exec([4]))) == (4, "1")
     assert ended.is_set()
 
 
@@ -142,14 +114,14 @@ def test_a_batch_for_another_signature_is_planned_again(device: DeviceModels, st
     before = store.present
     store.change("2", batch_sizes=(1, 2))
     replace(device)
-    assert device.run(an_exec(before)).status == Status.REFUSED
+    assert device.run(an_exec([4], spec=before)).status == Status.REFUSED
 
 
 def test_a_failed_replacement_leaves_the_old_content(device: DeviceModels, store: Contents) -> None:
     store.change("2")
     store.fail = True
     assert replace(device).status == Status.FAILED
-    assert answer(device.run(an_exec())) == (4, "1")
+    assert answer(device.run(an_exec([4]))) == (4, "1")
 
 
 def test_nothing_is_replaced_that_is_not_loaded_or_has_not_changed(device: DeviceModels, store: Contents) -> None:
@@ -159,15 +131,15 @@ def test_nothing_is_replaced_that_is_not_loaded_or_has_not_changed(device: Devic
     store.change("2")
     assert replace(device).status == Status.OK
     assert list(store.opened) == ["1"]
-    assert device.run(an_exec()).status == Status.REFUSED
+    assert device.run(an_exec([4])).status == Status.REFUSED
 
 
 def test_inputs_that_were_copied_for_the_old_content_are_planned_again(device: DeviceModels, store: Contents) -> None:
-    staged = device.run(msgspec.structs.replace(an_exec(), lane="input"))
-    ran = device.run(msgspec.structs.replace(an_exec(), inputs=(), staged=staged.staged))
+    staged = device.run(msgspec.structs.replace(an_exec([4]), lane="input"))
+    ran = device.run(msgspec.structs.replace(an_exec([4]), inputs=(), staged=staged.staged))
     store.change("2")
     replace(device)
-    again = device.run(msgspec.structs.replace(an_exec(), inputs=(), staged=staged.staged))
+    again = device.run(msgspec.structs.replace(an_exec([4]), inputs=(), staged=staged.staged))
     assert again.status == Status.REFUSED
-    fetched = device.run(msgspec.structs.replace(an_exec(), lane="output", inputs=(), staged=ran.staged))
+    fetched = device.run(msgspec.structs.replace(an_exec([4]), lane="output", inputs=(), staged=ran.staged))
     assert answer(fetched) == (4, "1")

@@ -1,4 +1,4 @@
-"""Numbers of `model.toml` and of models: each has a range, and one model out of range leaves the others alone."""
+"""Checks of `model.toml` and of models: errors name field, got and wanted, and leave the other models alone."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 import pytest
 
+from gpu_worker.repository_harness import a_store, only_report
 from harness.builders import a_spec
 from harness.model_folders import ECHO, SIGNATURE, a_folder, an_emulated_model
 from horologe_common.clock import ms
 from horologe_common.model_limits import check_profile, check_size, check_spec
 from horologe_common.models import MAX_DIM, ModelSpec, Profile, TensorSpec
 from horologe_common.status import TEXT_MAX, HorologeError, InvalidInput, describe_exception
-from horologe_gpu_worker.repository.modelstore import ModelStore
-from horologe_gpu_worker.repository.profiling import ProfileCache
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime
 
 if TYPE_CHECKING:
@@ -81,12 +80,27 @@ def emulated(lines: str) -> str:
         ("slo = '" + "9" * 5000 + "'\n" + SIGNATURE + EXEC, "slo: got '9999"),
         ("max_length = " + "9" * 5000, "Exceeds the limit (4300 digits)"),
         ("# " + "x" * (1 << 20), "got more than 262144 bytes, wanted at most 262144"),
+        ("slo = '50'", "model.toml: slo: got '50', wanted a number with one of ns, us, ms"),
+        ("slo = 50", "model.toml: Expected `str`, got `int` - at `$.slo`"),
+        ("sloo = '5ms'", "model.toml: got the key 'sloo', wanted one of runtime, batch_sizes, batching, slo, "),
+        ("[emulated]\nexec = 1", "model.toml: [emulated]: got the key 'exec', wanted one of exec_ms, "),
+        ("[[inputs]]\ntype = 'FP32'", "[[inputs]]: got the key 'type', wanted one of name, datatype, "),
+        ("inputs = 5", "model.toml: "),
+        ("batch_sizes = [4, 2]", "batch_sizes: got [4, 2], wanted ascending"),
+        ("runtime = 'torch'", "runtime: got 'torch', wanted one of onnx, pytorch, python, emulated"),
+        ("runtime = 'emulated'\n" + SIGNATURE, "emulated: got no table, wanted [emulated]"),
+        (SIGNATURE.replace("FP32", "FLOAT"), "inputs: x: datatype: got 'FLOAT', wanted one of BOOL"),
+        (SIGNATURE.replace("-1", "-2"), "inputs: x: shape: got [-2, 4]"),
+        (SIGNATURE + SIGNATURE, "inputs: name: got 'x', wanted a unique name"),
+        (SIGNATURE.replace("[-1", "[" + "-1, " * 33 + "-1", 1), "at most 32 sizes"),
+        ("slo = " + "[" * 5000, "nested more than 16 deep, wanted at most 16"),
+        ("[[[", "model.toml: "),
     ],
 )  # fmt: skip
-def test_a_number_out_of_range_is_named_and_leaves_the_other_models(tmp_path: Path, manifest: str, wanted: str) -> None:
+def test_a_bad_manifest_is_named_and_leaves_the_other_models(tmp_path: Path, manifest: str, wanted: str) -> None:
     a_folder(tmp_path / "models", "evil", manifest)
     an_emulated_model(tmp_path / "models", "good")
-    evil, good = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None).scan()
+    evil, good = a_store(tmp_path).scan()
     assert good.profile is not None
     assert evil.profile is None
     assert wanted in evil.reason
@@ -136,8 +150,7 @@ def test_what_a_runtime_reports_is_checked_before_it_is_sent(
     for name in ("evil", "good"):
         an_emulated_model(tmp_path / "models", name)
     kind = type("Kind", (Odd,), {"odd": odd, "times": times})
-    store = ModelStore(tmp_path / "models", tmp_path / "cache", {"emulated": kind}, lambda line: None)
-    evil, good = store.scan()
+    evil, good = a_store(tmp_path, runtimes={"emulated": kind}).scan()
     assert (evil.profile, good.reason) == (None, "")
     assert wanted in evil.reason
     msgspec.msgpack.encode((evil, good))
@@ -151,26 +164,11 @@ def test_limits_are_in_the_range() -> None:
         check_spec(msgspec.structs.replace(a_spec(), name="a/b"))
 
 
-@pytest.mark.parametrize(
-    "stored",
-    [
-        '{"1": 1, "2": -1}', '{"1": 1e300, "2": 1}', '{"1": 99999999999999999999, "2": 1}', '{"1": "1", "2": 1}',
-        '{"1": true, "2": 1}', '{"0": 1, "1": 1, "2": 1}', '{"99999999999999999999": 1, "1": 1, "2": 1}',
-    ],
-)  # fmt: skip
-def test_a_stored_profile_out_of_range_is_measured_again(tmp_path: Path, stored: str) -> None:
-    cache, spec = ProfileCache(tmp_path), a_spec(content_hash="1", batch_sizes=(1, 2))
-    cache.write_profile(spec, Profile({1: 1, 2: 2}, 3))
-    assert cache.read_profile(spec) == Profile({1: 1, 2: 2}, 3)
-    cache.path(spec).write_text(f'{{"model": "m", "load_ns": 3, "length": 0, "exec_ns": {stored}}}')
-    assert cache.read_profile(spec) is None
-
-
 def test_a_reason_of_megabytes_is_shortened(tmp_path: Path) -> None:
     """It would make the message too large that carries the reasons of other models and requests."""
     source = f"raise RuntimeError('x' * {20 << 20})\n{ECHO}"
     a_folder(tmp_path / "models", "evil", "batch_sizes = [1]" + SIGNATURE, model_py=source)
-    (report,) = ModelStore(tmp_path / "models", tmp_path / "cache", report=lambda line: None).scan()
+    report = only_report(tmp_path)
     assert len(report.reason) < TEXT_MAX + 50
     assert len(HorologeError("y" * 20_000_000).reason) < TEXT_MAX + 50
     assert len(describe_exception(ValueError("z" * 20_000_000))) < TEXT_MAX + 50
