@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from horologe_common.clock import ms
-from horologe_common.core.instruments import Stats
+from horologe_common.clock import ms, s, us
+from horologe_common.core.instruments import Exemplar, Stats
 from horologe_common.metrics.exposition import TextPage, group_series
 from horologe_common.metrics.metric_definitions import METRICS
 
@@ -16,6 +16,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from prometheus_client.samples import Sample
+
+LATENCY = "horologe_request_seconds"
+TRACES = (us(9), ms(3), ms(3) + 1, s(100))
+"""Latencies of traced requests, one after the other."""
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+"""The header `Accept` of Prometheus 2.42."""
+
+
+def traced_stats() -> Stats:
+    """Return latencies with an exemplar for each of `TRACES`, and one without."""
+    stats = Stats()
+    stats.observe(LATENCY, "m", "1", value=ms(40))
+    for number, value in enumerate(TRACES):
+        stats.observe(LATENCY, "m", "1", value=value)
+        stats.histograms[LATENCY, "m", "1"].add_exemplar(Exemplar(f"{number:032x}", value, s(number)))
+    return stats
 
 
 def render_text(stats: Iterable[Stats]) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import socket
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -13,28 +11,7 @@ from common.exposition import read_samples
 from harness.builders import a_spec
 from horologe_common.clock import us
 from horologe_common.core.instruments import MODELS_AT_ZERO, ModelCounters, Stats
-from horologe_common.metrics.endpoint import MetricsSettings, serve_metrics
 from horologe_common.metrics.metric_definitions import METRICS
-from horologe_common.service.settings import SettingsError
-
-
-def test_an_address_in_use_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        bind = f"127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(SettingsError, match=f"metrics.bind: got {bind}"):
-            serve_metrics(MetricsSettings(bind), tuple, lambda: True)
-
-
-def test_ready_and_health_are_apart() -> None:
-    server = serve_metrics(MetricsSettings("127.0.0.1:0"), tuple, lambda: False)
-    codes = []
-    for path in ("/health", "/ready"):
-        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
-        connection.request("GET", path)
-        codes.append(connection.getresponse().status)
-        connection.close()
-    server.stop()
-    assert codes == [200, 503]
 
 
 def test_error_histograms_have_buckets_between_a_quarter_and_a_third_of_a_millisecond() -> None:
