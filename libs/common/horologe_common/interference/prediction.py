@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from horologe_common.interference.coefficients import ModelCoefficients
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
+    from horologe_common.interference.coefficients import GpuCoefficients
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -24,10 +26,8 @@ Index = NDArray[np.intp]
 MS_PER_S = 1000.0
 LEAST_FREQUENCY = 0.1
 """Bound of f / F. Eq. 9 falls below 0 for a power demand far above the cap, where no GPU was measured."""
-_FIELDS = (
-    "k1", "k2", "k3", "k4", "k5", "k6", "alpha_cache", "alpha_power", "beta_power", "alpha_cacheutil",
-    "beta_cacheutil", "kernels", "scheduling_delay_ms", "load_bytes", "feedback_bytes",
-)  # fmt: skip
+_FIELDS = ModelCoefficients.__struct_fields__[1:16]
+"""Coefficients of the predicted latency."""
 
 
 class Alone(NamedTuple):
@@ -89,23 +89,8 @@ def run_alone(gpu: GpuCoefficients, coefficients: Array, batch: Array, share: Ar
     `coefficients` comes from `stack_coefficients`, possibly indexed along its columns: its shape without the first
     axis broadcasts with `batch` in rows and `share` in percent.
     """
-    (
-        k1,
-        k2,
-        k3,
-        k4,
-        k5,
-        k6,
-        alpha_cache,
-        alpha_power,
-        beta_power,
-        alpha_util,
-        beta_util,
-        kernels,
-        scheduling,
-        load,
-        feedback,
-    ) = coefficients
+    k1, k2, k3, k4, k5, alpha_cache, alpha_power, beta_power, alpha_util, beta_util, *sizes, k6 = coefficients
+    kernels, scheduling, load, feedback = sizes
     present = np.where(share > 0, 1.0, 0.0)
     usable = np.where(share > 0, share, 100.0)
     active = (k1 * batch**2 + k2 * batch + k3) / (usable + k4) + k5 + k6 * batch
