@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 from common.exposition import read_samples
 from harness.builders import a_spec
 from horologe_common.clock import us
@@ -23,17 +21,6 @@ def test_error_histograms_have_buckets_between_a_quarter_and_a_third_of_a_millis
         assert {us(200), us(250), us(300)} <= {*histogram.bounds}
         assert histogram.quantile(0.5) == us(250) < histogram.quantile(1.0) < us(300)
         assert list(histogram.bounds) == sorted(set(histogram.bounds))
-
-
-def test_lane_times_are_exported_in_seconds() -> None:
-    stats = Stats()
-    stats.count("horologe_lane_operations_total", "exec", "OK")
-    stats.count("horologe_lane_busy_seconds_total", "exec", by=0.25)
-    stats.observe("horologe_lane_wait_seconds", "exec", value=us(40))
-    samples = {sample.name: sample for sample in read_samples([stats])}
-    assert samples["horologe_lane_operations_total"].labels == {"lane": "exec", "status": "OK"}
-    assert samples["horologe_lane_busy_seconds_total"].value == 0.25
-    assert samples["horologe_lane_wait_seconds_sum"].value == pytest.approx(40e-6)
 
 
 def test_values_are_removed_by_their_first_label_or_all_of_a_metric() -> None:
