@@ -16,8 +16,8 @@ FRONTEND, SELECTOR, WORKER, OTHER = "frontend/0#1", "selector/0#1", "worker/0#1"
 
 
 def a_controller(**settings: Any) -> Controller:
-    settings = {"margin_ns": 0, "preload": False} | settings
-    controller = Controller("controller/0#2", ControllerSettings(workers=1, **settings), "host")
+    settings = {"margin_ns": 0, "preload": False, "workers": 1} | settings
+    controller = Controller("controller/0#2", ControllerSettings(**settings), "host")
     for address in (FRONTEND, SELECTOR):
         controller.handle(0, address, PeerConnected(address, "host"), ())
     return controller

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from controller.controller_builders import a_controller, submit
 from frontend.frontend_builders import CLIENT, connected_frontend
 from gpu_worker.worker_builders import (
     CONTROLLER,
     HOLDER,
     MODEL,
-    SELECTOR,
     a_ship,
     a_worker,
     an_infer,
@@ -25,26 +25,21 @@ from gpu_worker.worker_builders import (
 )
 from harness.builders import BrokenError, a_report, a_spec, a_tensor, sent, some_bytes
 from horologe_common.clock import NEVER_NS, ms, s
-from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,
     Infer,
-    Load,
     Outcome,
     Outputs,
     Predict,
     Query,
-    Register,
     Result,
     Row,
     RowStatus,
-    Share,
     Submit,
     Tensor,
 )
 from horologe_controller.core.controller import Controller
-from horologe_controller.settings import ControllerSettings
 from horologe_gpu_worker.core.lanes import Finished
 from selector.selector_harness import FRONTEND, WORKER, ApplicationHarness
 
@@ -131,22 +126,6 @@ def test_a_frontend_answers_the_other_requests_whose_timers_expire_with_a_broken
     assert len(queries) == 3
 
 
-def a_controller() -> Controller:
-    settings = ControllerSettings(scheduler="edf", margin_ns=0, workers=1, preload=False)
-    controller = Controller("controller/0#1", settings, "host")
-    for address in (FRONTEND, SELECTOR):
-        controller.handle(0, address, PeerConnected(address, "host"), ())
-    controller.handle(0, WORKER, PeerConnected(WORKER, "host"), ())
-    reports = (a_report(a_spec("bad")), a_report(a_spec("good")))
-    controller.handle(0, WORKER, Register((Share(0, "cpu", 64),), reports), ())
-    controller.tick(0)
-    return controller
-
-
-def submit(controller: Controller, number: int, model: str) -> None:
-    controller.handle(0, SELECTOR, Submit(number, model, ms(100), 1, FRONTEND, number), ())
-
-
 def break_scheduler(controller: Controller) -> None:
     """Let the scheduler raise for requests for the model `bad`."""
     add = controller.scheduler.add
@@ -160,10 +139,10 @@ def break_scheduler(controller: Controller) -> None:
 
 
 def test_a_controller_queues_the_other_models_of_a_turn_with_a_broken_one() -> None:
-    controller = a_controller()
+    controller = a_controller(reports=[a_report(a_spec("bad")), a_report(a_spec("good"))])
     break_scheduler(controller)
     for number, model in ((1, "bad/1"), (2, "good/1"), (3, "nope/1")):
-        submit(controller, number, model)
+        controller.handle(0, "selector/0#1", Submit(number, model, ms(100), 1, FRONTEND, number), ())
     with pytest.raises(BrokenError):
         controller.tick(0)
     assert [outcome.id for outcome in sent(controller, Outcome)] == [3]
@@ -173,11 +152,7 @@ def test_a_controller_queues_the_other_models_of_a_turn_with_a_broken_one() -> N
 
 def test_the_requests_of_a_batch_end_though_its_result_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     controller = a_controller()
-    submit(controller, 1, "good/1")
-    controller.tick(0)
-    (load,) = sent(controller, Load)
-    controller.handle(0, WORKER, Result(load.action_id, Status.OK, 0, ms(5)), ())
-    controller.tick(0)
+    submit(controller, 1)
     (infer,) = sent(controller, Infer)
 
     def broken(*arguments: Any) -> None:

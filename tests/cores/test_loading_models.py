@@ -8,11 +8,11 @@ from typing import Any
 from client.talk import Talk
 from controller.cluster_builders import FRONTEND, WORKER, a_controller, register, state, submit, tick
 from fakes.frontend import ECHO
-from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, digest
+from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, starting_frontend
 from harness.builders import a_predict, a_report, a_spec, a_state, sent, some_bytes
 from horologe_common.applications import Application
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -31,7 +31,6 @@ from horologe_common.wire import (
 )
 from horologe_controller.core.controller import Controller
 from horologe_frontend.core.frontend import Frontend
-from horologe_frontend.settings import FrontendSettings
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
 from profiler.profiler_builders import a_profiler, run_sample
@@ -131,15 +130,14 @@ def test_a_failed_load_is_not_repeated_because_another_model_becomes_ready() -> 
     controller.handle(ms(1), WORKER, Result(load.action_id, Status.FAILED, 0, 1, reason="no device"), ())
     tick(controller, ms(1))
     assert state(controller) == ("UNAVAILABLE", "no device")
-    controller.handle(
-        ms(2), WORKER, Register((Share(0, "cpu", 10),), (a_report(), a_report(a_spec("other"))), scans=()), ()
-    )
+    reports = a_report(), a_report(a_spec("other"))
+    controller.handle(ms(2), WORKER, Register((Share(0, "cpu", 10),), reports, scans=()), ())
     tick(controller, ms(2))
     assert states(controller) == {"sum": ("UNAVAILABLE", "no device"), "other": ("READY", "")}
     controller.handle(ms(3), FRONTEND, Admit(9, "sum", "", True), ())
     tick(controller, ms(3))
     [scan] = sent(controller, Scan)
-    scanned = Register((Share(0, "cpu", 10),), (a_report(), a_report(a_spec("other"))), scans=(scan.id,))
+    scanned = Register((Share(0, "cpu", 10),), reports, scans=(scan.id,))
     controller.handle(ms(4), WORKER, scanned, ())
     tick(controller, ms(4))
     assert state(controller) == ("READY", "")
@@ -193,16 +191,8 @@ def test_an_application_whose_models_are_loading_is_refused() -> None:
     assert Status(answer.status) == Status.REFUSED
 
 
-def a_starting_frontend(**settings: Any) -> Frontend:
-    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest)
-    for address in (SELECTOR, CONTROLLER):
-        frontend.handle(0, address, PeerConnected(address), ())
-    frontend.tick(0)
-    return frontend
-
-
 def test_a_frontend_is_ready_once_its_models_are_settled() -> None:
-    frontend = a_starting_frontend()
+    frontend = starting_frontend()
     assert not frontend.is_ready()
     announce(frontend, incomplete="no worker has registered")
     assert not frontend.is_ready()
@@ -215,7 +205,7 @@ def test_a_frontend_is_ready_once_its_models_are_settled() -> None:
 
 
 def test_a_frontend_does_not_wait_for_ever_for_workers_or_models() -> None:
-    frontend = a_starting_frontend(ready_wait_ns=s(7))
+    frontend = starting_frontend(ready_wait_ns=s(7))
     announce(frontend, a_state(), now_ns=s(1), incomplete="1 of 2 workers have registered")
     wakeup_ns = frontend.wakeup_ns()
     assert wakeup_ns is not None
@@ -227,14 +217,14 @@ def test_a_frontend_does_not_wait_for_ever_for_workers_or_models() -> None:
 
 
 def test_a_frontend_that_does_not_wait_is_ready_when_models_are_announced() -> None:
-    frontend = a_starting_frontend(ready_wait_ns=0)
+    frontend = starting_frontend(ready_wait_ns=0)
     assert not frontend.is_ready()
     announce(frontend, ModelState(unread(), "LOADING", "measuring"), incomplete="1 of 2 workers have registered")
     assert frontend.is_ready()
 
 
 def test_a_pipeline_whose_driver_has_failed_does_not_delay_readiness() -> None:
-    frontend = a_starting_frontend()
+    frontend = starting_frontend()
     pipeline = ModelSpec("p", "1", "pipeline", a_spec().inputs, a_spec().outputs)
     frontend.handle(0, SELECTOR, Models(0, (ModelState(pipeline, "LOADING"),)), ())
     announce(frontend, a_state())
