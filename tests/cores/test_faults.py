@@ -147,7 +147,7 @@ def test_a_controller_queues_the_other_models_of_a_turn_with_a_broken_one() -> N
         controller.tick(0)
     assert [outcome.id for outcome in sent(controller, Outcome)] == [3]
     controller.tick(0)  # the broken Submit is not admitted again and again
-    assert len(controller.scheduler) == 1
+    assert [infer.model for infer in sent(controller, Infer)] == ["good/1"]
 
 
 def test_the_requests_of_a_batch_end_though_its_result_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from client.talk import Talk
-from controller.cluster_builders import FRONTEND, WORKER, a_controller, register, state, submit, tick
+from controller.cluster_builders import FRONTEND, WORKER, a_controller, end, register, state, submit, tick
 from fakes.frontend import ECHO
 from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, starting_frontend
 from harness.builders import a_predict, a_report, a_spec, a_state, sent, some_bytes
@@ -25,7 +25,6 @@ from horologe_common.wire import (
     ModelState,
     Outcome,
     Register,
-    Result,
     Scan,
     Share,
 )
@@ -70,8 +69,7 @@ def test_a_request_waits_for_a_model_that_is_loading() -> None:
     register(controller, a_report(), now_ns=ms(100))
     assert outcomes(controller) == []
     [load] = sent(controller, Load)
-    controller.handle(ms(101), WORKER, Result(load.action_id, Status.OK, ms(100), ms(101)), ())
-    tick(controller, ms(101))
+    end(controller, load, ms(101))
     assert [infer.model for infer in sent(controller, Infer)] == ["sum/1"]
 
 
@@ -127,8 +125,7 @@ def test_a_failed_load_is_not_repeated_because_another_model_becomes_ready() -> 
     register(controller, a_report(), loading("other"))
     submit(controller, 1)
     [load] = sent(controller, Load)
-    controller.handle(ms(1), WORKER, Result(load.action_id, Status.FAILED, 0, 1, reason="no device"), ())
-    tick(controller, ms(1))
+    end(controller, load, ms(1), Status.FAILED, reason="no device")
     assert state(controller) == ("UNAVAILABLE", "no device")
     reports = a_report(), a_report(a_spec("other"))
     controller.handle(ms(2), WORKER, Register((Share(0, "cpu", 10),), reports, scans=()), ())

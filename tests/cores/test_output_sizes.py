@@ -23,7 +23,7 @@ from gpu_worker.worker_builders import (
 )
 from harness.builders import a_spec, a_state, sent
 from horologe_common.clock import ms
-from horologe_common.core.protocol import UNLIMITED, Out, PeerConnected, PeerDisconnected
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import Status
 from horologe_common.transport.clients.client_server import ClientLimits
@@ -317,7 +317,3 @@ def test_unread_answers_of_other_clients_leave_less_room() -> None:
         [answer] = client.fit_answers(*answer_packet(size * UNIT))[0][0].messages
         assert isinstance(answer, Answer)
         assert answer.status == status
-
-
-def test_a_peer_without_a_limit_is_unlimited() -> None:
-    assert PeerConnected("selector/0#1").max_frame_bytes == UNLIMITED
