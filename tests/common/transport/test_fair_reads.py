@@ -66,11 +66,14 @@ def test_an_iteration_reads_a_bounded_number_of_bytes(
             iterations.add(len(data))
             data_received(self, data)
 
+        def receive() -> None:
+            server.receive([], lambda *_: None)
+
         monkeypatch.setattr(ClientConnection, "data_received", count)
         server = Door(ClientLimits()).server
         server.reads.loop = None
         server.bind([f"ipc://{tmp_path}/clients"])
-        await server.start(lambda: server.receive([], lambda *_: None))
+        await server.start(receive)
         threads = [threading.Thread(target=send) for _ in range(senders)]
         for thread in threads:
             thread.start()
