@@ -8,7 +8,7 @@ All arrays have one axis of workload slots, the last one; the axes before it are
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,14 +70,6 @@ class Prediction(NamedTuple):
     """p_demand of Eq. 10, not limited by the power cap."""
 
 
-class InterferenceModel(Protocol):
-    """Predict the workloads of GPUs from what each would do alone."""
-
-    def predict(self, gpu: GpuCoefficients, alone: Alone) -> Prediction:
-        """Return the prediction for GPUs of one type."""
-        ...
-
-
 def stack_coefficients(models: Sequence[ModelCoefficients]) -> Array:
     """Return the coefficients as an array with a row per coefficient and a column per model."""
     return np.array([[getattr(model, field) for model in models] for field in _FIELDS], dtype=np.float64)
@@ -103,36 +95,27 @@ def run_alone(gpu: GpuCoefficients, coefficients: Array, batch: Array, share: Ar
     return Alone(*np.broadcast_arrays(*arrays))
 
 
-class IgniterModel:
-    """The paper's model: contention for the kernel scheduler, the L2 cache and power, none for PCIe."""
+class InterferenceModel(NamedTuple):
+    """The paper's model: contention for the kernel scheduler, the L2 cache and power. `pcie`: also for PCIe.
 
-    def predict(self, gpu: GpuCoefficients, alone: Alone) -> Prediction:
-        """Return the prediction of Eq. 1 to 10."""
-        gpu_ms, frequency, power = _execution(gpu, alone)
-        return _assemble(alone, alone.load_ms, gpu_ms, alone.feedback_ms, frequency, power)
-
-
-class PcieContentionModel:
-    """The paper's model with PCIe shared: the paper names its absence as the cause of AlexNet's error (section 5.2).
-
-    A transfer is slowed by the part of the time in which each neighbour, alone, uses the same direction. Both
-    directions of PCIe work at the same time. No coefficient is added.
+    The paper names the absence of the latter as the cause of AlexNet's error (section 5.2). A transfer is slowed by the
+    part of the time in which each neighbour, alone, uses the same direction. Both directions of PCIe work at the same
+    time. No coefficient is added.
     """
 
+    pcie: bool
+
     def predict(self, gpu: GpuCoefficients, alone: Alone) -> Prediction:
-        """Return the prediction of Eq. 1 to 10, with the transfer times of Eq. 3 lengthened by the neighbours."""
+        """Return the prediction of Eq. 1 to 10 for GPUs of one type, from what each workload would do alone."""
         gpu_ms, frequency, power = _execution(gpu, alone)
-        alone_ms = alone.load_ms + alone.scheduling_ms + alone.active_ms + alone.feedback_ms
-        load, feedback = (
-            own * (1 + _neighbours(alone.present * own / alone_ms)) for own in (alone.load_ms, alone.feedback_ms)
-        )
+        load, feedback = alone.load_ms, alone.feedback_ms
+        if self.pcie:
+            alone_ms = alone.load_ms + alone.scheduling_ms + alone.active_ms + alone.feedback_ms
+            load, feedback = (own * (1 + _neighbours(alone.present * own / alone_ms)) for own in (load, feedback))
         return _assemble(alone, load, gpu_ms, feedback, frequency, power)
 
 
-INTERFERENCE_MODELS: dict[str, InterferenceModel] = {
-    "igniter": IgniterModel(),
-    "pcie-contention": PcieContentionModel(),
-}
+INTERFERENCE_MODELS = {"igniter": InterferenceModel(pcie=False), "pcie-contention": InterferenceModel(pcie=True)}
 DEFAULT_INTERFERENCE_MODEL = "pcie-contention"
 
 

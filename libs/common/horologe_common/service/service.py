@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -29,11 +29,12 @@ from horologe_common.transport.reactor import Reactor
 from horologe_common.transport.sockets import LinkSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Core
     from horologe_common.status import HorologeError
     from horologe_common.transport.clients.client_server import ClientLimits
+    from horologe_common.transport.reactor import Task
 
 
 @runtime_checkable
@@ -98,15 +99,14 @@ class Service:
         *,
         client_core: str = "",
         follows_directory: bool = False,
-        start: Sequence[Callable[[Reactor], Coroutine[Any, Any, None]]] = (),
-        endpoints: Sequence[Callable[[Reactor], Coroutine[Any, Any, None]]] = (),
+        start: Sequence[Task] = (),
+        endpoints: Sequence[Task] = (),
         prepare: Callable[[Reactor], None] | None = None,
     ) -> None:
         """Run until SIGTERM. `prepare` gets the reactor before it runs. `start` and `endpoints`: see `Reactor`."""
         protect_memory()
         reactor = Reactor(cores, links)
-        reactor.start = [lambda begin=begin: begin(reactor) for begin in start]  # type: ignore[misc]
-        reactor.endpoints = [lambda begin=begin: begin(reactor) for begin in endpoints]  # type: ignore[misc]
+        reactor.start, reactor.endpoints = start, endpoints
         if prepare:
             prepare(reactor)
         try:

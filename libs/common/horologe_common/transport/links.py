@@ -203,7 +203,7 @@ class Links:
                     self.dropped += 1
                     continue
                 if client := self._connections.clients.get(route):
-                    self.peers.add_client(route, client)
+                    self.peers.routes[client] = route
             unpack(route, [frame.buffer for frame in frames], inbox)
         return True
 

@@ -13,7 +13,7 @@ import sys
 from collections import deque
 from functools import partial
 from time import thread_time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.core.hosting import CoreHost
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Arrival, Buffer, Core
     from horologe_common.transport.links import Links
+
+    Task: TypeAlias = "Callable[[Reactor], Coroutine[Any, Any, None]]"
 
 log = logger("reactor")
 
@@ -59,13 +61,11 @@ class Reactor:
     `endpoints` are coroutines that serve clients (an HTTP server). They end by themselves once `draining` is set.
     """
 
-    def __init__(
-        self, cores: Sequence[Core], links: Links, start: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
-    ) -> None:
+    def __init__(self, cores: Sequence[Core], links: Links) -> None:
         self.core_host = CoreHost(cores, monotonic_ns, links, log_fault)
         self.links = links
-        self.start = start
-        self.endpoints: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
+        self.start: Sequence[Task] = ()
+        self.endpoints: Sequence[Task] = ()
         self.drain_ns = links.settings.drain_ns
         self.is_stopping = False
         """Set by the first signal: the process reports not ready."""
@@ -138,8 +138,9 @@ class Reactor:
         await self.links.streams.start()
         await self.links.client_server.start(self._schedule)
         self.core_host.introduce_cores(self.links.host)
-        self._serving = [asyncio.ensure_future(begin()) for begin in self.endpoints]
-        tasks = [asyncio.ensure_future(begin()) for begin in (self.links.keep_alive, *self.start)] + self._serving
+        self._serving = [asyncio.ensure_future(begin(self)) for begin in self.endpoints]
+        tasks = [asyncio.ensure_future(self.links.keep_alive()), *self._serving]
+        tasks += [asyncio.ensure_future(begin(self)) for begin in self.start]
         for task in tasks:
             task.add_done_callback(self._on_task_done)
         freeze_objects()

@@ -28,10 +28,6 @@ class SocketReadiness:
         self.sent_on: dict[zmq.Socket[bytes], bool] = {}
         """Sockets that have sent since they were last looked at."""
 
-    def mark_readable(self, sock: zmq.Socket[bytes]) -> None:
-        """Mark a socket whose descriptor has become readable."""
-        self.readable[sock] = True
-
     def has_readable(self) -> bool:
         """Return whether a socket can be read. Looks at the sockets that have sent."""
         for sock in self.sent_on:
@@ -104,7 +100,7 @@ class SocketWatcher:
 
     def _watch(self, sock: zmq.Socket[bytes], descriptor: int) -> None:
         self._loop.add_reader(descriptor, self._mark_and_report, sock)
-        self._readiness.mark_readable(sock)
+        self._readiness.readable[sock] = True
 
     def _mark_and_report(self, sock: zmq.Socket[bytes]) -> None:
         self._readiness.readable[sock] = True
