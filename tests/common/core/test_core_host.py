@@ -13,8 +13,7 @@ from horologe_common.core.hosting import FAULT_PAUSE_NS, MESSAGES_PER_PASS, Core
 from horologe_common.core.protocol import Out
 from horologe_common.models import Profile
 from horologe_common.wire import Answer, ModelReport, Ping, Register, Tensor
-from horologe_common.wire.frames import pack, unpack
-from horologe_common.wire.unencodable import find_unencodable
+from horologe_common.wire.frames import find_unencodable, pack, unpack
 
 
 class Links:

@@ -23,7 +23,7 @@ from horologe_common.transport.alarm import Alarm
 from horologe_common.transport.garbage_collection import collect_garbage, freeze_objects
 from horologe_common.transport.socket_readiness import SocketWatcher
 from horologe_common.wire import Envelope
-from horologe_common.wire.unencodable import find_unencodable
+from horologe_common.wire.frames import find_unencodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
