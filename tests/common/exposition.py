@@ -58,29 +58,29 @@ def all_metrics() -> Stats:
     return stats
 
 
+def read_varint(message: bytes, at: int) -> tuple[int, int]:
+    """Return a number of a protobuf message, and where the next field begins."""
+    value = shift = 0
+    while True:
+        value |= (message[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if message[at - 1] < 0x80:
+            return value, at
+
+
 def read_fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """Yield the fields of a protobuf message: an independent reader for tests."""
     at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = message[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
     while at < len(message):
-        tag = varint()
-        if tag & 7 == 0:
-            yield tag >> 3, varint()
-        elif tag & 7 == 1:
+        tag, at = read_varint(message, at)
+        if tag & 7 == 1:
             yield tag >> 3, struct.unpack("<d", message[at : at + 8])[0]
             at += 8
+            continue
+        number, at = read_varint(message, at)
+        if tag & 7 == 0:
+            yield tag >> 3, number
         else:
-            length = varint()
-            yield tag >> 3, message[at : at + length]
-            at += length
+            yield tag >> 3, message[at : at + number]
+            at += number

@@ -20,7 +20,7 @@ OFFSET_NS = s(1_700_000_000)
 
 
 def read_openmetrics(stats: Stats) -> Any:
-    page = TextPage().render_openmetrics(group_series([stats]), OFFSET_NS).decode()
+    page = TextPage().render(group_series([stats]), OFFSET_NS).decode()
     assert page.endswith("# EOF\n")
     return list(text_string_to_metric_families(page))  # type: ignore[no-untyped-call]
 
@@ -55,7 +55,7 @@ def test_a_bucket_has_the_latest_exemplar_and_sums_of_models_keep_them() -> None
     stats.set("nv_inference_request_success", "another", "1", to=1)
     groups = group_series([stats])
     ModelLimit(1).fold(groups)
-    page = TextPage().render_openmetrics(groups, 0).decode()
+    page = TextPage().render(groups, 0).decode()
     assert 'le="0.005"} 3 # {trace_id="' + "a" * 32 + '"} 0.004 9.000\n' in page
     assert "trace_id" not in TextPage().render(groups).decode()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.exposition import LATENCY, all_metrics, read_fields, read_samples, render_text
+from common.exposition import LATENCY, all_metrics, read_fields, read_samples, read_varint, render_text
 from horologe_common.clock import ms, s, us
 from horologe_common.core.buckets import NATIVE_NS, classic_bounds
 from horologe_common.core.instruments import Histogram, Stats
@@ -136,13 +136,10 @@ def test_models_with_requests_keep_their_names_and_idle_ones_make_room() -> None
 
 
 def unpack_varints(packed: bytes) -> list[int]:
-    values, value, shift = [], 0, 0
-    for byte in packed:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            values.append(value)
-            value = shift = 0
+    values, at = [], 0
+    while at < len(packed):
+        value, at = read_varint(packed, at)
+        values.append(value)
     return values
 
 

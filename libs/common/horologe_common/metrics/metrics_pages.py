@@ -88,7 +88,7 @@ class MetricsPages:
         if abs(offset_ns - self._wall_offset_ns) > CLOCK_STEP_NS:
             self._wall_offset_ns = offset_ns
         if media_type == OPENMETRICS:
-            return self._text.render_openmetrics(groups, self._wall_offset_ns)
+            return self._text.render(groups, self._wall_offset_ns)
         return protobuf_exposition.render(groups, self._wall_offset_ns)
 
 

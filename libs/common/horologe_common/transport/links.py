@@ -65,10 +65,11 @@ class Links:
         """Messages in packets that could not be sent because the peer is lost or does not read, and odd packets."""
         self._heartbeats = heartbeats = Heartbeats(self._send_heartbeat, self._on_link_lost)
         self._sockets = Sockets(f"{name}#{self.incarnation}", settings)
+        self.readiness = SocketReadiness(self._sockets.monitors, self._on_socket_failed)
         self.streams = Streams(
             settings.max_frame_bytes, self._on_stream_connected, self._on_stream_lost, self._on_stream_packets
         )
-        self.outgoing = OutgoingLinks(self._sockets, self.streams, heartbeats)
+        self.outgoing = OutgoingLinks(self._sockets, self.streams, heartbeats, self.readiness)
         self.streams.is_wanted = self.outgoing.is_wanted
         self.peers = Peers(host, self._send_message, heartbeats.add, self._on_refused, self._follow_directory)
         self.peers.max_frame_bytes = settings.max_frame_bytes
@@ -83,7 +84,6 @@ class Links:
         """Packets that have arrived over streams since the last `receive`."""
         self._internal: zmq.Socket[bytes] | None = None
         self._public: zmq.Socket[bytes] | None = None
-        self.readiness = SocketReadiness(self._on_socket_failed)
         self.on_arrival: Callable[[], None] = lambda: None
         """Function to call when something has arrived over a stream, or a link was lost."""
 
@@ -147,12 +147,8 @@ class Links:
         """Return whether there is a link to every process that the settings name."""
         return self.outgoing.is_ready(self.peers.welcomed)
 
-    def sockets(self) -> dict[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        """Return every socket with its monitor. Call `read_monitors` when a monitor can be read."""
-        return self._sockets.monitors
-
     def read_monitors(self) -> None:
-        """Handle new and lost connections."""
+        """Handle new and lost connections. Call this when a monitor can be read."""
         for sock, monitor in list(self._sockets.monitors.items()):
             while int(monitor.getsockopt(zmq.EVENTS)) & POLLIN:
                 event = recv_monitor_message(monitor, NOBLOCK)

@@ -21,7 +21,6 @@ from horologe_common.core.protocol import Drains
 from horologe_common.service.log import logger
 from horologe_common.transport.alarm import Alarm
 from horologe_common.transport.garbage_collection import collect_garbage, freeze_objects
-from horologe_common.transport.socket_readiness import SocketWatcher
 from horologe_common.wire import Envelope
 from horologe_common.wire.frames import find_unencodable
 
@@ -130,10 +129,7 @@ class Reactor:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self._stopped.set)
-        self.watcher = SocketWatcher(self.loop, self.links.readiness, self._turn, self._on_monitor_readable)
-        self.links.outgoing.on_open, self.links.outgoing.on_close = self.watcher.add, self.watcher.remove
-        for sock, monitor in self.links.sockets().items():
-            self.watcher.add(sock, monitor)
+        self.links.readiness.start(self.loop, self._turn, self._on_monitor_readable)
         self.links.on_arrival = self._schedule  # one turn for all that the loop reads at once
         await self.links.streams.start()
         await self.links.client_server.start(self._schedule)
@@ -159,7 +155,7 @@ class Reactor:
             self.alarm.close()
             await self.links.client_server.stop()
             await self.links.streams.stop()
-            self.watcher.close()
+            self.links.readiness.close()
             self.links.close()
         if self._failed:
             raise self._failed
@@ -262,14 +258,14 @@ class Reactor:
             log.exception("turn fault", count=self._turn_faults)
             self._turn_faults, self._fault_log_ns = 0, now_ns + FAULT_LOG_NS
         self._paused = True
-        self.watcher.pause()
+        self.links.readiness.pause()
         self.loop.call_later(FAULT_PAUSE_S, self._resume)
 
     def _resume(self) -> None:
         self._paused = False
         if self._closed:
             return
-        self.watcher.resume()
+        self.links.readiness.resume()
         self._turn()
 
     def _wakeup_ns(self) -> int:
