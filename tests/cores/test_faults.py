@@ -26,19 +26,7 @@ from gpu_worker.worker_builders import (
 from harness.builders import BrokenError, a_report, a_spec, a_tensor, sent, some_bytes
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Answer,
-    Infer,
-    Outcome,
-    Outputs,
-    Predict,
-    Query,
-    Result,
-    Row,
-    RowStatus,
-    Submit,
-    Tensor,
-)
+from horologe_common.wire import Answer, Infer, Outcome, Outputs, Predict, Query, Result, Row, RowStatus, Submit, Tensor
 from horologe_controller.core.controller import Controller
 from horologe_gpu_worker.core.lanes import Finished
 from selector.selector_harness import FRONTEND, WORKER, ApplicationHarness

@@ -22,7 +22,7 @@ ATTEMPTS = 400
 PREAMBLE = f"""
 import asyncio, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, {LIMIT}))
-from horologe_common.service.descriptors import raise_limit
+from horologe_common.service.process_limits import raise_limit
 raise_limit()
 def count_open():
     return len([n for n in range({LIMIT}) if is_open(n)])
