@@ -11,9 +11,10 @@ from frontend.frontend_builders import CLIENT, NOW, SELECTOR, connected_frontend
 from harness.builders import a_predict, a_report, sent, some_bytes
 from horologe_common.clock import ms, s
 from horologe_common.core.instruments import Exemplar
-from horologe_common.core.tracing import TRACER, RateLimit, Span, TraceContext, derive_context, parse_traceparent
+from horologe_common.core.tracing import TRACER, Span, TraceContext, parse_traceparent
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Infer, Load, Query, Result, Submit
+from horologe_frontend.core.request_tracer import RateLimit, derive_context
 from selector.selector_harness import FRONTEND, SelectorHarness
 
 if TYPE_CHECKING:
