@@ -56,10 +56,13 @@ def end(controller: Controller, action: Infer | Load, now_ns: int, status: Statu
     tick(controller, now_ns)
 
 
-def state(controller: Controller, model: str = "sum") -> Any:
+def states(controller: Controller) -> dict[str, tuple[str, str]]:
     """Return (state, reason) of each model as last announced."""
-    found = {one.spec.name: (one.state, one.reason) for one in sent(controller, Models, FRONTEND)[-1].models}
-    return found.get(model)
+    return {model.spec.name: (model.state, model.reason) for model in sent(controller, Models, FRONTEND)[-1].models}
+
+
+def state(controller: Controller, model: str = "sum") -> Any:
+    return states(controller).get(model)
 
 
 def resident(*models: str, pages: int = 10) -> tuple[Share, ...]:

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from client.talk import Talk
-from controller.cluster_builders import FRONTEND, WORKER, a_controller, end, register, state, submit, tick
+from controller.cluster_builders import FRONTEND, WORKER, a_controller, end, register, state, states, submit, tick
 from fakes.frontend import ECHO
 from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, starting_frontend
 from harness.builders import a_predict, a_report, a_spec, a_state, sent, some_bytes
@@ -41,12 +41,6 @@ def unread(name: str = "sum", version: str = "1") -> ModelSpec:
 
 def loading(name: str = "sum", text: str = "measuring") -> ModelReport:
     return ModelReport(unread(name), None, loading=text)
-
-
-def states(controller: Controller) -> dict[str, tuple[str, str]]:
-    """Return (state, reason) of each model as last announced."""
-    announced = sent(controller, Models, FRONTEND)[-1].models
-    return {model.spec.name: (model.state, model.reason) for model in announced}
 
 
 def outcomes(controller: Controller) -> list[tuple[int, Status]]:
