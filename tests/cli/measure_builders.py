@@ -9,10 +9,9 @@ import numpy as np
 from cli.simulated_bench import SimulatedBench
 from horologe_cli.commands.measuring.measure_options import MeasureOptions
 from horologe_cli.measuring.measurement_session import MeasurementSession, SessionProgress
-from horologe_common.interference.coefficients_file import CoefficientsFile, Origin
-from horologe_common.interference.measured_runs import MeasuredRuns
 from horologe_common.interference.prediction import INTERFERENCE_MODELS, predict_shares, stack_coefficients
 from horologe_common.interference.v100 import CALIBRATED
+from horologe_planning.interference.coefficients_file import CoefficientsFile, MeasuredRuns, Origin
 from horologe_planning.interference.measured_fit import FitOptions, fit_measurements
 from horologe_planning.interference.measurement_plan import RunSizes
 

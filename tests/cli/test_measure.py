@@ -9,9 +9,10 @@ import pytest
 
 from cli.simulated_bench import SimulatedBench
 from horologe_cli.measuring.measurement_session import MeasurementSession, SessionProgress
-from horologe_common.interference.measured_runs import MeasuredRuns, ShareLoad
+from horologe_common.interference.measured_runs import ShareLoad
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_gpu_worker.measurement.device_sensor import DeviceLost
+from horologe_planning.interference.coefficients_file import MeasuredRuns
 from horologe_planning.interference.measured_fit import model_profile
 from horologe_planning.interference.measurement_plan import (
     RunSizes,

@@ -16,11 +16,11 @@ from horologe_cli.measuring import measurement_run
 from horologe_cli.measuring.measurement_report import measure_document, measure_text
 from horologe_cli.measuring.measurement_run import run_measurement
 from horologe_cli.measuring.measurement_setup import find_models
-from horologe_common.interference.coefficients_file import CoefficientsError
-from horologe_common.interference.measured_runs import MeasuredDevice, MeasuredRuns, write_measurements
+from horologe_common.interference.measured_runs import MeasuredDevice
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.measurement.device_sensor import DeviceLost, SensorFailed
 from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS
+from horologe_planning.interference.coefficients_file import CoefficientsError, MeasuredRuns, write_document
 from horologe_planning.interference.measured_fit import FitOptions, fit_measurements
 from horologe_planning.interference.model_measurements import ProfileError
 
@@ -51,7 +51,7 @@ def test_wrong_options_are_named(changes: dict[str, object], message: str, tmp_p
 def test_runs_of_another_device_are_not_continued(tmp_path: Path) -> None:
     an_emulated_model(tmp_path / "models")
     chosen = options(tmp_path)
-    write_measurements(chosen.runs_file, MeasuredRuns(MeasuredDevice("v100", 300, 1530, 50, 1e7), ORIGIN))
+    write_document(chosen.runs_file, MeasuredRuns(MeasuredDevice("v100", 300, 1530, 50, 1e7), ORIGIN))
     with pytest.raises(SettingsError, match=r"out\.runs\.json: device: got runs of 'v100', wanted"):
         run_measurement(chosen, lambda done, total, run: None)
 

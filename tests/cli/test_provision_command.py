@@ -165,10 +165,10 @@ def test_the_example_is_planned_for_its_models() -> None:
 
 
 def test_measured_coefficients_are_read_beside_the_file(tmp_path: Path) -> None:
-    from horologe_common.interference.coefficients_file import CoefficientsFile, write_coefficients
     from horologe_common.interference.v100 import CALIBRATED
+    from horologe_planning.interference.coefficients_file import CoefficientsFile, write_document
 
-    write_coefficients(tmp_path / "a10.json", CoefficientsFile(CALIBRATED.gpu, tuple(CALIBRATED.models.values())))
+    write_document(tmp_path / "a10.json", CoefficientsFile(CALIBRATED.gpu, tuple(CALIBRATED.models.values())))
     gpus = '[gpu.v100]\n[gpu.a10]\ncoefficients = "a10.json"\nprice = 1.0\n'
     document = json.loads(run(write(tmp_path, gpus + WORKLOADS), "--json").stdout)
     assert {plan["placements"][0]["hardware"] for plan in document["plans"]} == {"a10"}

@@ -69,7 +69,8 @@ class Door:
     def __init__(self, limits: ClientLimits = LIMITS) -> None:
         self.peers = Peers("", lambda *_: None, lambda *_: None, lambda *_: None, lambda *_: None)
         self.server = ClientServer(limits, self.peers)
-        self.server.reads.loop = FakeLoop()  # type: ignore[assignment]
+        self.loop = FakeLoop()
+        self.server.reads.loop = self.loop  # type: ignore[assignment]
         self._number = 0
 
     def accept(self) -> tuple[ClientConnection, FakeTransport]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from horologe_common.clock import ms
-from horologe_common.core.instruments import Stats
+from horologe_common.clock import ms, s, us
+from horologe_common.core.instruments import Exemplar, Stats
 from horologe_common.metrics.exposition import TextPage, group_series
 from horologe_common.metrics.metric_definitions import METRICS
 
@@ -16,6 +16,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from prometheus_client.samples import Sample
+
+LATENCY = "horologe_request_seconds"
+TRACES = (us(9), ms(3), ms(3) + 1, s(100))
+"""Latencies of traced requests, one after the other."""
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+"""The header `Accept` of Prometheus 2.42."""
+
+
+def traced_stats() -> Stats:
+    """Return latencies with an exemplar for each of `TRACES`, and one without."""
+    stats = Stats()
+    stats.observe(LATENCY, "m", "1", value=ms(40))
+    for number, value in enumerate(TRACES):
+        stats.observe(LATENCY, "m", "1", value=value)
+        stats.histograms[LATENCY, "m", "1"].add_exemplar(Exemplar(f"{number:032x}", value, s(number)))
+    return stats
 
 
 def render_text(stats: Iterable[Stats]) -> str:
@@ -39,29 +58,29 @@ def all_metrics() -> Stats:
     return stats
 
 
+def read_varint(message: bytes, at: int) -> tuple[int, int]:
+    """Return a number of a protobuf message, and where the next field begins."""
+    value = shift = 0
+    while True:
+        value |= (message[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if message[at - 1] < 0x80:
+            return value, at
+
+
 def read_fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """Yield the fields of a protobuf message: an independent reader for tests."""
     at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = message[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
     while at < len(message):
-        tag = varint()
-        if tag & 7 == 0:
-            yield tag >> 3, varint()
-        elif tag & 7 == 1:
+        tag, at = read_varint(message, at)
+        if tag & 7 == 1:
             yield tag >> 3, struct.unpack("<d", message[at : at + 8])[0]
             at += 8
+            continue
+        number, at = read_varint(message, at)
+        if tag & 7 == 0:
+            yield tag >> 3, number
         else:
-            length = varint()
-            yield tag >> 3, message[at : at + length]
-            at += length
+            yield tag >> 3, message[at : at + number]
+            at += number

@@ -16,8 +16,8 @@ FRONTEND, SELECTOR, WORKER, OTHER = "frontend/0#1", "selector/0#1", "worker/0#1"
 
 
 def a_controller(**settings: Any) -> Controller:
-    settings = {"margin_ns": 0, "preload": False} | settings
-    controller = Controller("controller/0#2", ControllerSettings(workers=1, **settings), "host")
+    settings = {"margin_ns": 0, "preload": False, "workers": 1} | settings
+    controller = Controller("controller/0#2", ControllerSettings(**settings), "host")
     for address in (FRONTEND, SELECTOR):
         controller.handle(0, address, PeerConnected(address, "host"), ())
     return controller
@@ -56,10 +56,13 @@ def end(controller: Controller, action: Infer | Load, now_ns: int, status: Statu
     tick(controller, now_ns)
 
 
-def state(controller: Controller, model: str = "sum") -> Any:
+def states(controller: Controller) -> dict[str, tuple[str, str]]:
     """Return (state, reason) of each model as last announced."""
-    found = {one.spec.name: (one.state, one.reason) for one in sent(controller, Models, FRONTEND)[-1].models}
-    return found.get(model)
+    return {model.spec.name: (model.state, model.reason) for model in sent(controller, Models, FRONTEND)[-1].models}
+
+
+def state(controller: Controller, model: str = "sum") -> Any:
+    return states(controller).get(model)
 
 
 def resident(*models: str, pages: int = 10) -> tuple[Share, ...]:

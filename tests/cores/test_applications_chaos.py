@@ -112,8 +112,10 @@ class FrontendAndSelector:
     def content(self, number: int) -> bytes:
         return bytes([number]) + bytes(some_bytes())[1:]
 
-    def send_feedback(self, inputs: bool, prediction: bool) -> None:
+    def send_feedback(self, parts: tuple[bool, bool]) -> None:
+        """Send feedback with inputs, the id of a prediction, or both."""
         self.number += 1
+        inputs, prediction = parts
         name = self.prediction_ids[-1] if self.prediction_ids and prediction else b""
         observation = Observation((1.0,), name, "u1", (a_tensor(),) if inputs else ())
         self.feedback_ids.append(self.number)
@@ -209,44 +211,37 @@ class FrontendAndSelector:
         self.number += 1
         self.frontend.handle(self.now_ns, CLIENT, Withdraw(self.number, "safe"), ())
 
-    def step(self, name: str, value: Any) -> None:
-        """Apply one event, and run what follows at once."""
-        events: dict[str, Any] = {
-            "ask": lambda: self.query_application("safe", value),
-            "brief": lambda: self.query_application("safe", 1, value),
-            "bare": lambda: self.query_application("bare", value),
-            "plain": lambda: self.query_model(value),
-            "lands": lambda: self.predict(value),
-            "wait": lambda: self.run(ms(value)),
-            "fails": self.refuse_submit,
-            "die": self.kill_selector,
-            "cancel": self.cancel,
-            "withdraw": self.withdraw,
-            "controller": self.restart_controller,
-            "declare": lambda: self.declare(value, *MODELS[: 1 + len(value) % 3]),
-            "away": lambda: setattr(self.store, "unavailable", True),
-            "back": lambda: setattr(self.store, "unavailable", False),
-            "way": lambda: setattr(self, "way_ns", ms(value)),
-            "inputs": lambda: self.send_feedback(True, False),
-            "name": lambda: self.send_feedback(False, True),
-            "both": lambda: self.send_feedback(True, True),
-        }
-        events[name]()
-        self.run_turns()
+    def wait_ms(self, duration_ms: int) -> None:
+        self.run(ms(duration_ms))
+
+    def set_store(self, unavailable: bool) -> None:
+        self.store.unavailable = unavailable
+
+    def set_way_ms(self, way_ms: int) -> None:
+        self.way_ns = ms(way_ms)
+
+    def redeclare(self, policy: str) -> None:
+        self.declare(policy, *MODELS[: 1 + len(policy) % 3])
 
 
-def steps_of(names: str, values: Any) -> Any:
-    return st.tuples(st.sampled_from(names.split()), values)
+def step(name: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[str, tuple[Any, ...]]]:
+    """Return calls of this method of `FrontendAndSelector`."""
+    return st.tuples(st.just(name), st.tuples(*arguments))
 
 
+CONTENTS, DURATIONS = st.integers(0, 2), st.integers(1, 45)
 STEPS = st.lists(
     st.one_of(
-        steps_of("ask bare plain", st.integers(0, 2)),
-        steps_of("brief", st.sampled_from([1, 1000, ms(1), ms(5)])),
-        steps_of("lands wait", st.integers(1, 45)),
-        steps_of("fails die away back cancel controller withdraw inputs both name", st.just(0)),
-        steps_of("declare", st.sampled_from(["exp4", "exp3", "thompson", "static"])),
-        steps_of("way", st.sampled_from([0, 1, 30])),
+        step("query_application", st.sampled_from(["safe", "bare"]), CONTENTS),
+        step("query_application", st.just("safe"), st.just(1), st.sampled_from([1, 1000, ms(1), ms(5)])),
+        step("query_model", CONTENTS),
+        step("predict", DURATIONS),
+        step("wait_ms", DURATIONS),
+        *map(step, ("refuse_submit", "kill_selector", "cancel", "restart_controller", "withdraw")),
+        step("send_feedback", st.sampled_from([(True, False), (False, True), (True, True)])),
+        step("redeclare", st.sampled_from(["exp4", "exp3", "thompson", "static"])),
+        step("set_store", st.booleans()),
+        step("set_way_ms", st.sampled_from([0, 1, 30])),
     ),
     max_size=40,
 )
@@ -254,10 +249,11 @@ STEPS = st.lists(
 
 @settings(deadline=None)
 @given(STEPS)
-def test_every_request_gets_one_timely_answer_whatever_fails_and_no_state_leaks(steps: list[tuple[str, Any]]) -> None:
+def test_every_request_gets_one_timely_answer_whatever_fails_and_no_state_leaks(steps: list[Any]) -> None:
     system = FrontendAndSelector()
-    for name, value in steps:
-        system.step(name, value)
+    for name, arguments in steps:
+        getattr(system, name)(*arguments)
+        system.run_turns()
     system.store.unavailable = False
     system.run(s(15))
     system.declare("exp4")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import Any
 
 import msgspec
 import pytest
 
+from frontend.frontend_builders import CLIENT, SELECTOR, connected_frontend
 from harness.builders import a_predict, a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.clock import ms
-from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import (
     Answer,
@@ -29,85 +29,71 @@ from horologe_common.wire import (
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.oip.inference import read_request
 from horologe_frontend.oip.inference_response import write_answer
-from horologe_frontend.settings import FrontendSettings
-from horologe_selector.core.selector import Selector
-from horologe_selector.settings import SelectorSettings
+from selector.selector_harness import CONTROLLER, FRONTEND, WORKER, SelectorHarness
 
-CLIENT, FRONTEND, SELECTOR = "client/aa", "frontend/0#1", "selector/0#1"
-CONTROLLER, WORKER = "controller/0#1", "worker/0#1"
 Y = Tensor("y", "FP32", (1, 1), 4)
 
 
-def a_selector() -> Selector:
-    selector = Selector(SELECTOR, SelectorSettings(), random.Random(1))
-    for address in (FRONTEND, CONTROLLER):
-        selector.handle(0, address, PeerConnected(address), ())
-    return selector
+class Contents(SelectorHarness):
+    """A selector whose only model has had these contents, one after the other."""
 
+    def __init__(self, *contents: str) -> None:
+        super().__init__(models="")
+        for content in contents:
+            self.announce(content)
 
-def announce(selector: Selector, content: str) -> None:
-    selector.handle(0, CONTROLLER, Models(0, (a_state(a_spec(content_hash=content, cache=True)),)), ())
+    def announce(self, content: str) -> None:
+        self.send(CONTROLLER, Models(0, (a_state(a_spec(content_hash=content, cache=True)),)))
 
+    def query(self, number: int, *, content_hash: bool = True) -> list[Submit]:
+        self.send(FRONTEND, Query(number, "sum/1", ms(100), 1, b"same", content_hash=content_hash))
+        return sent(self.selector, Submit)
 
-def query(selector: Selector, number: int, *, content_hash: bool = True) -> list[Submit]:
-    selector.handle(0, FRONTEND, Query(number, "sum/1", ms(100), 1, b"same", content_hash=content_hash), ())
-    return sent(selector, Submit)
-
-
-def compute(selector: Selector, submit: Submit, content: str) -> Answer:
-    outputs = Outputs(1, (RowStatus(submit.id, 1),), (Y,), "sum/1", 1, 0, 1, content)
-    selector.handle(0, WORKER, outputs, [b"1234"])
-    return sent(selector, Answer)[0]
+    def compute(self, submit: Submit, content: str) -> Answer:
+        outputs = Outputs(1, (RowStatus(submit.id, 1),), (Y,), "sum/1", 1, 0, 1, content)
+        self.send(WORKER, outputs, [b"1234"])
+        return sent(self.selector, Answer)[0]
 
 
 def test_an_answer_names_the_content_that_the_worker_ran() -> None:
-    selector = a_selector()
-    announce(selector, "old")
-    [submit] = query(selector, 1)
-    assert compute(selector, submit, "new").content_hashes == ("new",)
-    [submit] = query(selector, 2, content_hash=False)
-    assert compute(selector, submit, "new").content_hashes == ()
+    contents = Contents("old")
+    [submit] = contents.query(1)
+    assert contents.compute(submit, "new").content_hashes == ("new",)
+    [submit] = contents.query(2, content_hash=False)
+    assert contents.compute(submit, "new").content_hashes == ()
 
 
 def test_a_prediction_of_another_content_is_not_cached() -> None:
     """The worker has changed, and the announcement has not arrived: going back to the old content would find it."""
-    selector = a_selector()
-    announce(selector, "old")
-    [submit] = query(selector, 1)
-    compute(selector, submit, "new")
-    [submit] = query(selector, 2)
-    compute(selector, submit, "old")
-    assert not query(selector, 3)
-    [cached] = sent(selector, Answer)
+    contents = Contents("old")
+    [submit] = contents.query(1)
+    contents.compute(submit, "new")
+    [submit] = contents.query(2)
+    contents.compute(submit, "old")
+    assert not contents.query(3)
+    [cached] = sent(contents.selector, Answer)
     assert (cached.cached, cached.content_hashes) == (True, ("old",))
 
 
 def test_predictions_of_the_content_before_are_neither_returned_nor_joined() -> None:
-    selector = a_selector()
-    announce(selector, "old")
-    [first] = query(selector, 1)
-    announce(selector, "new")
-    [second] = query(selector, 2)
-    compute(selector, first, "old")
-    compute(selector, second, "new")
-    assert not query(selector, 3)
-    assert sent(selector, Answer)[0].content_hashes == ("new",)
+    contents = Contents("old")
+    [first] = contents.query(1)
+    contents.announce("new")
+    [second] = contents.query(2)
+    contents.compute(first, "old")
+    contents.compute(second, "new")
+    assert not contents.query(3)
+    assert sent(contents.selector, Answer)[0].content_hashes == ("new",)
 
 
 def test_a_selector_settles_at_once() -> None:
-    selector = a_selector()
-    selector.handle(0, CONTROLLER, Settle(3, ("sum/1",)), ())
-    selector.tick(0)
-    assert sent(selector, Settled, CONTROLLER) == [Settled(3)]
+    harness = SelectorHarness()
+    harness.send(CONTROLLER, Settle(3, ("sum/1",)))
+    assert sent(harness.selector, Settled, CONTROLLER) == [Settled(3)]
 
 
 def a_frontend(**spec: Any) -> Frontend:
-    frontend = Frontend(FRONTEND, FrontendSettings(), lambda header, buffers: header)
-    for address in (SELECTOR, CONTROLLER, WORKER):
-        frontend.handle(0, address, PeerConnected(address), ())
-    states = (a_state(a_spec(**spec)), a_state(a_spec("other")))
-    frontend.handle(0, CONTROLLER, Models(0, states), ())
-    return frontend
+    return connected_frontend(specs=(a_spec(**spec), a_spec("other")))
 
 
 def open_request(frontend: Frontend, predict: Predict, *, dispatched: bool = True) -> int:

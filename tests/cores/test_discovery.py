@@ -3,68 +3,23 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
-from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend
+from controller.cluster_builders import FRONTEND, OTHER, WORKER, a_controller, register, resident, submit, tick
+from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, starting_frontend
 from harness.builders import a_report, a_spec, a_state, a_tensor, sent, some_bytes
-from horologe_common.clock import ms, s
+from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Admit,
-    Answer,
-    Cancel,
-    Infer,
-    ModelInfo,
-    Models,
-    Outcome,
-    Predict,
-    Query,
-    Register,
-    Share,
-    Submit,
-)
+from horologe_common.wire import Admit, Answer, Cancel, Infer, ModelInfo, Models, Outcome, Predict, Query, Register
 from horologe_controller.core.cluster.discovery import DISCOVERY_NS
 from horologe_controller.core.controller import Controller
-from horologe_controller.settings import ControllerSettings
 from horologe_frontend.core.frontend import Frontend
-from horologe_frontend.digest import digest
-from horologe_frontend.settings import FrontendSettings
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
 
-FRONTEND = "frontend/0#1"
 NOW = s(100)
+A, B = a_report(a_spec("a")), a_report(a_spec("b"))
 ONE_OF_TWO = "1 of 2 workers have registered"
-
-
-def a_controller(**settings: Any) -> Controller:
-    controller = Controller("controller/0#1", ControllerSettings(preload=False, margin_ns=0, **settings), "host")
-    for address in (FRONTEND, SELECTOR):
-        controller.handle(NOW, address, PeerConnected(address, "host"), ())
-    tick(controller, NOW)
-    return controller
-
-
-def tick(controller: Controller, now_ns: int) -> None:
-    controller.tick(now_ns)
-    controller.check()
-
-
-def register(
-    controller: Controller, number: int, model: str, now_ns: int = NOW, resident: tuple[str, ...] = ()
-) -> None:
-    worker = f"worker/{number}#1"
-    if worker not in controller.cluster.workers:
-        controller.handle(now_ns, worker, PeerConnected(worker, "host"), ())
-    report = Register((Share(0, "cpu", 10, resident),), (a_report(a_spec(model)),), number=1)
-    controller.handle(now_ns, worker, report, ())
-    tick(controller, now_ns)
-
-
-def submit(controller: Controller, number: int, model: str, now_ns: int = NOW, budget_ns: int = s(1)) -> None:
-    controller.handle(now_ns, SELECTOR, Submit(number, model, budget_ns, 1, FRONTEND, number), ())
-    tick(controller, now_ns)
 
 
 def statuses(controller: Controller) -> list[tuple[int, Status]]:
@@ -73,45 +28,42 @@ def statuses(controller: Controller) -> list[tuple[int, Status]]:
 
 def test_requests_for_a_model_wait_for_its_worker() -> None:
     controller = a_controller(workers=2)
-    submit(controller, 1, "b/1")
-    register(controller, 0, "a")
-    submit(controller, 2, "b/1")
+    submit(controller, 1, model="b/1")
+    register(controller, A)
+    submit(controller, 2, model="b/1")
     assert statuses(controller) == []
     assert controller.pending() == 2
-    register(controller, 1, "b", NOW + ms(50), resident=("b/1",))
+    register(controller, B, worker=OTHER, shares=resident("b/1"), now_ns=ms(50))
     assert [row.submit_id for infer in sent(controller, Infer) for row in infer.rows] == [1, 2]
 
 
 def test_a_request_waits_for_a_worker_whose_clock_is_not_known_yet() -> None:
     controller = a_controller(workers=2)
-    submit(controller, 1, "b/1")
-    controller.handle(NOW, "worker/0#1", PeerConnected("worker/0#1", "elsewhere"), ())
-    register(controller, 0, "b", resident=("b/1",))
-    register(controller, 1, "b")
+    submit(controller, 1, model="b/1")
+    controller.handle(0, WORKER, PeerConnected(WORKER, "elsewhere"), ())
+    register(controller, B, shares=resident("b/1"))
+    register(controller, B, worker=OTHER)
     assert controller.pending() == 1
 
 
 def test_requests_that_wait_are_looked_at_only_when_a_worker_registers() -> None:
     controller = a_controller(workers=2)
-    for number in range(100):
-        submit(controller, number, "b/1")
+    submit(controller, *range(100), model="b/1")
     looks = []
     controller._requests.awaited.pop_admissible = lambda models: looks.append(models) or []  # type: ignore[func-returns-value,method-assign]
     for turn in range(10):
-        tick(controller, NOW + turn)
+        tick(controller, turn)
     assert looks == []
-    register(controller, 0, "a")
+    register(controller, A)
     assert len(looks) == 1
 
 
 def test_a_request_whose_worker_does_not_come_is_refused_by_its_deadline() -> None:
     controller = a_controller(workers=2)
-    register(controller, 0, "a")
-    submit(controller, 1, "b/1", budget_ns=ms(100))
-    wakeup_ns = controller.wakeup_ns()
-    assert wakeup_ns is not None
-    assert wakeup_ns <= NOW + ms(100)
-    tick(controller, NOW + ms(100))
+    register(controller, A)
+    submit(controller, 1, model="b/1", budget_ns=ms(100))
+    assert (controller.wakeup_ns() or NEVER_NS) <= ms(100)
+    tick(controller, ms(100))
     (outcome,) = sent(controller, Outcome)
     assert (outcome.status, ONE_OF_TWO in outcome.reason) == (Status.REFUSED, True)
     assert controller.pending() == 0
@@ -119,73 +71,72 @@ def test_a_request_whose_worker_does_not_come_is_refused_by_its_deadline() -> No
 
 def test_a_model_is_unknown_once_all_workers_have_registered() -> None:
     controller = a_controller(workers=2)
-    submit(controller, 1, "c/1")
-    register(controller, 0, "a")
+    submit(controller, 1, model="c/1")
+    register(controller, A)
     assert [models.incomplete for models in sent(controller, Models, FRONTEND)][-1] == ONE_OF_TWO
-    register(controller, 1, "b")
-    submit(controller, 2, "c/1")
+    register(controller, B, worker=OTHER)
+    submit(controller, 2, model="c/1")
     assert statuses(controller) == [(1, Status.UNKNOWN_MODEL), (2, Status.UNKNOWN_MODEL)]
     assert sent(controller, Models, FRONTEND)[-1].incomplete == ""
 
 
 def test_a_worker_that_comes_back_is_not_a_second_one() -> None:
     controller = a_controller(workers=2)
-    register(controller, 0, "a")
-    controller.handle(NOW, "worker/0#1", PeerDisconnected("worker/0#1"), ())
-    controller.handle(NOW, "worker/0#2", PeerConnected("worker/0#2", "host"), ())
-    controller.handle(NOW, "worker/0#2", Register((Share(0, "cpu", 10),), (a_report(a_spec("a")),)), ())
-    tick(controller, NOW)
+    register(controller, A)
+    controller.handle(0, WORKER, PeerDisconnected(WORKER), ())
+    controller.handle(0, "worker/0#2", PeerConnected("worker/0#2", "host"), ())
+    controller.handle(0, "worker/0#2", Register(resident(), (A,)), ())
+    tick(controller, 0)
     assert sent(controller, Models, FRONTEND)[-1].incomplete == ONE_OF_TWO
 
 
 def test_without_a_number_of_workers_they_have_some_time_to_register() -> None:
-    controller = a_controller()
-    submit(controller, 1, "b/1", budget_ns=s(30))
-    tick(controller, NOW + DISCOVERY_NS + s(1))
+    controller = a_controller(workers=0)
+    submit(controller, 1, model="b/1", budget_ns=s(30))
+    tick(controller, DISCOVERY_NS + s(1))
     assert statuses(controller) == [], "no worker has registered"
-    register(controller, 0, "a", NOW + DISCOVERY_NS + s(1))
+    register(controller, A, now_ns=DISCOVERY_NS + s(1))
     assert statuses(controller) == [(1, Status.UNKNOWN_MODEL)]
 
-    controller = a_controller()
-    register(controller, 0, "a")
-    submit(controller, 1, "b/1", budget_ns=s(30))
+    controller = a_controller(workers=0)
+    register(controller, A)
+    submit(controller, 1, model="b/1", budget_ns=s(30))
     assert statuses(controller) == []
     assert controller.wakeup_ns() is not None
-    tick(controller, NOW + DISCOVERY_NS)
+    tick(controller, DISCOVERY_NS)
     assert statuses(controller) == [(1, Status.UNKNOWN_MODEL)]
     assert sent(controller, Models, FRONTEND)[-1].incomplete == ""
 
 
 def test_waiting_requests_are_cancelled_bounded_and_held_once() -> None:
     controller = a_controller(workers=2, max_queued=3)
-    for number in (1, 1, 2, 3, 4):
-        submit(controller, number, "b/1")
+    submit(controller, 1, 1, 2, 3, 4, model="b/1")
     assert statuses(controller) == [(4, Status.REFUSED)]
-    controller.handle(NOW, SELECTOR, Cancel((2,)), ())
-    tick(controller, NOW)
+    controller.handle(0, SELECTOR, Cancel((2,)), ())
+    tick(controller, 0)
     assert controller.pending() == 2
-    controller.handle(NOW, SELECTOR, PeerDisconnected(SELECTOR), ())
-    tick(controller, NOW)
+    controller.handle(0, SELECTOR, PeerDisconnected(SELECTOR), ())
+    tick(controller, 0)
     assert controller.pending() == 0
 
 
 def test_an_operator_is_told_that_the_model_is_not_known_yet() -> None:
     controller = a_controller(workers=2)
-    register(controller, 0, "a")
+    register(controller, A)
     controller.out.clear()
-    controller.handle(NOW, FRONTEND, Admit(5, "b", "", admitted=False), ())
+    controller.handle(0, FRONTEND, Admit(5, "b", "", admitted=False), ())
     (reply,) = [models for models in sent(controller, Models, FRONTEND) if models.id == 5]
     assert (reply.status, ONE_OF_TWO in reply.reason) == (Status.REFUSED, True)
 
 
-def predict_status(frontend: Frontend, model: str) -> tuple[Status, str] | None:
-    """Send a request. Return the status and the reason of its answer; None if it was sent on to the selector."""
+def predict_status(frontend: Frontend, model: str) -> tuple[Status | None, str]:
+    """Send a request. Return the status and the reason of its answer; (None, "") if it was sent on to the selector."""
     frontend.out.clear()
     frontend.handle(NOW, CLIENT, Predict(7, model, "", ms(100), (a_tensor(),)), [some_bytes(1)])
     frontend.tick(NOW)
     if sent(frontend, Query):
         frontend.handle(NOW, CLIENT, Cancel((7,)), ())
-        return None
+        return None, ""
     (answer,) = sent(frontend, Answer, CLIENT)
     return Status(answer.status), answer.reason
 
@@ -197,33 +148,23 @@ def announce(frontend: Frontend, *models: str, controller: str = CONTROLLER, inc
 
 
 def test_a_frontend_refuses_what_it_does_not_know_until_the_catalogue_is_complete() -> None:
-    frontend = Frontend(FRONTEND, FrontendSettings(), digest)
-    for address in (SELECTOR, CONTROLLER):
-        frontend.handle(0, address, PeerConnected(address), ())
-    answer = predict_status(frontend, "b")
-    assert answer is not None
-    assert answer[0] == Status.REFUSED
+    frontend = starting_frontend()
+    assert predict_status(frontend, "b")[0] == Status.REFUSED
     announce(frontend, "a", incomplete=ONE_OF_TWO)
-    assert predict_status(frontend, "a") is None
-    answer = predict_status(frontend, "b")
-    assert answer is not None
-    assert (answer[0], ONE_OF_TWO in answer[1]) == (Status.REFUSED, True)
+    assert predict_status(frontend, "a")[0] is None
+    status, reason = predict_status(frontend, "b")
+    assert (status, ONE_OF_TWO in reason) == (Status.REFUSED, True)
     announce(frontend, "a")
     assert predict_status(frontend, "b") == (Status.UNKNOWN_MODEL, "model: got 'b', which is not served")
 
 
 def test_a_frontend_refuses_what_may_be_a_pipeline_of_a_selector_that_is_starting() -> None:
-    frontend = Frontend(FRONTEND, FrontendSettings(), digest)
-    for address in (SELECTOR, CONTROLLER):
-        frontend.handle(0, address, PeerConnected(address), ())
+    frontend = starting_frontend()
     frontend.handle(NOW, CONTROLLER, Models(0, (a_state(a_spec("a")),)), ())
-    answer = predict_status(frontend, "p")
-    assert answer is not None
-    assert (answer[0], "no selector has announced its pipelines" in answer[1]) == (Status.REFUSED, True)
+    status, reason = predict_status(frontend, "p")
+    assert (status, "no selector has announced its pipelines" in reason) == (Status.REFUSED, True)
     announce(frontend, "a")
-    answer = predict_status(frontend, "p")
-    assert answer is not None
-    assert answer[0] == Status.UNKNOWN_MODEL
+    assert predict_status(frontend, "p")[0] == Status.UNKNOWN_MODEL
 
 
 def test_a_frontend_keeps_its_models_while_a_new_controller_waits_for_the_workers() -> None:
@@ -231,17 +172,15 @@ def test_a_frontend_keeps_its_models_while_a_new_controller_waits_for_the_worker
     frontend.handle(NOW, CONTROLLER, PeerDisconnected(CONTROLLER), ())
     frontend.handle(NOW, "controller/0#2", PeerConnected("controller/0#2"), ())
     announce(frontend, controller="controller/0#2", incomplete="no worker has registered")
-    assert predict_status(frontend, "one") is None
+    assert predict_status(frontend, "one")[0] is None
     assert {state.state for state in frontend.catalogue.model_states()} == {"LOADING"}
     announce(frontend, "one", controller="controller/0#2")
-    assert predict_status(frontend, "one") is None
-    answer = predict_status(frontend, "two")
-    assert answer is not None
-    assert answer[0] == Status.UNKNOWN_MODEL
+    assert predict_status(frontend, "one")[0] is None
+    assert predict_status(frontend, "two")[0] == Status.UNKNOWN_MODEL
 
 
 def test_the_signature_of_a_model_that_is_not_known_yet_is_refused() -> None:
-    frontend = Frontend(FRONTEND, FrontendSettings(), digest)
+    frontend = starting_frontend()
     frontend.handle(NOW, CLIENT, ModelInfo(1, "a"), ())
     announce(frontend, incomplete=ONE_OF_TWO)
     frontend.handle(NOW, CLIENT, ModelInfo(2, "a"), ())

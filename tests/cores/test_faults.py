@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import pytest
 
+from controller.controller_builders import a_controller, submit
 from frontend.frontend_builders import CLIENT, connected_frontend
 from gpu_worker.worker_builders import (
     CONTROLLER,
     HOLDER,
     MODEL,
-    SELECTOR,
     a_ship,
     a_worker,
     an_infer,
@@ -25,48 +25,56 @@ from gpu_worker.worker_builders import (
 )
 from harness.builders import BrokenError, a_report, a_spec, a_tensor, sent, some_bytes
 from horologe_common.clock import NEVER_NS, ms, s
-from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Answer,
-    Infer,
-    Load,
-    Outcome,
-    Outputs,
-    Predict,
-    Query,
-    Register,
-    Result,
-    Row,
-    RowStatus,
-    Share,
-    Submit,
-    Tensor,
-)
-from horologe_controller.core.controller import Controller
-from horologe_controller.settings import ControllerSettings
+from horologe_common.wire import Answer, Infer, Outcome, Outputs, Predict, Query, Result, Row, RowStatus, Submit, Tensor
 from horologe_gpu_worker.core.lanes import Finished
 from selector.selector_harness import FRONTEND, WORKER, ApplicationHarness
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def break_policy(harness: ApplicationHarness, monkeypatch: pytest.MonkeyPatch, context: str = "bad") -> None:
-    """Let the policy raise when it combines the predictions of a query of this context."""
-    applications = harness.selector.applications
-    queries, policy = applications.queries, applications.registry.active["digits"].policy
-    combine, state_of = policy.combine, queries._policy_state
-    asked: list[str] = []
+BreakMethod: TypeAlias = "Callable[[Any, str, Callable[..., bool]], None]"
 
-    def broken(*arguments: Any) -> Any:
-        if asked[-1] == context:
-            raise BrokenError("no weights")
-        return combine(*arguments)
 
-    def policy_state(now_ns: int, query: Any) -> Any:
-        asked.append(query.query.context)
-        return state_of(now_ns, query)
+@pytest.fixture
+def break_method(monkeypatch: pytest.MonkeyPatch) -> BreakMethod:
+    """Let a method of an object raise for the arguments for which a function returns True."""
 
-    monkeypatch.setattr(queries, "_policy_state", policy_state)
-    monkeypatch.setattr(policy, "combine", broken)
+    def break_method(owner: Any, name: str, is_broken: Callable[..., bool]) -> None:
+        method = getattr(owner, name)
+
+        def broken(*arguments: Any) -> Any:
+            if is_broken(*arguments):
+                raise BrokenError("no memory")
+            return method(*arguments)
+
+        monkeypatch.setattr(owner, name, broken)
+
+    return break_method
+
+
+@pytest.fixture
+def broken_policy(break_method: BreakMethod, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ApplicationHarness]:
+    """Return a harness whose policy raises when it combines the predictions of a query of the context `bad`."""
+
+    def build(*models: str) -> ApplicationHarness:
+        harness, asked = ApplicationHarness(models=models), list[str]()
+        applications = harness.selector.applications
+        state_of = applications.queries._policy_state
+
+        def policy_state(now_ns: int, query: Any) -> Any:
+            asked.append(query.query.context)
+            return state_of(now_ns, query)
+
+        monkeypatch.setattr(applications.queries, "_policy_state", policy_state)
+        break_method(applications.registry.active["digits"].policy, "combine", lambda *_: asked[-1] == "bad")
+        for number, context in enumerate(("good", "bad", "fine"), 1):
+            harness.query(number, context=context, hashed=bytes([number]) * 32)
+            if len(models) > 1:
+                harness.predict(models[0], number)
+        return harness
+
+    return build
 
 
 def send_outputs(harness: ApplicationHarness, *labels: int) -> None:
@@ -87,21 +95,16 @@ def answers(harness: ApplicationHarness) -> dict[int, Status]:
     return {answer.id: Status(answer.status) for answer in sent(harness.selector, Answer, FRONTEND)}
 
 
-def test_a_policy_that_raises_fails_its_own_query_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    harness = ApplicationHarness(models=("a",))
-    break_policy(harness, monkeypatch)
-    for number, context in enumerate(("good", "bad", "fine"), 1):
-        harness.query(number, context=context, hashed=bytes([number]) * 32)
+def test_a_policy_that_raises_fails_its_own_query_only(broken_policy: Callable[..., ApplicationHarness]) -> None:
+    harness = broken_policy("a")
     send_outputs(harness, 1, 2, 3)
     assert answers(harness) == {1: Status.OK, 2: Status.FAILED, 3: Status.OK}
 
 
-def test_at_the_deadline_a_policy_that_raises_fails_its_own_query_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    harness = ApplicationHarness(models=("a", "b"))
-    break_policy(harness, monkeypatch)
-    for number, context in enumerate(("good", "bad", "fine"), 1):
-        harness.query(number, context=context, hashed=bytes([number]) * 32)
-        harness.predict("a", number)
+def test_at_the_deadline_a_policy_that_raises_fails_its_own_query_only(
+    broken_policy: Callable[..., ApplicationHarness],
+) -> None:
+    harness = broken_policy("a", "b")
     with pytest.raises(BrokenError):
         harness.advance_to(100)
     harness.run_until_idle()
@@ -109,101 +112,49 @@ def test_at_the_deadline_a_policy_that_raises_fails_its_own_query_only(monkeypat
     assert answers(harness) == {1: Status.OK, 2: Status.FAILED, 3: Status.OK}
 
 
-def test_a_frontend_answers_the_other_requests_whose_timers_expire_with_a_broken_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_frontend_answers_the_other_requests_whose_timers_expire_with_a_broken_one(break_method: BreakMethod) -> None:
     frontend = connected_frontend()
     for number in (1, 2, 3):
         predict = Predict(number, "one", "", ms(10), (a_tensor(),))
         frontend.handle(0, CLIENT, predict, [some_bytes(1)])
     queries = sent(frontend, Query)
-    give_up = frontend._give_up
-
-    def broken(now_ns: int, request: Any, *arguments: Any) -> None:
-        if request.client_id == 2:
-            raise BrokenError
-        give_up(now_ns, request, *arguments)
-
-    monkeypatch.setattr(frontend, "_give_up", broken)
+    break_method(frontend, "_give_up", lambda now_ns, request, *_: request.client_id == 2)
     with pytest.raises(BrokenError):
         frontend.tick(s(1))
     assert [answer.id for answer in sent(frontend, Answer, CLIENT)] == [1, 3]
     assert len(queries) == 3
 
 
-def a_controller() -> Controller:
-    settings = ControllerSettings(scheduler="edf", margin_ns=0, workers=1, preload=False)
-    controller = Controller("controller/0#1", settings, "host")
-    for address in (FRONTEND, SELECTOR):
-        controller.handle(0, address, PeerConnected(address, "host"), ())
-    controller.handle(0, WORKER, PeerConnected(WORKER, "host"), ())
-    reports = (a_report(a_spec("bad")), a_report(a_spec("good")))
-    controller.handle(0, WORKER, Register((Share(0, "cpu", 64),), reports), ())
-    controller.tick(0)
-    return controller
-
-
-def submit(controller: Controller, number: int, model: str) -> None:
-    controller.handle(0, SELECTOR, Submit(number, model, ms(100), 1, FRONTEND, number), ())
-
-
-def break_scheduler(controller: Controller) -> None:
-    """Let the scheduler raise for requests for the model `bad`."""
-    add = controller.scheduler.add
-
-    def broken(now_ns: int, requests: Any, cluster: Any) -> Any:
-        if requests[0].model == "bad/1":
-            raise BrokenError
-        return add(now_ns, requests, cluster)
-
-    controller.scheduler.add = broken  # type: ignore[method-assign]
-
-
-def test_a_controller_queues_the_other_models_of_a_turn_with_a_broken_one() -> None:
-    controller = a_controller()
-    break_scheduler(controller)
+def test_a_controller_queues_the_other_models_of_a_turn_with_a_broken_one(break_method: BreakMethod) -> None:
+    controller = a_controller(reports=[a_report(a_spec("bad")), a_report(a_spec("good"))])
+    break_method(controller.scheduler, "add", lambda now_ns, requests, _: requests[0].model == "bad/1")
     for number, model in ((1, "bad/1"), (2, "good/1"), (3, "nope/1")):
-        submit(controller, number, model)
+        controller.handle(0, "selector/0#1", Submit(number, model, ms(100), 1, FRONTEND, number), ())
     with pytest.raises(BrokenError):
         controller.tick(0)
     assert [outcome.id for outcome in sent(controller, Outcome)] == [3]
     controller.tick(0)  # the broken Submit is not admitted again and again
-    assert len(controller.scheduler) == 1
+    assert [infer.model for infer in sent(controller, Infer)] == ["good/1"]
 
 
-def test_the_requests_of_a_batch_end_though_its_result_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_requests_of_a_batch_end_though_its_result_cannot_be_recorded(break_method: BreakMethod) -> None:
     controller = a_controller()
-    submit(controller, 1, "good/1")
-    controller.tick(0)
-    (load,) = sent(controller, Load)
-    controller.handle(0, WORKER, Result(load.action_id, Status.OK, 0, ms(5)), ())
-    controller.tick(0)
+    submit(controller, 1)
     (infer,) = sent(controller, Infer)
-
-    def broken(*arguments: Any) -> None:
-        raise BrokenError
-
-    monkeypatch.setattr(controller._metrics, "record_result", broken)
+    break_method(controller._metrics, "record_result", lambda *_: True)
     with pytest.raises(BrokenError):
         controller.handle(ms(2), WORKER, Result(infer.action_id, Status.OK, 0, ms(2)), ())
     controller.check()
     assert controller.pending() == 0
 
 
-def test_a_worker_starts_the_other_actions_of_a_turn_with_a_broken_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_starts_the_other_actions_of_a_turn_with_a_broken_one(break_method: BreakMethod) -> None:
     worker = a_worker()
     for action_id in (1, 2, 3):
         worker.handle(0, CONTROLLER, an_infer(action_id), ())
         ship, buffers = a_ship({100: [float(action_id)]}, action_id)
         worker.handle(0, HOLDER, ship, buffers)
-    start = worker.infers._start_action
-
-    def broken(now_ns: int, action: Any) -> None:
-        if action.infer.action_id == 2:
-            raise BrokenError("no memory")
-        start(now_ns, action)
-
-    monkeypatch.setattr(worker.infers, "_start_action", broken)
+    break_method(worker.infers, "_start_action", lambda now_ns, action: action.infer.action_id == 2)
     with pytest.raises(BrokenError):
         worker.tick(0)
     worker.tick(0)

@@ -8,15 +8,7 @@ import msgspec
 import pytest
 
 from controller.controller_builders import SELECTOR, WORKER, a_controller, finish, submit
-from gpu_worker.worker_builders import (
-    CONTROLLER,
-    HOLDER,
-    a_ship,
-    an_infer,
-    connect_controller,
-    deliver,
-    operations,
-)
+from gpu_worker.worker_builders import CONTROLLER, HOLDER, a_ship, an_infer, connect_controller, deliver, operations
 from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Out

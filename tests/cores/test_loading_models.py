@@ -6,13 +6,13 @@ import random
 from typing import Any
 
 from client.talk import Talk
-from controller.cluster_builders import FRONTEND, WORKER, a_controller, register, state, submit, tick
+from controller.cluster_builders import FRONTEND, WORKER, a_controller, end, register, state, states, submit, tick
 from fakes.frontend import ECHO
-from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend
+from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, starting_frontend
 from harness.builders import a_predict, a_report, a_spec, a_state, sent, some_bytes
 from horologe_common.applications import Application
-from horologe_common.clock import ms, s
-from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.clock import NEVER_NS, ms, s
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -25,14 +25,11 @@ from horologe_common.wire import (
     ModelState,
     Outcome,
     Register,
-    Result,
     Scan,
     Share,
 )
 from horologe_controller.core.controller import Controller
 from horologe_frontend.core.frontend import Frontend
-from horologe_frontend.digest import digest
-from horologe_frontend.settings import FrontendSettings
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
 from profiler.profiler_builders import a_profiler, run_sample
@@ -44,12 +41,6 @@ def unread(name: str = "sum", version: str = "1") -> ModelSpec:
 
 def loading(name: str = "sum", text: str = "measuring") -> ModelReport:
     return ModelReport(unread(name), None, loading=text)
-
-
-def states(controller: Controller) -> dict[str, tuple[str, str]]:
-    """Return (state, reason) of each model as last announced."""
-    announced = sent(controller, Models, FRONTEND)[-1].models
-    return {model.spec.name: (model.state, model.reason) for model in announced}
 
 
 def outcomes(controller: Controller) -> list[tuple[int, Status]]:
@@ -72,8 +63,7 @@ def test_a_request_waits_for_a_model_that_is_loading() -> None:
     register(controller, a_report(), now_ns=ms(100))
     assert outcomes(controller) == []
     [load] = sent(controller, Load)
-    controller.handle(ms(101), WORKER, Result(load.action_id, Status.OK, ms(100), ms(101)), ())
-    tick(controller, ms(101))
+    end(controller, load, ms(101))
     assert [infer.model for infer in sent(controller, Infer)] == ["sum/1"]
 
 
@@ -81,9 +71,7 @@ def test_a_request_is_refused_if_its_model_is_still_loading_at_its_deadline() ->
     controller = a_controller()
     register(controller, loading())
     submit(controller, 1, budget_ns=ms(200))
-    wakeup_ns = controller.wakeup_ns()
-    assert wakeup_ns is not None
-    assert wakeup_ns <= ms(200)
+    assert (controller.wakeup_ns() or NEVER_NS) <= ms(200)
     tick(controller, ms(201))
     [outcome] = sent(controller, Outcome)
     assert Status(outcome.status) == Status.REFUSED
@@ -129,18 +117,16 @@ def test_a_failed_load_is_not_repeated_because_another_model_becomes_ready() -> 
     register(controller, a_report(), loading("other"))
     submit(controller, 1)
     [load] = sent(controller, Load)
-    controller.handle(ms(1), WORKER, Result(load.action_id, Status.FAILED, 0, 1, reason="no device"), ())
-    tick(controller, ms(1))
+    end(controller, load, ms(1), Status.FAILED, reason="no device")
     assert state(controller) == ("UNAVAILABLE", "no device")
-    controller.handle(
-        ms(2), WORKER, Register((Share(0, "cpu", 10),), (a_report(), a_report(a_spec("other"))), scans=()), ()
-    )
+    reports = a_report(), a_report(a_spec("other"))
+    controller.handle(ms(2), WORKER, Register((Share(0, "cpu", 10),), reports, scans=()), ())
     tick(controller, ms(2))
     assert states(controller) == {"sum": ("UNAVAILABLE", "no device"), "other": ("READY", "")}
     controller.handle(ms(3), FRONTEND, Admit(9, "sum", "", True), ())
     tick(controller, ms(3))
     [scan] = sent(controller, Scan)
-    scanned = Register((Share(0, "cpu", 10),), (a_report(), a_report(a_spec("other"))), scans=(scan.id,))
+    scanned = Register((Share(0, "cpu", 10),), reports, scans=(scan.id,))
     controller.handle(ms(4), WORKER, scanned, ())
     tick(controller, ms(4))
     assert state(controller) == ("READY", "")
@@ -160,50 +146,39 @@ def announce(frontend: Frontend, *states: ModelState, now_ns: int = 0, incomplet
     frontend.tick(now_ns)
 
 
-def predict(frontend: Frontend, model: str = "sum", **fields: Any) -> Answer | None:
-    """Send a request. Return the frontend's own answer; None if it forwards the request."""
+def predict(frontend: Frontend, model: str = "sum", **fields: Any) -> list[Answer]:
+    """Send a request. Return the frontend's own answer; nothing if it forwards the request."""
     frontend.handle(s(1), CLIENT, a_predict(7, model, **fields), [some_bytes(1)])
     frontend.tick(s(1))
-    answers = sent(frontend, Answer, CLIENT)
-    return answers[0] if answers else None
+    return sent(frontend, Answer, CLIENT)
 
 
 def test_a_frontend_refuses_requests_until_the_signature_is_known() -> None:
     frontend = connected_frontend()
     announce(frontend, ModelState(unread(), "LOADING", "worker/0: measuring"), a_state(a_spec("one")))
-    answer = predict(frontend)
-    assert answer is not None
+    (answer,) = predict(frontend)
     assert (Status(answer.status), answer.retry_after_ns > 0) == (Status.REFUSED, True)
     assert "'sum/1' is loading: worker/0: measuring" in answer.reason
     announce(frontend, ModelState(a_spec(), "LOADING", "worker/0: measuring"))
-    assert predict(frontend) is None
+    assert not predict(frontend)
 
 
 def test_an_earlier_version_answers_while_a_new_one_is_loading() -> None:
     frontend = connected_frontend()
     announce(frontend, a_state(), ModelState(unread(version="2"), "LOADING", "measuring"))
-    assert predict(frontend) is None
+    assert not predict(frontend)
     assert frontend.catalogue.find_model("sum").version == "1"
 
 
 def test_an_application_whose_models_are_loading_is_refused() -> None:
     frontend = connected_frontend(Application("app", ("sum",), slo_ms=40))
     announce(frontend, ModelState(unread(), "LOADING", "measuring"))
-    answer = predict(frontend, "", application="app")
-    assert answer is not None
+    (answer,) = predict(frontend, "", application="app")
     assert Status(answer.status) == Status.REFUSED
 
 
-def a_starting_frontend(**settings: Any) -> Frontend:
-    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest)
-    for address in (SELECTOR, CONTROLLER):
-        frontend.handle(0, address, PeerConnected(address), ())
-    frontend.tick(0)
-    return frontend
-
-
 def test_a_frontend_is_ready_once_its_models_are_settled() -> None:
-    frontend = a_starting_frontend()
+    frontend = starting_frontend()
     assert not frontend.is_ready()
     announce(frontend, incomplete="no worker has registered")
     assert not frontend.is_ready()
@@ -216,11 +191,9 @@ def test_a_frontend_is_ready_once_its_models_are_settled() -> None:
 
 
 def test_a_frontend_does_not_wait_for_ever_for_workers_or_models() -> None:
-    frontend = a_starting_frontend(ready_wait_ns=s(7))
+    frontend = starting_frontend(ready_wait_ns=s(7))
     announce(frontend, a_state(), now_ns=s(1), incomplete="1 of 2 workers have registered")
-    wakeup_ns = frontend.wakeup_ns()
-    assert wakeup_ns is not None
-    assert wakeup_ns <= s(8)
+    assert (frontend.wakeup_ns() or NEVER_NS) <= s(8)
     frontend.tick(s(8) - 1)
     assert not frontend.is_ready()
     frontend.tick(s(8))
@@ -228,14 +201,14 @@ def test_a_frontend_does_not_wait_for_ever_for_workers_or_models() -> None:
 
 
 def test_a_frontend_that_does_not_wait_is_ready_when_models_are_announced() -> None:
-    frontend = a_starting_frontend(ready_wait_ns=0)
+    frontend = starting_frontend(ready_wait_ns=0)
     assert not frontend.is_ready()
     announce(frontend, ModelState(unread(), "LOADING", "measuring"), incomplete="1 of 2 workers have registered")
     assert frontend.is_ready()
 
 
 def test_a_pipeline_whose_driver_has_failed_does_not_delay_readiness() -> None:
-    frontend = a_starting_frontend()
+    frontend = starting_frontend()
     pipeline = ModelSpec("p", "1", "pipeline", a_spec().inputs, a_spec().outputs)
     frontend.handle(0, SELECTOR, Models(0, (ModelState(pipeline, "LOADING"),)), ())
     announce(frontend, a_state())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from threading import Event
 
-from controller.cluster_builders import SELECTOR, WORKER, a_controller, register, tick
+from controller.cluster_builders import a_controller, end, register, submit, tick
 from gpu_worker.executor_harness import ExecutorHarness, StubStore, Sum
 from harness.builders import a_report, a_spec, sent
-from horologe_common.clock import ms, s
+from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status
-from horologe_common.wire import Infer, Load, Outcome, Result, Submit
+from horologe_common.wire import Infer, Load, Outcome
 from horologe_controller.core.controller import Controller
 from horologe_gpu_worker.core.lanes import Operation
 
@@ -52,12 +52,6 @@ def test_a_worker_loads_another_model_while_a_process_starts() -> None:
         harness.executors.stop()
 
 
-def submit(controller: Controller, number: int, model: str, now_ns: int, budget_ns: int = s(5)) -> None:
-    submitted = Submit(number, model, budget_ns, 1, "frontend/0#1", number)
-    controller.handle(now_ns, SELECTOR, submitted, ())
-    tick(controller, now_ns)
-
-
 def a_cluster() -> Controller:
     controller = a_controller()
     slow = a_report(a_python_spec(), load_ms=60_000)
@@ -67,38 +61,34 @@ def a_cluster() -> Controller:
 
 def test_a_load_that_takes_a_minute_delays_no_other_model() -> None:
     controller = a_cluster()
-    submit(controller, 1, "slow/1", 0, s(100))
+    submit(controller, 1, model="slow/1", now_ns=0, budget_ns=s(100))
     assert [load.model for load in sent(controller, Load)] == ["slow/1"]
-    submit(controller, 2, "sum/1", ms(10))
+    submit(controller, 2, model="sum/1", now_ns=ms(10), budget_ns=s(5))
     tick(controller, s(1))
     [load] = sent(controller, Load)
     assert load.model == "sum/1"
-    controller.handle(s(1), WORKER, Result(load.action_id, Status.OK, s(1), s(1)), ())
-    tick(controller, s(1))
+    end(controller, load, s(1))
     assert [infer.model for infer in sent(controller, Infer)] == ["sum/1"]
 
 
 def test_processes_do_not_all_start_at_once() -> None:
     controller = a_cluster()
-    submit(controller, 1, "slow/1", 0, s(100))
-    submit(controller, 2, "other/1", ms(1), s(100))
+    submit(controller, 1, model="slow/1", now_ns=0, budget_ns=s(100))
+    submit(controller, 2, model="other/1", now_ns=ms(1), budget_ns=s(100))
     assert [load.model for load in sent(controller, Load)] == ["slow/1"]
-    wakeup_ns = controller.wakeup_ns()
-    assert wakeup_ns is not None
-    assert wakeup_ns <= s(1)
+    assert (controller.wakeup_ns() or NEVER_NS) <= s(1)
     tick(controller, s(1))
     assert [load.model for load in sent(controller, Load)] == ["other/1"]
 
 
 def test_a_load_that_is_late_does_not_make_its_share_hang() -> None:
     controller = a_cluster()
-    submit(controller, 1, "slow/1", 0, s(1000))
+    submit(controller, 1, model="slow/1", now_ns=0, budget_ns=s(1000))
     sent(controller, Load)
     for second in range(1, 100):
         tick(controller, s(second))
-    submit(controller, 2, "sum/1", s(100))
+    submit(controller, 2, model="sum/1", now_ns=s(100), budget_ns=s(5))
     [load] = sent(controller, Load)
-    controller.handle(s(100), WORKER, Result(load.action_id, Status.OK, s(100), s(100)), ())
-    tick(controller, s(100))
+    end(controller, load, s(100))
     assert [infer.model for infer in sent(controller, Infer)] == ["sum/1"]
     assert not sent(controller, Outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controller.cluster_builders import WORKER, a_controller
 from frontend.frontend_builders import SELECTOR, connected_frontend
 from gpu_worker.worker_builders import (
     CONTROLLER,
@@ -23,11 +24,8 @@ from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
 from horologe_common.wire import Admit, Declare, Load, Models, Register, Result, Rollback, Scan, Share, Unload
 from horologe_controller.core.controller import Controller
-from horologe_controller.settings import ControllerSettings
 from horologe_gpu_worker.core.lanes import Finished
 from selector.selector_harness import FRONTEND, SelectorHarness
-
-WORKER = "worker/0#1"
 
 
 def test_only_the_newest_announcement_of_a_connected_sender_counts() -> None:
@@ -99,11 +97,8 @@ def test_what_was_sent_before_a_worker_registered_again_does_not_change_its_page
     assert list(worker.shares[0].pages) == []
 
 
-def a_controller() -> Controller:
-    controller = Controller("controller/0#1", ControllerSettings(workers=1, preload=False), "host")
-    for address in (FRONTEND, WORKER):
-        controller.handle(0, address, PeerConnected(address, "host"), ())
-    return controller
+def connect(controller: Controller) -> None:
+    controller.handle(0, WORKER, PeerConnected(WORKER, "host"), ())
 
 
 def register(controller: Controller, number: int, *models: str, scans: tuple[int, ...] = ()) -> None:
@@ -115,17 +110,19 @@ def register(controller: Controller, number: int, *models: str, scans: tuple[int
 
 def test_a_register_does_not_replace_a_later_one() -> None:
     controller = a_controller()
+    connect(controller)
     register(controller, 2, "a", "b")
     register(controller, 1, "a")
     assert sorted(controller.cluster.specs) == ["a/1", "b/1"]
-    for address in (PeerDisconnected(WORKER), PeerConnected(WORKER, "host")):
-        controller.handle(0, WORKER, address, ())
+    controller.handle(0, WORKER, PeerDisconnected(WORKER), ())
+    connect(controller)
     register(controller, 1, "a", "b", "c")
     assert sorted(controller.cluster.specs) == ["a/1", "b/1", "c/1"], "a new connection counts anew"
 
 
 def test_an_unload_of_an_operator_that_arrives_again_does_not_undo_a_load() -> None:
     controller = a_controller()
+    connect(controller)
     register(controller, 1, "a")
     unload, load = Admit(1, "a", "", admitted=False), Admit(2, "a", "", admitted=True)
     for message in (unload, load):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,9 @@ from gpu_worker.worker_builders import (
     deliver,
     operations,
 )
-from harness.builders import a_spec, a_state, sent
+from harness.builders import sent
 from horologe_common.clock import ms
-from horologe_common.core.protocol import UNLIMITED, Out, PeerConnected, PeerDisconnected
+from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.core.staging import StagedInputs
 from horologe_common.status import Status
 from horologe_common.transport.clients.client_server import ClientLimits
@@ -33,7 +32,6 @@ from horologe_common.wire import (
     Dispatch,
     Envelope,
     ModelCall,
-    Models,
     Outputs,
     Query,
     Row,
@@ -46,11 +44,10 @@ from horologe_common.wire import (
 from horologe_common.wire.frames import encode_array, tensors
 from horologe_gpu_worker.core.lanes import Finished
 from horologe_gpu_worker.core.responses import divide_outputs
-from horologe_selector.core.selector import Selector
 from horologe_selector.drivers.driver_runs import DriverRuns
-from horologe_selector.settings import SelectorSettings
+from selector.selector_harness import FRONTEND, SelectorHarness
 
-CONTROLLER, FRONTEND, PROFILER = "controller/0#1", "frontend/0#1", "profiler/0#1"
+PROFILER = "profiler/0#1"
 TOO_LARGE = int(Status.TOO_LARGE)
 
 
@@ -156,21 +153,14 @@ def test_a_peer_that_has_reported_no_limit_or_is_lost_gets_all_rows() -> None:
     assert not worker.infers.frame_limits
 
 
-class SelectorOfLargeAnswers:
-    """A selector with a frontend that accepts 100 bytes, and a model query that waits."""
+class SelectorOfLargeAnswers(SelectorHarness):
+    """A selector with a frontend that accepts 100 bytes, and equal queries to a model."""
 
     def __init__(self, queries: int = 1) -> None:
-        self.selector = Selector("selector/0#1", SelectorSettings(store="memory"), random.Random(0))
-        self.send(CONTROLLER, PeerConnected(CONTROLLER))
+        super().__init__(models="m")
         self.send(FRONTEND, PeerConnected(FRONTEND, "", 100))
-        self.send(CONTROLLER, Models(0, (a_state(a_spec("m")),)))
         for number in range(queries):
             self.send(FRONTEND, Query(1 + number, "m/1", ms(100 + number), 1, bytes(32)))
-
-    def send(self, sender: str, message: Any, buffers: Any = ()) -> None:
-        self.selector.handle(0, sender, message, buffers)
-        self.selector.tick(0)
-        self.selector.check()
 
     def answers(self) -> list[tuple[int, int, int]]:
         outs = [out for out in self.selector.out if isinstance(out.message, Answer)]
@@ -317,7 +307,3 @@ def test_unread_answers_of_other_clients_leave_less_room() -> None:
         [answer] = client.fit_answers(*answer_packet(size * UNIT))[0][0].messages
         assert isinstance(answer, Answer)
         assert answer.status == status
-
-
-def test_a_peer_without_a_limit_is_unlimited() -> None:
-    assert PeerConnected("selector/0#1").max_frame_bytes == UNLIMITED

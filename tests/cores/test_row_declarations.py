@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
@@ -28,6 +27,9 @@ from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from horologe_common.wire import ModelReport
+    from horologe_gpu_worker.core.lanes import Operation
+
 PYTHON = "class Model:\n    def predict_batch(self, inputs):\n        return {'y': inputs['x']}\n"
 
 
@@ -37,6 +39,19 @@ def entry(kind: str, name: str, shape: str, datatype: str = "FP32") -> str:
 
 def inspect(folder: Path) -> ModelSpec:
     return (OnnxRuntime if (folder / "model.onnx").exists() else PythonRuntime)().inspect(folder)
+
+
+def assert_named(folder: Path, words: list[str]) -> None:
+    with pytest.raises(InvalidModel) as caught:
+        inspect(folder)
+    assert all(word in caught.value.reason for word in ["model.toml", *words]), caught.value.reason
+
+
+def scan_graph(tmp_path: Path, manifest: str, graph: bytes) -> ModelReport:
+    """Return the report of a repository with one ONNX model."""
+    a_folder(tmp_path / "models", "m", manifest, model_onnx=graph)
+    (report,) = ModelStore(tmp_path / "models", tmp_path / "cache").scan()
+    return report
 
 
 @pytest.mark.parametrize(
@@ -73,10 +88,7 @@ def test_rows_are_what_is_declared(manifest: str, batched: bool, shape: tuple[in
     ],
 )
 def test_contradictions_are_named(manifest: str, words: list[str], tmp_path: Path) -> None:
-    folder = a_folder(tmp_path, "m", manifest, model_py=PYTHON)
-    with pytest.raises(InvalidModel) as caught:
-        inspect(folder)
-    assert all(word in caught.value.reason for word in ["model.toml", *words]), caught.value.reason
+    assert_named(a_folder(tmp_path, "m", manifest, model_py=PYTHON), words)
 
 
 def wrong_output() -> bytes:
@@ -86,8 +98,7 @@ def wrong_output() -> bytes:
 
 def test_a_declared_shape_corrects_that_of_the_graph(tmp_path: Path) -> None:
     assert not inspect(a_folder(tmp_path, "wrong", model_onnx=wrong_output())).batched
-    a_folder(tmp_path / "models", "m", entry("outputs", "y", "[-1, 4]"), model_onnx=wrong_output())
-    (report,) = ModelStore(tmp_path / "models", tmp_path / "cache").scan()
+    report = scan_graph(tmp_path, entry("outputs", "y", "[-1, 4]"), wrong_output())
     assert report.profile is not None, report.reason
     assert (report.spec.batched, report.spec.max_batch, report.spec.notes) == (True, 16, ())
 
@@ -113,15 +124,11 @@ def test_entries_may_name_some_tensors_and_narrow_sizes(tmp_path: Path) -> None:
     ],
 )
 def test_corrections_that_cannot_be_true_are_named(manifest: str, words: list[str], tmp_path: Path) -> None:
-    folder = a_folder(tmp_path, "m", manifest, model_onnx=onnx_bytes(("rows", 4)))
-    with pytest.raises(InvalidModel) as caught:
-        inspect(folder)
-    assert all(word in caught.value.reason for word in ["model.toml", *words]), caught.value.reason
+    assert_named(a_folder(tmp_path, "m", manifest, model_onnx=onnx_bytes(("rows", 4))), words)
 
 
 def test_a_wrong_correction_of_an_output_is_found_when_it_is_measured(tmp_path: Path) -> None:
-    a_folder(tmp_path / "models", "m", entry("outputs", "y", "[-1, 5]"), model_onnx=onnx_bytes(("rows", 4)))
-    (report,) = ModelStore(tmp_path / "models", tmp_path / "cache").scan()
+    report = scan_graph(tmp_path, entry("outputs", "y", "[-1, 5]"), onnx_bytes(("rows", 4)))
     assert report.profile is None
     assert "output 'y': shape: got [1, 4], wanted [1, 5]" in report.reason
 
@@ -154,25 +161,23 @@ def test_requests_without_batches_have_any_length_and_never_share_one() -> None:
     assert not sent(frontend, Answer, CLIENT)
 
 
-def test_a_request_without_batches_reaches_the_model_as_it_is() -> None:
-    worker = a_worker(specs=[UNBATCHED])
+def ship_wave(spec: ModelSpec, samples: int) -> list[Operation]:
+    """Return the operations of a worker that gets as many samples for an INFER of this model."""
+    worker = a_worker(specs=[spec])
     connect_controller(worker)
     deliver(worker, 0, "controller/0#1", an_infer(model="wave/1"))
-    x = np.arange(21, dtype=np.float32)
-    outs = deliver(
-        worker, 1, HOLDER, Ship(1, HOLDER, (Shipped(100, (Tensor("x", "FP32", (21,), 84),)),)), [x.tobytes()]
-    )
-    [operation] = operations(outs)
+    ship = Ship(1, HOLDER, (Shipped(100, (Tensor("x", "FP32", (samples,), 4 * samples),)),))
+    return operations(deliver(worker, 1, HOLDER, ship, [bytes(4 * samples)]))
+
+
+def test_a_request_without_batches_reaches_the_model_as_it_is() -> None:
+    [operation] = ship_wave(UNBATCHED, 21)
     assert (operation.inputs[0][0].shape, operation.rows, operation.batch_size) == ((21,), 1, 1)
 
 
 def test_a_fixed_first_dimension_without_batches_is_checked_at_the_worker() -> None:
     spec = msgspec.structs.replace(UNBATCHED, inputs=(TensorSpec("x", "FP32", (3,)),))
-    worker = a_worker(specs=[spec])
-    connect_controller(worker)
-    deliver(worker, 0, "controller/0#1", an_infer(model="wave/1"))
-    ship = Ship(1, HOLDER, (Shipped(100, (Tensor("x", "FP32", (5,), 20),)),))
-    assert not operations(deliver(worker, 1, HOLDER, ship, [bytes(20)]))
+    assert not ship_wave(spec, 5)
 
 
 def test_workers_that_found_different_rows_do_not_share_requests() -> None:
@@ -208,7 +213,6 @@ def test_a_graph_of_any_rank_takes_the_declared_shape(tmp_path: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
     manifest = entry("inputs", "x", "[-1, 2]") + entry("outputs", "y", "[-1, 2]")
-    a_folder(tmp_path / "models", "m", manifest, model_onnx=bytes(model.SerializeToString()))
-    (report,) = ModelStore(tmp_path / "models", tmp_path / "cache").scan()
+    report = scan_graph(tmp_path, manifest, bytes(model.SerializeToString()))
     assert report.profile is not None, report.reason
     assert (report.spec.batched, report.spec.inputs[0].shape) == (True, (-1, 2))

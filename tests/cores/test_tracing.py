@@ -6,23 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from controller.cluster_builders import WORKER, a_controller, end, register, resident, tick
 from frontend.frontend_builders import CLIENT, NOW, SELECTOR, connected_frontend
 from harness.builders import a_predict, a_report, sent, some_bytes
 from horologe_common.clock import ms, s
 from horologe_common.core.instruments import Exemplar
-from horologe_common.core.protocol import PeerConnected
-from horologe_common.core.tracing import TRACER, RateLimit, Span, TraceContext, derive_context, parse_traceparent
+from horologe_common.core.tracing import TRACER, Span, TraceContext, parse_traceparent
 from horologe_common.status import Status
-from horologe_common.wire import Answer, Infer, Load, Query, Register, Result, Share, Submit
-from horologe_controller.core.controller import Controller
-from horologe_controller.settings import ControllerSettings
+from horologe_common.wire import Answer, Infer, Load, Query, Result, Submit
+from horologe_frontend.core.request_tracer import RateLimit, derive_context
 from selector.selector_harness import FRONTEND, SelectorHarness
 
 if TYPE_CHECKING:
+    from horologe_controller.core.controller import Controller
     from horologe_frontend.core.frontend import Frontend
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-WORKER = "worker/0#1"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 
 
@@ -136,31 +135,27 @@ def test_the_selector_passes_the_context_on() -> None:
     assert [submit.traceparent for submit in sent(harness.selector, Submit)] == [TRACEPARENT]
 
 
-def submitted_controller(traced_first: bool) -> tuple[Controller, Load]:
-    """Return a controller with a traced and another request, and the LOAD of their model, which is sent."""
-    controller = Controller("controller/0#1", ControllerSettings(scheduler="edf", margin_ns=0, workers=1), "host")
+def traced_controller() -> tuple[Controller, Load]:
+    """Return a controller whose worker has got a LOAD."""
+    controller = a_controller(scheduler="edf", preload=True)
     controller.start_tracing(1.0, 1.0)
-    for address in ("frontend/0#1", "selector/0#1", WORKER):
-        controller.handle(0, address, PeerConnected(address, "host"), ())
-    controller.handle(0, WORKER, Register((Share(0, "cpu", 64),), (a_report(),)), ())
-    controller.tick(0)
+    register(controller, a_report(), shares=resident(pages=64))
     (load,) = sent(controller, Load)
-    if not traced_first:
-        finish_load(controller, load)
-    for number, traceparent in ((1, TRACEPARENT), (2, "")):
-        message = Submit(number, "sum/1", ms(100), 1, "frontend/0#1", number, traceparent=traceparent)
-        controller.handle(ms(1 if traced_first else 10), "selector/0#1", message, ())
-    controller.tick(ms(1 if traced_first else 10))
     return controller, load
 
 
-def finish_load(controller: Controller, load: Load) -> None:
-    controller.handle(ms(5), WORKER, Result(load.action_id, Status.OK, ms(2), ms(5)), ())
-    controller.tick(ms(5))
+def submit_two(controller: Controller, now_ns: int) -> None:
+    """Submit a traced and another request."""
+    for number, traceparent in ((1, TRACEPARENT), (2, "")):
+        message = Submit(number, "sum/1", ms(100), 1, FRONTEND, number, traceparent=traceparent)
+        controller.handle(now_ns, SELECTOR, message, ())
+    tick(controller, now_ns)
 
 
 def test_the_controller_sends_spans_of_queue_and_lanes_with_the_predictions() -> None:
-    controller, _ = submitted_controller(traced_first=False)
+    controller, load = traced_controller()
+    end(controller, load, ms(5))
+    submit_two(controller, ms(10))
     (infer,) = sent(controller, Infer)
     result = Result(infer.action_id, Status.OK, ms(14), ms(16), ms(2), ms(13), (), "", (ms(14), ms(17)))
     controller.handle(ms(18), WORKER, result, ())
@@ -173,11 +168,12 @@ def test_the_controller_sends_spans_of_queue_and_lanes_with_the_predictions() ->
 
 
 def test_the_load_that_a_request_waited_for_is_part_of_its_trace() -> None:
-    controller, load = submitted_controller(traced_first=True)
-    finish_load(controller, load)
+    controller, load = traced_controller()
+    submit_two(controller, ms(1))
+    end(controller, load, ms(5))
     (infer,) = sent(controller, Infer)
     controller.handle(ms(8), WORKER, Result(infer.action_id, Status.FAILED, ms(6), ms(8), reason="it raised"), ())
     recorded = {span.name: span for span in spans(controller)}
     assert list(recorded) == ["queue", "LOAD", "EXEC"]
-    assert (recorded["LOAD"].begin_ns, recorded["LOAD"].end_ns) == (ms(2), ms(5))
+    assert (recorded["LOAD"].begin_ns, recorded["LOAD"].end_ns) == (ms(4), ms(5))
     assert recorded["EXEC"].error == "FAILED: it raised"

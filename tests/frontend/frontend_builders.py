@@ -39,13 +39,20 @@ BARE = Application("bare", ("one",), slo_ms=40)
 SPECS = (a_spec("one"), a_spec("two", batch_sizes=(1, 2)))
 
 
+def starting_frontend(samples: SampleLimits = LIMITS, **settings: Any) -> Frontend:
+    """Return a frontend with selector, controller and worker, which have announced nothing."""
+    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest, samples)
+    for address in (SELECTOR, CONTROLLER, WORKER):
+        frontend.handle(0, address, PeerConnected(address), ())
+    frontend.tick(0)
+    return frontend
+
+
 def connected_frontend(
     *applications: Application, specs: Any = SPECS, samples: SampleLimits = LIMITS, **settings: Any
 ) -> Frontend:
     """Return a frontend with selector, controller and worker, two models, and these applications."""
-    frontend = Frontend("frontend/0#1", FrontendSettings(**settings), digest, samples)
-    for address in (SELECTOR, CONTROLLER, WORKER):
-        frontend.handle(0, address, PeerConnected(address), ())
+    frontend = starting_frontend(samples, **settings)
     frontend.handle(0, CONTROLLER, Models(0, tuple(map(a_state, specs))), ())
     frontend.handle(0, SELECTOR, Models(0, ()), ())  # it has no pipelines
     announce(frontend, *(applications or (SAFE, BARE)))

@@ -7,20 +7,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from horologe_common.interference.coefficients_file import (
+from horologe_common.interference.measured_runs import MeasuredDevice
+from horologe_common.interference.v100 import CALIBRATED
+from horologe_planning.interference.coefficients_file import (
     CoefficientsError,
     CoefficientsFile,
+    MeasuredRuns,
     Origin,
     read_coefficients,
-    write_coefficients,
-)
-from horologe_common.interference.measured_runs import (
-    MeasuredDevice,
-    MeasuredRuns,
     read_measurements,
-    write_measurements,
+    write_document,
 )
-from horologe_common.interference.v100 import CALIBRATED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +30,7 @@ CONTENT = CoefficientsFile(
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
-    write_coefficients(path, CONTENT)
+    write_document(path, CONTENT)
     assert read_coefficients(path) == CONTENT
     assert read_coefficients(path).catalogue == CALIBRATED
     assert [entry.name for entry in tmp_path.iterdir()] == ["gpu.json"]
@@ -56,7 +53,7 @@ TWICE = (*CONTENT.models, CONTENT.models[0])
 )
 def test_invalid_coefficients_name_file_and_field(content: CoefficientsFile, message: str, tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
-    write_coefficients(path, content)
+    write_document(path, content)
     with pytest.raises(CoefficientsError, match=rf"gpu\.json: .*{message}"):
         read_coefficients(path)
 
@@ -77,5 +74,5 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 
 def test_measurements_are_read_as_they_were_written(tmp_path: Path) -> None:
     measurements = MeasuredRuns(MeasuredDevice("a GPU", 300, 1530, 50, 1e7), ORIGIN)
-    write_measurements(tmp_path / "runs.json", measurements)
+    write_document(tmp_path / "runs.json", measurements)
     assert read_measurements(tmp_path / "runs.json") == measurements

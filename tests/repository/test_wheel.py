@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import inspect
-import re
 import subprocess
 import sys
 import tomllib
@@ -18,9 +16,9 @@ import pytest
 from typer.main import get_command
 
 import horologe
-import horologe_common.service.entry_points
 from horologe_cli.local.topology import default_repository
 from horologe_cli.main import COMMANDS_GROUP, app
+from horologe_common.service.entry_points import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,13 +79,10 @@ def test_installed_commands_are_commands_of_horologe() -> None:
 
 
 def test_every_installed_command_runs_a_module_with_a_main() -> None:
-    scripts = read_project(".")["project"]["scripts"]
-    for name, target in scripts.items():
-        assert EntryPoint(name, target, "console_scripts").load().__module__ == "horologe_common.service.entry_points"
-    modules = re.findall(r'run_command\("([^"]+)"\)', inspect.getsource(horologe_common.service.entry_points))
-    assert len(modules) == len(scripts)
-    for module in modules:
-        assert callable(importlib.import_module(module).main)
+    for name, target in read_project(".")["project"]["scripts"].items():
+        command = EntryPoint(name, target, "console_scripts").load()
+        assert command.func is run_command
+        assert callable(importlib.import_module(*command.args).main)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 
 from horologe_common.clock import ms, s
 from horologe_common.models import Profile
-from horologe_common.rehearsal import Candidate, RehearsalCall, RehearsalScores
 from horologe_common.wire import RequestTrace, ScheduledModel, ScheduledShare, SchedulingState, TracedRequest
 from horologe_controller.core.runtime_distributions import RuntimeDistributions
 from horologe_controller.schedulers import AUTO
@@ -19,6 +18,7 @@ from horologe_experiments.tournament.traits import FIXED
 from horologe_experiments.tournament.workload import Workload, build_workload
 from horologe_sim.controller_only.rehearsed_tuner import RehearsedTuner
 from horologe_sim.rehearsal_process import rehearse
+from horologe_tuner.core.rehearsal.rehearsal_documents import Candidate, RehearsalCall, RehearsalScores
 from horologe_tuner.rehearsal_thread import run_rehearsal
 from horologe_tuner.settings import TunerSettings
 

@@ -106,7 +106,7 @@ class Running:
 
     def break_dealers(self, operation: str) -> None:
         """Let an operation fail on every socket that has connected, as if its descriptor were invalid."""
-        for sock in self.links.sockets():
+        for sock in self.links._sockets.monitors:
             if sock.type == zmq.DEALER:
                 setattr(sock, operation, _fail)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from horologe_common.rehearsal import RehearsalScores
+from horologe_tuner.core.rehearsal.rehearsal_documents import RehearsalScores
 
 SENT = (100,) * 19
 

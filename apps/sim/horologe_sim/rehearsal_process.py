@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 
 from horologe_common.clock import ms, s
-from horologe_common.rehearsal import RehearsalCall, RehearsalScores
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, store_distributions
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
@@ -26,12 +25,13 @@ from horologe_sim.controller_only.direct_device import DeviceEntry
 from horologe_sim.controller_only.request_load import STATIC, Chunk, DynamicRequest
 from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.simulated_device import SimModel
+from horologe_tuner.core.rehearsal.rehearsal_documents import RehearsalCall, RehearsalScores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from horologe_common.rehearsal import Candidate
     from horologe_common.wire import TracedRequest
+    from horologe_tuner.core.rehearsal.rehearsal_documents import Candidate
 
 BLOCKS = 20
 """Blocks of time. The first one does not count."""

@@ -13,7 +13,7 @@ from horologe_experiments.orloj.workload_replay import HISTORY, SchedulerKnowled
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from horologe_common.wire.rehearsal_messages import Setting
+    from horologe_common.wire.tuning_messages import Setting
     from horologe_experiments.orloj.workloads import Workload
 
     Build = Callable[[float, int, int], Workload]

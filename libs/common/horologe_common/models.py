@@ -6,7 +6,7 @@ import math
 import re
 import zlib
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -15,6 +15,8 @@ from horologe_common.status import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from horologe_common.wire import Tensor
 
 PAGE_BYTES = 16 << 20
 """Size of a page of weights (Clockwork section 5.2)."""
@@ -212,25 +214,7 @@ def check_variable_dimensions(spec: ModelSpec, shapes: Mapping[str, Sequence[int
                 raise InvalidInput(f"{text} {wanted} in dimension {at}, as in input {first!r}")
 
 
-class InputHeader(Protocol):
-    """Header of an input in a request, such as `Tensor` of `horologe_common.wire`."""
-
-    @property
-    def name(self) -> str:
-        """Name of the input."""
-
-    @property
-    def datatype(self) -> str:
-        """Datatype, as in `TensorSpec`."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes of all dimensions."""
-
-
-def check_request(
-    spec: ModelSpec, inputs: tuple[InputHeader, ...], outputs: tuple[str, ...] = ()
-) -> tuple[int, int, int]:
+def check_request(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...] = ()) -> tuple[int, int, int]:
     """Return (rows, shape key, length). Raise `InvalidInput` unless inputs and output names fit the signature."""
     rows = _check_tensors(spec, inputs, outputs)
     if not spec.variable_dimensions:
@@ -240,7 +224,7 @@ def check_request(
     return rows, shape_key(spec, inputs), input_length(spec, shapes)
 
 
-def _check_tensors(spec: ModelSpec, inputs: tuple[InputHeader, ...], outputs: tuple[str, ...]) -> int:
+def _check_tensors(spec: ModelSpec, inputs: tuple[Tensor, ...], outputs: tuple[str, ...]) -> int:
     """Return the number of rows."""
     received = {tensor.name: tensor for tensor in inputs}
     wanted = {tensor.name: tensor for tensor in spec.inputs}
@@ -261,7 +245,7 @@ def _check_tensors(spec: ModelSpec, inputs: tuple[InputHeader, ...], outputs: tu
     return rows.pop()
 
 
-def shape_key(spec: ModelSpec, inputs: Sequence[InputHeader]) -> int:
+def shape_key(spec: ModelSpec, inputs: Sequence[Tensor]) -> int:
     """Return a number that is equal for requests that can share a batch.
 
     It is 0 for padded models and for models without batches, else a checksum of the shapes without rows.

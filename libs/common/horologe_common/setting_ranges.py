@@ -36,7 +36,7 @@ RATE = Range(0, 1e9)
 
 def range_of(name: str, kind: Any) -> Range | None:
     """Return the range of a field of settings, None if it is no number. `kind`: its type, perhaps `Annotated`."""
-    base, *metas = get_args(kind) if _is_annotated(kind) else (kind,)
+    base, *metas = get_args(kind) if hasattr(kind, "__metadata__") else (kind,)
     if base not in (int, float):
         return None
     default = DURATION if name.endswith("_ns") else SIZE if name.endswith("_bytes") else COUNT
@@ -62,10 +62,6 @@ def format_number(name: str, value: float) -> str:
         return f"{value:g}" if isinstance(value, float) else str(value)
     size, unit = max((size, unit) for unit, size in units.items() if int(value) % size == 0)
     return f"{int(value) // size}{unit}"
-
-
-def _is_annotated(kind: Any) -> bool:
-    return hasattr(kind, "__metadata__")
 
 
 def find_outside(settings: msgspec.Struct) -> tuple[str, Any, Range] | None:

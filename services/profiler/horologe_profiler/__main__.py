@@ -31,7 +31,7 @@ def main() -> None:
         check_writable(settings.state, "profiler.state")
     except SettingsError as error:
         service.reject(error)
-    store = StateFile(ProfilerState, settings.state, "profiler", "0")
+    store = StateFile(ProfilerState, settings.state, "profiler")
 
     def restore(state: ProfilerState, age_ns: int) -> list[str]:
         dropped = core.restore(monotonic_ns(), state, age_ns)

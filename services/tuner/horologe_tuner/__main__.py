@@ -31,7 +31,7 @@ def main() -> None:
     core = Tuner(links.address("tuner"), settings, rehearses=is_installed())
     if not is_installed():
         log.info("rehearsals off", reason="horologe_sim is not installed: controller.scheduler auto uses the default")
-    store = StateFile(TunerState, settings.state, "tuner", "0")
+    store = StateFile(TunerState, settings.state, "tuner")
     try:
         check_writable(settings.state, "tuner.state")
         scaler = create_scaler(settings)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_common.rehearsal import REHEARSAL_MODULE, RehearsalScores
 from horologe_common.service.processes import child_environment, describe_exit, start_patiently
+from horologe_tuner.core.rehearsal.rehearsal_documents import REHEARSAL_MODULE, RehearsalScores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_common.rehearsal import RehearsalCall
+    from horologe_tuner.core.rehearsal.rehearsal_documents import RehearsalCall
 
 PATIENCE = 20
 """Seconds that a rehearsal may take for each second of CPU time that it may use: with the lowest priority, it waits."""

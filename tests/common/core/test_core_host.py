@@ -1,4 +1,4 @@
-"""Cores in a process: what one of them cannot send harms nobody else."""
+"""The host of cores: exceptions of cores, and messages that cannot be encoded, cost nothing but themselves."""
 
 from __future__ import annotations
 
@@ -6,76 +6,97 @@ from typing import Any
 
 import pytest
 
-from harness.builders import a_report, a_spec
-from horologe_common.core.hosting import FAULT_PAUSE_NS, MESSAGES_PER_PASS, CoreHost, raise_fault
+from harness.builders import BrokenError, a_report, a_spec
+from horologe_common.clock import s
+from horologe_common.core.faults import for_each
+from horologe_common.core.hosting import FAULT_PAUSE_NS, MESSAGES_PER_PASS, CoreHost, NoTransport, raise_fault
 from horologe_common.core.protocol import Out
 from horologe_common.models import Profile
 from horologe_common.wire import Answer, ModelReport, Ping, Register, Tensor
-from horologe_common.wire.frames import pack, unpack
-from horologe_common.wire.unencodable import find_unencodable
+from horologe_common.wire.frames import find_unencodable, pack, unpack
 
 
 class Links:
-    """Every address has a route; what is sent is encoded and kept."""
+    """Every address but `http/0` has a route. What is sent is encoded, and its route and messages are kept."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
+        self.packets: list[list[Any]] = []
 
-    def route(self, address: str) -> str:
-        return address
+    def route(self, address: str) -> str | None:
+        return None if address == "http/0" else address
 
-    def send(self, route: str, letters: Any, buffers: Any) -> None:
-        pack(letters, buffers)
+    def send(self, route: str, envelopes: Any, buffers: Any) -> None:
+        frames = pack(envelopes, buffers)
         self.sent.append(route)
+        self.packets.append([unpacked[2:] for unpacked in unpack(frames, 1 << 20)])
 
 
-class Says:
-    """Puts out these once."""
+class PassesOn:
+    """A core that sends `outs` in its first turn, and every message to `to`.
+
+    It raises for Ping(0), and in `tick` or `wakeup_ns` if that is `broken`.
+    """
 
     address = "frontend/0#1"
 
-    def __init__(self, *outs: Out) -> None:
+    def __init__(self, *outs: Out, to: str = "a") -> None:
         self.out = list(outs)
+        self.to = to
+        self.broken = ""
+        self.ticks = 0
 
-    def handle(self, now_ns: int, sender: str, message: Any, buffers: Any) -> None: ...
+    def handle(self, now_ns: int, sender: str, message: Any, buffers: Any) -> None:
+        if message == Ping(0):
+            raise BrokenError
+        self.out.append(Out(self.to, message))
 
-    def tick(self, now_ns: int) -> None: ...
+    def tick(self, now_ns: int) -> None:
+        self.ticks += 1
+        if self.broken == "tick":
+            raise BrokenError
 
     def wakeup_ns(self) -> int | None:
-        return None
+        if self.broken == "wakeup_ns":
+            raise BrokenError
+        return 0
+
+
+class Hosted:
+    """A host of one core at one second, with its links and the faults that it reports."""
+
+    def __init__(self, *outs: Out, to: str = "a") -> None:
+        self.links, self.faults, self.core = Links(), list[Any](), PassesOn(*outs, to=to)
+        self.host = CoreHost([self.core], lambda: s(1), self.links, lambda *fault: self.faults.append(fault))
+
+    def run_turn(self, *numbers: int) -> None:
+        """Run a turn with a Ping of each number, and check that all faults are counted."""
+        self.host.run_turn([(self.core.address, "b", Ping(number), ()) for number in numbers])
+        assert self.host.faults == len(self.faults)
 
 
 def test_a_packet_that_cannot_be_encoded_costs_only_itself() -> None:
-    links, faults = Links(), list[Any]()
-    says = Says(Out("a", Ping(1)), Out("b", Ping(10**30)), Out("c", Ping(1)))
-    host = CoreHost([says], lambda: 0, links, lambda *fault: faults.append(fault))
-    host.run_turn()
-    assert links.sent == ["a", "c"]
-    assert host.faults == len(faults) == 1
+    hosted = Hosted(Out("a", Ping(1)), Out("b", Ping(10**30)), Out("c", Ping(1)))
+    hosted.run_turn()
+    assert hosted.links.sent == ["a", "c"]
+    assert len(hosted.faults) == 1
 
 
 def test_a_message_that_cannot_be_encoded_costs_only_itself() -> None:
     """The others of the packet arrive in order, with the bytes of their own tensors."""
-    packets: list[list[Any]] = []
-
-    class Network(Links):
-        def send(self, route: str, letters: Any, buffers: Any) -> None:
-            packets.append([unpacked[2:] for unpacked in unpack(pack(letters, buffers), 1 << 20)])
-
-    faults, first, second = list[Any](), b"abcd", b"ef"
+    first, second = b"abcd", b"ef"
     tensors = [(Tensor("x", "UINT8", (len(part),), len(part)),) for part in (first, second)]
-    says = Says(
+    hosted = Hosted(
         Out("a", Answer(1, 0, tensors[0]), (first,)),
         Out("a", Answer(2, 0, (Tensor("x", "UINT8", (1,), 10**30),)), (b"?",)),
         Out("a", Ping(10**30)),
         Out("a", Register((), (a_report(a_spec(weights_bytes=10**30)),))),
         Out("a", Answer(3, 0, tensors[1]), (second,)),
     )
-    host = CoreHost([says], lambda: 0, Network(), lambda *fault: faults.append(fault))
-    host.run_turn()
-    sent = [(message.id, bytes(b"".join(buffers))) for [(message, buffers)] in packets]
+    hosted.run_turn()
+    sent = [(message.id, bytes(b"".join(buffers))) for [(message, buffers)] in hosted.links.packets]
     assert sent == [(1, first), (3, second)]
-    assert [type(envelope.messages[0]).__name__ for _, envelope, _ in faults] == ["Answer", "Ping", "Register"]
+    assert [type(envelope.messages[0]).__name__ for _, envelope, _ in hosted.faults] == ["Answer", "Ping", "Register"]
 
 
 @pytest.mark.parametrize(
@@ -95,60 +116,34 @@ def test_the_part_that_cannot_be_encoded_is_named(message: Any, part: str) -> No
     assert bool(part) == bool(find_unencodable(message, "m"))
 
 
-class Forwards:
-    """Passes every message on."""
-
-    address = "frontend/0#1"
-
-    def __init__(self) -> None:
-        self.out: list[Out] = []
-
-    def handle(self, now_ns: int, sender: str, message: Any, buffers: Any) -> None:
-        self.out.append(Out("a", message))
-
-    def tick(self, now_ns: int) -> None: ...
-
-    def wakeup_ns(self) -> int | None:
-        return None
-
-
 def test_packets_leave_before_all_messages_of_a_long_turn_are_handled() -> None:
-    links, forwards = Links(), Forwards()
-    host = CoreHost([forwards], lambda: 0, links, raise_fault)
-    host.run_turn([(forwards.address, "b", Ping(number), ()) for number in range(2 * MESSAGES_PER_PASS + 1)])
-    assert links.sent == ["a"] * 3
-    assert host.handled == 2 * MESSAGES_PER_PASS + 1
+    hosted, count = Hosted(), 2 * MESSAGES_PER_PASS + 1
+    hosted.run_turn(*range(1, count + 1))
+    assert hosted.links.sent == ["a"] * 3
+    assert hosted.host.handled == count
 
 
-class Fails:
-    """An observer that raises."""
-
+class FailingObserver:
     def observe_message(self, *_: Any) -> None:
-        raise RuntimeError("observer")
+        raise BrokenError
 
-    def observe_tick(self, *_: Any) -> None: ...
-
-    def observe_call(self, *_: Any) -> None: ...
-
-    def observe_fault(self, *_: Any) -> None: ...
+    observe_tick = observe_call = observe_fault = lambda *_: None
 
 
 def test_an_observer_that_raises_is_removed_and_every_message_handled() -> None:
-    links, forwards, faults = Links(), Forwards(), list[Any]()
-    host = CoreHost([forwards], lambda: 0, links, lambda *fault: faults.append(fault))
-    host.observer = Fails()
-    host.run_turn([(forwards.address, "b", Ping(1), ())])
-    host.run_turn([(forwards.address, "b", Ping(2), ())])
-    assert links.sent == ["a"] * 2
-    assert host.faults == len(faults) == 1
-    assert host.observer is None
+    hosted = Hosted()
+    hosted.host.observer = FailingObserver()
+    hosted.run_turn(1)
+    hosted.run_turn(2)
+    assert hosted.links.sent == ["a"] * 2
+    assert len(hosted.faults) == 1
+    assert hosted.host.observer is None
 
 
 def test_after_an_exception_the_next_turn_handles_what_has_arrived() -> None:
-    links, forwards = Links(), Forwards()
-    times = iter([0, 0])  # the clock fails in the second pass
-    host = CoreHost([forwards], times.__next__, links, raise_fault)
-    arrivals = [(forwards.address, "b", Ping(number), ()) for number in range(3 * MESSAGES_PER_PASS)]
+    core, times = PassesOn(), iter([0, 0])  # the clock fails in the second pass
+    host = CoreHost([core], times.__next__, NoTransport(), raise_fault)
+    arrivals = [(core.address, "b", Ping(number), ()) for number in range(1, 3 * MESSAGES_PER_PASS)]
     with pytest.raises(StopIteration):
         host.run_turn(arrivals)
     host._clock = lambda: 0
@@ -156,15 +151,43 @@ def test_after_an_exception_the_next_turn_handles_what_has_arrived() -> None:
     assert host.handled == len(arrivals)
 
 
-class WrongTimer(Says):
-    """Cannot say when it wants a tick."""
+def test_the_host_handles_the_other_messages_and_makes_the_other_calls() -> None:
+    hosted, delivered = Hosted(to="http/0"), list[int]()
 
-    def wakeup_ns(self) -> int | None:
-        raise RuntimeError("timer")
+    def deliver(message: Ping, buffers: Any) -> None:
+        if message.sent_ns == 1:
+            raise BrokenError
+        delivered.append(message.sent_ns)
+
+    hosted.host.attached["http/0"] = deliver
+    hosted.run_turn(0, 1, 2)
+    assert delivered == [2]
+    assert len(hosted.faults) == 2
 
 
-def test_a_core_whose_timer_raises_is_ticked_after_a_pause() -> None:
-    host = CoreHost([WrongTimer(Out("a", Ping(1)))], lambda: 5, links := Links(), lambda *_: None)
-    host.run_turn()
-    assert links.sent == ["a"]
-    assert host.wakeup_ns() == 5 + FAULT_PAUSE_NS
+@pytest.mark.parametrize("method", ["tick", "wakeup_ns"])
+def test_a_core_whose_tick_or_timer_raises_is_ticked_again_after_a_pause(method: str) -> None:
+    hosted = Hosted(Out("a", Ping(1)))
+    hosted.core.broken = method
+    hosted.run_turn()
+    assert hosted.links.sent == ["a"]
+    assert hosted.host.wakeup_ns() == s(1) + FAULT_PAUSE_NS
+    hosted.core.broken = ""
+    hosted.run_turn(1)
+    assert (hosted.core.ticks, hosted.links.sent, hosted.host.wakeup_ns()) == (2, ["a"] * 2, 0)
+
+
+def test_for_each_calls_all_and_raises_at_the_end() -> None:
+    seen: list[int] = []
+
+    def call(number: int) -> None:
+        seen.append(number)
+        if number % 2:
+            raise BrokenError(number)
+
+    for_each([0, 2], call)
+    with pytest.raises(BrokenError):
+        for_each([0, 1, 2], call)
+    with pytest.raises(ExceptionGroup):
+        for_each([1, 2, 3], call)
+    assert seen == [0, 2, 0, 1, 2, 1, 2, 3]

@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-from http.client import HTTPConnection
 from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from common.exposition import all_metrics, read_fields, read_samples
-from horologe_common.clock import ms, s, us
+from common.exposition import LATENCY, PROMETHEUS, TRACES, all_metrics, read_fields, read_samples, traced_stats
+from horologe_common.clock import ms, s
 from horologe_common.core.instruments import Exemplar, Stats
 from horologe_common.metrics import protobuf_exposition
-from horologe_common.metrics.endpoint import MetricsSettings, choose_format, serve_metrics
 from horologe_common.metrics.exposition import OPENMETRICS, TEXT, ModelLimit, TextPage, group_series
 from horologe_common.metrics.metric_definitions import METRICS
+from horologe_common.metrics.metrics_pages import choose_format
 
-LATENCY = "horologe_request_seconds"
 OFFSET_NS = s(1_700_000_000)
 """Unix time minus the monotonic clock."""
-TRACES = (us(9), ms(3), ms(3) + 1, s(100))
-"""Latencies of traced requests, one after the other."""
-
-
-def traced_stats() -> Stats:
-    """Return latencies with an exemplar for each of `TRACES`, and one without."""
-    stats = Stats()
-    stats.observe(LATENCY, "m", "1", value=ms(40))
-    for number, value in enumerate(TRACES):
-        stats.observe(LATENCY, "m", "1", value=value)
-        stats.histograms[LATENCY, "m", "1"].add_exemplar(Exemplar(f"{number:032x}", value, s(number)))
-    return stats
 
 
 def read_openmetrics(stats: Stats) -> Any:
-    page = TextPage().render_openmetrics(group_series([stats]), OFFSET_NS).decode()
+    page = TextPage().render(group_series([stats]), OFFSET_NS).decode()
     assert page.endswith("# EOF\n")
     return list(text_string_to_metric_families(page))  # type: ignore[no-untyped-call]
 
@@ -69,7 +55,7 @@ def test_a_bucket_has_the_latest_exemplar_and_sums_of_models_keep_them() -> None
     stats.set("nv_inference_request_success", "another", "1", to=1)
     groups = group_series([stats])
     ModelLimit(1).fold(groups)
-    page = TextPage().render_openmetrics(groups, 0).decode()
+    page = TextPage().render(groups, 0).decode()
     assert 'le="0.005"} 3 # {trace_id="' + "a" * 32 + '"} 0.004 9.000\n' in page
     assert "trace_id" not in TextPage().render(groups).decode()
 
@@ -91,11 +77,6 @@ def test_protobuf_buckets_have_exemplars() -> None:
 
 
 PROTOBUF = protobuf_exposition.CONTENT_TYPE.replace(" ", "")
-PROMETHEUS = (
-    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
-    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
-)
-"""The header of Prometheus 2.42."""
 
 
 @pytest.mark.parametrize(
@@ -113,20 +94,3 @@ PROMETHEUS = (
 )
 def test_the_format_is_the_one_that_the_reader_prefers(accept: str, media_type: str) -> None:
     assert choose_format(accept) == media_type
-
-
-def test_the_times_of_exemplars_stay_the_same_from_page_to_page() -> None:
-    """Prometheus stores an exemplar a second time if its time has changed by a millisecond."""
-    stats = traced_stats()
-    server = serve_metrics(MetricsSettings("127.0.0.1:0"), lambda: [stats], lambda: True)
-    pages = []
-    for _ in range(20):
-        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
-        connection.request("GET", "/metrics", headers={"Accept": PROMETHEUS})
-        response = connection.getresponse()
-        assert response.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
-        pages.append(response.read())
-        connection.close()
-    server.stop()
-    assert set(pages) == {pages[0]}
-    assert pages[0].count(b"trace_id") == len(TRACES)

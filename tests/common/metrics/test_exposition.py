@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from http.client import HTTPConnection
 from typing import Any
 
 import pytest
 
-from common.exposition import all_metrics, read_fields, read_samples, render_text
+from common.exposition import LATENCY, all_metrics, read_fields, read_samples, read_varint, render_text
 from horologe_common.clock import ms, s, us
 from horologe_common.core.buckets import NATIVE_NS, classic_bounds
 from horologe_common.core.instruments import Histogram, Stats
 from horologe_common.metrics import protobuf_exposition
-from horologe_common.metrics.endpoint import MetricsSettings, serve_metrics
 from horologe_common.metrics.exposition import NAMED_MODELS, OTHER, ModelLimit, TextPage, group_series
 from horologe_common.metrics.metric_definitions import METRICS
 from horologe_common.metrics.process_stats import process_stats
 from selector.selector_harness import ApplicationHarness
 
-LATENCY = "horologe_request_seconds"
 PROMTOOL = shutil.which("promtool")
 
 
@@ -73,22 +70,6 @@ def test_lines_are_kept_between_pages_only_for_series_that_exist() -> None:
     assert page.render(group_series([stats])) == first
     stats.remove_values("horologe_pages_free")
     assert page.render(group_series([stats])) == b""
-
-
-def test_triton_names_in_microseconds_have_a_page_of_their_own() -> None:
-    stats = all_metrics()
-    server = serve_metrics(MetricsSettings("127.0.0.1:0"), lambda: [stats], lambda: True)
-    names = []
-    for path in ("/metrics", "/metrics/triton"):
-        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
-        connection.request("GET", path)
-        text = connection.getresponse().read().decode()
-        names.append({line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")})
-        connection.close()
-    server.stop()
-    assert names[0] | names[1] == METRICS.keys()
-    assert not names[0] & names[1]
-    assert names[1] == {name for name in METRICS if name.endswith("_us")}
 
 
 def test_labels_hold_no_free_text_of_clients() -> None:
@@ -155,13 +136,10 @@ def test_models_with_requests_keep_their_names_and_idle_ones_make_room() -> None
 
 
 def unpack_varints(packed: bytes) -> list[int]:
-    values, value, shift = [], 0, 0
-    for byte in packed:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            values.append(value)
-            value = shift = 0
+    values, at = [], 0
+    while at < len(packed):
+        value, at = read_varint(packed, at)
+        values.append(value)
     return values
 
 

@@ -3,38 +3,13 @@
 from __future__ import annotations
 
 import ast
-import socket
-from http.client import HTTPConnection
 from pathlib import Path
-
-import pytest
 
 from common.exposition import read_samples
 from harness.builders import a_spec
 from horologe_common.clock import us
 from horologe_common.core.instruments import MODELS_AT_ZERO, ModelCounters, Stats
-from horologe_common.metrics.endpoint import MetricsSettings, serve_metrics
 from horologe_common.metrics.metric_definitions import METRICS
-from horologe_common.service.settings import SettingsError
-
-
-def test_an_address_in_use_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        bind = f"127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(SettingsError, match=f"metrics.bind: got {bind}"):
-            serve_metrics(MetricsSettings(bind), tuple, lambda: True)
-
-
-def test_ready_and_health_are_apart() -> None:
-    server = serve_metrics(MetricsSettings("127.0.0.1:0"), tuple, lambda: False)
-    codes = []
-    for path in ("/health", "/ready"):
-        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=10)
-        connection.request("GET", path)
-        codes.append(connection.getresponse().status)
-        connection.close()
-    server.stop()
-    assert codes == [200, 503]
 
 
 def test_error_histograms_have_buckets_between_a_quarter_and_a_third_of_a_millisecond() -> None:
@@ -46,17 +21,6 @@ def test_error_histograms_have_buckets_between_a_quarter_and_a_third_of_a_millis
         assert {us(200), us(250), us(300)} <= {*histogram.bounds}
         assert histogram.quantile(0.5) == us(250) < histogram.quantile(1.0) < us(300)
         assert list(histogram.bounds) == sorted(set(histogram.bounds))
-
-
-def test_lane_times_are_exported_in_seconds() -> None:
-    stats = Stats()
-    stats.count("horologe_lane_operations_total", "exec", "OK")
-    stats.count("horologe_lane_busy_seconds_total", "exec", by=0.25)
-    stats.observe("horologe_lane_wait_seconds", "exec", value=us(40))
-    samples = {sample.name: sample for sample in read_samples([stats])}
-    assert samples["horologe_lane_operations_total"].labels == {"lane": "exec", "status": "OK"}
-    assert samples["horologe_lane_busy_seconds_total"].value == 0.25
-    assert samples["horologe_lane_wait_seconds_sum"].value == pytest.approx(40e-6)
 
 
 def test_values_are_removed_by_their_first_label_or_all_of_a_metric() -> None:

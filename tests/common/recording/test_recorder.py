@@ -21,12 +21,7 @@ from horologe_common.recording.recording_file import (
     read_segments,
     write_segments,
 )
-from horologe_common.recording.snapshot import (
-    Zeros,
-    restore,
-    snapshot,
-    strip_tensors,
-)
+from horologe_common.recording.snapshot import Zeros, restore, snapshot, strip_tensors
 from horologe_common.wire import Ping, Pong, Predict, Tensor
 from horologe_gpu_worker.core.lanes import Finished
 
@@ -59,7 +54,8 @@ class Echo:
 def echo(monkeypatch: pytest.MonkeyPatch) -> Echo:
     import horologe_common.core.protocol
 
-    monkeypatch.setattr(horologe_common.core.protocol, "Echo", Echo, raising=False)
+    for cls in (Echo, Drains):
+        monkeypatch.setattr(horologe_common.core.protocol, cls.__name__, cls, raising=False)
     return Echo()
 
 
@@ -72,13 +68,17 @@ def tell(recorder: Recorder, core: Any, now_ns: int) -> None:
     recorder.observe_tick(now_ns, core, outs)
 
 
+def written_segments(recorder: Recorder) -> list[Segment]:
+    path = recorder.write("stop")
+    assert path is not None
+    return list(read_segments(path))
+
+
 def test_the_ring_is_bounded_and_each_segment_starts_from_a_snapshot(tmp_path: Path, echo: Echo) -> None:
     recorder = Recorder(RecorderSettings(str(tmp_path), messages=10), "p", 3)
     for now_ns in range(100):
         tell(recorder, echo, now_ns)
-    path = recorder.write("stop")
-    assert path is not None
-    segments = list(read_segments(path))
+    segments = written_segments(recorder)
     assert [len(segment.entries) for segment in segments] == [10, 10, 0]
     heard = [len(restore(segment.snapshot).heard) for segment in segments]
     assert heard == [90, 95, 100]
@@ -93,9 +93,7 @@ def test_only_cores_of_the_roles_asked_for_are_recorded(
 ) -> None:
     recorder = Recorder(RecorderSettings(str(tmp_path), roles=roles), "p")
     tell(recorder, echo, 1)
-    path = recorder.write("stop")
-    assert path is not None
-    assert [segment.core for segment in read_segments(path)] == [echo.address] * recorded
+    assert [segment.core for segment in written_segments(recorder)] == [echo.address] * recorded
 
 
 class Drains(Echo):
@@ -110,10 +108,8 @@ class Drains(Echo):
         return True
 
 
-def test_the_duration_of_a_turn_and_a_drain_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import horologe_common.core.protocol
-
-    monkeypatch.setattr(horologe_common.core.protocol, "Drains", Drains, raising=False)
+@pytest.mark.usefixtures("echo")
+def test_the_duration_of_a_turn_and_a_drain_are_recorded(tmp_path: Path) -> None:
     core, recorder = Drains(), Recorder(RecorderSettings(str(tmp_path)), "p")
     host = CoreHost([core], lambda: ms(7), NoTransport(), raise_fault)
     host.observer = recorder
@@ -121,9 +117,7 @@ def test_the_duration_of_a_turn_and_a_drain_are_recorded(tmp_path: Path, monkeyp
     host.end_turn(ms(8), ms(1))
     host.drain_core(core)
     host.run_turn()
-    path = recorder.write("stop")
-    assert path is not None
-    (segment,) = read_segments(path)
+    (segment,) = written_segments(recorder)
     kinds = [type(entry) for entry in segment.entries]
     assert kinds == [Handled, Ticked, Called, Called, Ticked]
     assert segment.entries[2:4] == [Called(ms(8), "end_turn", (ms(8), ms(1))), Called(ms(7), "drain")]
@@ -151,14 +145,7 @@ def test_a_fault_is_written_out_after_its_turn_and_not_every_time(tmp_path: Path
     assert [len(one.entries) for one in read_segments(tmp_path / "p-001-fault.rec")] == [2]
 
 
-def test_written_when_asked(tmp_path: Path, echo: Echo) -> None:
-    recorder = Recorder(RecorderSettings(str(tmp_path / "new" / "folder")), "p")
-    recorder.write_reason = "asked"
-    tell(recorder, echo, 1)
-    assert (tmp_path / "new" / "folder" / "p-001-asked.rec").is_file()
-
-
-def test_a_signal_asks_and_no_directory_means_off(tmp_path: Path) -> None:
+def test_a_signal_asks_and_no_directory_means_off(tmp_path: Path, echo: Echo) -> None:
     class Hosting:
         observer: Any = None
 
@@ -167,10 +154,11 @@ def test_a_signal_asks_and_no_directory_means_off(tmp_path: Path) -> None:
         off, on = Hosting(), Hosting()
         assert install(off, RecorderSettings(), "p") is off.observer is None  # type: ignore[arg-type]
         os.kill(os.getpid(), signal.SIGUSR1)  # would end the process by default
-        recorder = install(on, RecorderSettings(str(tmp_path)), "p")  # type: ignore[arg-type]
+        recorder = install(on, RecorderSettings(str(tmp_path / "new" / "folder")), "p")  # type: ignore[arg-type]
         assert recorder is on.observer is not None
         os.kill(os.getpid(), signal.SIGUSR1)
-        assert recorder.write_reason == "asked"
+        tell(recorder, echo, 1)
+        assert (tmp_path / "new" / "folder" / "p-001-asked.rec").is_file()
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -187,9 +175,7 @@ def test_a_core_that_cannot_be_taken_apart_is_left_alone(tmp_path: Path, echo: E
     echo.strange = (one for one in "xy")
     for now_ns in range(3):
         tell(recorder, echo, now_ns)
-    path = recorder.write("stop")
-    assert path is not None
-    assert list(read_segments(path)) == []
+    assert written_segments(recorder) == []
 
 
 def test_messages_survive_the_file_without_their_tensors(tmp_path: Path) -> None:

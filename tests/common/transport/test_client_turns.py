@@ -8,10 +8,7 @@ import msgspec
 
 from common.client_door import LIMITS, Door, packet, predict
 from horologe_common.clock import s
-from horologe_common.transport.clients.client_connection import (
-    PACKETS_WAITING,
-    ClientConnection,
-)
+from horologe_common.transport.clients.client_connection import PACKETS_WAITING, ClientConnection
 from horologe_common.transport.clients.client_server import TURN_MESSAGES, TURN_MESSAGES_MIN
 from horologe_common.transport.clients.zmtp import FRAMES_PER_FEED
 from horologe_common.wire import Describe

@@ -9,27 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.client_door import FakeLoop
+from common.client_door import Door, FakeTransport
 from horologe_common.transport.clients.acceptor import REFUSALS, Acceptor
 from horologe_common.transport.clients.client_connection import READ_TURN, ClientConnection
-from horologe_common.transport.clients.client_server import READERS, ClientLimits, ClientServer
+from horologe_common.transport.clients.client_server import READERS, ClientLimits
 from horologe_common.transport.clients.zmtp import GREETING, MORE, READY, encode_message
-from horologe_common.transport.peers import Peers
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 READ = 256 << 10
 """libuv reads as much at once."""
-
-
-def a_server() -> ClientServer:
-    peers = Peers("", lambda *_: None, lambda *_: None, lambda *_: None, lambda *_: None)
-    return ClientServer(ClientLimits(), peers)
-
-
-def receive(server: ClientServer) -> None:
-    server.receive([], lambda *_: None)
 
 
 class Iterations:
@@ -76,10 +66,14 @@ def test_an_iteration_reads_a_bounded_number_of_bytes(
             iterations.add(len(data))
             data_received(self, data)
 
+        def receive() -> None:
+            server.receive([], lambda *_: None)
+
         monkeypatch.setattr(ClientConnection, "data_received", count)
-        server = a_server()
+        server = Door(ClientLimits()).server
+        server.reads.loop = None
         server.bind([f"ipc://{tmp_path}/clients"])
-        await server.start(lambda: receive(server))
+        await server.start(receive)
         threads = [threading.Thread(target=send) for _ in range(senders)]
         for thread in threads:
             thread.start()
@@ -97,68 +91,43 @@ def test_an_iteration_reads_a_bounded_number_of_bytes(
     assert max(counts[5:]) <= senders * READ + READERS * (READ_TURN + READ)
 
 
-class FakeTransport:
-    """A transport that records whether its connection is read."""
-
-    def __init__(self) -> None:
-        self.is_read = True
-
-    def pause_reading(self) -> None:
-        self.is_read = False
-
-    def resume_reading(self) -> None:
-        self.is_read = True
-
-    def is_closing(self) -> bool:
-        return False
-
-    def set_write_buffer_limits(self, high: int) -> None: ...
-
-    def write(self, data: bytes) -> None: ...
-
-
-def connect(server: ClientServer, number: int) -> tuple[ClientConnection, FakeTransport]:
-    connection, transport = ClientConnection(server, number), FakeTransport()
-    connection.connection_made(transport)  # type: ignore[arg-type]
-    connection.data_received(GREETING + READY + bytes((MORE, 1)) + b"h" + b"\2" + (1 << 40).to_bytes(8, "big"))
+def begin_large_message(door: Door) -> tuple[ClientConnection, FakeTransport]:
+    connection, transport = door.connect()
+    connection.data_received(bytes((MORE, 1)) + b"h" + b"\2" + (1 << 40).to_bytes(8, "big"))
     return connection, transport
 
 
 def test_connections_that_send_much_take_turns() -> None:
-    server, loop = a_server(), FakeLoop()
-    server.reads.loop = loop  # type: ignore[assignment]
-    clients = [connect(server, number) for number in range(5)]
+    door = Door()
+    clients = [begin_large_message(door) for _ in range(5)]
     for connection, transport in clients:
         while transport.is_read:
             connection.data_received(bytes(READ))
     turns = []
-    while loop.soon:
-        loop.soon.pop()()
+    while door.loop.soon:
+        door.loop.soon.pop()()
         turns.append([transport.is_read for _, transport in clients])
     assert [sum(turn) for turn in turns][:3] == [2, 4, 5]
-    assert not loop.later
+    assert not door.loop.later
     for connection, _ in clients:
         connection.connection_lost(None)
-    assert not server.reads.waiting
+    assert not door.server.reads.waiting
 
 
 def test_there_is_a_pause_between_turns_while_others_send_requests() -> None:
-    server, loop = a_server(), FakeLoop()
-    server.reads.loop = loop  # type: ignore[assignment]
-    server._active = 1
-    connection, transport = connect(server, 1)
+    door = Door()
+    door.server._active = 1
+    connection, transport = begin_large_message(door)
     while transport.is_read:
         connection.data_received(bytes(READ))
-    loop.soon.pop()()
+    door.loop.soon.pop()()
     assert not transport.is_read
-    loop.later.pop()()
+    door.loop.later.pop()()
     assert transport.is_read
 
 
 def test_small_reads_do_not_wait() -> None:
-    server, loop = a_server(), FakeLoop()
-    server.reads.loop = loop  # type: ignore[assignment]
-    connection, transport = connect(server, 1)
+    connection, transport = begin_large_message(Door())
     for _ in range(1000):
         connection.data_received(bytes(1000))
     assert transport.is_read

@@ -154,14 +154,3 @@ def test_a_ping_is_answered_with_its_context() -> None:
 def test_other_protocols_and_unknown_commands_end_the_connection(data: bytes) -> None:
     with pytest.raises(ProtocolError):
         MessageReader(LIMIT, HEADER).feed(data)
-
-
-@given(st.binary(max_size=300))
-def test_random_bytes_raise_nothing_else(data: bytes) -> None:
-    for start in (b"", GREETING, GREETING + READY):
-        reader = MessageReader(LIMIT, HEADER)
-        try:
-            reader.feed(start + data)
-        except ProtocolError:
-            continue
-        assert reader.held_bytes <= LIMIT

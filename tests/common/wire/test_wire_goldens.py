@@ -60,10 +60,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         wire.Hello(1, ("worker/0#a",), "boot", "ipc://e", ("worker",)),
         "970a0191aa776f726b65722f302361a4626f6f74a76970633a2f2f6591a6776f726b6572ce10000000",
     ),
-    (
-        wire.Welcome(1, ("controller/0#b",), "boot", ()),
-        "960b0191ae636f6e74726f6c6c65722f302362a4626f6f7490ce10000000",
-    ),
+    (wire.Welcome(1, ("controller/0#b",), "boot", ()), "960b0191ae636f6e74726f6c6c65722f302362a4626f6f7490ce10000000"),
     (wire.Directory(("ipc://e",)), "920c91a76970633a2f2f65"),
     (wire.Rejected(12, "protocol"), "930d0ca870726f746f636f6c"),
     (
@@ -91,10 +88,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     ),
     (wire.Load(11, 0, "m/1", 100, 200, 50, 3), "98330b00a36d2f3164ccc83203"),
     (wire.Unload(12, 0, "m/1", 3), "95340c00a36d2f3103"),
-    (
-        wire.Result(10, 0, 100, 200, 90, 95, (ROW_STATUS,), "", (97, 201)),
-        "9a350a0064ccc85a5f9194070100a0a09261ccc9",
-    ),
+    (wire.Result(10, 0, 100, 200, 90, 95, (ROW_STATUS,), "", (97, 201)), "9a350a0064ccc85a5f9194070100a0a09261ccc9"),
     (wire.Ping(100), "923664"),
     (wire.Pong(100, 101, 102), "9437646566"),
     (
@@ -129,22 +123,13 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         wire.Applications(12, (APPLICATION,), 0, "", 4),
         "96170c91958ca46e616d65a6646967697473a66d6f64656c7392a16da36e2f32a6736c6f5f6d73cb4049000000000000a66f7574707574a179a6706f6c696379a465787034a873657474696e677381a3657461cb3fe0000000000000a46c6f7373a87a65726f5f6f6e65a764656661756c74cb4008000000000000aa636f6e666964656e6365cb3fe0000000000000a7736861646f777391a16fa56361636865c2a8636f6e74657874730a029198a16dcb3fe0000000000000c203010204cb3fe000000000000001a000a004",
     ),
-    (
-        wire.ApplicationInfo(13, "digits", "user-1"),
-        "94180da6646967697473a6757365722d31",
-    ),
+    (wire.ApplicationInfo(13, "digits", "user-1"), "94180da6646967697473a6757365722d31"),
     (
         wire.Declare(14, APPLICATION.application),
         "93190e8ca46e616d65a6646967697473a66d6f64656c7392a16da36e2f32a6736c6f5f6d73cb4049000000000000a66f7574707574a179a6706f6c696379a465787034a873657474696e677381a3657461cb3fe0000000000000a46c6f7373a87a65726f5f6f6e65a764656661756c74cb4008000000000000aa636f6e666964656e6365cb3fe0000000000000a7736861646f777391a16fa56361636865c2a8636f6e74657874730a",
     ),
-    (
-        wire.Withdraw(15, "digits"),
-        "931a0fa6646967697473",
-    ),
-    (
-        wire.Rollback(16, "digits"),
-        "931b10a6646967697473",
-    ),
+    (wire.Withdraw(15, "digits"), "931a0fa6646967697473"),
+    (wire.Rollback(16, "digits"), "931b10a6646967697473"),
     (
         wire.Feedback(
             17,
@@ -153,10 +138,7 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         ),
         "941c11a6646967697473919591cb4008000000000000c4020102a6757365722d319194a178a446503332920104109e1406a0cd03e801c40101c20000a0a0c2a0a0",
     ),
-    (
-        wire.Acknowledged(17, (0, 5), "full", 9),
-        "951d11920005a466756c6c09",
-    ),
+    (wire.Acknowledged(17, (0, 5), "full", 9), "951d11920005a466756c6c09"),
     (
         wire.Events(
             3,
@@ -185,22 +167,13 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         "964582a97363686564756c6572a3656466a9696e5f666c6967687402919295dc0013a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c290c2909381010509c3a0a0a0983da36d2f3103cb000000000000000090c290a0919440cb3ff8000000000000910091000a14",
     ),
     (wire.UseScheduler("edf", {"admission": False}, "why"), "944fa365646681a961646d697373696f6ec2a3776879"),
-    (
-        wire.QueriesArrived((("p", 3),)),
-        "92429192a17003",
-    ),
+    (wire.QueriesArrived((("p", 3),)), "92429192a17003"),
     (
         wire.ResourcePlan(7, (wire.PlannedModel("m", 2, 8, "v100", ("gpu-a",), {8: 5}, ("gpu-b",), 20),)),
         "933f079198a16d0208a47631303091a56770752d6181080591a56770752d6214",
     ),
-    (
-        wire.Tune(18, "apply", b"{}", True),
-        "954012a56170706c79c4027b7dc3",
-    ),
-    (
-        wire.Tuning(18, b"{}", 2, "why"),
-        "954112c4027b7d02a3776879",
-    ),
+    (wire.Tune(18, "apply", b"{}", True), "954012a56170706c79c4027b7dc3"),
+    (wire.Tuning(18, b"{}", 2, "why"), "954112c4027b7d02a3776879"),
     (wire.Watch(7, 3, 300), "94500703cd012c"),
     (
         wire.Activity(

@@ -109,7 +109,7 @@ def test_a_process_of_up_gets_only_the_settings_that_it_reads(tmp_path: Path) ->
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_DUMPABLE")
 def test_the_memory_of_a_service_is_protected_from_its_user() -> None:
-    code = "import ctypes, horologe_common.service.service as s; s.protect_memory(); print(ctypes.CDLL(None).prctl(3))"
+    code = "from horologe_common.service.process_limits import *; protect_memory(); print(ctypes.CDLL(None).prctl(3))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"
 
 

@@ -33,7 +33,7 @@ STATE = ProfilerState(
 
 
 def a_file(folder: Path) -> StateFile[ProfilerState]:
-    return StateFile(ProfilerState, str(folder), "profiler", "0")
+    return StateFile(ProfilerState, str(folder), "profiler")
 
 
 def write_state(folder: Path, state: Any) -> Path:

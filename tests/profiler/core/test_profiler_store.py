@@ -41,28 +41,28 @@ def a_state() -> ProfilerState:
 
 def test_what_was_saved_is_loaded_with_its_age(tmp_path: Path) -> None:
     times = [s(100), s(130)]
-    store = StateFile(ProfilerState, str(tmp_path / "state"), "profiler", "0", lambda: times.pop(0))
+    store = StateFile(ProfilerState, str(tmp_path / "state"), "profiler", lambda: times.pop(0))
     store.save(a_state())
-    store = StateFile(ProfilerState, str(tmp_path / "state"), "profiler", "0", lambda: times.pop(0))
+    store = StateFile(ProfilerState, str(tmp_path / "state"), "profiler", lambda: times.pop(0))
     assert load(store) == (a_state(), s(30))
 
 
 def test_a_clock_that_was_set_back_makes_nothing_younger_than_it_is(tmp_path: Path) -> None:
-    StateFile(ProfilerState, str(tmp_path), "profiler", "0", lambda: s(100)).save(a_state())
-    assert load(StateFile(ProfilerState, str(tmp_path), "profiler", "0", lambda: s(50))) == (a_state(), 0)
+    StateFile(ProfilerState, str(tmp_path), "profiler", lambda: s(100)).save(a_state())
+    assert load(StateFile(ProfilerState, str(tmp_path), "profiler", lambda: s(50))) == (a_state(), 0)
 
 
 def test_saving_replaces_the_file_as_a_whole(tmp_path: Path) -> None:
-    store = StateFile(ProfilerState, str(tmp_path), "profiler", "0")
+    store = StateFile(ProfilerState, str(tmp_path), "profiler")
     for _ in range(2):
         store.save(a_state())
     assert [path.name for path in tmp_path.iterdir()] == ["profiler-0.msgpack"]
 
 
 def test_nothing_there_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert load(StateFile(ProfilerState, str(tmp_path), "profiler", "0")) is None
-    assert load(StateFile(ProfilerState, "", "profiler", "0")) is None
-    StateFile(ProfilerState, "", "profiler", "0").save(a_state())
+    assert load(StateFile(ProfilerState, str(tmp_path), "profiler")) is None
+    assert load(StateFile(ProfilerState, "", "profiler")) is None
+    StateFile(ProfilerState, "", "profiler").save(a_state())
     assert caplog.text == ""
 
 
@@ -73,12 +73,12 @@ def test_a_file_that_is_none_is_told_of_and_ignored(
     tmp_path: Path, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "profiler-0.msgpack").write_bytes(body)
-    assert load(StateFile(ProfilerState, str(tmp_path), "profiler", "0")) is None
+    assert load(StateFile(ProfilerState, str(tmp_path), "profiler")) is None
     assert "state file damaged" in caplog.text
 
 
 def test_a_file_cut_short_or_of_another_version_is_ignored(tmp_path: Path) -> None:
-    store, path = StateFile(ProfilerState, str(tmp_path), "profiler", "0"), tmp_path / "profiler-0.msgpack"
+    store, path = StateFile(ProfilerState, str(tmp_path), "profiler"), tmp_path / "profiler-0.msgpack"
     store.save(a_state())
     body = path.read_bytes()
     path.write_bytes(body[: len(body) // 2])
@@ -89,7 +89,7 @@ def test_a_file_cut_short_or_of_another_version_is_ignored(tmp_path: Path) -> No
 
 def test_where_it_cannot_be_kept_that_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
-    store = StateFile(ProfilerState, str(tmp_path / "file" / "state"), "profiler", "0")
+    store = StateFile(ProfilerState, str(tmp_path / "file" / "state"), "profiler")
     store.save(a_state())
     store.save(a_state())
     assert caplog.text.count("state file not written") == 1

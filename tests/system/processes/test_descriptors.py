@@ -22,7 +22,7 @@ ATTEMPTS = 400
 PREAMBLE = f"""
 import asyncio, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, {LIMIT}))
-from horologe_common.service.descriptors import raise_limit
+from horologe_common.service.process_limits import raise_limit
 raise_limit()
 def count_open():
     return len([n for n in range({LIMIT}) if is_open(n)])
@@ -60,8 +60,8 @@ from horologe_common.transport.sockets import LinkSettings
 async def main():
     links = Links("selector/0", "", LinkSettings(bind=("tcp://127.0.0.1:*",), allow_open=True))
     links.open(["selector/0"])
-    [router] = links.sockets()
-    for monitor in links.sockets().values():
+    [router] = links._sockets.monitors
+    for monitor in links._sockets.monitors.values():
         asyncio.get_running_loop().add_reader(monitor.FD, links.read_monitors)
     links.read_monitors()
     print(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2], flush=True)

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from harness.model_folders import SIGNATURE, a_folder, an_onnx_model
-from horologe_common.interference.coefficients_file import read_coefficients
-from horologe_common.interference.measured_runs import read_measurements
 from horologe_common.interference.v100 import CALIBRATED
+from horologe_planning.interference.coefficients_file import read_coefficients, read_measurements
 
 pytestmark = pytest.mark.alone
 

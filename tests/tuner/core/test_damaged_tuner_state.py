@@ -33,7 +33,7 @@ def restart(folder: Path) -> Bench:
 
 
 def a_file(folder: Path) -> StateFile[TunerState]:
-    return StateFile(TunerState, str(folder), "tuner", "0")
+    return StateFile(TunerState, str(folder), "tuner")
 
 
 def write_state(folder: Path, state: Any) -> Path:

@@ -11,7 +11,6 @@ from harness.builders import a_report, a_spec, a_state
 from harness.forged_messages import SENDERS, check_sendable, forged_messages
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
-from horologe_common.rehearsal import RehearsalScores
 from horologe_common.wire import (
     DeviceState,
     Events,
@@ -26,6 +25,7 @@ from horologe_common.wire import (
     Tune,
 )
 from horologe_planning.plan import encode_plans
+from horologe_tuner.core.rehearsal.rehearsal_documents import RehearsalScores
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.core.worker_scaling import Scaled
 from horologe_tuner.settings import TunerSettings

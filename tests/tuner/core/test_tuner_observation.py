@@ -101,14 +101,14 @@ def test_a_restarted_tuner_goes_on_with_what_runs(tmp_path: Path) -> None:
     bench = Bench()
     bench.apply()
     bench.events(300, 2)
-    StateFile(TunerState, str(tmp_path), "tuner", "0").save(bench.saved[-1])
+    StateFile(TunerState, str(tmp_path), "tuner").save(bench.saved[-1])
     replicas, loaded = bench.replicas(), list[TunerState]()
 
     def adopt(state: TunerState, age_ns: int) -> list[str]:
         loaded.append(state)
         return []
 
-    assert StateFile(TunerState, str(tmp_path), "tuner", "0").restore(adopt)
+    assert StateFile(TunerState, str(tmp_path), "tuner").restore(adopt)
     (saved,) = loaded
     again = Bench(saved)
     assert again.replicas() == replicas

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from horologe_common.clock import ms, s
-from horologe_common.rehearsal import RehearsalScores
 from horologe_common.wire import (
     RequestTrace,
     TracedRequest,
 )
 from horologe_tuner.core.rehearsal.comparison import choose_candidate, gain_of
 from horologe_tuner.core.rehearsal.recent_traffic import TrafficWindow
+from horologe_tuner.core.rehearsal.rehearsal_documents import RehearsalScores
 from tuner.rehearsal_scores import scores_of
 
 

@@ -7,7 +7,6 @@ from typing import Any
 from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
-from horologe_common.rehearsal import RehearsalCall, RehearsalScores
 from horologe_common.wire import (
     DescribeScheduling,
     Events,
@@ -20,6 +19,7 @@ from horologe_common.wire import (
     UseScheduler,
 )
 from horologe_tuner.core.journal import JournalEntry
+from horologe_tuner.core.rehearsal.rehearsal_documents import RehearsalCall, RehearsalScores
 from horologe_tuner.core.rehearsal.rehearsals import DEFAULT, LEAST_REQUESTS, NEW_REQUESTS
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from horologe_common.interference.coefficients_file import CoefficientsFile
+from horologe_planning.interference.coefficients_file import CoefficientsFile
 from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:

@@ -17,10 +17,9 @@ from horologe_cli.measuring.measurement_setup import (
     parse_assumptions,
     parse_numbers,
 )
-from horologe_common.interference.coefficients_file import write_coefficients
-from horologe_common.interference.measured_runs import MeasuredRuns, read_measurements, write_measurements
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.measurement.device_bench import DeviceBench
+from horologe_planning.interference.coefficients_file import MeasuredRuns, read_measurements, write_document
 from horologe_planning.interference.measured_fit import FitOptions, fit_measurements
 from horologe_planning.interference.measurement_plan import RunSizes
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from horologe_cli.commands.measuring.measure_options import MeasureOptions
-    from horologe_common.interference.coefficients_file import Origin
+    from horologe_planning.interference.coefficients_file import Origin
 
 
 def run_measurement(options: MeasureOptions, report: Callable[[int, int, str], None]) -> MeasureDocument:
@@ -50,14 +49,14 @@ def run_measurement(options: MeasureOptions, report: Callable[[int, int, str], N
             origin = describe_origin(settings, sensor, options.revision)
             earlier = _read_earlier(options.runs_file, origin)
             session = MeasurementSession(bench, list(folders), sizes, origin, earlier)
-            progress = SessionProgress(report, lambda measured: write_measurements(options.runs_file, measured))
+            progress = SessionProgress(report, lambda measured: write_document(options.runs_file, measured))
             measurements = session.measure(progress)
         finally:
             bench.close()
             sensor.close()
     name = options.name or device_file_name(measurements.device.name)
     fitted = fit_measurements(measurements, FitOptions(name, options.price, assumed=assumed))
-    write_coefficients(options.output, fitted.content)
+    write_document(options.output, fitted.content)
     return measure_document(str(options.output), fitted, session.failed)
 
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 
-from horologe_common.interference.measured_runs import MeasuredRuns
 from horologe_gpu_worker.measurement.share_connection import ShareFailed
+from horologe_planning.interference.coefficients_file import MeasuredRuns
 from horologe_planning.interference.measurement_plan import RunSizes, copies_runs, model_runs, pair_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from horologe_common.interference.coefficients_file import Origin
     from horologe_common.interference.measured_runs import MeasuredDevice, MeasuredModel, MeasuredRun, ShareLoad
+    from horologe_planning.interference.coefficients_file import Origin
     from horologe_planning.interference.measurement_plan import Run
 
 ATTEMPTS = 2

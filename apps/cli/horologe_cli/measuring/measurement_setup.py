@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from horologe_common.interference.coefficients_file import Origin
 from horologe_common.service.settings import SettingsError, load_settings
 from horologe_gpu_worker.measurement.device_bench import BenchSettings
 from horologe_gpu_worker.measurement.device_sensor import SensorFailed
 from horologe_gpu_worker.measurement.device_sensors import DEVICE_SENSORS
 from horologe_gpu_worker.settings import WorkerSettings, device_config
+from horologe_planning.interference.coefficients_file import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.interference.coefficients_file import CoefficientsError, read_coefficients
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.service.settings import SettingsError
+from horologe_planning.interference.coefficients_file import CoefficientsError, read_coefficients
 from horologe_planning.interference.derived_coefficients import catalogue_coefficients
 from horologe_planning.joint_planning.joint_planner import joint_plan, plan_layout
 from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from horologe_common.interference.coefficients_file import CoefficientsError, read_coefficients
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
 from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_toml
+from horologe_planning.interference.coefficients_file import CoefficientsError, read_coefficients
 from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
 from horologe_planning.provisioning.share_tables import GpuType, check_workloads
 from horologe_planning.provisioning.workloads import Workload

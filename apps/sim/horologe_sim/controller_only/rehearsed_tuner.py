@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from horologe_common.clock import us
-from horologe_common.rehearsal import RehearsalCall, RehearsalScores
 from horologe_sim.rehearsal_process import rehearse
 from horologe_tuner.core.journal import JournalEntry
+from horologe_tuner.core.rehearsal.rehearsal_documents import RehearsalCall, RehearsalScores
 from horologe_tuner.core.tuner import Tuner
 
 if TYPE_CHECKING:

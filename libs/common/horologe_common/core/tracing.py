@@ -1,17 +1,14 @@
-"""Trace contexts of requests (W3C Trace Context), the bound of traced requests, and spans. Pure.
+"""Trace contexts of requests (W3C Trace Context) and spans. Pure.
 
 Cores send a `Span` to `TRACER`. The process exports it, or drops it (service/trace_export.py).
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import NamedTuple
 
 import msgspec
-
-from horologe_common.clock import s
 
 TRACER = "tracer"
 """Address of the exporter of spans in every process."""
@@ -54,26 +51,3 @@ def parse_traceparent(text: str) -> TraceContext | None:
     if match is None or not int(match[3], 16) & SAMPLED:
         return None
     return TraceContext(match[1], match[2])
-
-
-def derive_context(process: str, number: int) -> TraceContext:
-    """Return a new trace and span: the hash of an address with its incarnation, and a number that is unique there."""
-    digest = hashlib.blake2b(f"{process} {number}".encode(), digest_size=24).hexdigest()
-    return TraceContext(digest[:32], digest[32:])
-
-
-class RateLimit:
-    """Permits `per_second` events, and as many at once."""
-
-    def __init__(self, per_second: float) -> None:
-        self._interval_ns = s(1 / per_second) if per_second > 0 else 0
-        self._used_until_ns = 0
-        """Time until which the events so far have used up the rate."""
-
-    def permit(self, now_ns: int) -> bool:
-        """Return whether another event is permitted now, and count it."""
-        used_ns = max(now_ns, self._used_until_ns)
-        if not self._interval_ns or used_ns + self._interval_ns > now_ns + max(s(1), self._interval_ns):
-            return False
-        self._used_until_ns = used_ns + self._interval_ns
-        return True

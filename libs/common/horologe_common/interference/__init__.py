@@ -1,1 +1,1 @@
-"""Latency of workloads that share a GPU: prediction and coefficients (iGniter section 3.1). Fitting is in the tuner."""
+"""Latency of workloads that share a GPU: prediction and coefficients (iGniter section 3.1), without their fits."""

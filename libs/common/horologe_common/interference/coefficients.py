@@ -6,8 +6,12 @@ Shares are percent of a GPU, as in the published coefficients, times are millise
 from __future__ import annotations
 
 from math import isfinite
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class GpuCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,16 +42,14 @@ class GpuCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Raise ValueError that names the first invalid field, its value and the range wanted."""
         if not self.name:
             raise ValueError("gpu type: got no name, wanted one")
-        positive = ("max_power_w", "max_frequency_mhz", "pcie_bytes_per_ms", "price_per_hour", "share_unit_percent")
-        for field in positive:
-            _check(f"{self.name}: {field}", getattr(self, field), above=0.0)
-        for field in ("idle_power_w", "cache_scale"):
-            _check(f"{self.name}: {field}", getattr(self, field))
-        for field in ("scheduling_slope_ms", "scheduling_offset_ms"):
-            _check(f"{self.name}: {field}", getattr(self, field), least=None)
         slope = self.frequency_slope
         if not (isfinite(slope) and slope <= 0):
             raise ValueError(f"{self.name}: frequency_slope: got {slope:g}, wanted MHz per W of at most 0")
+        _check_numbers(
+            self,
+            positive=("max_power_w", "max_frequency_mhz", "pcie_bytes_per_ms", "price_per_hour", "share_unit_percent"),
+            signed=("scheduling_slope_ms", "scheduling_offset_ms", "frequency_slope"),
+        )
         if self.share_unit_percent > 100:
             raise ValueError(f"{self.name}: share_unit_percent: got {self.share_unit_percent:g}, wanted at most 100")
 
@@ -89,26 +91,18 @@ class ModelCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         """Raise ValueError that names the first invalid field, its value and the range wanted."""
         if not self.model:
             raise ValueError("model: got no name, wanted one")
-        for field in ("k1", "k3", "k4", "k5", "k6", "beta_power", "beta_cacheutil", "alpha_power", "alpha_cacheutil"):
-            _check(f"{self.model}: {field}", getattr(self, field), least=None)
-        for field in (
-            "alpha_cache",
-            "kernels",
-            "scheduling_delay_ms",
-            "load_bytes",
-            "feedback_bytes",
-            "relative_error",
-            "jitter",
-        ):
-            _check(f"{self.model}: {field}", getattr(self, field))
-        _check(f"{self.model}: k2", self.k2, above=0.0)
+        signed = ("k1", "k3", "k4", "k5", "k6", "alpha_power", "beta_power", "alpha_cacheutil", "beta_cacheutil")
+        _check_numbers(self, positive=("k2",), signed=signed)
 
 
-def _check(field: str, value: float, *, least: float | None = 0.0, above: float | None = None) -> None:
-    """Raise ValueError unless the value is finite and within the bound."""
-    if not isfinite(value):
-        raise ValueError(f"{field}: got {value}, wanted a finite number")
-    if above is not None and value <= above:
-        raise ValueError(f"{field}: got {value:g}, wanted a number above {above:g}")
-    if above is None and least is not None and value < least:
-        raise ValueError(f"{field}: got {value:g}, wanted at least {least:g}")
+def _check_numbers(coefficients: msgspec.Struct, positive: Sequence[str], signed: Sequence[str]) -> None:
+    """Raise ValueError unless all numbers are finite, `positive` ones above 0, and all but `signed` ones at least 0."""
+    name, *fields = coefficients.__struct_fields__
+    for field in fields:
+        value, place = getattr(coefficients, field), f"{getattr(coefficients, name)}: {field}"
+        if not isfinite(value):
+            raise ValueError(f"{place}: got {value}, wanted a finite number")
+        if field in positive and value <= 0:
+            raise ValueError(f"{place}: got {value:g}, wanted a number above 0")
+        if field not in signed and value < 0:
+            raise ValueError(f"{place}: got {value:g}, wanted at least 0")

@@ -52,15 +52,12 @@ class DeviceActivity(Protocol):
 
     def own(self) -> LastExecution:
         """Return the activity that this share has published last."""
-        ...
 
     def neighbours(self) -> Iterable[LastExecution]:
         """Return the activity of each other share."""
-        ...
 
     def publish(self, activity: LastExecution) -> None:
         """Replace the activity of this share."""
-        ...
 
 
 class SharedDevice:
@@ -84,15 +81,12 @@ class LocalShare:
         self._number = number
 
     def own(self) -> LastExecution:
-        """Return the activity that this share has published last."""
         return self._device.activities[self._number] or LastExecution()
 
     def neighbours(self) -> Iterable[LastExecution]:
-        """Return the activity of each other share."""
         return [other for at, other in enumerate(self._device.activities) if at != self._number and other is not None]
 
     def publish(self, activity: LastExecution) -> None:
-        """Replace the activity of this share."""
         self._device.activities[self._number] = activity
 
     def leave(self) -> None:

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
-
-from horologe_common.interference.coefficients_file import CoefficientsError, Origin
-from horologe_common.service.user_files import read_json
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class ShareLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,29 +66,3 @@ class MeasuredDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_power_w: float
     pcie_bytes_per_ms: float
     driver: str = ""
-
-
-class MeasuredRuns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All runs on a device. `horologe measure` writes them beside the coefficients and does not repeat them."""
-
-    device: MeasuredDevice
-    origin: Origin
-    models: tuple[MeasuredModel, ...] = ()
-    runs: tuple[MeasuredRun, ...] = ()
-
-
-def read_measurements(path: Path) -> MeasuredRuns:
-    """Read a file of measurements. Raises CoefficientsError that names file and field."""
-    try:
-        return read_json(path, MeasuredRuns)
-    except OSError as error:
-        raise CoefficientsError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise CoefficientsError(f"{path}: {error}") from error
-
-
-def write_measurements(path: Path, measurements: MeasuredRuns) -> None:
-    """Write a file of measurements. Raises OSError."""
-    draft = path.with_suffix(f"{path.suffix}.draft")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(measurements)) + b"\n")
-    draft.replace(path)

@@ -8,15 +8,17 @@ All arrays have one axis of workload slots, the last one; the axes before it are
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from horologe_common.interference.coefficients import ModelCoefficients
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
+    from horologe_common.interference.coefficients import GpuCoefficients
 
 Array = NDArray[np.float64]
 Index = NDArray[np.intp]
@@ -24,10 +26,8 @@ Index = NDArray[np.intp]
 MS_PER_S = 1000.0
 LEAST_FREQUENCY = 0.1
 """Bound of f / F. Eq. 9 falls below 0 for a power demand far above the cap, where no GPU was measured."""
-_FIELDS = (
-    "k1", "k2", "k3", "k4", "k5", "k6", "alpha_cache", "alpha_power", "beta_power", "alpha_cacheutil",
-    "beta_cacheutil", "kernels", "scheduling_delay_ms", "load_bytes", "feedback_bytes",
-)  # fmt: skip
+_FIELDS = ModelCoefficients.__struct_fields__[1:16]
+"""Coefficients of the predicted latency."""
 
 
 class Alone(NamedTuple):
@@ -70,14 +70,6 @@ class Prediction(NamedTuple):
     """p_demand of Eq. 10, not limited by the power cap."""
 
 
-class InterferenceModel(Protocol):
-    """Predict the workloads of GPUs from what each would do alone."""
-
-    def predict(self, gpu: GpuCoefficients, alone: Alone) -> Prediction:
-        """Return the prediction for GPUs of one type."""
-        ...
-
-
 def stack_coefficients(models: Sequence[ModelCoefficients]) -> Array:
     """Return the coefficients as an array with a row per coefficient and a column per model."""
     return np.array([[getattr(model, field) for model in models] for field in _FIELDS], dtype=np.float64)
@@ -89,23 +81,8 @@ def run_alone(gpu: GpuCoefficients, coefficients: Array, batch: Array, share: Ar
     `coefficients` comes from `stack_coefficients`, possibly indexed along its columns: its shape without the first
     axis broadcasts with `batch` in rows and `share` in percent.
     """
-    (
-        k1,
-        k2,
-        k3,
-        k4,
-        k5,
-        k6,
-        alpha_cache,
-        alpha_power,
-        beta_power,
-        alpha_util,
-        beta_util,
-        kernels,
-        scheduling,
-        load,
-        feedback,
-    ) = coefficients
+    k1, k2, k3, k4, k5, alpha_cache, alpha_power, beta_power, alpha_util, beta_util, *sizes, k6 = coefficients
+    kernels, scheduling, load, feedback = sizes
     present = np.where(share > 0, 1.0, 0.0)
     usable = np.where(share > 0, share, 100.0)
     active = (k1 * batch**2 + k2 * batch + k3) / (usable + k4) + k5 + k6 * batch
@@ -118,36 +95,27 @@ def run_alone(gpu: GpuCoefficients, coefficients: Array, batch: Array, share: Ar
     return Alone(*np.broadcast_arrays(*arrays))
 
 
-class IgniterModel:
-    """The paper's model: contention for the kernel scheduler, the L2 cache and power, none for PCIe."""
+class InterferenceModel(NamedTuple):
+    """The paper's model: contention for the kernel scheduler, the L2 cache and power. `pcie`: also for PCIe.
 
-    def predict(self, gpu: GpuCoefficients, alone: Alone) -> Prediction:
-        """Return the prediction of Eq. 1 to 10."""
-        gpu_ms, frequency, power = _execution(gpu, alone)
-        return _assemble(alone, alone.load_ms, gpu_ms, alone.feedback_ms, frequency, power)
-
-
-class PcieContentionModel:
-    """The paper's model with PCIe shared: the paper names its absence as the cause of AlexNet's error (section 5.2).
-
-    A transfer is slowed by the part of the time in which each neighbour, alone, uses the same direction. Both
-    directions of PCIe work at the same time. No coefficient is added.
+    The paper names the absence of the latter as the cause of AlexNet's error (section 5.2). A transfer is slowed by the
+    part of the time in which each neighbour, alone, uses the same direction. Both directions of PCIe work at the same
+    time. No coefficient is added.
     """
 
+    pcie: bool
+
     def predict(self, gpu: GpuCoefficients, alone: Alone) -> Prediction:
-        """Return the prediction of Eq. 1 to 10, with the transfer times of Eq. 3 lengthened by the neighbours."""
+        """Return the prediction of Eq. 1 to 10 for GPUs of one type, from what each workload would do alone."""
         gpu_ms, frequency, power = _execution(gpu, alone)
-        alone_ms = alone.load_ms + alone.scheduling_ms + alone.active_ms + alone.feedback_ms
-        load, feedback = (
-            own * (1 + _neighbours(alone.present * own / alone_ms)) for own in (alone.load_ms, alone.feedback_ms)
-        )
+        load, feedback = alone.load_ms, alone.feedback_ms
+        if self.pcie:
+            alone_ms = alone.load_ms + alone.scheduling_ms + alone.active_ms + alone.feedback_ms
+            load, feedback = (own * (1 + _neighbours(alone.present * own / alone_ms)) for own in (load, feedback))
         return _assemble(alone, load, gpu_ms, feedback, frequency, power)
 
 
-INTERFERENCE_MODELS: dict[str, InterferenceModel] = {
-    "igniter": IgniterModel(),
-    "pcie-contention": PcieContentionModel(),
-}
+INTERFERENCE_MODELS = {"igniter": InterferenceModel(pcie=False), "pcie-contention": InterferenceModel(pcie=True)}
 DEFAULT_INTERFERENCE_MODEL = "pcie-contention"
 
 

@@ -14,7 +14,7 @@ from horologe_common.core.instruments import Histogram
 from horologe_common.metrics.metric_definitions import METRICS, MODEL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from horologe_common.core.instruments import Exemplar, Stats
 
@@ -118,37 +118,31 @@ class TextPage:
     def __init__(self) -> None:
         self._lines: dict[tuple[str, Labels], _Lines] = {}
 
-    def render(self, groups: Groups) -> bytes:
-        """Return the page in Prometheus' format. Durations of histograms are converted to seconds."""
-        return self._render(groups, _text_header, None).encode()
+    def render(self, groups: Groups, wall_offset_ns: int | None = None) -> bytes:
+        """Return the page in Prometheus' format. Durations of histograms are converted to seconds.
 
-    def render_openmetrics(self, groups: Groups, wall_offset_ns: int) -> bytes:
-        """Return the page in the format of OpenMetrics. `wall_offset_ns`: Unix time minus the monotonic clock."""
-        return (self._render(groups, _openmetrics_header, wall_offset_ns) + "# EOF\n").encode()
-
-    def _render(self, groups: Groups, header: Callable[[str], str], wall_offset_ns: int | None) -> str:
-        """Return the lines of all series, with exemplars if there is an offset."""
+        With `wall_offset_ns`, Unix time minus the monotonic clock: in the format of OpenMetrics, with exemplars.
+        """
         known, self._lines = self._lines, {}
         parts: list[str] = []
         for name, series in groups.items():
-            parts.append(header(name))
+            parts.append(_header(name, openmetrics=wall_offset_ns is not None))
             for labels, value in series.items():
                 lines = self._lines[name, labels] = known.get((name, labels)) or _create_lines(name, labels)
                 if isinstance(value, Histogram):
                     parts += _histogram_lines(name, lines, value, wall_offset_ns)
                 else:
                     parts.append(f"{lines.value}{value if type(value) is int else float(value)}\n")
-        return "".join(parts)
+        if wall_offset_ns is not None:
+            parts.append("# EOF\n")
+        return "".join(parts).encode()
 
 
-def _text_header(name: str) -> str:
+def _header(name: str, *, openmetrics: bool) -> str:
+    """Return help and type. In OpenMetrics, a counter's family has the name without `_total`."""
     metric = METRICS[name]
-    return f"# HELP {name} {_escape_help(metric.help)}\n# TYPE {name} {metric.kind}\n"
-
-
-def _openmetrics_header(name: str) -> str:
-    """Return help and type. A counter's family has the name without `_total`."""
-    metric = METRICS[name]
+    if not openmetrics:
+        return f"# HELP {name} {_escape_help(metric.help)}\n# TYPE {name} {metric.kind}\n"
     family = name.removesuffix("_total") if metric.kind == "counter" else name
     kind = "unknown" if metric.kind == "untyped" else metric.kind
     return f"# HELP {family} {_escape(metric.help)}\n# TYPE {family} {kind}\n"

@@ -112,11 +112,7 @@ class Recorder:
     def _segment(self, now_ns: int, core: Core) -> Segment | None:
         ring = self._rings.get(core.address)
         if ring is None:
-            if (
-                core.address in self._not_recordable
-                or not getattr(core, "recorded", True)
-                or not self._is_selected(core)
-            ):
+            if core.address in self._not_recordable or not self._is_selected(core):
                 return None
             ring = deque(maxlen=self.segments)
             self._begin_segment(now_ns, core, ring)

@@ -20,15 +20,14 @@ import msgspec
 
 from horologe_common import partial_decoding
 from horologe_common.recording.snapshot import dump_message, load_message
+from horologe_common.recording.tensor_summary import TensorSummary
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import HorologeError, describe_error, describe_exception
 from horologe_common.wire import PROTOCOL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from horologe_common.recording.tensor_summary import TensorSummary
+    from collections.abc import Callable, Iterator, Sequence
 
 log = logger("recorder")
 
@@ -41,7 +40,7 @@ DAMAGE = (*partial_decoding.DAMAGE, AttributeError, EOFError, LookupError, Horol
 """Errors of reading a record of any bytes."""
 
 
-class Handled(msgspec.Struct, frozen=True, gc=False):
+class Handled(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="handled"):
     """A message that a core received."""
 
     now_ns: int
@@ -50,14 +49,14 @@ class Handled(msgspec.Struct, frozen=True, gc=False):
     summaries: tuple[TensorSummary, ...] = ()
 
 
-class Ticked(msgspec.Struct, frozen=True, gc=False):
+class Ticked(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="ticked"):
     """A tick of a core, and the messages that it sent: `(to, message, summaries)`."""
 
     now_ns: int
     outs: tuple[tuple[str, Any, tuple[TensorSummary, ...]], ...] = ()
 
 
-class Called(msgspec.Struct, frozen=True, gc=False):
+class Called(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="called"):
     """A call of another method of a core: one of `METHODS`, with numbers."""
 
     now_ns: int
@@ -66,6 +65,7 @@ class Called(msgspec.Struct, frozen=True, gc=False):
 
 
 Entry = Handled | Ticked | Called
+_decoder = msgspec.msgpack.Decoder(Entry)
 
 
 class Segment(msgspec.Struct):
@@ -81,22 +81,14 @@ class Segment(msgspec.Struct):
 
 def write_segments(file: BinaryIO, segments: Sequence[Segment], reason: str) -> None:
     """Write the file format of the module's docstring."""
-    _write_record(
-        file, {"format": FORMAT, "version": VERSION, "protocol": PROTOCOL, "reason": reason, "segments": len(segments)}
-    )
+    head = {"format": FORMAT, "version": VERSION, "protocol": PROTOCOL, "reason": reason, "segments": len(segments)}
+    _write_record(file, msgspec.msgpack.encode(head))
     for segment in segments:
         entries = _encode_entries(segment)
-        _write_record(
-            file,
-            {
-                "core": segment.core,
-                "start_ns": segment.start_ns,
-                "snapshot": segment.snapshot,
-                "entries": len(entries),
-            },
-        )
+        head = {"core": segment.core, "start_ns": segment.start_ns, "snapshot": segment.snapshot}
+        _write_record(file, msgspec.msgpack.encode(head | {"entries": len(entries)}))
         for entry in entries:
-            _write_bytes(file, entry)
+            _write_record(file, entry)
 
 
 def _encode_entries(segment: Segment) -> list[bytes]:
@@ -104,7 +96,7 @@ def _encode_entries(segment: Segment) -> list[bytes]:
     encoded: list[bytes] = []
     for entry in list(segment.entries):
         try:
-            encoded.append(msgspec.msgpack.encode(_entry_record(entry)))
+            encoded.append(msgspec.msgpack.encode(_with_messages(entry, dump_message)))
         except Exception as error:  # a message may hold any object of a core
             log.warning(
                 "recording ends early: an entry cannot be encoded",
@@ -116,15 +108,16 @@ def _encode_entries(segment: Segment) -> list[bytes]:
     return encoded
 
 
-def _entry_record(entry: Entry) -> list[Any]:
+def _with_messages(entry: Entry, convert: Callable[[Any], Any]) -> Entry:
+    """Return the entry with converted messages."""
     match entry:
         case Handled():
-            return ["handled", entry.now_ns, entry.sender, dump_message(entry.message), entry.summaries]
+            return msgspec.structs.replace(entry, message=convert(entry.message))
         case Ticked():
-            outs = [(to, dump_message(message), summaries) for to, message, summaries in entry.outs]
-            return ["ticked", entry.now_ns, outs]
+            outs = tuple((to, convert(message), summaries) for to, message, summaries in entry.outs)
+            return Ticked(entry.now_ns, outs)
         case Called():
-            return ["called", entry.now_ns, entry.method, entry.arguments]
+            return entry
 
 
 def read_segments(path: str | Path) -> Iterator[Segment]:
@@ -165,7 +158,7 @@ def _read_segments(path: str | Path, file: BinaryIO) -> Iterator[Segment]:
 def _read_head(path: str | Path, file: BinaryIO) -> int:
     """Return the number of segments. Raises `SettingsError` if the file is not a recording of this version."""
     try:
-        head = _read_record(file)
+        head = msgspec.msgpack.decode(_read_record(file))
         if not isinstance(head, dict) or head.get("format") != FORMAT:
             raise SettingsError(f"recording {path}: not a recording")
         if (head.get("version"), head.get("protocol")) != (VERSION, PROTOCOL):
@@ -177,7 +170,7 @@ def _read_head(path: str | Path, file: BinaryIO) -> int:
 
 def _read_segment_head(file: BinaryIO) -> tuple[Segment, int]:
     """Return the next segment without its entries, and the number of these. Raises `DAMAGE`."""
-    head = _read_record(file)
+    head = msgspec.msgpack.decode(_read_record(file))
     return Segment(str(head["core"]), int(head["start_ns"]), bytes(head["snapshot"]), []), int(head["entries"])
 
 
@@ -187,33 +180,22 @@ def _read_entries(file: BinaryIO, segment: Segment, count: int) -> None:
         try:
             record = _read_record(file)
             if not segment.damage:
-                segment.entries.append(_to_entry(record))
+                segment.entries.append(_decode_entry(record))
         except DAMAGE as error:
             segment.damage = segment.damage or f"entry {number + 1} of {count}: {error or type(error).__name__}"
             if isinstance(error, EOFError):
                 return
 
 
-def _to_entry(record: Any) -> Entry:
-    """Convert a record. Raises `DAMAGE`."""
-    kind, now_ns, *rest = record
-    if not isinstance(now_ns, int):
-        raise ValueError(f"now_ns: got {now_ns!r}, wanted a number")
-    if kind == "handled":
-        sender, message, summaries = rest
-        return Handled(now_ns, str(sender), _to_message(message), _to_summaries(summaries))
-    if kind == "called":
-        method, arguments = rest
-        if method not in METHODS:
-            raise ValueError(f"method: got {method!r}, wanted one of {', '.join(METHODS)}")
-        return Called(now_ns, method, tuple(arguments))
-    if kind != "ticked":
-        raise ValueError(f"entry: got {kind!r}, wanted handled, ticked or called")
-    outs = tuple((str(to), _to_message(message), _to_summaries(summaries)) for to, message, summaries in rest[0])
-    return Ticked(now_ns, outs)
+def _decode_entry(record: bytes) -> Entry:
+    """Raises `DAMAGE`."""
+    entry = _decoder.decode(record)
+    if isinstance(entry, Called) and entry.method not in METHODS:
+        raise ValueError(f"method: got {entry.method!r}, wanted one of {', '.join(METHODS)}")
+    return _with_messages(entry, _load_struct)
 
 
-def _to_message(dumped: Any) -> msgspec.Struct:
+def _load_struct(dumped: Any) -> msgspec.Struct:
     """Return a recorded message. Raises `DAMAGE`."""
     message = load_message(dumped)
     if not isinstance(message, msgspec.Struct):
@@ -221,21 +203,13 @@ def _to_message(dumped: Any) -> msgspec.Struct:
     return message
 
 
-def _to_summaries(decoded: list[Any]) -> tuple[TensorSummary, ...]:
-    return tuple(tuple(item) if isinstance(item, list) else item for item in decoded)
-
-
-def _write_record(file: BinaryIO, record: Any) -> None:
-    _write_bytes(file, msgspec.msgpack.encode(record))
-
-
-def _write_bytes(file: BinaryIO, body: bytes) -> None:
+def _write_record(file: BinaryIO, body: bytes) -> None:
     file.write(len(body).to_bytes(4, "little") + body)
 
 
-def _read_record(file: BinaryIO) -> Any:
+def _read_record(file: BinaryIO) -> bytes:
     length = int.from_bytes(file.read(4), "little")
     remaining = os.fstat(file.fileno()).st_size - file.tell()
     if not 0 < length <= min(remaining, RECORD_LIMIT):
         raise EOFError(f"truncated: got {remaining} bytes, wanted a record of {length}")
-    return msgspec.msgpack.decode(file.read(length))
+    return file.read(length)

@@ -44,7 +44,7 @@ PURE_PACKAGES = (
 PURE_MODULES = frozenset(
     {
         *(f"horologe_common.{data}" for data in ("applications", "clock", "distribution", "models", "status")),
-        *("horologe_common.pipelines", "horologe_common.rehearsal"),
+        "horologe_common.pipelines",
         *(f"horologe_common.recording.{part}" for part in ("snapshot", "tensor_summary")),
         *(
             f"horologe_{name}.settings"

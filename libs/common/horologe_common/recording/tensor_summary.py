@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import AnyMessage, Tensor
 
-TensorSummary: TypeAlias = "int | bytes | tuple[int, ...]"
+TensorSummary: TypeAlias = int | bytes | tuple[int, ...]
 """A size in bytes; or all bytes of numbers; or the index of the largest score of each row, -1 if a score is NaN."""
 MAX_ROWS = 1024
 """Limit of rows. Of a larger tensor only the size is kept. Batches are smaller."""

@@ -7,6 +7,7 @@ missing ends with the name of the extra that has them.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from importlib import import_module
 
 EXTRAS = {
@@ -33,33 +34,11 @@ def run_command(module: str) -> None:
         raise SystemExit(2) from None
 
 
-def horologe() -> None:
-    run_command("horologe_cli.main")
-
-
-def edge() -> None:
-    run_command("horologe_cli.local.edge")
-
-
-def frontend() -> None:
-    run_command("horologe_frontend.__main__")
-
-
-def selector() -> None:
-    run_command("horologe_selector.__main__")
-
-
-def controller() -> None:
-    run_command("horologe_controller.__main__")
-
-
-def gpu_worker() -> None:
-    run_command("horologe_gpu_worker.__main__")
-
-
-def profiler() -> None:
-    run_command("horologe_profiler.__main__")
-
-
-def tuner() -> None:
-    run_command("horologe_tuner.__main__")
+horologe = partial(run_command, "horologe_cli.main")
+edge = partial(run_command, "horologe_cli.local.edge")
+frontend = partial(run_command, "horologe_frontend.__main__")
+selector = partial(run_command, "horologe_selector.__main__")
+controller = partial(run_command, "horologe_controller.__main__")
+gpu_worker = partial(run_command, "horologe_gpu_worker.__main__")
+profiler = partial(run_command, "horologe_profiler.__main__")
+tuner = partial(run_command, "horologe_tuner.__main__")

@@ -43,8 +43,7 @@ class Log:
         self._log.exception(event, extra={"fields": fields})
 
 
-def logger(name: str) -> Log:
-    return Log(name)
+logger = Log
 
 
 def configure(settings: LogSettings, service: str) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -17,9 +16,8 @@ from horologe_common.core.instruments import Stats
 from horologe_common.metrics.endpoint import MetricsSettings, serve_metrics
 from horologe_common.metrics.process_stats import process_stats
 from horologe_common.recording.recorder import RecorderSettings, install
-from horologe_common.service.descriptors import raise_limit
 from horologe_common.service.log import LogSettings, configure, logger
-from horologe_common.service.malloc import return_large_blocks
+from horologe_common.service.process_limits import protect_memory, raise_limit, return_large_blocks
 from horologe_common.service.settings import SECTIONS, SettingsError, load_settings, unknown_section
 from horologe_common.service.standard_streams import install_lossy_streams, lost_bytes
 from horologe_common.service.state_file import check_writable
@@ -29,11 +27,12 @@ from horologe_common.transport.reactor import Reactor
 from horologe_common.transport.sockets import LinkSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Core
     from horologe_common.status import HorologeError
     from horologe_common.transport.clients.client_server import ClientLimits
+    from horologe_common.transport.reactor import Task
 
 
 @runtime_checkable
@@ -44,7 +43,6 @@ class RefreshesStats(Protocol):
         """Update these metrics."""
 
 
-PR_SET_DUMPABLE = 4
 REFRESH_S = 2.0
 SETTINGS_STATUS = 2
 S = TypeVar("S", bound=msgspec.Struct)
@@ -98,15 +96,14 @@ class Service:
         *,
         client_core: str = "",
         follows_directory: bool = False,
-        start: Sequence[Callable[[Reactor], Coroutine[Any, Any, None]]] = (),
-        endpoints: Sequence[Callable[[Reactor], Coroutine[Any, Any, None]]] = (),
+        start: Sequence[Task] = (),
+        endpoints: Sequence[Task] = (),
         prepare: Callable[[Reactor], None] | None = None,
     ) -> None:
         """Run until SIGTERM. `prepare` gets the reactor before it runs. `start` and `endpoints`: see `Reactor`."""
         protect_memory()
         reactor = Reactor(cores, links)
-        reactor.start = [lambda begin=begin: begin(reactor) for begin in start]  # type: ignore[misc]
-        reactor.endpoints = [lambda begin=begin: begin(reactor) for begin in endpoints]  # type: ignore[misc]
+        reactor.start, reactor.endpoints = start, endpoints
         if prepare:
             prepare(reactor)
         try:
@@ -155,16 +152,6 @@ def _refresh_stats(reactor: Reactor) -> None:
     for core in reactor.core_host:
         if isinstance(core, RefreshesStats):
             core.refresh_stats()
-
-
-def protect_memory() -> None:
-    """Make environment and memory of this process unreadable for other processes of its user, except root's (Linux).
-
-    Settings in the environment may hold passwords, and the code of models often runs as the same user. The kernel then
-    also writes no core dump.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def boot_id() -> str:

@@ -55,13 +55,11 @@ class _StateRecord(msgspec.Struct, array_like=True):
 
 
 class StateFile(Generic[S]):
-    """The file `SERVICE-NAME.msgpack` in the state folder, with a state of type `kind`. Without a folder: nothing."""
+    """The file `SERVICE-0.msgpack` in the state folder, with a state of type `kind`. Without a folder: nothing."""
 
-    def __init__(
-        self, kind: type[S], folder: str, service: str, name: str, clock: Callable[[], int] = time.time_ns
-    ) -> None:
+    def __init__(self, kind: type[S], folder: str, service: str, clock: Callable[[], int] = time.time_ns) -> None:
         self._kind = kind
-        self._path = Path(folder) / f"{service}-{name}.msgpack" if folder else None
+        self._path = Path(folder) / f"{service}-0.msgpack" if folder else None
         self._format = f"horologe-{service}"
         self._clock = clock
         self._failing = False

@@ -10,12 +10,14 @@ import os
 import re
 import stat
 import tomllib
+from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import CodeType
 
 T = TypeVar("T")
 
@@ -88,3 +90,25 @@ def check_depth(text: str) -> None:
         depth += 1 if bracket[0] in "[{" else -1
         if depth > MAX_DEPTH:
             raise ValueError(f"got arrays and tables nested more than {MAX_DEPTH} deep, wanted at most {MAX_DEPTH}")
+
+
+def describe_mismatch(error: msgspec.ValidationError, document: Any) -> str:
+    """Return msgspec's text, which names the field and what was wanted, with the value that came."""
+    path = re.search(r" - at `\$(.*)`", str(error))
+    value = document
+    for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path[1] if path else ""):
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and index and int(index) < len(value):
+            value = value[int(index)]
+        else:
+            break
+    return f"{error}: got {repr(value)[:80]}" if path else str(error)
+
+
+class SourceLoader(SourceFileLoader):
+    """Compiles a module from its source. A `__pycache__` may be of an earlier source with the same size and time."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the code of the module. Raises SyntaxError and OSError."""
+        return self.source_to_code(self.get_data(self.path), self.path)

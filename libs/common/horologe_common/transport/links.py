@@ -1,9 +1,9 @@
 """Links: packets in and out over sockets, and the sockets and connections to look at.
 
-A process binds one ROUTER for its peers, and a frontend another for clients. It opens a DEALER to each process that it
-uses (outgoing_links.py). Between processes of one machine, streams take the place of both (streams.py). The cores
-behind each connection: peers.py. What it may send: permissions.py. Which sockets can be read: socket_readiness.py. A
-lost link is connected again (heartbeats.py).
+A process binds one ROUTER for its peers, and a frontend another for clients (router_connections.py). It opens a DEALER
+to each process that it uses (outgoing_links.py). Between processes of one machine, streams take the place of both
+(streams.py). The cores behind each connection: peers.py. What they may send: incoming_packets.py. Which sockets can be
+read: socket_readiness.py. A lost link is connected again (heartbeats.py).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from horologe_common.status import Status
 from horologe_common.transport.clients.client_connection import ClientConnection
 from horologe_common.transport.clients.client_server import BACKLOG, ClientLimits, ClientServer, listen
 from horologe_common.transport.heartbeats import Heartbeats
+from horologe_common.transport.incoming_packets import IncomingPackets
 from horologe_common.transport.outgoing_links import LINKS_S, OutgoingLinks
 from horologe_common.transport.peers import Peers, Route, stream_route
-from horologe_common.transport.permissions import IncomingPackets, Permissions
 from horologe_common.transport.router_connections import RouterConnections
 from horologe_common.transport.socket_readiness import POLLIN, SocketReadiness
 from horologe_common.transport.sockets import LinkSettings, Sockets
@@ -65,26 +65,25 @@ class Links:
         """Messages in packets that could not be sent because the peer is lost or does not read, and odd packets."""
         self._heartbeats = heartbeats = Heartbeats(self._send_heartbeat, self._on_link_lost)
         self._sockets = Sockets(f"{name}#{self.incarnation}", settings)
+        self.readiness = SocketReadiness(self._sockets.monitors, self._on_socket_failed)
         self.streams = Streams(
             settings.max_frame_bytes, self._on_stream_connected, self._on_stream_lost, self._on_stream_packets
         )
-        self.outgoing = OutgoingLinks(self._sockets, self.streams, heartbeats)
+        self.outgoing = OutgoingLinks(self._sockets, self.streams, heartbeats, self.readiness)
         self.streams.is_wanted = self.outgoing.is_wanted
         self.peers = Peers(host, self._send_message, heartbeats.add, self._on_refused, self._follow_directory)
         self.peers.max_frame_bytes = settings.max_frame_bytes
         self.peers.is_linked = lambda: self.outgoing.is_linked(self.peers.welcomed)
         self.route = self.peers.routes.get
         """Return the route to a core or a client, None if it is not connected."""
-        self._permissions = Permissions(self._sockets)
-        self._packets = IncomingPackets(self._permissions, self.peers, heartbeats, self._send_message)
-        self._connections = RouterConnections(self._send_heartbeat, self._permissions)
+        self._connections = RouterConnections(self._sockets, self._send_heartbeat)
+        self._packets = IncomingPackets(self._connections, self.peers, heartbeats, self._send_message)
         self.client_server = ClientServer(client_limits or ClientLimits(), self.peers)
         """Clients without keys."""
         self._arrived: list[Arrival] = []
         """Packets that have arrived over streams since the last `receive`."""
         self._internal: zmq.Socket[bytes] | None = None
         self._public: zmq.Socket[bytes] | None = None
-        self.readiness = SocketReadiness(self._on_socket_failed)
         self.on_arrival: Callable[[], None] = lambda: None
         """Function to call when something has arrived over a stream, or a link was lost."""
 
@@ -148,12 +147,8 @@ class Links:
         """Return whether there is a link to every process that the settings name."""
         return self.outgoing.is_ready(self.peers.welcomed)
 
-    def sockets(self) -> dict[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        """Return every socket with its monitor. Call `read_monitors` when a monitor can be read."""
-        return self._sockets.monitors
-
     def read_monitors(self) -> None:
-        """Handle new and lost connections."""
+        """Handle new and lost connections. Call this when a monitor can be read."""
         for sock, monitor in list(self._sockets.monitors.items()):
             while int(monitor.getsockopt(zmq.EVENTS)) & POLLIN:
                 event = recv_monitor_message(monitor, NOBLOCK)
@@ -198,14 +193,14 @@ class Links:
             frames = [sock.recv(NOBLOCK, copy=False)]  # `more` of a frame is cheap, that of a socket takes 1 to 3 us
             while frames[-1].more:
                 frames.append(sock.recv(NOBLOCK, copy=False))
-            if identity is not None and (sock, identity) not in self._connections.descriptors:
-                if not self._connections.add(sock, identity, frames[0]):
+            route = Route(sock, identity)
+            if identity is not None and route not in self._connections:
+                if not self._connections.add(sock, identity, frames[0], sock is self._public):
                     self.dropped += 1
                     continue
-                route = Route(sock, identity)
-                if client := self._permissions.add_connection(route, frames[0], sock is self._public):
-                    self.peers.add_client(route, client)
-            unpack(Route(sock, identity), [frame.buffer for frame in frames], inbox)
+                if client := self._connections.clients.get(route):
+                    self.peers.routes[client] = route
+            unpack(route, [frame.buffer for frame in frames], inbox)
         return True
 
     def _send(self, route: Route, envelopes: list[Envelope], buffers: Sequence[Buffer]) -> bool:

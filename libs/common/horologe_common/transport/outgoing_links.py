@@ -12,10 +12,11 @@ from horologe_common.transport.peers import Route
 from horologe_common.transport.streams import SCHEME, Stream, Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from horologe_common.transport.heartbeats import Heartbeats
     from horologe_common.transport.peers import Connection
+    from horologe_common.transport.socket_readiness import SocketReadiness
     from horologe_common.transport.sockets import Sockets
 
 log = logger("links")
@@ -25,18 +26,17 @@ LINKS_S = 1.0
 
 
 class OutgoingLinks:
-    """A DEALER or a stream per endpoint. `on_open` gets each DEALER with its monitor, `on_close` the DEALER.
+    """A DEALER or a stream per endpoint.
 
     libzmq connects again after most failures, but not after a protocol error, and it treats a frame for which it has no
     memory as one (session_base.cpp, `engine_error`). A DEALER whose link is lost is therefore replaced by a new one.
     """
 
-    def __init__(self, sockets: Sockets, streams: Streams, heartbeats: Heartbeats) -> None:
-        self.on_open: Callable[[Any, Any], None] = _ignore
-        self.on_close: Callable[[Any], None] = _ignore
+    def __init__(self, sockets: Sockets, streams: Streams, heartbeats: Heartbeats, readiness: SocketReadiness) -> None:
         self._sockets = sockets
         self._streams = streams
         self._heartbeats = heartbeats
+        self._readiness = readiness
         self._configured, self._bound = sockets.settings.connect, sockets.settings.bind
         self._dealers: dict[str, zmq.Socket[bytes]] = {}
         self._holders: dict[str, None] | None = None
@@ -86,7 +86,7 @@ class OutgoingLinks:
         """Close a DEALER, and connect with a new one if its endpoint is still wanted."""
         for endpoint in [endpoint for endpoint, other in self._dealers.items() if other is sock]:
             del self._dealers[endpoint]
-            self.on_close(sock)
+            self._readiness.remove(sock)
             self._sockets.close_socket(sock)
             self._try_connect(endpoint)
 
@@ -99,7 +99,7 @@ class OutgoingLinks:
             return
         sock = self._dealers[endpoint] = self._sockets.connect_dealer(endpoint)
         self._heartbeats.add(Route(sock, None))
-        self.on_open(sock, self._sockets.monitors[sock])
+        self._readiness.watch(sock)
 
     def _try_connect(self, endpoint: str) -> None:
         """Connect if the endpoint is wanted. If no socket can be created, try again after `RETRY_S`."""
@@ -114,7 +114,3 @@ class OutgoingLinks:
         """Return (endpoint, link) of every connection."""
         streams = [(stream.endpoint, stream) for stream in list(self._streams.open) if not stream.accepted]
         return [*list(self._dealers.items()), *streams]
-
-
-def _ignore(*_: Any) -> None:
-    """Do nothing: no loop runs yet."""

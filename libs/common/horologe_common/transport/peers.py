@@ -122,7 +122,7 @@ class Peers:
         if (addresses := self.welcomed.pop(sock, None)) is not None:
             self._record_loss(addresses, reason)
             for address in addresses:
-                self._disconnect_core(address)
+                self.disconnect(address)
 
     def on_router_disconnected(self, route: Route, reason: str = "closed") -> None:
         """Disconnect the cores or the client behind a connection of a ROUTER."""
@@ -130,7 +130,7 @@ class Peers:
         if hello:
             self._record_loss(hello.addresses, reason)
         for address in [address for address, other in self.routes.items() if other == route]:
-            self._disconnect_core(address)
+            self.disconnect(address)
         if hello and hello.endpoint:
             self._send_directory()
 
@@ -154,14 +154,6 @@ class Peers:
                 self._introduce_linked()
             case Rejected() if not public:
                 self._on_rejected(route, message)
-
-    def add_client(self, route: Route, address: str) -> None:
-        """Add the route to a client from which a first packet has arrived."""
-        self.routes[address] = route
-
-    def on_client_disconnected(self, address: str) -> None:
-        """Disconnect a client."""
-        self._disconnect_core(address)
 
     def count_links(self) -> int:
         """Return the number of links whose handshake is complete."""
@@ -262,7 +254,8 @@ class Peers:
         self.events.extend(self._awaiting.items())
         self._awaiting.clear()
 
-    def _disconnect_core(self, address: str) -> None:
+    def disconnect(self, address: str) -> None:
+        """Remove the route to a core or a client, and report its loss."""
         if self.routes.pop(address, None) and not self._awaiting.pop(address, None):
             self.events.append((address, PeerDisconnected(address)))
 

@@ -13,7 +13,7 @@ import sys
 from collections import deque
 from functools import partial
 from time import thread_time_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from horologe_common.clock import monotonic_ns, ms, s
 from horologe_common.core.hosting import CoreHost
@@ -21,15 +21,16 @@ from horologe_common.core.protocol import Drains
 from horologe_common.service.log import logger
 from horologe_common.transport.alarm import Alarm
 from horologe_common.transport.garbage_collection import collect_garbage, freeze_objects
-from horologe_common.transport.socket_readiness import SocketWatcher
 from horologe_common.wire import Envelope
-from horologe_common.wire.unencodable import find_unencodable
+from horologe_common.wire.frames import find_unencodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from horologe_common.core.protocol import Arrival, Buffer, Core
     from horologe_common.transport.links import Links
+
+    Task: TypeAlias = "Callable[[Reactor], Coroutine[Any, Any, None]]"
 
 log = logger("reactor")
 
@@ -59,13 +60,11 @@ class Reactor:
     `endpoints` are coroutines that serve clients (an HTTP server). They end by themselves once `draining` is set.
     """
 
-    def __init__(
-        self, cores: Sequence[Core], links: Links, start: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
-    ) -> None:
+    def __init__(self, cores: Sequence[Core], links: Links) -> None:
         self.core_host = CoreHost(cores, monotonic_ns, links, log_fault)
         self.links = links
-        self.start = start
-        self.endpoints: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()
+        self.start: Sequence[Task] = ()
+        self.endpoints: Sequence[Task] = ()
         self.drain_ns = links.settings.drain_ns
         self.is_stopping = False
         """Set by the first signal: the process reports not ready."""
@@ -130,16 +129,14 @@ class Reactor:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self._stopped.set)
-        self.watcher = SocketWatcher(self.loop, self.links.readiness, self._turn, self._on_monitor_readable)
-        self.links.outgoing.on_open, self.links.outgoing.on_close = self.watcher.add, self.watcher.remove
-        for sock, monitor in self.links.sockets().items():
-            self.watcher.add(sock, monitor)
+        self.links.readiness.start(self.loop, self._turn, self._on_monitor_readable)
         self.links.on_arrival = self._schedule  # one turn for all that the loop reads at once
         await self.links.streams.start()
         await self.links.client_server.start(self._schedule)
         self.core_host.introduce_cores(self.links.host)
-        self._serving = [asyncio.ensure_future(begin()) for begin in self.endpoints]
-        tasks = [asyncio.ensure_future(begin()) for begin in (self.links.keep_alive, *self.start)] + self._serving
+        self._serving = [asyncio.ensure_future(begin(self)) for begin in self.endpoints]
+        tasks = [asyncio.ensure_future(self.links.keep_alive()), *self._serving]
+        tasks += [asyncio.ensure_future(begin(self)) for begin in self.start]
         for task in tasks:
             task.add_done_callback(self._on_task_done)
         freeze_objects()
@@ -158,7 +155,7 @@ class Reactor:
             self.alarm.close()
             await self.links.client_server.stop()
             await self.links.streams.stop()
-            self.watcher.close()
+            self.links.readiness.close()
             self.links.close()
         if self._failed:
             raise self._failed
@@ -261,14 +258,14 @@ class Reactor:
             log.exception("turn fault", count=self._turn_faults)
             self._turn_faults, self._fault_log_ns = 0, now_ns + FAULT_LOG_NS
         self._paused = True
-        self.watcher.pause()
+        self.links.readiness.pause()
         self.loop.call_later(FAULT_PAUSE_S, self._resume)
 
     def _resume(self) -> None:
         self._paused = False
         if self._closed:
             return
-        self.watcher.resume()
+        self.links.readiness.resume()
         self._turn()
 
     def _wakeup_ns(self) -> int:

@@ -12,25 +12,32 @@ import zmq
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 POLLIN = int(zmq.POLLIN)
 """A plain integer: to combine zmq's enumerations takes longer than the calls that use them."""
 
 
 class SocketReadiness:
-    """Sockets that may have packets. `on_failure` is called with a socket that cannot be asked, and the error."""
+    """Sockets that may have packets. `on_failure` is called with a socket that cannot be asked, and the error.
 
-    def __init__(self, on_failure: Callable[[zmq.Socket[bytes], zmq.ZMQError], None]) -> None:
+    `monitors`: every socket with its monitor. From `start` on, the descriptors of both are watched.
+    """
+
+    def __init__(
+        self,
+        monitors: Mapping[zmq.Socket[bytes], zmq.Socket[bytes]],
+        on_failure: Callable[[zmq.Socket[bytes], zmq.ZMQError], None],
+    ) -> None:
+        self._monitors = monitors
         self._on_failure = on_failure
+        self._is_watching = False
+        self._descriptors: dict[zmq.Socket[bytes], tuple[int, int]] = {}
+        """Descriptors of each socket that is watched, and of its monitor."""
         self.readable: dict[zmq.Socket[bytes], bool] = {}
         """Sockets to read. The others are not looked at, because each look takes 1 to 3 us."""
         self.sent_on: dict[zmq.Socket[bytes], bool] = {}
         """Sockets that have sent since they were last looked at."""
-
-    def mark_readable(self, sock: zmq.Socket[bytes]) -> None:
-        """Mark a socket whose descriptor has become readable."""
-        self.readable[sock] = True
 
     def has_readable(self) -> bool:
         """Return whether a socket can be read. Looks at the sockets that have sent."""
@@ -53,38 +60,31 @@ class SocketReadiness:
         self.readable.pop(sock, None)
         self.sent_on.pop(sock, None)
 
-
-class SocketWatcher:
-    """Watches the descriptors of sockets and of their monitors in an asyncio loop.
-
-    Calls `on_readable` when a socket has become readable, after it was marked, and `on_event` when a monitor may have
-    an event.
-    """
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        readiness: SocketReadiness,
-        on_readable: Callable[[], None],
-        on_event: Callable[[], None],
+    def start(
+        self, loop: asyncio.AbstractEventLoop, on_readable: Callable[[], None], on_event: Callable[[], None]
     ) -> None:
-        self._loop = loop
-        self._readiness = readiness
-        self._on_readable = on_readable
-        self._on_event = on_event
-        self._descriptors: dict[zmq.Socket[bytes], tuple[int, int]] = {}
-        """Descriptors of each socket and of its monitor."""
+        """Watch all sockets.
 
-    def add(self, sock: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
-        """Watch a socket and its monitor. Both may have been readable before."""
-        pair = self._descriptors[sock] = int(sock.getsockopt(zmq.FD)), int(monitor.getsockopt(zmq.FD))
-        self._watch(sock, pair[0])
-        self._loop.add_reader(pair[1], self._on_event)
-        self._on_event()
+        Calls `on_readable` when a socket has become readable, after it was marked, and `on_event` when a monitor may
+        have an event.
+        """
+        self._loop, self._on_readable, self._on_event = loop, on_readable, on_event
+        self._is_watching = True
+        for sock in list(self._monitors):
+            self.watch(sock)
+
+    def watch(self, sock: zmq.Socket[bytes]) -> None:
+        """Watch a socket and its monitor. Both may have been readable before. Before `start`: do nothing."""
+        if self._is_watching:
+            monitor_descriptor = int(self._monitors[sock].getsockopt(zmq.FD))
+            self._descriptors[sock] = int(sock.getsockopt(zmq.FD)), monitor_descriptor
+            self._add_reader(sock)
+            self._loop.add_reader(monitor_descriptor, self._on_event)
+            self._on_event()
 
     def remove(self, sock: zmq.Socket[bytes]) -> None:
         """Stop watching a socket. Call it before the socket is closed."""
-        for descriptor in self._descriptors.pop(sock):
+        for descriptor in self._descriptors.pop(sock, ()):
             self._loop.remove_reader(descriptor)
 
     def close(self) -> None:
@@ -99,13 +99,13 @@ class SocketWatcher:
 
     def resume(self) -> None:
         """Watch all sockets again, and mark them as readable."""
-        for sock, (descriptor, _) in self._descriptors.items():
-            self._watch(sock, descriptor)
+        for sock in self._descriptors:
+            self._add_reader(sock)
 
-    def _watch(self, sock: zmq.Socket[bytes], descriptor: int) -> None:
-        self._loop.add_reader(descriptor, self._mark_and_report, sock)
-        self._readiness.mark_readable(sock)
+    def _add_reader(self, sock: zmq.Socket[bytes]) -> None:
+        self._loop.add_reader(self._descriptors[sock][0], self._mark_and_report, sock)
+        self.readable[sock] = True
 
     def _mark_and_report(self, sock: zmq.Socket[bytes]) -> None:
-        self._readiness.readable[sock] = True
+        self.readable[sock] = True
         self._on_readable()

@@ -13,7 +13,7 @@ import zmq
 from msgspec import Meta
 
 from horologe_common.clock import ms, s
-from horologe_common.service.descriptors import at_most
+from horologe_common.service.process_limits import at_most
 from horologe_common.service.settings import SettingsError
 from horologe_common.transport import accept_limit
 from horologe_common.transport.accept_limit import AcceptLimit

@@ -44,19 +44,17 @@ class Stream(asyncio.Protocol):
         """Size of the parts, and the size from which it is worth to parse them."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Part of `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's derives from neither
         self._streams.open[self] = True
         self._streams.on_connected(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Part of `asyncio.Protocol`."""
         self.closed.set()
         self._streams.open.pop(self, None)
         self._streams.on_lost(self)
 
     def data_received(self, data: bytes) -> None:
-        """Part of `asyncio.Protocol`. Passes on all packets that are complete, together. None is a heartbeat."""
+        """Pass on all packets that are complete, together. None is a heartbeat."""
         self._arrived += len(data)
         if self._arrived < self._needed:
             self._parts.append(data)

@@ -22,8 +22,6 @@ from horologe_common.wire.controller_worker import *
 from horologe_common.wire.driver_messages import *
 from horologe_common.wire.holder_messages import *
 from horologe_common.wire.message import *
-from horologe_common.wire.pipeline_messages import *
-from horologe_common.wire.rehearsal_messages import *
 from horologe_common.wire.request_messages import *
 from horologe_common.wire.tuning_messages import *
 
@@ -40,8 +38,6 @@ AnyMessage: TypeAlias = (
     | ConsoleMessage
     | DriverMessage
     | HolderMessage
-    | PipelineMessage
-    | RehearsalMessage
     | RequestMessage
     | TuningMessage
     | WorkerMessage

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from horologe_common.interference.coefficients_file import CoefficientsFile
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL, INTERFERENCE_MODELS
+from horologe_planning.interference.coefficients_file import CoefficientsFile
 from horologe_planning.interference.fitting import GpuFit, contention_slope, fit_gpu, fit_model
 from horologe_planning.interference.model_measurements import (
     CacheContentionRun,
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from horologe_common.interference.measured_runs import (
         MeasuredModel,
         MeasuredRun,
-        MeasuredRuns,
         MeasuredTimes,
         ShareLoad,
     )
+    from horologe_planning.interference.coefficients_file import MeasuredRuns
 
 NO_CAP_W = 1.0
 """Power cap of a device without a power sensor: no model needs power there."""

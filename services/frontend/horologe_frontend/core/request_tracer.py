@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.clock import s
 from horologe_common.core.protocol import Out
-from horologe_common.core.tracing import TRACER, RateLimit, Span, TraceContext, derive_context, parse_traceparent
+from horologe_common.core.tracing import TRACER, Span, TraceContext, parse_traceparent
 from horologe_common.status import Status
 
 if TYPE_CHECKING:
@@ -15,6 +17,23 @@ if TYPE_CHECKING:
 
     from horologe_common.wire import Answer, Predict
     from horologe_frontend.core.requests import ClientRequest
+
+
+class RateLimit:
+    """Permits `per_second` events, and as many at once."""
+
+    def __init__(self, per_second: float) -> None:
+        self._interval_ns = s(1 / per_second) if per_second > 0 else 0
+        self._used_until_ns = 0
+        """Time until which the events so far have used up the rate."""
+
+    def permit(self, now_ns: int) -> bool:
+        """Return whether another event is permitted now, and count it."""
+        used_ns = max(now_ns, self._used_until_ns)
+        if not self._interval_ns or used_ns + self._interval_ns > now_ns + max(s(1), self._interval_ns):
+            return False
+        self._used_until_ns = used_ns + self._interval_ns
+        return True
 
 
 class RequestTracer:
@@ -62,3 +81,9 @@ class RequestTracer:
 
     def check(self, open_ids: set[int]) -> None:
         assert self._open.keys() <= open_ids
+
+
+def derive_context(process: str, number: int) -> TraceContext:
+    """Return a new trace and span: the hash of an address with its incarnation, and a number that is unique there."""
+    digest = hashlib.blake2b(f"{process} {number}".encode(), digest_size=24).hexdigest()
+    return TraceContext(digest[:32], digest[32:])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from horologe_common.clock import s
 from horologe_common.core.accounts import Account, Total, fair_part
-from horologe_common.service.descriptors import at_most
+from horologe_common.service.process_limits import at_most
 from horologe_common.status import HorologeError, Refused, TooLarge
 from horologe_common.transport.clients.fair_turns import PAUSE_S, FairTurns
 

@@ -11,9 +11,8 @@ from horologe_common.interference.coefficients import GpuCoefficients, ModelCoef
 from horologe_common.model_limits import DURATION_MAX_NS, MEMORY_MAX_BYTES, check_batch_sizes, check_number
 from horologe_common.models import DTYPES, MAX_DIM, ModelSpec, TensorSpec, check_declared_shape
 from horologe_common.service.settings import DURATIONS, MAX_QUANTITY, SIZES, SettingsError, parse_quantity
-from horologe_common.service.user_files import read_toml
+from horologe_common.service.user_files import describe_mismatch, read_toml
 from horologe_common.status import HorologeError, InvalidInput, Status
-from horologe_common.validation import describe_mismatch
 from horologe_gpu_worker.repository.made_up_inputs import (
     check_broadcast,
     check_warmup,

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horologe_common.service.source_loader import SourceLoader
+from horologe_common.service.user_files import SourceLoader
 from horologe_common.status import InvalidInput, describe_exception
 
 if TYPE_CHECKING:

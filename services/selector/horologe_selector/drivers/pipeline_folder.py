@@ -19,9 +19,8 @@ from horologe_common.model_limits import BATCH_MAX, DURATION_MAX_NS, check_numbe
 from horologe_common.models import DTYPES, ModelSpec, TensorSpec, check_declared_shape
 from horologe_common.pipelines import PIPELINE_RUNTIME
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
-from horologe_common.service.user_files import read_file, read_toml
+from horologe_common.service.user_files import describe_mismatch, read_file, read_toml
 from horologe_common.status import HorologeError, InvalidInput, encodable
-from horologe_common.validation import describe_mismatch
 from horologe_selector.driver import PipelineDefinition
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from horologe_common.core.instruments import Stats
 from horologe_common.core.message_checks import INVALID_MESSAGES, check_sender
 from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
-from horologe_common.rehearsal import RehearsalScores
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import DeviceState, Events, Models, RequestTrace, ResourcePlan, SchedulingState, Tune, Tuning
 from horologe_planning.plan import PLAN_VERSION
@@ -26,6 +25,7 @@ from horologe_tuner.core.journal import Journal, JournalEntry, JournalEvent
 from horologe_tuner.core.plans.plan_checks import ClusterModels
 from horologe_tuner.core.plans.plan_tuner import PlanTuner
 from horologe_tuner.core.plans.running_plan import AppliedPlan
+from horologe_tuner.core.rehearsal.rehearsal_documents import RehearsalScores
 from horologe_tuner.core.rehearsal.rehearsals import Rehearsals
 from horologe_tuner.core.standby.shadow_rules import CALM_NS
 from horologe_tuner.core.tuner_status import TunerStatus

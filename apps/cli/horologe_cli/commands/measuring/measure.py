@@ -57,8 +57,8 @@ def _measure_interference(options: MeasureOptions, json: bool) -> None:
         output.fail("MODEL: got none, wanted the models of --repository to measure", output.ExitCode.USAGE)
     from horologe_cli.measuring.measurement_report import measure_text
     from horologe_cli.measuring.measurement_run import run_measurement
-    from horologe_common.interference.coefficients_file import CoefficientsError
     from horologe_common.status import HorologeError
+    from horologe_planning.interference.coefficients_file import CoefficientsError
     from horologe_planning.interference.model_measurements import ProfileError
 
     try:

@@ -42,7 +42,7 @@ def up(options: UpOptions, processes: ProcessOptions, drain: DrainSeconds = 10.0
       horologe up --split --scheduler edf --set log.level=debug
     """
     from horologe_cli.local.topology import SystemOptions
-    from horologe_common.service.service import protect_memory
+    from horologe_common.service.process_limits import protect_memory
     from horologe_common.service.standard_streams import install_lossy_streams
 
     install_lossy_streams()

@@ -90,7 +90,6 @@ class ClientConnection(asyncio.Protocol):
         self._is_read = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Part of `asyncio.Protocol`."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=UNSENT_FROM)
         if not self._server.add(self):
@@ -99,14 +98,12 @@ class ClientConnection(asyncio.Protocol):
         self._transport.write(GREETING + READY)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Part of `asyncio.Protocol`."""
         self.packets.clear()
         self.arrivals.clear()
         self._server.remove(self)
         del self.route  # it holds this object: a cycle that only the garbage collector would free
 
     def data_received(self, data: bytes) -> None:
-        """Part of `asyncio.Protocol`."""
         self.silent_sweeps = 0
         self._parse(data)
         if len(data) >= LARGE_READ or self._reader.is_behind:
@@ -164,14 +161,12 @@ class ClientConnection(asyncio.Protocol):
             self.received.hold(self._reader.held_bytes + waiting)
 
     def pause_writing(self) -> None:
-        """Part of `asyncio.Protocol`: the client does not read its answers."""
         self._reads_answers = False
         self.unread_s, self._written = monotonic(), self._transport.get_write_buffer_size()
         self.unsent.hold(self._written)
         self._update_reading()
 
     def resume_writing(self) -> None:
-        """Part of `asyncio.Protocol`."""
         self._reads_answers = True
         self.unread_s = NEVER_S
         self.unsent.hold(0)
@@ -244,7 +239,7 @@ class ClientConnection(asyncio.Protocol):
     def _unpack(self, frames: list[Frame], dropped: bool, unpack: Unpack, inbox: list[Arrival]) -> None:
         if not self._is_known:
             self._is_known = True
-            self._server.peers.add_client(self.route, self.address)
+            self._server.peers.routes[self.address] = self.route
         if dropped:
             answers = refuse_message(frames, self._server.limits.message_bytes)
             self.send(pack([Envelope("", "", answers)], ()))

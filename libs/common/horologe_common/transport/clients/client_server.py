@@ -192,7 +192,7 @@ class ClientServer:
         self.reads.drop(connection)
         connection.received.hold(0)
         connection.unsent.hold(0)
-        self.peers.on_client_disconnected(connection.address)
+        self.peers.disconnect(connection.address)
         self._on_ready()
 
     def _admit(self, _: str) -> ClientConnection | None:

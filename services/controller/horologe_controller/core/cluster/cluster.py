@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import NEVER_NS, ClockOffset, ms
+from horologe_common.clock import NEVER_NS, ms
 from horologe_controller.core.cluster.capable_shares import CapableShares
+from horologe_controller.core.cluster.clock_offset import ClockOffset
 from horologe_controller.core.cluster.device import Devices
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import RETURN_WINDOW, MessageLatency

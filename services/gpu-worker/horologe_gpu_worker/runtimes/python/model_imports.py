@@ -15,7 +15,7 @@ from importlib.machinery import (
 from pathlib import Path
 from types import ModuleType
 
-from horologe_common.service.source_loader import SourceLoader
+from horologe_common.service.user_files import SourceLoader
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.content import list_files
 

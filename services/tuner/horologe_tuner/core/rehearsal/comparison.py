@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from horologe_common.rehearsal import RehearsalScores
+    from horologe_tuner.core.rehearsal.rehearsal_documents import RehearsalScores
 
 LEAST_GAIN = 0.01
 """Share of the requests that another scheduler must serve more, before it is used."""

@@ -13,18 +13,18 @@ import msgspec
 from horologe_common.clock import s
 from horologe_common.core.message_checks import INVALID_MESSAGES
 from horologe_common.core.protocol import Out
-from horologe_common.rehearsal import Candidate, RehearsalCall, RehearsalScores
 from horologe_common.wire import DescribeScheduling, RequestTrace, SchedulingState, UseScheduler
 from horologe_tuner.core.controller_checks import valid_requests
 from horologe_tuner.core.rehearsal.comparison import choose_candidate, range_served, share_served
 from horologe_tuner.core.rehearsal.recent_traffic import ServedRecord, TrafficWindow
+from horologe_tuner.core.rehearsal.rehearsal_documents import Candidate, RehearsalCall, RehearsalScores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from horologe_common.core.instruments import Stats
     from horologe_common.wire import Events
-    from horologe_common.wire.rehearsal_messages import Setting
+    from horologe_common.wire.tuning_messages import Setting
     from horologe_tuner.core.journal import Note
     from horologe_tuner.settings import TunerSettings
 

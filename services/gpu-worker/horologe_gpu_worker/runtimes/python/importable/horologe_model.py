@@ -9,7 +9,7 @@ import importlib.util
 import os
 import sys
 
-from horologe_common.service.source_loader import SourceLoader
+from horologe_common.service.user_files import SourceLoader
 
 path = os.environ["HOROLOGE_MODEL_FILE"]
 spec = importlib.util.spec_from_file_location(__name__, path, loader=SourceLoader(__name__, path))

@@ -1,7 +1,8 @@
-"""The endpoint of metrics and probes behind slow, silent and numerous connections."""
+"""The endpoint of metrics and probes: its pages, also behind slow, silent and numerous connections."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from http.client import HTTPConnection
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from common.exposition import PROMETHEUS, all_metrics, traced_stats
 from harness.waiting import until
 from horologe_common.core.instruments import Stats
-from horologe_common.metrics.endpoint import MetricsSettings, serve_metrics
-from horologe_common.metrics.metrics_server import HEAD_BYTES, SLOTS
+from horologe_common.metrics.endpoint import HEAD_BYTES, SLOTS, MetricsServer, MetricsSettings, serve_metrics
+from horologe_common.metrics.metric_definitions import METRICS
+from horologe_common.service.settings import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +29,10 @@ class Endpoint:
 
     def __init__(self) -> None:
         self.stats: Callable[[], Iterable[Stats]] = list
-        self.server = serve_metrics(MetricsSettings("127.0.0.1:0"), lambda: self.stats(), lambda: True)
+        self.is_ready = True
+        server = serve_metrics(MetricsSettings("127.0.0.1:0"), lambda: self.stats(), lambda: self.is_ready)
+        assert server
+        self.server: MetricsServer = server
         self.connections: list[socket.socket] = []
 
     def connect(self, first: bytes = b"", receive_bytes: int = 0) -> socket.socket:
@@ -34,20 +40,18 @@ class Endpoint:
         if receive_bytes:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         connection.settimeout(10)
-        connection.connect(("127.0.0.1", self.server.server_port))
+        connection.connect(("127.0.0.1", self.server.port))
         self.connections.append(connection)
         if first:
             connection.sendall(first)
         return connection
 
-    def ask(self, path: str, method: str = "GET") -> tuple[int, bytes]:
-        connection = HTTPConnection("127.0.0.1", self.server.server_port, timeout=10)
-        try:
-            connection.request(method, path)
+    def ask(self, path: str, accept: str = "") -> tuple[int, bytes]:
+        connection = HTTPConnection("127.0.0.1", self.server.port, timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", path, headers={"Accept": accept} if accept else {})
             answer = connection.getresponse()
             return answer.status, answer.read()
-        finally:
-            connection.close()
 
     def send_raw(self, request: bytes) -> bytes:
         """Return everything that the server sends until it closes the connection."""
@@ -64,6 +68,34 @@ def endpoint() -> Iterator[Endpoint]:
     endpoint.server.stop()
     for connection in endpoint.connections:
         connection.close()
+
+
+def test_an_address_in_use_is_named(endpoint: Endpoint) -> None:
+    bind = f"127.0.0.1:{endpoint.server.port}"
+    with pytest.raises(SettingsError, match=f"metrics.bind: got {bind}"):
+        serve_metrics(MetricsSettings(bind), tuple, lambda: True)
+
+
+def test_ready_and_health_are_apart(endpoint: Endpoint) -> None:
+    endpoint.is_ready = False
+    assert [endpoint.ask(path)[0] for path in ("/health", "/ready")] == [200, 503]
+
+
+def test_triton_names_in_microseconds_have_a_page_of_their_own(endpoint: Endpoint) -> None:
+    endpoint.stats = lambda: [all_metrics()]
+    pages = [endpoint.ask(path)[1].decode() for path in ("/metrics", "/metrics/triton")]
+    names = [{line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")} for page in pages]
+    triton = {name for name in METRICS if name.endswith("_us")}
+    assert names == [METRICS.keys() - triton, triton]
+
+
+def test_the_times_of_exemplars_stay_the_same_from_page_to_page(endpoint: Endpoint) -> None:
+    """Prometheus stores an exemplar a second time if its time has changed by a millisecond."""
+    stats = traced_stats()
+    endpoint.stats = lambda: [stats]
+    first, *others = [endpoint.ask("/metrics", PROMETHEUS)[1] for _ in range(20)]
+    assert set(others) == {first}
+    assert first.count(b"trace_id") == 4
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -221,4 +253,4 @@ def test_the_port_is_free_after_the_end() -> None:
     endpoint.server.stop()
     assert is_closed(silent)
     silent.close()
-    socket.create_server(("127.0.0.1", endpoint.server.server_port)).close()
+    socket.create_server(("127.0.0.1", endpoint.server.port)).close()

@@ -1,26 +1,29 @@
-"""Coefficients file: a GPU type and models on it, with the uncertainty and the origin of the coefficients.
+"""The files of `horologe measure`, JSON for people to compare and edit: coefficients, and the runs that they come from.
 
-`horologe measure --interference` writes it, `horologe plan make` reads it. JSON, for people to compare and edit.
+`horologe plan make` reads the coefficients.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
+from horologe_common.interference.measured_runs import MeasuredDevice, MeasuredModel, MeasuredRun
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL, INTERFERENCE_MODELS
+from horologe_common.interference.v100 import GpuCatalogue
 from horologe_common.service.user_files import read_json
+from horologe_common.status import describe_error
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from horologe_common.interference.v100 import GpuCatalogue
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class CoefficientsError(ValueError):
-    """A coefficients file that cannot be read. The message names file, field, value and the value wanted."""
+    """A file that cannot be read. The message names file, field, value and the value wanted."""
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +42,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CoefficientsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of a coefficients file."""
+    """A GPU type and models on it, with the uncertainty and the origin of the coefficients."""
 
     gpu: GpuCoefficients
     models: tuple[ModelCoefficients, ...]
@@ -54,8 +57,6 @@ class CoefficientsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def catalogue(self) -> GpuCatalogue:
         """Return the GPU type with its models by name."""
-        from horologe_common.interference.v100 import GpuCatalogue
-
         return GpuCatalogue(self.gpu, {model.model: model for model in self.models})
 
     def validate(self) -> None:
@@ -71,20 +72,37 @@ class CoefficientsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"interference_model: got {self.interference_model!r}, wanted one of {wanted}")
 
 
+class MeasuredRuns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All runs on a device. `horologe measure` writes them beside the coefficients and does not repeat them."""
+
+    device: MeasuredDevice
+    origin: Origin
+    models: tuple[MeasuredModel, ...] = ()
+    runs: tuple[MeasuredRun, ...] = ()
+
+
 def read_coefficients(path: Path) -> CoefficientsFile:
     """Read and check a coefficients file. Raises CoefficientsError."""
-    try:
-        content = read_json(path, CoefficientsFile)
-        content.validate()
-    except OSError as error:
-        raise CoefficientsError(f"{path}: {error.strerror}") from error
-    except ValueError as error:  # not JSON, too large, or a value outside its range
-        raise CoefficientsError(f"{path}: {error}") from error
-    return content
+    return _read(path, CoefficientsFile)
 
 
-def write_coefficients(path: Path, content: CoefficientsFile) -> None:
-    """Write a coefficients file. Raises OSError."""
+def read_measurements(path: Path) -> MeasuredRuns:
+    """Read a file of measurements. Raises CoefficientsError."""
+    return _read(path, MeasuredRuns)
+
+
+def write_document(path: Path, content: CoefficientsFile | MeasuredRuns) -> None:
+    """Write one of the files. Raises OSError."""
     draft = path.with_suffix(f"{path.suffix}.draft")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
     draft.replace(path)
+
+
+def _read(path: Path, kind: type[S]) -> S:
+    try:
+        content = read_json(path, kind)
+        if isinstance(content, CoefficientsFile):
+            content.validate()
+    except (OSError, ValueError) as error:  # ValueError: not JSON, too large, or a value outside its range
+        raise CoefficientsError(f"{path}: {describe_error(error)}") from error
+    return content

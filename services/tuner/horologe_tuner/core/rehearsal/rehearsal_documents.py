@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from horologe_common.wire.rehearsal_messages import RequestTrace, SchedulingState, Setting
+from horologe_common.wire.tuning_messages import RequestTrace, SchedulingState, Setting
 
 REHEARSAL_MODULE = "horologe_sim.rehearsal_process"
 """Module that reads a `RehearsalCall` from standard input and prints `RehearsalScores`, a line after each candidate."""

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import psutil
-from horologe_common.service.malloc import return_large_blocks
+from horologe_common.service.process_limits import return_large_blocks
 return_large_blocks()
 kept = []
 for _ in range(20):

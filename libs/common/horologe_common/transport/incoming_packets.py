@@ -1,4 +1,4 @@
-"""Permissions of each connection by its key, and the check of every packet.
+"""Packets that have arrived: unpacked, and passed on if the key of the connection permits their messages.
 
 A worker runs the code of models, so the key of workers permits least.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.core.protocol import role
 from horologe_common.status import HorologeError, Status
 from horologe_common.transport.clients.client_connection import ClientConnection
-from horologe_common.transport.peers import HANDSHAKES, client_address
+from horologe_common.transport.peers import HANDSHAKES
 from horologe_common.wire import (
     HEADER_LIMIT,
     PEER_HEADER_LIMIT,
@@ -32,52 +32,27 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Arrival, Buffer
     from horologe_common.transport.heartbeats import Heartbeats
     from horologe_common.transport.peers import Peers, Route
-    from horologe_common.transport.sockets import Sockets
+    from horologe_common.transport.router_connections import RouterConnections
     from horologe_common.wire import AnyMessage
 
 WORKER_MESSAGES = frozenset({Register, Result, Pong, Outputs, Drain})
-
-
-class Permissions:
-    """The connections of bound sockets. Without keys, everything is permitted."""
-
-    def __init__(self, sockets: Sockets) -> None:
-        self._sockets = sockets
-        self.clients: dict[Route, str] = {}
-        """Address of the client behind each connection."""
-        self.roles: dict[Route, tuple[str, ...]] = {}
-        """Roles that the key of each peer permits. Empty without keys."""
-
-    def add_connection(self, route: Route, frame: zmq.Frame, public: bool) -> str:
-        """Store what the key of a new connection permits. Return the address of a client, empty for a peer.
-
-        `frame`: the first frame that has arrived over it. `public`: it is a connection of a client.
-        """
-        holders = self._sockets.key_holders
-        if public and route.identity is not None:
-            manages, key = (True, "") if holders is None else (holders.is_manager(frame), holders.name_of(frame))
-            self.clients[route] = client_address(route.identity, manages, key)
-        elif holders is not None:
-            self.roles[route] = holders.peer_roles(frame)
-        return self.clients.get(route, "")
-
-    def remove_connection(self, route: Route) -> None:
-        """Remove a connection that is lost."""
-        self.clients.pop(route, None)
-        self.roles.pop(route, None)
 
 
 class IncomingPackets:
     """Unpacks packets and passes on what their senders may send. `send` sends one message, which rejects the rest."""
 
     def __init__(
-        self, permissions: Permissions, peers: Peers, heartbeats: Heartbeats, send: Callable[[Route, AnyMessage], None]
+        self,
+        connections: RouterConnections,
+        peers: Peers,
+        heartbeats: Heartbeats,
+        send: Callable[[Route, AnyMessage], None],
     ) -> None:
         self.client_core = ""
         """The core that gets the messages of clients."""
         self.public: zmq.Socket[bytes] | None = None
         """The socket of clients with keys."""
-        self._permissions = permissions
+        self._connections = connections
         self._peers = peers
         self._heartbeats = heartbeats
         self._send = send
@@ -87,7 +62,7 @@ class IncomingPackets:
         if isinstance(route.socket, ClientConnection):
             public, client = True, route.socket.address
         else:
-            client = self._permissions.clients[route] if (public := route.socket is self.public) else ""
+            client = self._connections.clients[route] if (public := route.socket is self.public) else ""
         try:
             arrivals = unpack(frames, HEADER_LIMIT if public else PEER_HEADER_LIMIT)
         except HorologeError as error:
@@ -97,7 +72,7 @@ class IncomingPackets:
             self._heartbeats.record(route)
         elif client and len(arrivals) > 1:  # each handshake is answered at once, so a packet may have only one
             arrivals = [arrival for arrival in arrivals if type(arrival[2]) not in HANDSHAKES]
-        roles = self._permissions.roles.get(route)
+        roles = self._connections.roles.get(route)
         for arrival in arrivals:
             message = arrival[2]
             if roles is not None and not is_permitted(roles, arrival[1], message):
