@@ -119,12 +119,14 @@ class PredictionResult(NamedTuple):
 class InflightPredictions:
     """All in-flight predictions. Invariant: each waiter gets exactly one `deliver`, unless it is removed first.
 
-    `ttl_ns` is the time to live of cached predictions whose model sets none. Those of `pipelines` are submitted to this
-    selector itself, at `address`.
+    `ttl_ns` is the time to live of cached predictions whose model sets none. Predictions of `pipelines` are submitted
+    to this selector itself, at `address`.
     """
 
     def __init__(
         self,
+        address: str,
+        pipelines: Mapping[str, ModelSpec],
         cache: PredictionCache,
         ttl_ns: int,
         stats: Stats,
@@ -134,8 +136,8 @@ class InflightPredictions:
         self.cache = cache
         self.ttl_ns = ttl_ns
         self.controller = ""
-        self.address = ""
-        self.pipelines: Mapping[str, ModelSpec] = {}
+        self._address = address
+        self._pipelines = pipelines
         self._stats = stats
         self._post = post
         self._deliver = deliver
@@ -190,7 +192,7 @@ class InflightPredictions:
     def _submit(self, now_ns: int, inflight: InflightPrediction) -> None:
         """Submit to the controller, or when the next controller connects if none is connected."""
         leader, query, key = inflight.leader, inflight.leader.query, inflight.key
-        if not (receiver := self.address if key in self.pipelines else self.controller):
+        if not (receiver := self._address if key in self._pipelines else self.controller):
             return
         number, budget_ns, holder = inflight.submit_id, leader.deadline_ns - now_ns, leader.holder
         rows, best_effort, shape, length = query.rows, leader.best_effort, query.shape_key, query.length
@@ -214,7 +216,7 @@ class InflightPredictions:
         """Submit all in-flight predictions of models to a controller, which may be a new incarnation."""
         self.controller = controller
         for inflight in self._inflight.values():
-            if inflight.key not in self.pipelines:
+            if inflight.key not in self._pipelines:
                 self._submit(now_ns, inflight)
 
     def on_outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
@@ -283,7 +285,7 @@ class InflightPredictions:
         if waiter is not inflight.leader:
             inflight.followers.pop(waiter.sequence, None)
             return
-        receiver = self.address if inflight.key in self.pipelines else self.controller
+        receiver = self._address if inflight.key in self._pipelines else self.controller
         self._post(Out(receiver, Cancel((inflight.submit_id,))))
         if inflight.promote_follower():
             self._last_id += 1
