@@ -14,7 +14,7 @@ from harness.pipeline_folders import CHAIN, write_pipelines
 from horologe_common.clock import ms
 from horologe_common.service.user_files import MAX_FILE_BYTES
 from horologe_common.status import InvalidInput
-from horologe_selector.drivers.driver_file import load_driver
+from horologe_selector.drivers.driver_runs import load_driver
 from horologe_selector.drivers.pipeline_folder import folder_state, read_pipelines
 
 TENSOR = '[{name = "x", datatype = "FP32", shape = [1, 64]}]'

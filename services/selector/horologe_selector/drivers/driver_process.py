@@ -14,15 +14,14 @@ import struct
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horologe_common.service.parent_link import PacketSocket, connect_to_parent
 from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_common.status import HorologeError
 from horologe_common.wire import PEER_HEADER_LIMIT, DriverReady, Envelope, StartDriver
 from horologe_common.wire.frames import pack, unpack
-from horologe_selector.drivers.driver_file import load_driver
-from horologe_selector.drivers.driver_runs import DriverRuns
+from horologe_selector.drivers.driver_runs import DriverRuns, load_driver
 from horologe_selector.drivers.step_guard import StepGuard
 
 if TYPE_CHECKING:
@@ -34,23 +33,18 @@ if TYPE_CHECKING:
 PROGRESS = struct.Struct("<Q")
 
 
-class DriverSocket:
-    """The process's end of the socket, with packets of messages of the wire."""
+def pack_messages(messages: Sequence[tuple[AnyMessage, Sequence[Buffer]]]) -> list[Any]:
+    """Return the frames of one packet between selector and driver."""
+    buffers = [buffer for _, parts in messages for buffer in parts]
+    return pack([Envelope("", "", [message for message, _ in messages])], buffers)
 
-    def __init__(self, packets: PacketSocket) -> None:
-        self._packets = packets
 
-    def receive(self, timeout_ns: int | None) -> Iterator[tuple[AnyMessage, Sequence[Buffer]]]:
-        """Wait for messages and yield all that have arrived. Raises EOFError if the selector has closed the socket."""
-        while self._packets.has_arrived(timeout_ns):
-            timeout_ns = 0
-            for _, _, message, buffers in unpack(self._packets.receive(), PEER_HEADER_LIMIT):
-                yield message, buffers
-
-    def send(self, messages: Sequence[tuple[AnyMessage, Sequence[Buffer]]]) -> None:
-        """Send messages in one packet. Raises OSError if the selector has closed the socket."""
-        buffers = [buffer for _, parts in messages for buffer in parts]
-        self._packets.send(pack([Envelope("", "", [message for message, _ in messages])], buffers))
+def receive(packets: PacketSocket, timeout_ns: int | None) -> Iterator[tuple[AnyMessage, Sequence[Buffer]]]:
+    """Wait for messages and yield all that have arrived. Raises EOFError if the selector has closed the socket."""
+    while packets.has_arrived(timeout_ns):
+        timeout_ns = 0
+        for _, _, message, buffers in unpack(packets.receive(), PEER_HEADER_LIMIT):
+            yield message, buffers
 
 
 def main(arguments: list[str]) -> int:
@@ -58,15 +52,15 @@ def main(arguments: list[str]) -> int:
     packets = connect_to_parent(sock, lifeline)
     memory = mmap.mmap(int(progress), PROGRESS.size)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        serve(DriverSocket(packets), memory)
+        serve(packets, memory)
     return 0
 
 
-def serve(sock: DriverSocket, progress: mmap.mmap) -> None:
+def serve(packets: PacketSocket, progress: mmap.mmap) -> None:
     """Load the driver, send DriverReady, and execute runs until the selector closes the socket."""
     waiting: list[tuple[AnyMessage, Sequence[Buffer]]] = []
     while not waiting:
-        waiting = list(sock.receive(None))
+        waiting = list(receive(packets, None))
     start = waiting.pop(0)[0]
     assert isinstance(start, StartDriver)
     if start.memory_bytes:
@@ -74,7 +68,7 @@ def serve(sock: DriverSocket, progress: mmap.mmap) -> None:
     try:
         function = load_driver(Path(start.file))
     except HorologeError as error:
-        sock.send([(DriverReady(error.reason), ())])
+        packets.send(pack_messages([(DriverReady(error.reason), ())]))
         return
     runs = DriverRuns(
         function,
@@ -86,15 +80,15 @@ def serve(sock: DriverSocket, progress: mmap.mmap) -> None:
     guard = StepGuard(runs.loop, start.step_ns)
     gc.collect()
     gc.freeze()
-    sock.send([(DriverReady(), ())])
+    packets.send(pack_messages([(DriverReady(), ())]))
     while True:
-        for message, buffers in waiting or sock.receive(_timeout_ns(runs)):
+        for message, buffers in waiting or receive(packets, _timeout_ns(runs)):
             runs.handle(message, buffers)
         waiting = []
         with guard:
             runs.step()
         if runs.out:
-            sock.send(runs.out)
+            packets.send(pack_messages(runs.out))
             runs.out = []
         if runs.out_of_memory:
             raise SystemExit("out of memory (selector.pipeline_memory_bytes)")
