@@ -87,10 +87,10 @@ class ContextsHarness:
         **settings: Any,
     ):
         self.store = store
-        self.contexts = Contexts(SelectorSettings(**settings), address, store.shared, times)
+        self.requests: deque[Any] = deque()
+        self.contexts = Contexts(SelectorSettings(**settings), address, store.shared, self.requests.append, times)
         self.active = active or make_active_application()
         self.now_ns = 0
-        self.requests: deque[Any] = deque()
         self.replies: deque[Any] = deque()
         self.saved: list[Any] = []
 
@@ -107,7 +107,6 @@ class ContextsHarness:
     def tick(self, later_ns: int = 0) -> None:
         self.now_ns += later_ns
         self.contexts.tick(self.now_ns)
-        self.requests += self.contexts.pop_messages()
         saved, self.contexts.saved = self.contexts.saved, []
         self.saved += saved
         self.contexts.check()

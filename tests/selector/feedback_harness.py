@@ -8,6 +8,7 @@ from typing import Any
 from horologe_common.application_answers import HEAD_BYTES
 from horologe_common.applications import undeclared_application
 from horologe_common.clock import s
+from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Feedback, Observation, Release, Tensor
 from horologe_selector.core.feedback.feedback import FeedbackProcessor
@@ -30,10 +31,15 @@ class FeedbackHarness:
         self.contexts_harness = ContextsHarness(MemoryStore(), active=self.active, **settings)
         self.cache = PredictionCache(1 << 20)
         applications = {self.active.application.name: self.active}
+        self.out: list[Out] = []
         self.feedback = FeedbackProcessor(
-            SelectorSettings(**settings), applications, self.contexts_harness.contexts, self.cache,
+            SelectorSettings(**settings),
+            applications,
+            self.contexts_harness.contexts,
+            self.cache,
             undeclared_application,
-        )  # fmt: skip
+            lambda out: self.out.append(out),
+        )
         self.number = 0
         self.released: list[int] = []
 
@@ -62,7 +68,6 @@ class FeedbackHarness:
     def tick(self, later_ns: int = 0) -> None:
         self.contexts_harness.now_ns += later_ns
         self.contexts_harness.contexts.tick(self.contexts_harness.now_ns)
-        self.contexts_harness.requests += self.contexts_harness.contexts.pop_messages()
         self.feedback.tick(self.contexts_harness.now_ns)
         self.feedback.check()
 
@@ -76,7 +81,7 @@ class FeedbackHarness:
             self.tick()
 
     def pop_acknowledgements(self) -> dict[int, Acknowledged]:
-        outs = self.feedback.pop_messages()
+        outs, self.out = self.out, []
         assert all(out.to == FRONTEND for out in outs)
         self.released += [input_id for out in outs if isinstance(out.message, Release) for input_id in out.message.ids]
         messages = [out.message for out in outs if isinstance(out.message, Acknowledged)]

@@ -6,7 +6,6 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
 from horologe_selector.core.contexts.context import FAMILIES, Context, context_family
-from horologe_selector.store import ReadRecords
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -106,10 +105,10 @@ class PendingReads:
             if waiting:
                 yield context
 
-    def pop_messages(self) -> list[ReadRecords]:
-        """Return the reads to send to the store."""
+    def pop_unsent(self) -> tuple[str, ...]:
+        """Return the keys of the records to read from the store."""
         unsent, self._unsent = self._unsent, []
-        return [ReadRecords(tuple(unsent))] if unsent else []
+        return tuple(unsent)
 
     def next_ns(self) -> int | None:
         return self._without_state[0][0] if self._without_state else None

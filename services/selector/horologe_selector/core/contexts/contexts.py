@@ -26,7 +26,7 @@ from horologe_selector.store import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from horologe_selector.core.applications.active_application import ActiveApplication
     from horologe_selector.core.contexts.context import Context
@@ -44,10 +44,18 @@ class Contexts:
     """Contexts of all applications.
 
     `saved` collects the tokens of observations that are durable, `failed` the tokens of those that cannot be saved,
-    with the reason. The caller clears both.
+    with the reason. The caller clears both. `send` sends a message to the store writer.
     """
 
-    def __init__(self, settings: SelectorSettings, address: str, shared: bool, times: StoreTimes = TIMES) -> None:
+    def __init__(
+        self,
+        settings: SelectorSettings,
+        address: str,
+        shared: bool,
+        send: Callable[[StoreRequest], None],
+        times: StoreTimes = TIMES,
+    ) -> None:
+        self._send = send
         self._times = times
         self.saved: list[Any] = []
         self.failed: list[tuple[Any, str]] = []
@@ -55,7 +63,6 @@ class Contexts:
         self._writer = int.from_bytes(hashlib.blake2b(address.encode(), digest_size=7).digest())
         self._shared = shared
         self._contexts = ContextLru(settings.contexts_memory)
-        self._out: list[StoreRequest] = []
         self._dirty: list[Context] = []
         self._unconfirmed: list[Context] = []
         """Contexts whose last write has an unknown outcome."""
@@ -104,7 +111,7 @@ class Contexts:
 
     def request_read(self, key: str) -> None:
         """Read a record without creating a context. The caller takes the result from the `RecordsRead` itself."""
-        self._out.append(ReadRecords((key,)))
+        self._send(ReadRecords((key,)))
 
     def pop_ready(self) -> list[tuple[str, str]]:
         """Return (application, context) of awaited states that are now known, or that could not be read."""
@@ -149,7 +156,8 @@ class Contexts:
         self._contexts.shrink()
         if now_ns < self._retry_ns:
             return
-        self._out += self._reads.pop_messages()
+        if keys := self._reads.pop_unsent():
+            self._send(ReadRecords(keys))
         if self._dirty or self._unconfirmed:
             # A retried write is unchanged, so that its number identifies it.
             changes = [context.change for context in self._unconfirmed if context.change]
@@ -159,14 +167,9 @@ class Contexts:
             copies = [copy for context in (*self._unconfirmed, *self._dirty) if (copy := context.aside())]
             self._unconfirmed.clear()
             self._dirty.clear()
-            self._out.append(WriteRecords((*changes, *copies)))
+            self._send(WriteRecords((*changes, *copies)))
             if copies:
-                self._out.append(TrimFamily(DAMAGED, DAMAGED_LIMIT))
-
-    def pop_messages(self) -> list[StoreRequest]:
-        """Return the messages for the store writer."""
-        out, self._out = self._out, []
-        return out
+                self._send(TrimFamily(DAMAGED, DAMAGED_LIMIT))
 
     def wakeup_ns(self) -> int | None:
         waiting = self._dirty or self._unconfirmed or self._reads.has_unsent
@@ -187,7 +190,7 @@ class Contexts:
         self._reads.retain_keys(self._contexts)
         self._created.pop(application, None)
         if erase:
-            self._out.append(TrimFamily(context_family(application), 0))
+            self._send(TrimFamily(context_family(application), 0))
 
     def check(self) -> None:
         assert self.unsaved == sum(len(context.unsaved) for context in self._contexts)
@@ -219,7 +222,7 @@ class Contexts:
 
     def _report_damage(self, context: Context) -> None:
         if context.damage:
-            self._out.append(DamagedRecord(context.key, context.damage))
+            self._send(DamagedRecord(context.key, context.damage))
 
     def _mark_saved(self, tokens: list[Any]) -> None:
         self.unsaved -= len(tokens)
@@ -279,6 +282,6 @@ class Contexts:
         name, limit = active.application.name, active.application.contexts
         created = self._created.get(name, limit) + 1
         if created * TRIM_EVERY > limit:
-            self._out.append(TrimFamily(context_family(name), limit))
+            self._send(TrimFamily(context_family(name), limit))
             created = 0
         self._created[name] = created
