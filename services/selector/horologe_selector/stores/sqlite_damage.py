@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import sqlite3
 from itertools import islice
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+from horologe_common.service.state_file import aside_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,11 +29,7 @@ def is_damaged(path: Path, error: Exception) -> bool:
 
 def keep_aside(path: Path) -> Path:
     """Rename the file with its log to a name with a hash of its content. Return the new path. Raises OSError."""
-    name = f"{path.stat().st_ino:x}"
-    if path.is_file():
-        with path.open("rb") as file:
-            name = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=4)).hexdigest()
-    aside = path.with_name(f"{path.name}.damaged-{name}")
+    aside = aside_path(path)
     for suffix in ("-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
             path.with_name(path.name + suffix).replace(aside.with_name(aside.name + suffix))
