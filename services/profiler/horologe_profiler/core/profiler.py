@@ -17,11 +17,17 @@ from horologe_common.core.staging import StagedInputs
 from horologe_common.status import InvalidInput, Status, status_name
 from horologe_common.wire import Cancel, Dispatch, Models, Outcome, Outputs, Sample, Submit
 from horologe_profiler.core.batch_fit import SIZE_MAX, TIME_MAX_NS, Point
-from horologe_profiler.core.batch_trials import BatchTrials
 from horologe_profiler.core.comparisons import Comparisons
 from horologe_profiler.core.measurements import MeasurementKey, Measurements, RowTime, length_bound
 from horologe_profiler.core.profiling_rules import ProfilingRules
-from horologe_profiler.core.profiling_tasks import ActiveRuns, ProfilingTask, SampleQueue, check_sample, copy_first_row
+from horologe_profiler.core.profiling_tasks import (
+    ActiveRuns,
+    BatchTrials,
+    ProfilingTask,
+    SampleQueue,
+    check_sample,
+    copy_first_row,
+)
 from horologe_profiler.core.publication import PublicationSchedule, build_distributions
 
 if TYPE_CHECKING:
