@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from horologe_common.clock import ms, s
 from horologe_selector.core.contexts.context import MIN_NAMES, observation_name
 from horologe_selector.store import ReadRecords, TrimFamily, WriteRecords
@@ -271,15 +269,3 @@ def test_a_new_declaration_keeps_states_in_memory_and_in_the_store() -> None:
     fresh.get_state()
     fresh.run_until_idle()
     assert fresh.get_state() == RecordedLosses([1])
-
-
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x93\x01\x80\xa1x", b"\x90"])
-def test_an_unreadable_record_is_replaced(data: bytes) -> None:
-    from horologe_selector.store import RecordChange
-
-    harness = make_harness()
-    harness.store.write_changes([RecordChange(KEY, 0, data)])
-    harness.observe(1)
-    harness.run_until_idle()
-    assert harness.get_state() == RecordedLosses([1])
-    assert stored_losses(harness.store, KEY) == [1]
