@@ -17,7 +17,7 @@ from horologe_common.wire import (
     Query,
     Submit,
 )
-from selector.selector_harness import FRONTEND, SelectorHarness, UnavailableStore
+from selector.selector_harness import FRONTEND, SelectorHarness
 
 OK, REFUSED = int(Status.OK), int(Status.REFUSED)
 PREDICTED = {"a/1": 1, "b/1": 2}
@@ -28,8 +28,7 @@ class LearningSelector(SelectorHarness):
     """Selector with the applications `digits` and `letters` of the models `a` and `b`, unless a store is given."""
 
     def __init__(self, store: Any = None, policy: str = "exp4", **settings: Any) -> None:
-        self.store: UnavailableStore = UnavailableStore() if store is None else store
-        super().__init__("ab", self.store, **settings)
+        super().__init__("ab", store, **settings)
         self.number = 0
         self.straggling_ns = 0
         """How long after the query `b` predicts."""

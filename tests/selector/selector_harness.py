@@ -70,11 +70,13 @@ class SelectorHarness:
     calls = 7000
     """Id of the last declaration."""
 
-    def __init__(self, models: str = "abc", store: MemoryStore | None = None, number: int = 1, **settings: Any) -> None:
+    def __init__(
+        self, models: str = "abc", store: UnavailableStore | None = None, number: int = 1, **settings: Any
+    ) -> None:
         self.selector = Selector(
             f"selector/0#{number}", SelectorSettings(**({"store": "memory"} | settings)), random.Random(number)
         )
-        self.store = store if store is not None else UnavailableStore()
+        self.store: UnavailableStore = UnavailableStore() if store is None else store
         self.now_ns = 0
         for address in (FRONTEND, CONTROLLER):
             self.send(address, PeerConnected(address))

@@ -13,26 +13,6 @@ from horologe_common.wire import PEER_HEADER_LIMIT
 from horologe_selector.core.applications.application_registry import APPLICATIONS_LIMIT
 
 
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"contexts": 0}, "contexts"),
-        ({"contexts": 10**30}, "contexts"),
-        ({"default": 1e300}, "default"),
-        ({"default": float("inf")}, "default"),
-        ({"default": float("nan")}, "default"),
-        ({"default": float("nan"), "task": "regression"}, "default"),
-        ({"default": float("inf"), "task": "regression"}, "default"),
-        ({"default": 0.5}, "default"),
-        ({"default": 1.0, "task": "any"}, "default"),
-        ({"output": "y" * BYTES_LIMIT}, "application"),
-    ],
-)
-def test_invalid_fields_are_rejected(fields: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidInput, match=f"^{field}: "):
-        check_application(Application("a", ("m",), **fields))
-
-
 @pytest.mark.parametrize("name", ["/", "m/", "/1", "m/1/2"])
 @pytest.mark.parametrize("shadow", [False, True])
 def test_models_have_a_name_and_an_optional_version(name: str, shadow: bool) -> None:
