@@ -8,13 +8,7 @@ from harness.builders import a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Models,
-    Outputs,
-    RowStatus,
-    Sample,
-    Submit,
-)
+from horologe_common.wire import Models, Outputs, RowStatus, Sample, Submit
 from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.core.profiling_rules import ProfilingRules
 from horologe_profiler.settings import ProfilerSettings

@@ -8,11 +8,7 @@ from zlib import crc32
 from harness.builders import a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Distributions,
-    Outcome,
-    Submit,
-)
+from horologe_common.wire import Distributions, Outcome, Submit
 from horologe_profiler.core.batch_fit import Point
 from horologe_profiler.core.measurements import BatchTime, ProfilerState
 from horologe_profiler.core.profiler import Profiler

@@ -11,14 +11,7 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.recording.snapshot import restore, snapshot, strip_tensors
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Cancel,
-    Dispatch,
-    Distributions,
-    Outcome,
-    Ship,
-    Submit,
-)
+from horologe_common.wire import Cancel, Dispatch, Distributions, Outcome, Ship, Submit
 from horologe_profiler.core.measurements import ProfilerState
 from profiler.profiler_builders import (
     CONTROLLER,

@@ -12,14 +12,7 @@ from harness.builders import sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.recording.snapshot import restore, snapshot
-from horologe_common.wire import (
-    ApplicationInfo,
-    Applications,
-    Cancel,
-    Ping,
-    Pong,
-    Release,
-)
+from horologe_common.wire import ApplicationInfo, Applications, Cancel, Ping, Pong, Release
 from horologe_selector.core.applications.losses import LOSSES
 from selector.selector_harness import CONTROLLER, FRONTEND, HASH, ApplicationHarness
 

@@ -13,15 +13,7 @@ from harness.damaged_files import EXTREMES, damaged_values
 from horologe_common.applications import Application
 from horologe_common.clock import ms
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Acknowledged,
-    ApplicationInfo,
-    Declare,
-    Feedback,
-    Observation,
-    Rollback,
-    Withdraw,
-)
+from horologe_common.wire import Acknowledged, ApplicationInfo, Declare, Feedback, Observation, Rollback, Withdraw
 from horologe_selector.policies import POLICIES
 from horologe_selector.store import TIMES, DamagedRecord, RecordChange
 from selector import selector_harness

@@ -33,17 +33,7 @@ from horologe_common.wire import (
 from horologe_selector.core.selector import Selector
 from horologe_selector.driver import DriverEnded, PipelinesRead
 from horologe_selector.settings import SelectorSettings
-from selector.pipeline_desk import (
-    CONTROLLER,
-    FRONTEND,
-    INPUTS,
-    OUTPUTS,
-    RESULT,
-    ROW,
-    SELECTOR,
-    WORKER,
-    PipelineDesk,
-)
+from selector.pipeline_desk import CONTROLLER, FRONTEND, INPUTS, OUTPUTS, RESULT, ROW, SELECTOR, WORKER, PipelineDesk
 
 
 def test_a_query_passes_driver_and_models() -> None:

@@ -8,23 +8,9 @@ import pytest
 
 from horologe_common.clock import ms, s
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Answer,
-    DriverReady,
-    EndRun,
-    Models,
-    Ping,
-    Pong,
-    RunDone,
-    StartRun,
-    Tensor,
-)
+from horologe_common.wire import Answer, DriverReady, EndRun, Models, Ping, Pong, RunDone, StartRun, Tensor
 from horologe_selector.driver import DriverEnded, KillDriver, PipelineDefinition, PipelinesRead
-from selector.pipeline_desk import (
-    FOUR,
-    PipelineDesk,
-    a_pipeline,
-)
+from selector.pipeline_desk import FOUR, PipelineDesk, a_pipeline
 
 
 def test_a_driver_that_does_not_return_is_late_at_the_deadline() -> None:

@@ -19,19 +19,7 @@ from horologe_common.core.instruments import Stats
 from horologe_common.core.message_checks import INVALID_MESSAGES
 from horologe_common.core.protocol import UNLIMITED, Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Answer,
-    Cancel,
-    Drain,
-    Models,
-    Outcome,
-    Outputs,
-    Pong,
-    Query,
-    Release,
-    Settle,
-    Settled,
-)
+from horologe_common.wire import Answer, Cancel, Drain, Models, Outcome, Outputs, Pong, Query, Release, Settle, Settled
 from horologe_selector.core.announced_models import AnnouncedModels
 from horologe_selector.core.applications.application_processor import ApplicationProcessor
 from horologe_selector.core.message_senders import SENDERS

@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from horologe_common.core.protocol import Out
 from horologe_common.core.staging import StagedInputs
-from horologe_common.wire import (
-    Dispatch,
-    DriverReady,
-    ModelCall,
-    PipelineInfo,
-    QueriesArrived,
-    RunDone,
-    Ship,
-    Submit,
-)
+from horologe_common.wire import Dispatch, DriverReady, ModelCall, PipelineInfo, QueriesArrived, RunDone, Ship, Submit
 from horologe_selector.core.pipelines.calls import PipelineCalls
 from horologe_selector.core.pipelines.pipeline_registry import PipelineRegistry
 from horologe_selector.core.pipelines.runs import PipelineRuns
