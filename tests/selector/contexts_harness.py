@@ -70,9 +70,7 @@ def stored_losses(store: StateStore, key: str) -> list[float]:
     (record,) = store.read_records([key])
     if record is None:
         return []
-    decoded = decode_record(record.data)
-    assert decoded
-    return msgspec.msgpack.decode(decoded.state, type=RecordedLosses).losses
+    return msgspec.convert(decode_record(record.data).state, RecordedLosses).losses
 
 
 class ContextsHarness:

@@ -1,4 +1,4 @@
-"""State file of a service: it survives a kill, and one that cannot be used is ignored. Damage: in the services' tests."""
+"""State file of a service: it survives a kill, and an unusable one is ignored. The services test damaged ones."""
 
 from __future__ import annotations
 

@@ -134,7 +134,6 @@ def _scales_with(base_ns: float, smallest: int, pairs: Sequence[tuple[int, int, 
 
 
 def _weighted_median(values: Sequence[tuple[float, float]]) -> float:
-    """Return the median of (value, weight) pairs."""
     ordered, half = sorted(values), sum(weight for _, weight in values) / 2
     for value, weight in ordered:
         half -= weight

@@ -121,7 +121,6 @@ class Comparisons:
         self._advance(now_ns, model, comparison)
 
     def drop_task(self, now_ns: int, task: ProfilingTask) -> None:
-        """Continue without a row that could not run."""
         comparison = self._present.get(task.key.model)
         if comparison is not None and task.size == 1 and task.row in comparison.times:
             del comparison.times[task.row]
@@ -162,7 +161,6 @@ class Comparisons:
         self._discard_comparison(model)
 
     def keep_models(self, models: Container[str]) -> None:
-        """Drop the comparisons of other models."""
         for model in [model for model in self._present if model not in models]:
             self._discard_comparison(model)
 
@@ -172,5 +170,4 @@ class Comparisons:
                 self._staging.release(task.id)
 
     def staged_tasks(self) -> list[ProfilingTask]:
-        """Return the tasks that wait for the next round of their comparison."""
         return [task for comparison in self._present.values() for task in comparison.waiting.values()]

@@ -121,7 +121,6 @@ class TimeWindow:
         return min(last) > before[-1 - tenth] or max(last) < before[tenth]
 
     def to_state(self, now_ns: int) -> tuple[tuple[int, int], list[RowTime]]:
-        """Return sample counts and times for `ProfilerState`."""
         times = [row_time._replace(at_ns=row_time.at_ns - now_ns) for row_time in self.times]
         return (self._sample_counts[0], self._sample_counts[1]), times
 
@@ -149,7 +148,6 @@ class Measurements:
         return self._windows.get(key)
 
     def count_times(self, key: MeasurementKey) -> int:
-        """Return the number of times measured for the key."""
         window = self._windows.get(key)
         return len(window.times) if window else 0
 
@@ -158,7 +156,6 @@ class Measurements:
         return ((key, self._windows[key]) for key in sorted(self._windows) if key.model == model)
 
     def model_keys(self) -> list[str]:
-        """Return the keys of the models that have a window."""
         return sorted({key.model for key in self._windows})
 
     def record_sample(self, now_ns: int, key: MeasurementKey) -> TimeWindow:
@@ -173,7 +170,6 @@ class Measurements:
         return window
 
     def record_batch_time(self, now_ns: int, model: str, point: Point) -> None:
-        """Add the time of a batch of one row repeated."""
         batch_times = self._batch_times.setdefault(model, deque(maxlen=POINTS_MAX))
         while batch_times and batch_times[0].at_ns < now_ns - self._rules.window_ns:
             batch_times.popleft()

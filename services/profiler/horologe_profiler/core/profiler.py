@@ -116,11 +116,9 @@ class Profiler:
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     def pending(self) -> int:
-        """Return the number of runs in flight."""
         return len(self._runs)
 
     def refresh_stats(self) -> None:
-        """Update the gauges that are derived from other state."""
         self.stats.set("horologe_profiler_queued_samples", to=len(self._queue))
         self.stats.set("horologe_profiler_keys", to=len(self.measurements))
         self.stats.set("horologe_staged_bytes", to=self.staging.held_bytes)
@@ -255,7 +253,6 @@ class Profiler:
         self._publications.mark_changed(model)
 
     def _on_outcome(self, now_ns: int, controller: str, outcome: Outcome, buffers: Sequence[Buffer]) -> None:
-        """Finish a run that was refused, lost or failed. Another sample will replace it."""
         check_sender(controller, "controller")
         if task := self._runs.get(outcome.id):
             self._runs.pause_after_failure(now_ns)

@@ -138,7 +138,6 @@ class DriverRuns:
         return len(self._runs)
 
     def handle(self, message: AnyMessage, buffers: Sequence[Buffer]) -> None:
-        """Handle a message of the selector."""
         match message:
             case StartRun():
                 self._start_run(message, buffers)
@@ -240,7 +239,6 @@ class DriverRuns:
         return tuple(header for header, _ in packed), [buffer for _, buffer in packed]
 
     def _end_run(self, run: DriverRun) -> None:
-        """Drop the run and cancel its tasks."""
         run.ended = True
         del self._runs[run.id]
         for future, _, _ in run.open.values():

@@ -29,7 +29,6 @@ class VotingPolicy:
         self.tolerance = tolerance
 
     def weights(self, state: Any) -> Mapping[str, float]:
-        """Return the present weight of each model; see `Policy.weights`."""
         raise NotImplementedError
 
     def select(self, state: object, random_source: RandomSource) -> Selection:

@@ -11,7 +11,7 @@ from horologe_selector.core.applications.model_status import ModelStatusRequests
 from horologe_selector.core.applications.query import ApplicationQueries
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.core.feedback.feedback import FeedbackProcessor
-from horologe_selector.store import TIMES, FamilyListed, RecordsRead, RecordsWritten
+from horologe_selector.store import FamilyListed, RecordsRead, RecordsWritten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ class ApplicationProcessor:
         self._post = parts.post
         self.registry = ApplicationRegistry(losses, parts.models, parts.post, store, shared)
         self.contexts = Contexts(parts.settings, parts.address, shared, self._send_to_store)
-        self._model_status = ModelStatusRequests(self.registry, self.contexts, TIMES.read_timeout_ns, parts.post)
+        self._model_status = ModelStatusRequests(self.registry, self.contexts, parts.post)
         self._feedback = FeedbackProcessor(
             parts.settings,
             self.registry.active,

@@ -59,12 +59,10 @@ class ContextLru:
         return sum(key.startswith(family) for key in self._contexts)
 
     def pop_application(self, application: str) -> list[Context]:
-        """Remove and return the contexts of an application."""
         family = context_family(application) + "\n"
         return [self._contexts.pop(key) for key in [key for key in self._contexts if key.startswith(family)]]
 
     def _evict(self) -> None:
-        """Make room for one context."""
         contexts, scans = self._contexts, EVICTION_SCAN
         while len(contexts) >= self._limit and scans:
             key = next(iter(contexts))
@@ -84,7 +82,6 @@ class PendingReads:
 
     @property
     def has_unsent(self) -> bool:
-        """True if a read was not sent to the store yet."""
         return bool(self._unsent)
 
     def add_read(self, context: Context, deadline_ns: int) -> None:
@@ -106,7 +103,6 @@ class PendingReads:
                 yield context
 
     def pop_unsent(self) -> tuple[str, ...]:
-        """Return the keys of the records to read from the store."""
         unsent, self._unsent = self._unsent, []
         return tuple(unsent)
 
@@ -114,5 +110,4 @@ class PendingReads:
         return self._without_state[0][0] if self._without_state else None
 
     def retain_keys(self, keys: Container[str]) -> None:
-        """Drop unsent reads of all keys that are not in `keys`."""
         self._unsent = [key for key in self._unsent if key in keys]

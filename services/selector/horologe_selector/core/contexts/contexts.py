@@ -75,11 +75,9 @@ class Contexts:
 
     @property
     def store_unavailable(self) -> bool:
-        """True if the last attempt to reach the store failed."""
         return self._retry_ns > 0
 
     def count_contexts(self, application: str) -> int:
-        """Return the number of the application's contexts in memory."""
         return self._contexts.count_contexts(application)
 
     def get_state(self, now_ns: int, active: ActiveApplication, name: str) -> Any:

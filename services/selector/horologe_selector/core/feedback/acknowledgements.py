@@ -80,7 +80,6 @@ class Acknowledgements:
             self._acknowledge(feedback)
 
     def tick(self, now_ns: int) -> None:
-        """Reply to overdue feedback."""
         pending = self._pending
         while pending and (pending[0].missing <= 0 or pending[0].deadline_ns <= now_ns):
             feedback = pending.popleft()

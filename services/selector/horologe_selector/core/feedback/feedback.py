@@ -92,7 +92,6 @@ class FeedbackProcessor:
         return len(self._acknowledgements)
 
     def pop_unstarted_repredictions(self) -> list[Reprediction]:
-        """Return the repredictions to start."""
         unstarted, self._unstarted = self._unstarted, []
         return unstarted
 
@@ -140,7 +139,6 @@ class FeedbackProcessor:
         )
 
     def tick(self, now_ns: int) -> None:
-        """Acknowledge saved, failed and overdue feedback."""
         contexts = self._contexts
         saved, contexts.saved = contexts.saved, []
         failed, contexts.failed = contexts.failed, []

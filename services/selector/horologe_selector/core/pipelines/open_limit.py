@@ -20,7 +20,6 @@ class OpenLimit:
         self._maximum = maximum
 
     def admits(self, open_runs: int) -> bool:
-        """Return whether one more query may start."""
         return open_runs < self.limit
 
     def on_answered(self, open_runs: int) -> None:

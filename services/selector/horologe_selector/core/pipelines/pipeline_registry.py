@@ -52,12 +52,10 @@ class Pipeline(msgspec.Struct, eq=False):
 
     @property
     def spec(self) -> ModelSpec:
-        """Return the signature."""
         return self.definition.spec
 
     @property
     def driver(self) -> str:
-        """Return the address of the driver."""
         return driver_address(self.spec.name)
 
 
@@ -103,13 +101,11 @@ class PipelineRegistry:
         self.changed = True
 
     def announcement(self) -> Models:
-        """Return the announcement of all pipelines as models."""
         self._announcements += 1
         states = [ModelState(p.spec, p.state, p.reason) for p in self.pipelines.values()]
         return Models(0, tuple(states), number=self._announcements)
 
     def describe(self, number: int, name: str) -> PipelineState:
-        """Return the answer to a PipelineInfo."""
         pipeline = self.find_pipeline(name)
         if pipeline is None:
             return PipelineState(number, int(Status.UNKNOWN_MODEL), f"pipeline: got {name!r}, which is not served")
@@ -148,7 +144,6 @@ class PipelineRegistry:
             self.next_ns = min(self.next_ns, pipeline.next_ping_ns)
 
     def on_pong(self, driver: str, pong: Pong) -> None:
-        """Record that a driver has answered."""
         pipeline = self.find_pipeline(driver.partition("/")[2])
         if pipeline is not None and pong.sent_ns == pipeline.pinged_ns:
             pipeline.pinged_ns = NEVER_NS

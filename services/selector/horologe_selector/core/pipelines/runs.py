@@ -81,7 +81,6 @@ class PipelineRuns:
         return len(self._runs)
 
     def _find_run(self, number: int, driver: str) -> PipelineRun | None:
-        """Return an open run that this driver executes."""
         run = self._runs.get(number)
         return run if run is not None and run.attempts and run.pipeline.driver == driver else None
 
@@ -140,7 +139,6 @@ class PipelineRuns:
             self._execute(now_ns, run)
 
     def _execute(self, now_ns: int, run: PipelineRun) -> None:
-        """Send the run to the driver."""
         run.attempts += 1
         assert run.inputs is not None
         self._post(Out(run.pipeline.driver, StartRun(run.id, run.deadline_ns - now_ns, run.inputs), run.buffers))
@@ -227,12 +225,10 @@ class PipelineRuns:
         self._post(Out(self._address, Outcome(run.id, status, f"pipeline {run.pipeline.spec.name}: {reason}")))
 
     def cancel_run(self, now_ns: int, number: int) -> None:
-        """End a run without an answer."""
         if run := self._runs.get(number):
             self._end(now_ns, run)
 
     def tick(self, now_ns: int) -> None:
-        """End the runs whose deadline has passed."""
         for number in self.deadlines.pop_expired(now_ns):
             run = self._runs[number]
             reason = f"not finished by the deadline: {self._describe_wait(run)}"
@@ -252,7 +248,6 @@ class PipelineRuns:
         self._remove(now_ns, run)
 
     def _remove(self, now_ns: int, run: PipelineRun, result: str = "failed") -> None:
-        """Remove a run and cancel its calls."""
         del self._runs[run.id]
         run.pipeline.device_ns[result] += run.device_ns
         self.deadlines.cancel(run.id)
