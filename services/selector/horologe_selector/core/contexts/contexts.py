@@ -9,10 +9,11 @@ of each writer in it, which shows whether a write whose reply was lost was done.
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from horologe_selector.core.contexts.context import context_family, context_key
-from horologe_selector.core.contexts.context_cache import ContextLru, PendingReads
+from horologe_selector.core.contexts.context_cache import ContextLru
 from horologe_selector.store import (
     DAMAGED,
     DAMAGED_LIMIT,
@@ -66,7 +67,10 @@ class Contexts:
         self._dirty: list[Context] = []
         self._unconfirmed: list[Context] = []
         """Contexts whose last write has an unknown outcome."""
-        self._reads = PendingReads()
+        self._unread: list[str] = []
+        """Keys of the contexts whose read was not sent to the store yet."""
+        self._without_state: deque[tuple[int, Context]] = deque()
+        """Contexts that are read and have no state, by the time at which they get a new one."""
         self._ready: list[tuple[str, str]] = []
         self._created: dict[str, int] = {}
         self._writes = 0
@@ -149,13 +153,13 @@ class Contexts:
 
     def tick(self, now_ns: int) -> None:
         """Send reads and writes to the store; continue without states that were not read in time."""
-        for context in self._reads.pop_overdue(now_ns):
-            self._rebase(context, None)
+        self._end_overdue_reads(now_ns)
         self._contexts.shrink()
         if now_ns < self._retry_ns:
             return
-        if keys := self._reads.pop_unsent():
-            self._send(ReadRecords(keys))
+        if self._unread:
+            self._send(ReadRecords(tuple(self._unread)))
+            self._unread.clear()
         if self._dirty or self._unconfirmed:
             # A retried write is unchanged, so that its number identifies it.
             changes = [context.change for context in self._unconfirmed if context.change]
@@ -170,8 +174,8 @@ class Contexts:
                 self._send(TrimFamily(DAMAGED, DAMAGED_LIMIT))
 
     def wakeup_ns(self) -> int | None:
-        waiting = self._dirty or self._unconfirmed or self._reads.has_unsent
-        times = (self._retry_ns if waiting else None, self._reads.next_ns())
+        waiting = self._dirty or self._unconfirmed or self._unread
+        times = (self._retry_ns if waiting else None, self._without_state[0][0] if self._without_state else None)
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     def remove_application(self, application: str, erase: bool = False) -> None:
@@ -185,7 +189,7 @@ class Contexts:
             context.unsaved, context.reading, context.change = [], False, None
         self._dirty = [context for context in self._dirty if context.key in self._contexts]
         self._unconfirmed = [context for context in self._unconfirmed if context.key in self._contexts]
-        self._reads.retain_keys(self._contexts)
+        self._unread = [key for key in self._unread if key in self._contexts]
         self._created.pop(application, None)
         if erase:
             self._send(TrimFamily(context_family(application), 0))
@@ -207,7 +211,21 @@ class Contexts:
             if context.state is None:
                 self._rebase(context, None)
             return
-        self._reads.add_read(context, now_ns + self._times.read_timeout_ns)
+        context.reading = True
+        self._unread.append(context.key)
+        if context.state is None:
+            self._without_state.append((now_ns + self._times.read_timeout_ns, context))
+
+    def _end_overdue_reads(self, now_ns: int) -> None:
+        """Give a new state to the contexts whose read takes too long."""
+        while self._without_state:
+            deadline_ns, context = self._without_state[0]
+            waiting = context.reading and context.state is None
+            if waiting and now_ns < deadline_ns:
+                return
+            self._without_state.popleft()
+            if waiting:
+                self._rebase(context, None)
 
     def _is_fresh(self, now_ns: int, context: Context) -> bool:
         return context.read_ns >= 0 and now_ns < context.read_ns + self._times.refresh_ns

@@ -1,4 +1,4 @@
-"""The pipelines of the repository: their state, their drivers, and their announcement to the frontends."""
+"""The pipelines of the repository: their state, drivers and limits, and their announcement to the frontends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Models, ModelState, Ping, PipelineState
 from horologe_selector.core.pipelines.learned_structure import LearnedStructure
-from horologe_selector.core.pipelines.open_limit import OpenLimit
 from horologe_selector.driver import KillDriver, driver_address
 
 if TYPE_CHECKING:
@@ -26,8 +25,36 @@ if TYPE_CHECKING:
 PING_NS = ms(100)
 """Interval of the pings to the driver of a pipeline with open queries."""
 RUNS_MAX = 1_000_000
+DECREASE, INCREASE = 0.25, 2.0
+"""Open queries fewer for each wasted one; growth per round trip. In the table of docs/pipelines.md, a decrease of 1 and
+a growth of 0.5 answer a tenth fewer."""
 HANG_NS = s(1)
 """A driver that leaves a ping unanswered for so long is killed."""
+
+
+class OpenLimit:
+    """Limit of the open queries of a pipeline, so that few are dropped after their first stage has worked for them.
+
+    The limit shrinks by `DECREASE` for each query that is dropped behind its first stage, so in proportion to the
+    waste, and grows while queries that use it are answered. Deadlines alone cannot prevent such drops: a call waits in
+    the queue of its own stage, and the queues of later stages grow only when it gets there. There is no limit before
+    the first wasted query.
+    """
+
+    def __init__(self) -> None:
+        self.limit = float(RUNS_MAX)
+
+    def admits(self, open_runs: int) -> bool:
+        return open_runs < self.limit
+
+    def on_answered(self, open_runs: int) -> None:
+        """Grow if the answered query was one of as many as the limit allows."""
+        if open_runs + 1 >= self.limit:
+            self.limit = min(self.limit + INCREASE / self.limit, RUNS_MAX)
+
+    def on_wasted(self, open_runs: int) -> None:
+        """Shrink. `open_runs`: with the wasted query."""
+        self.limit = max(1.0, min(self.limit, open_runs) - DECREASE)
 
 
 class Pipeline(msgspec.Struct, eq=False):
@@ -42,7 +69,7 @@ class Pipeline(msgspec.Struct, eq=False):
     pinged_ns: int = NEVER_NS
     """Time of the ping that the driver has not answered; `NEVER_NS` if it has answered all."""
     next_ping_ns: int = 0
-    limit: OpenLimit = msgspec.field(default_factory=lambda: OpenLimit(RUNS_MAX))
+    limit: OpenLimit = msgspec.field(default_factory=OpenLimit)
     restarts: int = 0
     """Processes of the driver that have ended."""
     failed: dict[int, int] = {}
