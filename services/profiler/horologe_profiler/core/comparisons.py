@@ -7,10 +7,10 @@ from zlib import crc32
 
 import msgspec
 
-from horologe_profiler.core.input_dependence import CONFIRMATIONS_OUT, Verdict, input_effect, length_effect
+from horologe_profiler.core.input_dependence import Verdict, input_effect, length_effect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Container
 
     from horologe_common.core.staging import StagedInputs
     from horologe_profiler.core.input_dependence import InputEffect
@@ -72,17 +72,6 @@ class Comparisons:
         self._present: dict[str, Comparison] = {}
         self._next_ns: dict[str, int] = {}
         self.verdicts: dict[str, Verdict] = {}
-
-    def restore(self, verdicts: Mapping[str, Verdict]) -> list[str]:
-        """Continue with stored verdicts. Return those that are not valid, and why."""
-        valid = {model: verdict for model, verdict in verdicts.items() if verdict.is_valid()}
-        self.verdicts = valid
-        wanted = f"wanted 0 to {CONFIRMATIONS_OUT - 1}"
-        return [
-            f"verdict on {model!r}: contrary: got {verdict.contrary}, {wanted}"
-            for model, verdict in verdicts.items()
-            if model not in valid
-        ]
 
     def is_dynamic(self, model: str) -> bool:
         """Return the verdict about a model; False before the first one."""

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left, bisect_right
 from itertools import permutations
 from statistics import correlation, median, pstdev
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -108,11 +108,7 @@ class Verdict(msgspec.Struct, array_like=True):
     """Verdict on a model: dynamic or static, and the number of comparisons in a row that contradict it."""
 
     dynamic: bool = False
-    contrary: int = 0
-
-    def is_valid(self) -> bool:
-        """Return whether the comparisons can be counted on: fewer than those that would have changed the verdict."""
-        return 0 <= self.contrary < CONFIRMATIONS_OUT
+    contrary: Annotated[int, msgspec.Meta(ge=0, lt=CONFIRMATIONS_OUT)] = 0
 
     def record(self, effect: InputEffect) -> bool:
         """Take a comparison into account. Return whether the model is dynamic now."""

@@ -80,7 +80,7 @@ class Profiler:
     def restore(self, now_ns: int, state: ProfilerState, away_ns: int) -> list[str]:
         """Load the measurements that an earlier incarnation stored `away_ns` ago. Return what is not valid, and why."""
         dropped = self.measurements.restore(now_ns, state, away_ns)
-        dropped += self._comparisons.restore(state.verdicts)
+        self._comparisons.verdicts = dict(state.verdicts)
         self._last_id = self.measurements.last_row()  # a new row must not have the number of a stored one
         self._publications.publish_soon(self.measurements.model_keys())
         return dropped
