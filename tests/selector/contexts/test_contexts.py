@@ -132,34 +132,6 @@ def test_while_the_store_is_unavailable_contexts_use_memory_or_a_new_state() -> 
     assert stored_losses(harness.store, KEY + "eve") == [3]
 
 
-def test_a_write_with_a_lost_reply_is_retried_and_counts_once() -> None:
-    harness = make_harness()
-    harness.observe(1)
-    harness.run_until_idle()
-    harness.observe(2)
-    harness.serve_request(replied=False)
-    harness.observe(3)
-    harness.deliver_reply()
-    harness.run_until_idle()
-    assert stored_losses(harness.store, KEY) == [1, 2, 3]
-    assert harness.saved == [1, 2, 3]
-
-
-def test_a_named_observation_counts_once_across_a_restart() -> None:
-    store = MemoryStore()
-    before = ContextsHarness(store)
-    for number in range(20):
-        before.observe(number, name=observation_name_of(number))
-    before.run_until_idle()
-    harness = ContextsHarness(store, "selector/0#2")
-    harness.observe(19, name=observation_name_of(19))
-    harness.observe(20, name=observation_name_of(20))
-    harness.run_until_idle()
-    harness.observe(18, name=observation_name_of(18))
-    assert harness.saved == [19, 20, 18]
-    assert stored_losses(store, KEY) == [*range(21)]
-
-
 def test_records_keep_a_bounded_number_of_names() -> None:
     store = MemoryStore()
     harness = ContextsHarness(store)

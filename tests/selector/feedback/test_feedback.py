@@ -175,15 +175,6 @@ def test_feedback_not_saved_in_time_is_lost_and_may_be_sent_again() -> None:
     assert harness.feedback.wakeup_ns() is None
 
 
-def test_the_prediction_log_is_bounded() -> None:
-    harness = FeedbackHarness(predictions=10)
-    first = harness.log_answer(a=(7,))
-    for _ in range(10):
-        harness.log_answer(a=(7,))
-    assert len(harness.feedback.predictions) == 10
-    assert harness.feedback.predictions.get(first) is None
-
-
 @given(
     st.lists(st.tuples(st.sampled_from(["tell", "again", "serve", "fail", "lose", "hear", "late"]), st.integers(0, 5)))
 )
