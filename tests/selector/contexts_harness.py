@@ -11,7 +11,8 @@ from horologe_common.applications import Application
 from horologe_selector.core.applications.active_application import ActiveApplication
 from horologe_selector.core.contexts.context import decode_record, observation_name
 from horologe_selector.core.contexts.contexts import Contexts
-from horologe_selector.policy import CombinedPrediction, PolicyState, Selection
+from horologe_selector.policies.equal_weights import Average
+from horologe_selector.policy import PolicyState, Selection
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import TIMES, StoreTimes
 from horologe_selector.stores.store_writer import execute_messages, unavailable_replies
@@ -19,7 +20,6 @@ from horologe_selector.stores.store_writer import execute_messages, unavailable_
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horologe_selector.policy import RandomSource, RowPredictions
     from horologe_selector.store import StateStore
 
 A, B = "digits-a", "digits-b"
@@ -30,33 +30,22 @@ class RecordedLosses(PolicyState):
     losses: list[float] = msgspec.field(default_factory=list)
 
 
-class RecordingPolicy:
+class RecordingPolicy(Average):
     """Policy whose state lists all observed losses of `digits-a`, so that lost and repeated ones are visible."""
 
-    selects_one: ClassVar[bool] = False
-    sticky: ClassVar[bool] = False
     state_type: ClassVar[type[Any]] = RecordedLosses
 
-    def init(self, previous: Any = None) -> RecordedLosses:
+    def init(self, previous: Any = None) -> Any:
         return previous if isinstance(previous, RecordedLosses) else RecordedLosses()
 
-    def select(self, state: RecordedLosses, random_source: RandomSource) -> Selection:
-        return BOTH
-
-    def combine(self, state: RecordedLosses, row: RowPredictions) -> CombinedPrediction:
-        return CombinedPrediction(next(iter(row.predictions.values())), 1.0)
-
-    def observe(self, state: RecordedLosses, selection: Selection, losses: Mapping[str, float]) -> RecordedLosses:
+    def observe(self, state: Any, selection: Selection, losses: Mapping[str, float]) -> Any:
         return RecordedLosses([*state.losses, losses[A]]) if A in losses else state
-
-    def weights(self, state: RecordedLosses) -> dict[str, float]:
-        return {A: 0.5, B: 0.5}
 
 
 def make_active_application(name: str = "digits", revision: int = 1, **fields: Any) -> ActiveApplication:
     """Return an application of two models with a `RecordingPolicy`."""
     active = ActiveApplication(Application(name, (A, B), **fields), revision, {})
-    active.policy = RecordingPolicy()
+    active.policy = RecordingPolicy((A, B), {})
     return active
 
 

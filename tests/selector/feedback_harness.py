@@ -64,6 +64,12 @@ class FeedbackHarness(ContextsHarness):
         self.tick()
         return self.number
 
+    def acknowledge(self, *items: Observation) -> Acknowledged:
+        """Send feedback, let the store save it, and return the reply."""
+        number = self.send_feedback(*items)
+        self.run_until_idle()
+        return self.pop_acknowledgements()[number]
+
     def tick(self, later_ns: int = 0) -> None:
         self.now_ns += later_ns
         self.contexts.tick(self.now_ns)

@@ -9,7 +9,7 @@ import pytest
 from harness.builders import a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.wire import Distributions, Submit
-from profiler.profiler_builders import a_profiler, finish_run, published_distributions, run_sample, sample
+from profiler.profiler_builders import a_profiler, finish_run, published_distributions, run_sample, sample, staged_row
 
 if TYPE_CHECKING:
     from horologe_profiler.core.profiler import Profiler
@@ -91,10 +91,8 @@ def test_a_row_is_also_run_in_batches_of_itself_as_far_as_they_are_short() -> No
     while submits := sent(profiler, Submit):
         (submit,) = submits
         sizes.append(submit.rows)
-        held = profiler.staging.inputs_of(submit.input_id)
-        assert held is not None
-        assert held[0][0].shape == (submit.rows, 4)
-        assert held[1] == [b"abcd" * 4 * submit.rows]
+        headers, buffers = staged_row(profiler, submit)
+        assert (headers[0].shape, buffers) == ((submit.rows, 4), [b"abcd" * 4 * submit.rows])
         took_ns = ms(1) + ms(3) * submit.rows
         finish_run(profiler, submit, now_ns + took_ns, took_ns)
         now_ns += 2 * took_ns

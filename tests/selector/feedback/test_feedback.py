@@ -81,15 +81,13 @@ def test_duplicate_feedback_counts_once_and_is_acknowledged_each_time() -> None:
 def test_feedback_without_prediction_or_inputs_is_missing_input() -> None:
     harness = FeedbackHarness(predictions=2)
     forgotten, evicted, kept = harness.log_answer(a=(7,)), harness.log_answer(), harness.log_answer(a=(7,))
-    number = harness.send_feedback(
+    acknowledged = harness.acknowledge(
         make_observation(forgotten),
         make_observation(evicted),
         make_observation(b"nonsense"),
         make_observation(b""),
         make_observation(kept),
     )
-    harness.run_until_idle()
-    acknowledged = harness.pop_acknowledgements()[number]
     assert acknowledged.statuses == (MISSING, MISSING, MISSING, MISSING, OK)
     assert "send the inputs again" in acknowledged.reason
 
@@ -134,11 +132,9 @@ def test_an_exception_in_a_loss_fails_only_its_item() -> None:
         return 0.5
 
     harness.active.loss = loss
-    number = harness.send_feedback(
+    acknowledged = harness.acknowledge(
         make_observation(harness.log_answer(a=(7,)), 13), make_observation(harness.log_answer(a=(7,)))
     )
-    harness.run_until_idle()
-    acknowledged = harness.pop_acknowledgements()[number]
     assert acknowledged.statuses == (Status.FAILED, OK)
     assert acknowledged.reason == "loss: ArithmeticError: unlucky"
 
@@ -168,9 +164,7 @@ def test_feedback_not_saved_in_time_is_lost_and_may_be_sent_again() -> None:
     harness.tick(s(5))
     acknowledged = harness.pop_acknowledgements()[number]
     assert acknowledged.statuses == (LOST, MISSING)
-    again = harness.send_feedback(make_observation(prediction))
-    harness.run_until_idle()
-    assert harness.pop_acknowledgements()[again].statuses == (OK,)
+    assert harness.acknowledge(make_observation(prediction)).statuses == (OK,)
     assert harness.observed_losses() == [0.0]
     assert harness.feedback.wakeup_ns() is None
 
