@@ -10,7 +10,7 @@ import msgspec
 from horologe_common.application_answers import HEAD_BYTES, MARK_BYTES, NONCE_BYTES
 from horologe_common.partial_decoding import DAMAGE
 from horologe_selector.policy import PolicyState
-from horologe_selector.store import RecordChange, aside_change
+from horologe_selector.store import RecordChange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -232,10 +232,6 @@ class Context(msgspec.Struct, eq=False):
         data = _encode(ContextRecord(self.active.revision, writers, self.state, names))
         self.change = RecordChange(self.key, self.version, data)
         return self.change
-
-    def aside(self) -> RecordChange | None:
-        """Return the change that copies a damaged record, to be made together with the one that replaces it."""
-        return aside_change(self.key, self.version, self.data) if self.damage else None
 
     def finish_write(self, change: RecordChange, version: int) -> list[Any]:
         """Record that the write succeeded. Return the tokens of the saved observations."""

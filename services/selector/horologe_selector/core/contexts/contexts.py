@@ -24,6 +24,7 @@ from horologe_selector.store import (
     RecordsWritten,
     TrimFamily,
     WriteRecords,
+    aside_change,
 )
 
 if TYPE_CHECKING:
@@ -166,7 +167,8 @@ class Contexts:
             for context in self._dirty:
                 self._writes += 1
                 changes.append(context.start_write(self._writer, self._writes, self._shared))
-            copies = [copy for context in (*self._unconfirmed, *self._dirty) if (copy := context.aside())]
+            damaged = [context for context in (*self._unconfirmed, *self._dirty) if context.damage]
+            copies = [aside_change(context.key, context.version, context.data) for context in damaged]
             self._unconfirmed.clear()
             self._dirty.clear()
             self._send(WriteRecords((*changes, *copies)))

@@ -75,15 +75,15 @@ class InflightPrediction(msgspec.Struct, eq=False):
     stay in it until they are popped, so removing a follower is a dictionary operation.
     """
 
-    submit_id: int
     key: str
     cache_key: bytes
     content_hash: str
     """Content of the model in `cache_key`."""
     ttl_ns: int
     leader: Waiter
-    followers: dict[int, Waiter]
-    leader_heap: list[tuple[bool, int, int]]
+    followers: dict[int, Waiter] = {}
+    leader_heap: list[tuple[bool, int, int]] = []
+    submit_id: int = 0
 
     def add_follower(self, sequence: int, waiter: Waiter) -> None:
         """Add a follower; `sequence` must be greater than all before."""
@@ -165,28 +165,18 @@ class InflightPredictions:
                 return None
             self._stats.count("nv_cache_num_misses_per_model", spec.name, spec.version)
         ttl_ns, content_hash = (spec.cache_ttl_ns, spec.content_hash) if spec else (0, "")
-        self._start_prediction(now_ns, key, cache_key, content_hash, ttl_ns, waiter)
+        self._start_prediction(now_ns, InflightPrediction(key, cache_key, content_hash, ttl_ns, waiter))
         return None
 
-    def _start_prediction(
-        self,
-        now_ns: int,
-        key: str,
-        cache_key: bytes,
-        content_hash: str,
-        ttl_ns: int,
-        leader: Waiter,
-        followers: Sequence[Waiter] = (),
-    ) -> None:
+    def _start_prediction(self, now_ns: int, inflight: InflightPrediction, followers: Sequence[Waiter] = ()) -> None:
         self._last_id = number = self._last_id + 1
-        leader.submit_id = number
-        inflight = InflightPrediction(number, key, cache_key, content_hash, ttl_ns, leader, {}, [])
+        inflight.submit_id = inflight.leader.submit_id = number
         self._inflight[number] = inflight
         for waiter in followers:
             self._last_id += 1
             inflight.add_follower(self._last_id, waiter)
-        if cache_key:
-            self._by_cache_key[cache_key] = number
+        if inflight.cache_key:
+            self._by_cache_key[inflight.cache_key] = number
         self._submit(now_ns, inflight)
 
     def _submit(self, now_ns: int, inflight: InflightPrediction) -> None:
@@ -267,15 +257,8 @@ class InflightPredictions:
                 self._deliver(now_ns, waiter, result)
         if retrying:
             retrying.sort(key=lambda waiter: (waiter.best_effort, -waiter.deadline_ns))
-            self._start_prediction(
-                now_ns,
-                inflight.key,
-                inflight.cache_key,
-                inflight.content_hash,
-                inflight.ttl_ns,
-                retrying[0],
-                retrying[1:],
-            )
+            again = msgspec.structs.replace(inflight, leader=retrying[0], followers={}, leader_heap=[])
+            self._start_prediction(now_ns, again, retrying[1:])
 
     def remove_waiter(self, now_ns: int, waiter: Waiter) -> None:
         """Remove a waiter. If it leads, submit a follower's inputs instead; cancel the prediction if there is none."""
