@@ -86,6 +86,9 @@ def test_a_pipeline_that_is_withdrawn_fails_its_queries(definitions: Any) -> Non
     desk.receive("drivers", PipelinesRead(definitions))
     assert desk.answer().status == Status.UNKNOWN_MODEL
     assert desk.is_at_rest()
+    desk.now_ns += ms(200)
+    desk.selector.tick(desk.now_ns)
+    assert desk.selector.wakeup_ns() == desk.now_ns + ms(100), "only the next pings are due"
 
 
 def test_a_changed_pipeline_starts_its_queries_again() -> None:

@@ -117,6 +117,8 @@ class PipelineRegistry:
             state = "UNAVAILABLE" if definition.reason else "LOADING"
             self.pipelines[name] = Pipeline(definition, structure, state, definition.reason)
         yield from before.values()
+        if not self.pipelines:
+            self.next_ns = NEVER_NS
         self._models.pipelines.clear()
         for name, pipeline in self.pipelines.items():
             if not pipeline.definition.reason:
