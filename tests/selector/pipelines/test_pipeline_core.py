@@ -33,7 +33,8 @@ from horologe_common.wire import (
 from horologe_selector.core.selector import Selector
 from horologe_selector.driver import DriverEnded, PipelinesRead
 from horologe_selector.settings import SelectorSettings
-from selector.pipeline_desk import CONTROLLER, FRONTEND, INPUTS, OUTPUTS, RESULT, ROW, SELECTOR, WORKER, PipelineDesk
+from selector.pipeline_desk import INPUTS, OUTPUTS, RESULT, ROW, SELECTOR, PipelineDesk
+from selector.selector_harness import CONTROLLER, FRONTEND, WORKER
 
 
 def test_a_query_passes_driver_and_models() -> None:
@@ -240,7 +241,7 @@ def test_each_query_has_one_answer_whatever_happens(sequence: list[tuple[str, in
     runs: list[tuple[int, str]] = []
     submits: list[int] = []
     for calls, (kind, index) in enumerate(sequence, 1):
-        runs += [(out.message.run, out.to[-1]) for out in desk.sent if isinstance(out.message, StartRun)]
+        runs += [(out.message.run, out.to[-1]) for out in desk.selector.out if isinstance(out.message, StartRun)]
         submits += [submit.id for submit in desk.take(Submit)]
         desk.take(StartRun)
         run, driver = runs[-1 - index % len(runs)] if runs else (999, "p")
