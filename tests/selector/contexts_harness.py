@@ -15,6 +15,7 @@ from horologe_selector.policies.equal_weights import Average
 from horologe_selector.policy import PolicyState, Selection
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import TIMES, StoreTimes
+from horologe_selector.stores.memory import MemoryStore
 from horologe_selector.stores.store_writer import execute_messages, unavailable_replies
 
 if TYPE_CHECKING:
@@ -67,15 +68,15 @@ class ContextsHarness:
 
     def __init__(
         self,
-        store: StateStore,
+        store: StateStore | None = None,
         address: str = "selector/0#1",
         active: ActiveApplication | None = None,
         times: StoreTimes = TIMES,
         **settings: Any,
     ):
-        self.store = store
+        self.store = store or MemoryStore()
         self.requests: deque[Any] = deque()
-        self.contexts = Contexts(SelectorSettings(**settings), address, store.shared, self.requests.append, times)
+        self.contexts = Contexts(SelectorSettings(**settings), address, self.store.shared, self.requests.append, times)
         self.active = active or make_active_application()
         self.now_ns = 0
         self.replies: deque[Any] = deque()

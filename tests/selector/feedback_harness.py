@@ -15,7 +15,6 @@ from horologe_selector.core.feedback.feedback import FeedbackProcessor
 from horologe_selector.core.predictions.cache import PredictionCache
 from horologe_selector.policy import Selection
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.stores.memory import MemoryStore
 from selector.contexts_harness import BOTH, A, B, ContextsHarness, RecordedLosses
 
 FRONTEND = "frontend/0#1"
@@ -27,7 +26,7 @@ class FeedbackHarness(ContextsHarness):
     """Feedback processing of a selector with logged answers, and a store that replies step by step."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(MemoryStore(), **settings)
+        super().__init__(**settings)
         self.cache = PredictionCache(1 << 20)
         self.applications = {self.active.application.name: self.active}
         self.out: list[Out] = []

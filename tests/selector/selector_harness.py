@@ -86,6 +86,7 @@ class SelectorHarness:
     def send(self, sender: str, message: Any, buffers: Any = ()) -> None:
         self.selector.handle(self.now_ns, sender, message, buffers)
         self.run_until_idle()
+        self.selector.check()
 
     def run_until_idle(self) -> None:
         """Tick, execute store messages and deliver what the selector sends itself, until there is nothing left."""
@@ -155,6 +156,11 @@ class ApplicationHarness(SelectorHarness):
     def predict(self, model: str, *labels: int) -> None:
         """Answer the model's last Submit with one label for each row."""
         self.send_prediction(self.submits[model], *labels)
+
+    def predict_all(self, **labels: tuple[int, ...]) -> None:
+        """Answer the last Submit of each model."""
+        for model, rows in labels.items():
+            self.predict(model, *rows)
 
     def fail_model(self, model: str, status: Status = Status.REFUSED) -> None:
         self.send(CONTROLLER, Outcome(self.submits[model].id, int(status), "no room"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from horologe_common.clock import ms, s
 from horologe_selector.core.contexts.context import MIN_NAMES, observation_name
 from horologe_selector.store import ReadRecords, TrimFamily, WriteRecords
@@ -20,12 +18,8 @@ from selector.contexts_harness import (
 KEY = "contexts/digits\n"
 
 
-def make_harness(**settings: Any) -> ContextsHarness:
-    return ContextsHarness(MemoryStore(), **settings)
-
-
 def test_a_new_context_has_a_state_after_an_empty_read() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     assert harness.get_state("ann") is None
     assert list(harness.requests) == [ReadRecords((KEY + "ann",))]
     harness.serve_request()
@@ -37,7 +31,7 @@ def test_a_new_context_has_a_state_after_an_empty_read() -> None:
 
 
 def test_observations_count_at_once_and_are_saved_later() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.get_state("ann")
     harness.run_until_idle()
     harness.observe(0.25, "ann")
@@ -52,7 +46,7 @@ def test_observations_count_at_once_and_are_saved_later() -> None:
 
 
 def test_observations_during_a_write_go_into_the_next_write() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.observe(1)
     harness.run_until_idle()
     for loss in (2, 3, 4):
@@ -68,7 +62,7 @@ def test_observations_during_a_write_go_into_the_next_write() -> None:
 
 
 def test_contexts_changed_in_one_turn_share_one_write() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     for context in "abc":
         harness.contexts.observe(0, harness.active, context, BOTH, {"digits-a": 1.0}, 0)
     harness.tick()
@@ -80,7 +74,7 @@ def test_contexts_changed_in_one_turn_share_one_write() -> None:
 
 
 def test_an_observation_without_effect_is_not_written() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.get_state()
     harness.run_until_idle()
     harness.contexts.observe(0, harness.active, "", BOTH, {"digits-b": 1.0}, "token")
@@ -109,7 +103,7 @@ def test_a_state_not_read_in_time_starts_new_and_is_rebased_later() -> None:
 
 
 def test_while_the_store_is_unavailable_contexts_use_memory_or_a_new_state() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.observe(1, "ann")
     harness.run_until_idle()
     harness.get_state("bob")
@@ -154,7 +148,7 @@ def test_an_observation_name_is_a_nonce_or_a_hash() -> None:
 
 
 def test_an_unshared_store_is_read_once() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.get_state()
     harness.run_until_idle()
     harness.now_ns += s(3600)
@@ -163,7 +157,7 @@ def test_an_unshared_store_is_read_once() -> None:
 
 
 def test_evicted_contexts_are_read_again() -> None:
-    harness = make_harness(contexts_memory=3)
+    harness = ContextsHarness(contexts_memory=3)
     for number in range(10):
         harness.observe(number, str(number))
     harness.run_until_idle()
@@ -176,7 +170,7 @@ def test_evicted_contexts_are_read_again() -> None:
 
 
 def test_contexts_being_saved_are_not_evicted() -> None:
-    harness = make_harness(contexts_memory=1)
+    harness = ContextsHarness(contexts_memory=1)
     for number in range(5):
         harness.observe(number, str(number))
     assert harness.contexts.unsaved == 5
@@ -185,7 +179,7 @@ def test_contexts_being_saved_are_not_evicted() -> None:
 
 
 def test_the_store_is_trimmed_to_the_newest_contexts() -> None:
-    harness = ContextsHarness(MemoryStore(), active=make_active_application(contexts=32))
+    harness = ContextsHarness(active=make_active_application(contexts=32))
     for number in range(100):
         harness.observe(number, str(number))
         harness.run_until_idle()
@@ -195,7 +189,7 @@ def test_the_store_is_trimmed_to_the_newest_contexts() -> None:
 
 
 def test_a_trimmed_context_is_written_again_from_memory() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.observe(1)
     harness.run_until_idle()
     harness.store.trim_family("contexts/digits", 0)
@@ -205,7 +199,7 @@ def test_a_trimmed_context_is_written_again_from_memory() -> None:
 
 
 def test_withdrawing_an_application_drops_its_contexts_and_fails_its_observations() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.observe(1, "ann")
     harness.observe(2, "bob")
     other = make_active_application("digits2")
@@ -220,7 +214,7 @@ def test_withdrawing_an_application_drops_its_contexts_and_fails_its_observation
 
 
 def test_erasing_deletes_contexts_with_a_write_in_flight() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.get_state()
     harness.run_until_idle()
     harness.observe(1)
@@ -232,7 +226,7 @@ def test_erasing_deletes_contexts_with_a_write_in_flight() -> None:
 
 
 def test_a_new_declaration_keeps_states_in_memory_and_in_the_store() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.observe(1)
     harness.run_until_idle()
     harness.active = make_active_application(revision=2)
