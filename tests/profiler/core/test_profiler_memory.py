@@ -41,6 +41,11 @@ def record_times(
     return from_ns
 
 
+def times_of(memory: Measurements, key: MeasurementKey = KEY) -> list[int]:
+    window = memory.get_window(key)
+    return [row_time.took_ns for row_time in window.times] if window else []
+
+
 def published(memory: Measurements, model: str = "m/1") -> Distributions:
     return build_distributions(memory, model)[0]
 
@@ -60,17 +65,14 @@ def test_bounds_grow_by_a_quarter() -> None:
 def test_more_than_the_window_is_forgotten() -> None:
     memory = a_memory(window=8)
     record_times(memory, KEY, list(range(100, 120)))
-    (part,) = [part for _, part in memory.windows_of_model("m/1")]
-    assert [took.took_ns for took in part.times] == list(range(112, 120))
+    assert times_of(memory) == list(range(112, 120))
 
 
 def test_what_is_older_than_the_window_is_forgotten_but_for_a_few() -> None:
     memory = a_memory(window_ns=s(60))
     later_ns = record_times(memory, KEY, [100] * 10)
     record_times(memory, KEY, [200], later_ns + s(120))
-    part = memory.get_window(KEY)
-    assert part is not None
-    assert [took.took_ns for took in part.times] == [100] * (TIMES_MIN - 1) + [200]
+    assert times_of(memory) == [100] * (TIMES_MIN - 1) + [200]
 
 
 @given(
@@ -107,9 +109,7 @@ def test_a_clear_step_is_followed_after_a_few_runs(factor: float) -> None:
 def test_a_few_long_ones_are_no_drift() -> None:
     memory = a_memory()
     record_times(memory, KEY, ([10] * 9 + [1000]) * 8)
-    part = memory.get_window(KEY)
-    assert part is not None
-    assert len(part.times) == 80
+    assert len(times_of(memory)) == 80
 
 
 def test_beyond_the_most_keys_the_one_sampled_the_longest_ago_goes() -> None:

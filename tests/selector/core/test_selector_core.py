@@ -97,16 +97,6 @@ def test_equal_queries_are_coalesced_and_later_ones_hit_the_cache() -> None:
     assert not sent(harness.selector, Submit)
 
 
-def test_a_changed_model_misses_the_cache() -> None:
-    harness = ModelHarness(cache=True)
-    harness.send_query(10, hashed=b"h")
-    (first,) = sent(harness.selector, Submit)
-    harness.predict(first.id, 7)
-    harness.send(CONTROLLER, Models(0, (a_state(a_spec(content_hash="changed")),)))
-    harness.send_query(11, hashed=b"h")
-    assert len(sent(harness.selector, Submit)) == 1
-
-
 def test_followers_with_a_later_deadline_are_submitted_again_after_a_refusal() -> None:
     harness = ModelHarness(cache=True)
     harness.send_query(10, budget_ms=10, hashed=b"h")

@@ -78,7 +78,7 @@ class DriverProcess:
         if not outbox or self.stream is None:
             return
         if not self.stream.send(pack_messages(outbox)):
-            self.kill("")
+            self.kill(self.reason)
 
     def kill(self, reason: str) -> None:
         """Kill the process and its children. The selector detects it when its socket closes."""
