@@ -24,7 +24,7 @@ from horologe_selector.core.announced_models import AnnouncedModels
 from horologe_selector.core.applications.application_processor import ApplicationProcessor
 from horologe_selector.core.message_senders import SENDERS
 from horologe_selector.core.pipelines.pipeline_processor import PipelineProcessor
-from horologe_selector.core.predictions.cache import PredictionCache, prediction_key
+from horologe_selector.core.predictions.cache import prediction_key
 from horologe_selector.core.predictions.inflight import OK, InflightPredictions, Waiter
 from horologe_selector.core.return_latency import ReturnLatency
 from horologe_selector.core.shared_parts import SharedParts
@@ -73,13 +73,7 @@ class Selector:
         self.stats = Stats()
         self.models = AnnouncedModels()
         self.inflight = InflightPredictions(
-            address,
-            self.models.pipelines,
-            PredictionCache(settings.cache_bytes),
-            settings.cache_ttl_ns,
-            self.stats,
-            self._post,
-            self._on_result,
+            address, settings, self.models.pipelines, self.stats, self._post, self._on_result
         )
         self.return_latency = ReturnLatency()
         parts = SharedParts(address, settings, self.models, self.inflight, self.return_latency, self.stats, self._post)

@@ -16,6 +16,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Outcome, Outputs, Submit, Tensor
 from horologe_common.wire.frames import split_rows
+from horologe_selector.core.predictions.cache import PredictionCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Query
-    from horologe_selector.core.predictions.cache import PredictionCache
+    from horologe_selector.settings import SelectorSettings
 
 OK = int(Status.OK)
 ANSWERED_WITHOUT_OUTPUTS = frozenset({int(Status.FAILED), int(Status.TOO_LARGE)})
@@ -119,22 +120,20 @@ class PredictionResult(NamedTuple):
 class InflightPredictions:
     """All in-flight predictions. Invariant: each waiter gets exactly one `deliver`, unless it is removed first.
 
-    `ttl_ns` is the time to live of cached predictions whose model sets none. Predictions of `pipelines` are submitted
-    to this selector itself, at `address`.
+    Predictions of `pipelines` are submitted to this selector itself, at `address`.
     """
 
     def __init__(
         self,
         address: str,
+        settings: SelectorSettings,
         pipelines: Mapping[str, ModelSpec],
-        cache: PredictionCache,
-        ttl_ns: int,
         stats: Stats,
         post: Callable[[Out], None],
         deliver: Callable[[int, Waiter, PredictionResult], None],
     ) -> None:
-        self.cache = cache
-        self.ttl_ns = ttl_ns
+        self.cache = PredictionCache(settings.cache_bytes)
+        self._ttl_ns = settings.cache_ttl_ns
         self.controller = ""
         self._address = address
         self._pipelines = pipelines
@@ -234,7 +233,7 @@ class InflightPredictions:
         content_hash = message.content_hash
         result = PredictionResult(OK, outputs, buffers, "", 0, exec_ns, message.batch_size, False, content_hash)
         if inflight.cache_key and content_hash in ("", inflight.content_hash):
-            self.cache.store(now_ns, inflight.cache_key, outputs, buffers, inflight.ttl_ns or self.ttl_ns)
+            self.cache.store(now_ns, inflight.cache_key, outputs, buffers, inflight.ttl_ns or self._ttl_ns)
         self._deliver(now_ns, inflight.leader, result)
         if inflight.followers:
             shared = result._replace(cached=True)
