@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from horologe_common.clock import ms, s
 from horologe_selector.core.contexts.context import MIN_NAMES, observation_name
-from horologe_selector.store import ReadRecords, TrimFamily, WriteRecords
+from horologe_selector.store import ReadRecords, RecordChange, TrimFamily, WriteRecords
 from horologe_selector.stores.memory import MemoryStore
 from selector.contexts_harness import (
     BOTH,
@@ -124,6 +124,27 @@ def test_while_the_store_is_unavailable_contexts_use_memory_or_a_new_state() -> 
     assert harness.saved == [1, 2, 3]
     assert stored_losses(harness.store, KEY + "ann") == [1, 2]
     assert stored_losses(harness.store, KEY + "eve") == [3]
+
+
+def test_a_write_with_a_lost_reply_is_retried_and_counts_once() -> None:
+    harness = ContextsHarness()
+    harness.observe(1)
+    harness.run_until_idle()
+    harness.observe(2)
+    harness.serve_request(replied=False)
+    harness.observe(3)
+    harness.deliver_reply()
+    harness.run_until_idle()
+    assert stored_losses(harness.store, KEY) == [1, 2, 3]
+    assert harness.saved == [1, 2, 3]
+
+
+def test_a_record_without_bytes_is_replaced() -> None:
+    harness = ContextsHarness()
+    harness.store.write_changes([RecordChange(KEY, 0, b"")])
+    harness.observe(1)
+    harness.run_until_idle()
+    assert stored_losses(harness.store, KEY) == [1]
 
 
 def test_records_keep_a_bounded_number_of_names() -> None:

@@ -139,6 +139,14 @@ def test_an_exception_in_a_loss_fails_only_its_item() -> None:
     assert acknowledged.reason == "loss: ArithmeticError: unlucky"
 
 
+def test_withdrawing_an_application_fails_its_pending_feedback() -> None:
+    harness = FeedbackHarness()
+    number = harness.send_feedback(make_observation(harness.log_answer(a=(7,))))
+    harness.contexts.remove_application("digits")
+    harness.tick()
+    assert harness.pop_acknowledgements()[number].statuses == (Status.UNKNOWN_MODEL,)
+
+
 def test_feedback_waits_for_an_unavailable_store_up_to_a_limit() -> None:
     harness = FeedbackHarness(unsaved=2)
     predictions = [harness.log_answer(a=(7,)) for _ in range(4)]
