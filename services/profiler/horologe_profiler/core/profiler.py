@@ -188,13 +188,11 @@ class Profiler:
             task.size,
             self.address,
             task.id,
-            True,
-            0,
-            task.length,
-            key.application,
-            True,
-            "",
-            first_wait_ns,
+            best_effort=True,
+            length=task.length,
+            application=key.application,
+            solo=True,
+            urgent_after_ns=first_wait_ns,
         )
         self.out.append(Out(self._controller, submit))
 
