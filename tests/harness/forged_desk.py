@@ -35,8 +35,8 @@ from horologe_common.wire import (
     Submit,
     Withdraw,
 )
-from selector.pipeline_desk import CONTROLLER, FRONTEND, INPUTS, OUTPUTS, RESULT, SELECTOR, WORKER, PipelineDesk
-from selector.selector_harness import UnavailableStore, store_replies
+from selector.pipeline_desk import INPUTS, OUTPUTS, RESULT, SELECTOR, PipelineDesk
+from selector.selector_harness import CONTROLLER, FRONTEND, WORKER
 
 OK = int(Status.OK)
 DIGITS = Application("digits", ("m",), task="regression")
@@ -75,25 +75,17 @@ class ForgedDesk(PipelineDesk):
     """A selector with an application, pipelines and a model, and open queries. Its store answers at once."""
 
     def __init__(self) -> None:
-        self.store = UnavailableStore()
         super().__init__(pipelines="pipelines")
         self.receive(FRONTEND, Declare(1, DIGITS))
         self.receive(FRONTEND, Query(1, "m/1", s(5), 1))
         self.receive(FRONTEND, Query(2, "", s(5), 1, b"2" * 32, application="digits", context="ann"))
         self.run = self.query(3, budget_ns=s(5))
-        self.sent.clear()
+        self.selector.out.clear()
 
     def receive(self, sender: str, message: Any, buffers: Any = ()) -> None:
-        """Deliver a message, execute what the selector asks of its store, and check that the rest can be encoded."""
+        """Deliver a message, and check that what the selector sends can be encoded."""
         super().receive(sender, message, buffers)
-        while requests := [out for out in self.sent if out.to == self.selector.store]:
-            self.sent = [out for out in self.sent if out.to != self.selector.store]
-            for out in requests:
-                for reply in store_replies(self.store, out.message):
-                    super().receive(self.selector.store, reply)
-        self.selector.out = self.sent
         check_sendable(self.selector)
-        self.selector.out = []
 
     def answer_submits(self) -> None:
         """Let the models predict whatever has been submitted."""
@@ -107,7 +99,7 @@ class ForgedDesk(PipelineDesk):
         self.receive(CONTROLLER, Models(0, (a_state(a_spec("m")),)))
         self.receive("driver/q", DriverReady())
         self.answer_submits()
-        self.sent.clear()
+        self.selector.out.clear()
         for query in (
             Query(number, "m/1", ms(100), 1),
             Query(number + 1, "", ms(100), 1, number.to_bytes(32, "big"), application="digits", context="bob"),

@@ -8,13 +8,7 @@ from harness.builders import a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.models import ModelSpec
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Models,
-    Outputs,
-    RowStatus,
-    Sample,
-    Submit,
-)
+from horologe_common.wire import Models, Outputs, RowStatus, Sample, Submit, Tensor
 from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.core.profiling_rules import ProfilingRules
 from horologe_profiler.settings import ProfilerSettings
@@ -54,6 +48,13 @@ def finish_run(
     profiler.handle(now_ns, WORKER, outputs, ())
     profiler.tick(now_ns)
     profiler.check()
+
+
+def staged_row(profiler: Profiler, submit: Submit) -> tuple[tuple[Tensor, ...], list[bytes]]:
+    """Return headers and bytes of the inputs of a run."""
+    held = profiler.staging.inputs_of(submit.input_id)
+    assert held is not None
+    return held[0], [bytes(buffer) for buffer in held[1]]
 
 
 def run_sample(profiler: Profiler, now_ns: int, took_ns: int, **fields: Any) -> int:

@@ -11,15 +11,16 @@ from horologe_common.applications import Application
 from horologe_selector.core.applications.active_application import ActiveApplication
 from horologe_selector.core.contexts.context import decode_record, observation_name
 from horologe_selector.core.contexts.contexts import Contexts
-from horologe_selector.policy import CombinedPrediction, PolicyState, Selection
+from horologe_selector.policies.equal_weights import Average
+from horologe_selector.policy import PolicyState, Selection
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import TIMES, StoreTimes
+from horologe_selector.stores.memory import MemoryStore
 from horologe_selector.stores.store_writer import execute_messages, unavailable_replies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horologe_selector.policy import RandomSource, RowPredictions
     from horologe_selector.store import StateStore
 
 A, B = "digits-a", "digits-b"
@@ -30,33 +31,22 @@ class RecordedLosses(PolicyState):
     losses: list[float] = msgspec.field(default_factory=list)
 
 
-class RecordingPolicy:
+class RecordingPolicy(Average):
     """Policy whose state lists all observed losses of `digits-a`, so that lost and repeated ones are visible."""
 
-    selects_one: ClassVar[bool] = False
-    sticky: ClassVar[bool] = False
     state_type: ClassVar[type[Any]] = RecordedLosses
 
-    def init(self, previous: Any = None) -> RecordedLosses:
+    def init(self, previous: Any = None) -> Any:
         return previous if isinstance(previous, RecordedLosses) else RecordedLosses()
 
-    def select(self, state: RecordedLosses, random_source: RandomSource) -> Selection:
-        return BOTH
-
-    def combine(self, state: RecordedLosses, row: RowPredictions) -> CombinedPrediction:
-        return CombinedPrediction(next(iter(row.predictions.values())), 1.0)
-
-    def observe(self, state: RecordedLosses, selection: Selection, losses: Mapping[str, float]) -> RecordedLosses:
+    def observe(self, state: Any, selection: Selection, losses: Mapping[str, float]) -> Any:
         return RecordedLosses([*state.losses, losses[A]]) if A in losses else state
-
-    def weights(self, state: RecordedLosses) -> dict[str, float]:
-        return {A: 0.5, B: 0.5}
 
 
 def make_active_application(name: str = "digits", revision: int = 1, **fields: Any) -> ActiveApplication:
     """Return an application of two models with a `RecordingPolicy`."""
     active = ActiveApplication(Application(name, (A, B), **fields), revision, {})
-    active.policy = RecordingPolicy()
+    active.policy = RecordingPolicy((A, B), {})
     return active
 
 
@@ -70,9 +60,7 @@ def stored_losses(store: StateStore, key: str) -> list[float]:
     (record,) = store.read_records([key])
     if record is None:
         return []
-    decoded = decode_record(record.data)
-    assert decoded
-    return msgspec.msgpack.decode(decoded.state, type=RecordedLosses).losses
+    return msgspec.convert(decode_record(record.data).state, RecordedLosses).losses
 
 
 class ContextsHarness:
@@ -80,17 +68,17 @@ class ContextsHarness:
 
     def __init__(
         self,
-        store: StateStore,
+        store: StateStore | None = None,
         address: str = "selector/0#1",
         active: ActiveApplication | None = None,
         times: StoreTimes = TIMES,
         **settings: Any,
     ):
-        self.store = store
-        self.contexts = Contexts(SelectorSettings(**settings), address, store.shared, times)
+        self.store = store or MemoryStore()
+        self.requests: deque[Any] = deque()
+        self.contexts = Contexts(SelectorSettings(**settings), address, self.store.shared, self.requests.append, times)
         self.active = active or make_active_application()
         self.now_ns = 0
-        self.requests: deque[Any] = deque()
         self.replies: deque[Any] = deque()
         self.saved: list[Any] = []
 
@@ -107,7 +95,6 @@ class ContextsHarness:
     def tick(self, later_ns: int = 0) -> None:
         self.now_ns += later_ns
         self.contexts.tick(self.now_ns)
-        self.requests += self.contexts.pop_messages()
         saved, self.contexts.saved = self.contexts.saved, []
         self.saved += saved
         self.contexts.check()

@@ -29,9 +29,9 @@ POLL_S = 0.01
 
 def main(settings: SelectorSettings, times: StoreTimes, address: str, first: int, count: int, many: int) -> None:
     store, running = open_store(settings), make_active_application()
-    contexts = Contexts(settings, address, store.shared, times)
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
     writer = StoreWriter(store, replies.put, retry_ns=times.retry_ns)
+    contexts = Contexts(settings, address, store.shared, writer.deliver, times)
     writer.start()
     at, saved = first, 0
     while saved < count:
@@ -43,8 +43,6 @@ def main(settings: SelectorSettings, times: StoreTimes, address: str, first: int
                 contexts.observe(now_ns, running, str(number % many), BOTH, {A: float(number)}, number)
                 at = number + 1
         contexts.tick(now_ns)
-        for message in contexts.pop_messages():
-            writer.deliver(message)
         tokens, contexts.saved = contexts.saved, []
         saved += len(tokens)
         os.write(1, b"".join(b"%d\n" % token for token in tokens))

@@ -8,32 +8,36 @@ from typing import Any
 from horologe_common.application_answers import HEAD_BYTES
 from horologe_common.applications import undeclared_application
 from horologe_common.clock import s
+from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Feedback, Observation, Release, Tensor
 from horologe_selector.core.feedback.feedback import FeedbackProcessor
 from horologe_selector.core.predictions.cache import PredictionCache
 from horologe_selector.policy import Selection
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.stores.memory import MemoryStore
-from selector.contexts_harness import BOTH, A, B, ContextsHarness, RecordedLosses, make_active_application
+from selector.contexts_harness import BOTH, A, B, ContextsHarness, RecordedLosses
 
 FRONTEND = "frontend/0#1"
 OK, LOST = int(Status.OK), int(Status.LOST)
 MISSING, INVALID, REFUSED = int(Status.MISSING_INPUT), int(Status.INVALID_INPUT), int(Status.REFUSED)
 
 
-class FeedbackHarness:
+class FeedbackHarness(ContextsHarness):
     """Feedback processing of a selector with logged answers, and a store that replies step by step."""
 
-    def __init__(self, active: Any = None, **settings: Any) -> None:
-        self.active = active or make_active_application()
-        self.contexts_harness = ContextsHarness(MemoryStore(), active=self.active, **settings)
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self.cache = PredictionCache(1 << 20)
-        applications = {self.active.application.name: self.active}
+        self.applications = {self.active.application.name: self.active}
+        self.out: list[Out] = []
         self.feedback = FeedbackProcessor(
-            SelectorSettings(**settings), applications, self.contexts_harness.contexts, self.cache,
+            SelectorSettings(**settings),
+            self.applications,
+            self.contexts,
+            self.cache,
             undeclared_application,
-        )  # fmt: skip
+            lambda out: self.out.append(out),
+        )
         self.number = 0
         self.released: list[int] = []
 
@@ -49,34 +53,36 @@ class FeedbackHarness:
             if values:
                 tensor = Tensor("label", "INT64", (len(values),), 8 * len(values))
                 data = struct.pack(f"<{len(values)}q", *values)
-                self.cache.store(self.contexts_harness.now_ns, keys[model], (tensor,), [data], s(60))
+                self.cache.store(self.now_ns, keys[model], (tensor,), [data], s(60))
         self.feedback.predictions.add(prediction, self.active.application.name, context, selection, keys)
         return prediction
 
     def send_feedback(self, *items: Observation, application: str = "digits") -> int:
         self.number += 1
-        self.feedback.on_feedback(self.contexts_harness.now_ns, FRONTEND, Feedback(self.number, application, items))
+        self.feedback.on_feedback(self.now_ns, FRONTEND, Feedback(self.number, application, items))
         self.tick()
         return self.number
 
+    def acknowledge(self, *items: Observation) -> Acknowledged:
+        """Send feedback, let the store save it, and return the reply."""
+        number = self.send_feedback(*items)
+        self.run_until_idle()
+        return self.pop_acknowledgements()[number]
+
     def tick(self, later_ns: int = 0) -> None:
-        self.contexts_harness.now_ns += later_ns
-        self.contexts_harness.contexts.tick(self.contexts_harness.now_ns)
-        self.contexts_harness.requests += self.contexts_harness.contexts.pop_messages()
-        self.feedback.tick(self.contexts_harness.now_ns)
+        self.now_ns += later_ns
+        self.contexts.tick(self.now_ns)
+        self.feedback.tick(self.now_ns)
         self.feedback.check()
 
     def run_until_idle(self) -> None:
-        while self.contexts_harness.requests or self.contexts_harness.replies:
-            self.contexts_harness.serve_request()
-            if self.contexts_harness.replies:
-                self.contexts_harness.contexts.on_store_reply(
-                    self.contexts_harness.now_ns, self.contexts_harness.replies.popleft()
-                )
-            self.tick()
+        self.tick()
+        while self.requests or self.replies:
+            self.serve_request()
+            self.deliver_reply()
 
     def pop_acknowledgements(self) -> dict[int, Acknowledged]:
-        outs = self.feedback.pop_messages()
+        outs, self.out = self.out, []
         assert all(out.to == FRONTEND for out in outs)
         self.released += [input_id for out in outs if isinstance(out.message, Release) for input_id in out.message.ids]
         messages = [out.message for out in outs if isinstance(out.message, Acknowledged)]
@@ -85,7 +91,7 @@ class FeedbackHarness:
         return by_id
 
     def observed_losses(self, context: str = "") -> list[float]:
-        state = self.contexts_harness.contexts.get_state(self.contexts_harness.now_ns, self.active, context)
+        state = self.get_state(context)
         assert isinstance(state, RecordedLosses)
         return state.losses
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import numpy as np
 
-from harness.builders import a_spec, a_state
+from harness.builders import a_spec, sent
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import Out, PeerConnected
+from horologe_common.core.protocol import PeerConnected
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.wire import (
     Answer,
     Dispatch,
     DriverReady,
     ModelCall,
-    Models,
     Outputs,
     Query,
     RowStatus,
@@ -25,11 +23,10 @@ from horologe_common.wire import (
     Shipped,
     Tensor,
 )
-from horologe_selector.core.selector import Selector
 from horologe_selector.driver import PipelineDefinition, PipelinesRead
-from horologe_selector.settings import SelectorSettings
+from selector.selector_harness import FRONTEND, WORKER, SelectorHarness
 
-FRONTEND, CONTROLLER, WORKER, SELECTOR = "frontend/0#1", "controller/0#1", "worker/0#1", "selector/0#1"
+SELECTOR = "selector/0#1"
 MODEL = a_spec("m")
 ROW = np.ones((1, *MODEL.inputs[0].shape[1:]), "f4").tobytes()
 INPUTS = (Tensor(MODEL.inputs[0].name, "FP32", (1, *MODEL.inputs[0].shape[1:]), len(ROW)),)
@@ -43,32 +40,21 @@ def a_pipeline(name: str) -> PipelineDefinition:
     return PipelineDefinition(ModelSpec(name, "1", "pipeline", *sides, (1,), False, ms(100), content_hash=name), "f.py")
 
 
-class PipelineDesk:
+class PipelineDesk(SelectorHarness):
     """A selector with two pipelines, `p` and `q`, and a model `m`."""
 
+    start_ns = s(1000)
+
     def __init__(self, **fields: Any) -> None:
-        self.now_ns = s(1000)
-        self.selector = Selector(SELECTOR, SelectorSettings(**fields), random.Random(1))
-        self.sent: list[Out] = []
-        for address in (FRONTEND, CONTROLLER, WORKER):
-            self.receive("", PeerConnected(address))
-        self.receive(CONTROLLER, Models(0, (a_state(MODEL),), number=1))
+        super().__init__("m", **fields)
+        self.receive("", PeerConnected(WORKER))
         self.receive("drivers", PipelinesRead((a_pipeline("p"), a_pipeline("q"))))
         for name in "pq":
             self.receive(f"driver/{name}", DriverReady())
-        self.sent.clear()
+        self.selector.out.clear()
 
     def receive(self, sender: str, message: Any, buffers: Any = ()) -> None:
-        """Give the selector a message, and those that it sends itself."""
-        mailbox = [(sender, message, buffers)]
-        while mailbox:
-            for item in mailbox:
-                self.selector.handle(self.now_ns, *item)
-            self.selector.tick(self.now_ns)
-            out, self.selector.out = self.selector.out, []
-            mailbox = [(SELECTOR, sent.message, sent.buffers) for sent in out if sent.to == SELECTOR]
-            self.sent += [sent for sent in out if sent.to != SELECTOR]
-        self.selector.check()
+        self.send(sender, message, buffers)
 
     def advance(self, ns: int) -> None:
         self.now_ns += ns
@@ -76,9 +62,7 @@ class PipelineDesk:
 
     def take(self, kind: type) -> list[Any]:
         """Return the messages of a type that were sent, and forget them."""
-        taken = [out.message for out in self.sent if type(out.message) is kind]
-        self.sent = [out for out in self.sent if type(out.message) is not kind]
-        return taken
+        return sent(self.selector, kind)
 
     def query(self, number: int = 1, model: str = "p/1", budget_ns: int = ms(100), client: str = "") -> int:
         """Send a query, ship its inputs, and return its run; 0 if it is refused."""

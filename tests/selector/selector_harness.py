@@ -69,13 +69,16 @@ class SelectorHarness:
 
     calls = 7000
     """Id of the last declaration."""
+    start_ns = 0
 
-    def __init__(self, models: str = "abc", store: MemoryStore | None = None, number: int = 1, **settings: Any) -> None:
+    def __init__(
+        self, models: str = "abc", store: UnavailableStore | None = None, number: int = 1, **settings: Any
+    ) -> None:
         self.selector = Selector(
             f"selector/0#{number}", SelectorSettings(**({"store": "memory"} | settings)), random.Random(number)
         )
-        self.store = store if store is not None else UnavailableStore()
-        self.now_ns = 0
+        self.store: UnavailableStore = UnavailableStore() if store is None else store
+        self.now_ns = self.start_ns
         for address in (FRONTEND, CONTROLLER):
             self.send(address, PeerConnected(address))
         self.send(CONTROLLER, Models(0, tuple(a_state(a_spec(name)) for name in models)))
@@ -83,19 +86,23 @@ class SelectorHarness:
     def send(self, sender: str, message: Any, buffers: Any = ()) -> None:
         self.selector.handle(self.now_ns, sender, message, buffers)
         self.run_until_idle()
+        self.selector.check()
 
     def run_until_idle(self) -> None:
-        """Tick and execute store messages until there are none left."""
+        """Tick, execute store messages and deliver what the selector sends itself, until there is nothing left."""
         selector = self.selector
         while True:
             selector.tick(self.now_ns)
-            requests = [out.message for out in selector.out if out.to == selector.store]
-            selector.out = [out for out in selector.out if out.to != selector.store]
-            for message in requests:
-                for reply in store_replies(self.store, message):
+            own = [out for out in selector.out if out.to in (selector.store, selector.address)]
+            selector.out = [out for out in selector.out if out not in own]
+            for out in own:
+                if out.to == selector.address:
+                    selector.handle(self.now_ns, selector.address, out.message, out.buffers)
+                    continue
+                for reply in store_replies(self.store, out.message):
                     selector.handle(self.now_ns, selector.store, reply, ())
             wakeup_ns = selector.wakeup_ns()
-            if not requests and (wakeup_ns is None or wakeup_ns > self.now_ns):
+            if not own and (wakeup_ns is None or wakeup_ns > self.now_ns):
                 return
 
     def advance_to(self, at_ms: float) -> None:
@@ -149,6 +156,11 @@ class ApplicationHarness(SelectorHarness):
     def predict(self, model: str, *labels: int) -> None:
         """Answer the model's last Submit with one label for each row."""
         self.send_prediction(self.submits[model], *labels)
+
+    def predict_all(self, **labels: tuple[int, ...]) -> None:
+        """Answer the last Submit of each model."""
+        for model, rows in labels.items():
+            self.predict(model, *rows)
 
     def fail_model(self, model: str, status: Status = Status.REFUSED) -> None:
         self.send(CONTROLLER, Outcome(self.submits[model].id, int(status), "no room"))

@@ -24,7 +24,7 @@ from horologe_common.status import Status
 from horologe_common.wire import Acknowledged, Answer, Feedback, Observation, Outputs, Tensor
 from horologe_selector.core.predictions.cache import PredictionCache
 from horologe_selector.core.predictions.tensor_values import extract_values
-from horologe_selector.policies.exp4 import Exp4
+from horologe_selector.policies.exponential_weights import Exp4
 from horologe_selector.settings import SelectorSettings
 from horologe_selector.store import RecordsRead, RecordsWritten
 from horologe_sim.engine.simulated_clients import FrontendClient

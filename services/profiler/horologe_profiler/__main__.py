@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from horologe_common.clock import monotonic_ns
 from horologe_common.service.log import logger
@@ -14,9 +14,6 @@ from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.settings import ProfilerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from horologe_common.core.protocol import Buffer
     from horologe_common.transport.reactor import Reactor
 
 log = logger("profiler")
@@ -42,11 +39,7 @@ def main() -> None:
 
     def attach(reactor: Reactor) -> None:
         """Write the state file on the event loop's thread: a few milliseconds for the largest state."""
-
-        def deliver(message: Any, buffers: Sequence[Buffer]) -> None:
-            store.save(message)
-
-        reactor.attach(core.store, deliver)
+        reactor.attach(core.store, lambda message, buffers: store.save(message))
 
     service.run([core], links, prepare=attach)
 

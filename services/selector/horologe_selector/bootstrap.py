@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import random
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from horologe_common.service.settings import SettingsError
 from horologe_common.service.state_file import check_writable
@@ -44,11 +45,7 @@ class HostedSelector:
     def attach(self, reactor: Reactor) -> None:
         """Start the store writer and connect it to the core."""
         core = self.core
-
-        def post(reply: Any) -> None:
-            reactor.post_threadsafe(core.store, core.address, reply)
-
-        self._writer = StoreWriter(self._store, post)
+        self._writer = StoreWriter(self._store, partial(reactor.post_threadsafe, core.store, core.address))
         self._writer.start()
         reactor.attach(core.store, self._writer.deliver)
 

@@ -46,5 +46,4 @@ class KillDriver(msgspec.Struct, frozen=True):
 
 
 def driver_address(pipeline: str) -> str:
-    """Return the address of a pipeline's driver."""
     return f"driver/{pipeline}"

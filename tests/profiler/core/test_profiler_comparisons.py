@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from harness.builders import a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Distributions,
-    Outcome,
-    Submit,
-)
+from horologe_common.wire import Distributions, Outcome, Submit
 from horologe_profiler.core.batch_fit import Point
 from horologe_profiler.core.measurements import BatchTime, ProfilerState
 from horologe_profiler.core.profiler import Profiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-from profiler.profiler_builders import CONTROLLER, a_profiler, announce, finish_run, sample
+from profiler.profiler_builders import CONTROLLER, a_profiler, announce, finish_run, sample, staged_row
 
 
-def play_rows(profiler: Profiler, took_of: Callable[[int, int], int], until_ns: int, now_ns: int = 0) -> int:
-    """Sample a row every 5 ms until `until_ns`; `took_of`(content, run) is how long each run takes. Return the time."""
-    content, runs = 0, dict[bytes, int]()
+def play_rows(
+    profiler: Profiler, took_of: Callable[[int, int], int], until_ns: int, now_ns: int = 0, every_ns: int = ms(5)
+) -> int:
+    """Sample rows until `until_ns`; `took_of`(content, run) is how long a run takes, 0: refused. Return the time."""
+    content, runs = 0, Counter[int]()
     while now_ns < until_ns:
         content = (content + 1) % 200
         sample(profiler, now_ns, data=bytes([content]) * 16)
         for submit in sent(profiler, Submit):
-            held = profiler.staging.inputs_of(submit.input_id)
-            assert held is not None
-            row = bytes(held[1][0])
-            runs[row] = runs.get(row, 0) + 1
-            finish_run(profiler, submit, now_ns + 1, took_of(row[0], runs[row]))
-        now_ns += ms(5)
+            row = staged_row(profiler, submit)[1][0][0]
+            runs[row] += 1
+            if took_ns := took_of(row, runs[row]):
+                finish_run(profiler, submit, now_ns + 1, took_ns)
+            else:
+                profiler.handle(now_ns, CONTROLLER, Outcome(submit.id, int(Status.REFUSED)), ())
+        now_ns += every_ns
     profiler.tick(now_ns + s(2))
     return now_ns + s(2)
 
@@ -89,17 +90,11 @@ def test_a_row_is_not_mistaken_for_one_before_the_restart() -> None:
 
 def test_rows_that_cannot_run_do_not_stop_a_comparison() -> None:
     """Every tenth run is refused; those rows are left out."""
-    profiler = a_profiler(comparison_interval_ns=s(1), busy_share=1.0)
-    now_ns = runs = 0
-    for content in range(400):
-        now_ns += ms(200)
-        sample(profiler, now_ns, data=bytes([content % 200]) * 16)
-        for submit in sent(profiler, Submit):
-            runs += 1
-            held = profiler.staging.inputs_of(submit.input_id)
-            assert held is not None
-            if runs % 10:
-                finish_run(profiler, submit, now_ns, ms(1) + crc32(bytes(held[1][0])) % ms(10))
-            else:
-                profiler.handle(now_ns, CONTROLLER, Outcome(submit.id, int(Status.REFUSED)), ())
+    profiler, numbers = a_profiler(comparison_interval_ns=s(1), busy_share=1.0), itertools.count(1)
+    play_rows(
+        profiler,
+        lambda content, run: ms(1) + crc32(bytes([content])) % ms(10) if next(numbers) % 10 else 0,
+        s(80),
+        every_ns=ms(200),
+    )
     assert sent(profiler, Distributions)[-1].dynamic

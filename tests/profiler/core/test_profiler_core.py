@@ -11,14 +11,7 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.recording.snapshot import restore, snapshot, strip_tensors
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Cancel,
-    Dispatch,
-    Distributions,
-    Outcome,
-    Ship,
-    Submit,
-)
+from horologe_common.wire import Cancel, Dispatch, Distributions, Outcome, Ship, Submit
 from horologe_profiler.core.measurements import ProfilerState
 from profiler.profiler_builders import (
     CONTROLLER,
@@ -29,6 +22,7 @@ from profiler.profiler_builders import (
     published_distributions,
     run_sample,
     sample,
+    staged_row,
 )
 
 
@@ -49,10 +43,7 @@ def test_of_many_rows_the_first_is_run() -> None:
     profiler = a_profiler()
     sample(profiler, rows=3, data=b"a" * 16 + b"b" * 32)
     (submit,) = sent(profiler, Submit)
-    held = profiler.staging.inputs_of(submit.input_id)
-    assert held is not None
-    assert held[0] == (a_tensor(1),)
-    assert held[1] == [b"a" * 16]
+    assert staged_row(profiler, submit) == ((a_tensor(1),), [b"a" * 16])
 
 
 def test_what_was_learned_is_told_the_controller_and_kept() -> None:

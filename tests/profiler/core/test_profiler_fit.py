@@ -6,15 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horologe_profiler.core.batch_fit import Point, fit, fit_scales
+from horologe_profiler.core.batch_fit import Fit, Point, fit, fit_scales
 
 SIZES = (1, 2, 4, 8)
 
 
-def test_lengths_and_batches_on_a_plane_are_found_exactly() -> None:
-    points = [Point(size, length, 700_000 + 30 * size * length) for size in SIZES for length in (16, 100, 512)]
+def fit_of(points: list[Point]) -> Fit:
     fitted = fit(points)
     assert fitted is not None
+    return fitted
+
+
+def test_lengths_and_batches_on_a_plane_are_found_exactly() -> None:
+    points = [Point(size, length, 700_000 + 30 * size * length) for size in SIZES for length in (16, 100, 512)]
+    fitted = fit_of(points)
     assert fitted.base_ns == pytest.approx(700_000, rel=1e-6)
     assert fitted.slope_ns == pytest.approx(30, rel=1e-6)
     assert fitted.max_error < 1e-6
@@ -25,22 +30,19 @@ def test_rows_of_hidden_length_have_the_intercept_in_common() -> None:
     """The cost of each row is unknown; only batches of a repeated row determine the common intercept."""
     costs = {1: 200_000, 2: 1_500_000, 3: 9_000_000}
     points = [Point(size, 0, 500_000 + cost * size, row) for row, cost in costs.items() for size in SIZES]
-    fitted = fit(points)
-    assert fitted is not None
+    fitted = fit_of(points)
     assert fitted.base_ns == pytest.approx(500_000, rel=1e-6)
     assert fitted.slope_ns == pytest.approx(sum(costs.values()) / 3, rel=1e-6)
 
 
 def test_of_one_size_alone_nothing_is_common_to_all_rows() -> None:
-    fitted = fit([Point(1, 0, took, row) for row, took in enumerate((1000, 2000, 4000))])
-    assert fitted is not None
+    fitted = fit_of([Point(1, 0, took, row) for row, took in enumerate((1000, 2000, 4000))])
     assert fitted.base_ns == 0
     assert fitted.max_error < 1e-9
 
 
 def test_what_no_line_goes_through_has_an_error() -> None:
-    fitted = fit([Point(1, length, length * length) for length in (10, 20, 40)])
-    assert fitted is not None
+    fitted = fit_of([Point(1, length, length * length) for length in (10, 20, 40)])
     assert fitted.max_error > fitted.median_error > 0.1
 
 
@@ -57,8 +59,7 @@ def test_no_points_no_fit() -> None:
     )
 )
 def test_neither_part_is_negative_whatever_was_measured(points: list[Point]) -> None:
-    fitted = fit(points)
-    assert fitted is not None
+    fitted = fit_of(points)
     assert fitted.base_ns >= 0
     assert fitted.slope_ns >= 0
     assert 0 <= fitted.median_error <= fitted.max_error
@@ -71,8 +72,7 @@ def test_noise_of_five_percent_moves_what_is_expected_by_no_more(c0: float, c1: 
         Point(size, length, max(1, round((c0 + c1 * size * length) * (1 + more))))
         for (size, length), more in zip(plane, noise, strict=True)
     ]
-    fitted = fit(points)
-    assert fitted is not None
+    fitted = fit_of(points)
     squares = sum(
         ((fitted.base_ns + fitted.slope_ns * point.size * point.length) / point.took_ns - 1) ** 2 for point in points
     )
@@ -94,8 +94,7 @@ def measured(base_ns: float, gain: float, rows: int, noise: list[float]) -> list
 )
 def test_scales_predict_batches_of_rows_of_any_length(base_ns: float, gain: float, noise: list[float]) -> None:
     points = measured(base_ns, gain, 10, noise)
-    linear = fit(points)
-    assert linear is not None
+    linear = fit_of(points)
     found = fit_scales(points, linear.base_ns, min(point.took_ns for point in points))
     scales = dict(found.scales)
     assert scales[1] == 1.0

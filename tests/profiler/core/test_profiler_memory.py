@@ -41,6 +41,11 @@ def record_times(
     return from_ns
 
 
+def times_of(memory: Measurements, key: MeasurementKey = KEY) -> list[int]:
+    window = memory.get_window(key)
+    return [row_time.took_ns for row_time in window.times] if window else []
+
+
 def published(memory: Measurements, model: str = "m/1") -> Distributions:
     return build_distributions(memory, model)[0]
 
@@ -60,17 +65,14 @@ def test_bounds_grow_by_a_quarter() -> None:
 def test_more_than_the_window_is_forgotten() -> None:
     memory = a_memory(window=8)
     record_times(memory, KEY, list(range(100, 120)))
-    (part,) = [part for _, part in memory.windows_of_model("m/1")]
-    assert [took.took_ns for took in part.times] == list(range(112, 120))
+    assert times_of(memory) == list(range(112, 120))
 
 
 def test_what_is_older_than_the_window_is_forgotten_but_for_a_few() -> None:
     memory = a_memory(window_ns=s(60))
     later_ns = record_times(memory, KEY, [100] * 10)
     record_times(memory, KEY, [200], later_ns + s(120))
-    part = memory.get_window(KEY)
-    assert part is not None
-    assert [took.took_ns for took in part.times] == [100] * (TIMES_MIN - 1) + [200]
+    assert times_of(memory) == [100] * (TIMES_MIN - 1) + [200]
 
 
 @given(
@@ -107,9 +109,7 @@ def test_a_clear_step_is_followed_after_a_few_runs(factor: float) -> None:
 def test_a_few_long_ones_are_no_drift() -> None:
     memory = a_memory()
     record_times(memory, KEY, ([10] * 9 + [1000]) * 8)
-    part = memory.get_window(KEY)
-    assert part is not None
-    assert len(part.times) == 80
+    assert len(times_of(memory)) == 80
 
 
 def test_beyond_the_most_keys_the_one_sampled_the_longest_ago_goes() -> None:
@@ -150,30 +150,17 @@ def test_lengths_give_c1_and_hidden_ones_do_not() -> None:
     assert flat.row_ns_per_length == 0
 
 
-def test_a_range_that_was_hardly_run_has_the_times_of_the_others_if_length_explains_them() -> None:
-    memory = a_memory()
-    for length in (10, 40, 160):
-        record_times(
-            memory, MeasurementKey("m/1", "", length_bound(length)), [ms(1) + 10_000 * length] * 5, length=length
-        )
-    memory.record_sample(0, MeasurementKey("m/1", "", length_bound(80)))
-    bound = length_bound(80)
-    (part,) = [part for part in published(memory).histograms if part.length == bound]
-    assert part.edges_ns[0] == pytest.approx(ms(1) + 10_000 * bound, rel=1e-3)
-    assert part.edges_ns[-1] == pytest.approx(ms(1) + 10_000 * bound, rel=1e-3)
-
-
-def test_where_length_explains_little_nothing_is_lent() -> None:
+@pytest.mark.parametrize("explained", [True, False])
+def test_a_range_that_was_hardly_run_has_the_times_of_the_others_if_length_explains_them(explained: bool) -> None:
     memory = a_memory()
     for number, length in enumerate((10, 40, 160)):
-        record_times(
-            memory, MeasurementKey("m/1", "", length_bound(length)), [ms(1 + 5 * (number % 2))] * 5, length=length
-        )
-    memory.record_sample(0, MeasurementKey("m/1", "", length_bound(80)))
-    assert [part.length for part in published(memory).histograms] == [
-        0,
-        *(length_bound(length) for length in (10, 40, 160)),
-    ]
+        took_ns = ms(1) + 10_000 * length if explained else ms(1 + 5 * (number % 2))
+        record_times(memory, MeasurementKey("m/1", "", length_bound(length)), [took_ns] * 5, length=length)
+    bound = length_bound(80)
+    memory.record_sample(0, MeasurementKey("m/1", "", bound))
+    edges = [edge_ns for part in published(memory).histograms if part.length == bound for edge_ns in part.edges_ns]
+    assert edges == ([pytest.approx(ms(1) + 10_000 * bound, rel=1e-3)] * len(edges) if explained else [])
+    assert bool(edges) == explained
 
 
 def test_too_few_times_are_not_published() -> None:
@@ -196,16 +183,6 @@ def test_a_histogram_holds_all_it_was_given(times: list[tuple[float, int]]) -> N
 def test_with_equal_weights_counts_are_counts() -> None:
     histogram = build_histogram("", 0, [(1.0, took) for took in [100] * 7 + [900] * 3])
     assert (histogram.counts[0], histogram.counts[-1], sum(histogram.counts)) == (7, 3, 10)
-
-
-def test_another_content_is_another_model() -> None:
-    memory = a_memory()
-    assert not memory.set_content("m/1", "abc")
-    record_times(memory, KEY, [100] * 9)
-    assert not memory.set_content("m/1", "abc")
-    assert len(memory) == 1
-    assert memory.set_content("m/1", "xyz")
-    assert len(memory) == 0
 
 
 def test_what_was_stored_comes_back_as_old_as_it_is_then() -> None:

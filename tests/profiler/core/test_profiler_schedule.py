@@ -8,11 +8,8 @@ import pytest
 
 from harness.builders import a_spec, sent
 from horologe_common.clock import ms, s
-from horologe_common.wire import (
-    Distributions,
-    Submit,
-)
-from profiler.profiler_builders import a_profiler, finish_run, published_distributions, run_sample, sample
+from horologe_common.wire import Distributions, Submit
+from profiler.profiler_builders import a_profiler, finish_run, published_distributions, run_sample, sample, staged_row
 
 if TYPE_CHECKING:
     from horologe_profiler.core.profiler import Profiler
@@ -32,53 +29,36 @@ def test_it_takes_no_more_than_its_share_of_a_device() -> None:
     assert len(sent(profiler, Submit)) == 1
 
 
-def begins_of_runs(profiler: Profiler, until_ns: int) -> list[int]:
-    """Offer a sample every 10 ms, finish each run after 10 ms, and return when the runs began."""
-    begun = []
-    for now_ns in range(0, until_ns, ms(10)):
+def play_runs(profiler: Profiler, from_ns: int, until_ns: int) -> list[tuple[int, int]]:
+    """Offer a sample every 10 ms, and finish each run after 10 ms. Return when the runs began, and their urgency."""
+    runs = []
+    for now_ns in range(from_ns, until_ns, ms(10)):
         sample(profiler, now_ns)
         for submit in sent(profiler, Submit):
-            begun.append(now_ns)
+            runs.append((now_ns - from_ns, submit.urgent_after_ns))
             finish_run(profiler, submit, now_ns + ms(10), ms(10))
-    return begun
+    return runs
 
 
 def test_a_time_without_runs_saves_no_share_for_later() -> None:
     """Else a comparison of inputs, once a minute, would take most of a device's time for a second."""
     profiler = a_profiler(busy_share=0.1, initial_runs=10**6)
-    for start_ns in (0, s(60)):
-        begun = []
-        for now_ns in range(start_ns, start_ns + s(1), ms(10)):
-            sample(profiler, now_ns)
-            for submit in sent(profiler, Submit):
-                begun.append(now_ns - start_ns)
-                finish_run(profiler, submit, now_ns + ms(10), ms(10))
-        assert begun == [number * ms(100) for number in range(10)]
+    for from_ns in (0, s(60)):
+        assert play_runs(profiler, from_ns, from_ns + s(1)) == [(number * ms(100), 0) for number in range(10)]
 
 
 def test_the_first_runs_follow_each_other_and_those_after_them_keep_to_the_share() -> None:
     settings = {"busy_share": 0.1, "initial_time_ns": ms(25), "initial_runs": 10**6}
-    begun = begins_of_runs(a_profiler(comparison_interval_ns=s(60), **settings), s(1))
-    assert begun[:6] == [0, ms(10), ms(20), ms(30), ms(130), ms(230)]
+    runs = play_runs(a_profiler(comparison_interval_ns=s(60), **settings), 0, s(1))
+    assert [begin_ns for begin_ns, _ in runs][:6] == [0, ms(10), ms(20), ms(30), ms(130), ms(230)]
 
 
 def test_runs_are_urgent_and_free_until_the_inputs_have_been_compared() -> None:
     profiler = a_profiler(busy_share=0.1, initial_time_ns=s(4), comparison_interval_ns=s(60))
-    urgent = []
-    for now_ns in range(0, s(2), ms(20)):
-        sample(profiler, now_ns)
-        for submit in sent(profiler, Submit):
-            urgent.append(submit.urgent_after_ns)
-            finish_run(profiler, submit, now_ns + ms(10), ms(10))
+    urgent = [urgent_ns for _, urgent_ns in play_runs(profiler, 0, s(2))]
     assert urgent[:36] == [ms(50)] * 36
     assert set(urgent[36:]) <= {0}
     assert 36 < len(urgent) < 60, "the runs after the comparison keep to their share"
-
-
-def test_without_comparisons_no_run_is_urgent() -> None:
-    profiler = a_profiler()
-    sample(profiler)
-    assert [submit.urgent_after_ns for submit in sent(profiler, Submit)] == [0]
 
 
 def test_the_least_known_goes_first() -> None:
@@ -97,16 +77,11 @@ def test_what_is_known_well_is_run_seldom() -> None:
     now_ns = published_distributions(profiler, ms(2), 10)
     sample(profiler, now_ns)
     assert sent(profiler, Submit) == []
+    run_sample(profiler, now_ns, ms(2), application="search")
+    run_sample(profiler, now_ns + s(1), ms(2), length=40)
     run_sample(profiler, now_ns + s(30), ms(2))
     sample(profiler, now_ns + s(31))
     assert sent(profiler, Submit) == []
-
-
-def test_another_application_and_other_lengths_are_not_known_by_that() -> None:
-    profiler = a_profiler(initial_runs=10)
-    now_ns = published_distributions(profiler, ms(2), 10)
-    now_ns = run_sample(profiler, now_ns, ms(2), application="search")
-    run_sample(profiler, now_ns, ms(2), length=40)
 
 
 def test_a_row_is_also_run_in_batches_of_itself_as_far_as_they_are_short() -> None:
@@ -116,10 +91,8 @@ def test_a_row_is_also_run_in_batches_of_itself_as_far_as_they_are_short() -> No
     while submits := sent(profiler, Submit):
         (submit,) = submits
         sizes.append(submit.rows)
-        held = profiler.staging.inputs_of(submit.input_id)
-        assert held is not None
-        assert held[0][0].shape == (submit.rows, 4)
-        assert held[1] == [b"abcd" * 4 * submit.rows]
+        headers, buffers = staged_row(profiler, submit)
+        assert (headers[0].shape, buffers) == ((submit.rows, 4), [b"abcd" * 4 * submit.rows])
         took_ns = ms(1) + ms(3) * submit.rows
         finish_run(profiler, submit, now_ns + took_ns, took_ns)
         now_ns += 2 * took_ns
@@ -174,11 +147,3 @@ def test_each_model_and_application_has_its_turn() -> None:
         now_ns += ms(2)
         profiler.tick(now_ns)
     assert turns == [("a/1", "x"), ("a/1", "x"), ("a/1", "y"), ("b/1", "chat"), ("a/1", "x")]
-
-
-def test_applications_without_end_take_bounded_room() -> None:
-    profiler = a_profiler(keys_max=50)
-    for number in range(400):
-        sample(profiler, application=f"application-{number}")
-    assert len(profiler.measurements) == 50
-    assert len(profiler.staging.ids()) <= 51

@@ -15,8 +15,7 @@ def test_the_models_of_an_application_are_queried_and_combined() -> None:
     harness.query()
     assert sorted(harness.submits) == ["a", "b", "c"]
     assert {submit.application for submit in harness.submits.values()} == {"digits"}
-    harness.predict("a", 3)
-    harness.predict("b", 5)
+    harness.predict_all(a=(3,), b=(5,))
     assert not harness.count_answers()
     harness.predict("c", 3)
     answer, values = harness.pop_answer()
@@ -24,7 +23,6 @@ def test_the_models_of_an_application_are_queried_and_combined() -> None:
     assert answer.confidence == pytest.approx(2 / 3)
     assert not answer.defaulted
     assert not answer.inputs_retained
-    harness.selector.check()
 
 
 def test_queue_time_is_the_time_until_the_answer_without_execution() -> None:
@@ -39,17 +37,6 @@ def test_queue_time_is_the_time_until_the_answer_without_execution() -> None:
     assert harness.pop_answer()[0].queue_ns == 0
 
 
-def test_rows_are_combined_one_by_one() -> None:
-    harness = ApplicationHarness(models=("a", "b", "c"))
-    harness.query(rows=2)
-    harness.predict("a", 3, 1)
-    harness.predict("b", 5, 1)
-    harness.predict("c", 3, 1)
-    answer, values = harness.pop_answer()
-    assert values == [3, 1]
-    assert answer.confidence == pytest.approx(2 / 3)
-
-
 def test_a_missing_model_is_replaced_by_its_average() -> None:
     harness = ApplicationHarness(models=("a", "b", "c"), cache=False)
     for number in range(1, 4):
@@ -58,8 +45,7 @@ def test_a_missing_model_is_replaced_by_its_average() -> None:
             harness.predict(model, label)
         harness.pop_answer()
     harness.query(5)
-    harness.predict("a", 1)
-    harness.predict("b", 9)
+    harness.predict_all(a=(1,), b=(9,))
     harness.advance_to(99)
     answer, values = harness.pop_answer()
     assert values == [9]
@@ -75,14 +61,14 @@ def test_without_any_prediction_the_default_is_answered_and_flagged() -> None:
     assert (answer.status, values, answer.defaulted, answer.confidence, answer.models) == (0, [7], True, 0.0, ())
 
 
-def test_rows_below_the_confidence_threshold_are_defaulted() -> None:
-    harness = ApplicationHarness(models=("a", "b", "c"), default=7.0, confidence=0.9)
+@pytest.mark.parametrize(("confidence", "wanted"), [(0.0, [3, 1]), (0.9, [7, 1])])
+def test_rows_are_combined_and_below_the_confidence_threshold_defaulted(confidence: float, wanted: list[int]) -> None:
+    harness = ApplicationHarness(models=("a", "b", "c"), default=7.0, confidence=confidence)
     harness.query(rows=2)
-    harness.predict("a", 3, 1)
-    harness.predict("b", 5, 1)
-    harness.predict("c", 3, 1)
+    harness.predict_all(a=(3, 1), b=(5, 1), c=(3, 1))
     answer, values = harness.pop_answer()
-    assert (values, answer.defaulted) == ([7, 1], True)
+    assert (values, answer.defaulted) == (wanted, confidence > 0)
+    assert answer.confidence == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(("end", "status"), [("refused", Status.REFUSED), ("failed", Status.FAILED)])
@@ -103,28 +89,12 @@ def test_without_a_default_or_prediction_the_answer_is_refused_before_the_deadli
     assert (answer.status, answer.reason) == (Status.REFUSED, "no model answered in time")
 
 
-def test_task_any_passes_outputs_on_unchanged() -> None:
-    harness = ApplicationHarness(models=("a",), task="any", policy="static")
+def test_task_any_passes_outputs_on_unchanged_and_counts_no_agreement() -> None:
+    harness = ApplicationHarness(models=("a",), shadows=("b",), task="any", policy="static")
     harness.query()
-    harness.predict("a", 3, 4, 5)
+    harness.predict_all(a=(3, 4, 5), b=(3, 4, 5))
     (out,) = [out for out in harness.selector.out if isinstance(out.message, Answer)]
     assert [tensor.name for tensor in out.message.outputs] == ["y"]
     assert out.message.outputs[0].shape == (3,)
-
-
-def test_unchanged_outputs_do_not_count_as_agreement() -> None:
-    harness = ApplicationHarness(models=("a",), shadows=("b",), task="any", policy="static")
-    harness.query()
-    harness.predict("a", 3)
-    harness.predict("b", 3)
     active = harness.selector.applications.registry.active["digits"]
     assert [tally.agreed for tally in active.tallies.values()] == [0, 0]
-
-
-def test_a_model_with_the_wrong_number_of_rows_is_missing() -> None:
-    harness = ApplicationHarness(models=("a", "b"))
-    harness.query()
-    harness.predict("a", 3)
-    harness.predict("b", 3, 4)
-    answer, values = harness.pop_answer()
-    assert (values, answer.missing) == ([3], ("b",))

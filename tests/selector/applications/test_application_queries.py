@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,14 +12,7 @@ from harness.builders import sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.recording.snapshot import restore, snapshot
-from horologe_common.wire import (
-    ApplicationInfo,
-    Applications,
-    Cancel,
-    Ping,
-    Pong,
-    Release,
-)
+from horologe_common.wire import ApplicationInfo, Applications, Cancel, Ping, Pong, Release
 from horologe_selector.core.applications.losses import LOSSES
 from selector.selector_harness import CONTROLLER, FRONTEND, HASH, ApplicationHarness
 
@@ -38,7 +33,6 @@ def test_present_predictions_are_combined_at_the_deadline() -> None:
     assert not sent(harness.selector, Release)
     harness.predict("c", 4)
     assert sent(harness.selector, Release) == [Release((1,))]
-    harness.selector.check()
 
 
 def test_stragglers_are_cancelled_after_a_second() -> None:
@@ -50,24 +44,20 @@ def test_stragglers_are_cancelled_after_a_second() -> None:
     harness.advance_to(1500)
     assert sent(harness.selector, Cancel, CONTROLLER) == [Cancel((harness.submits["b"].id,))]
     assert sent(harness.selector, Release) == [Release((1,))]
-    harness.selector.check()
 
 
-def test_a_refused_model_is_missing_at_once() -> None:
-    harness = ApplicationHarness(models=("a", "b"))
+@pytest.mark.parametrize("reason", ["refused", "not served", "wrong number of rows"])
+def test_a_model_without_a_prediction_is_missing_at_once(reason: str) -> None:
+    other = "z" if reason == "not served" else "b"
+    harness = ApplicationHarness(models=("a", other))
     harness.query()
     harness.predict("a", 3)
-    harness.fail_model("b")
+    if reason == "refused":
+        harness.fail_model("b")
+    elif reason == "wrong number of rows":
+        harness.predict("b", 3, 4)
     answer, values = harness.pop_answer()
-    assert (values, answer.missing) == ([3], ("b",))
-
-
-def test_a_model_that_is_not_served_is_missing_at_once() -> None:
-    harness = ApplicationHarness(models=("a", "z"))
-    harness.query()
-    harness.predict("a", 3)
-    answer, _ = harness.pop_answer()
-    assert answer.missing == ("z",)
+    assert (values, answer.missing) == ([3], (other,))
 
 
 def test_the_return_latency_is_subtracted_from_the_deadline() -> None:
@@ -95,16 +85,18 @@ def test_the_return_latency_takes_at_most_half_of_the_budget() -> None:
     assert harness.pop_answer()[0].defaulted
 
 
-def test_equal_inputs_are_answered_from_the_cache() -> None:
-    harness = ApplicationHarness(models=("a", "b"))
+@pytest.mark.parametrize("cache", [True, False])
+def test_equal_inputs_are_answered_from_the_cache(cache: bool) -> None:
+    harness = ApplicationHarness(models=("a", "b"), cache=cache)
     harness.query(1)
-    harness.predict("a", 3)
-    harness.predict("b", 3)
+    harness.predict_all(a=(3,), b=(3,))
     assert not harness.pop_answer()[0].cached
     harness.submits.clear()
     harness.query(2)
-    answer, values = harness.pop_answer()
-    assert (values, answer.cached, harness.submits) == ([3], True, {})
+    assert list(harness.submits) == ([] if cache else ["a", "b"])
+    if cache:
+        answer, values = harness.pop_answer()
+        assert (values, answer.cached) == ([3], True)
 
 
 def test_application_queries_with_equal_inputs_are_coalesced() -> None:
@@ -116,15 +108,6 @@ def test_application_queries_with_equal_inputs_are_coalesced() -> None:
     harness.submits["a"] = first
     harness.predict("a", 3)
     assert harness.count_answers() == 2
-
-
-def test_without_a_cache_equal_queries_are_not_coalesced() -> None:
-    harness = ApplicationHarness(models=("a",), cache=False)
-    harness.query(1)
-    harness.predict("a", 3)
-    harness.submits.clear()
-    harness.query(2)
-    assert list(harness.submits) == ["a"]
 
 
 def test_prediction_ids_are_unique_and_end_with_the_input_hash() -> None:
@@ -165,41 +148,27 @@ def test_a_context_keeps_its_model_in_an_a_b_test() -> None:
     assert set(selected[::2]) == {"a", "b"}
 
 
-def test_a_cancelled_query_cancels_its_submits_and_releases_its_inputs() -> None:
+@pytest.mark.parametrize("message", [Cancel((1,)), PeerDisconnected(FRONTEND)])
+def test_a_cancelled_query_cancels_its_submits_and_releases_its_inputs(message: Any) -> None:
     harness = ApplicationHarness(models=("a", "b"))
     harness.query()
-    harness.send(FRONTEND, Cancel((1,)))
+    harness.send(FRONTEND, message)
     (first, second) = sent(harness.selector, Cancel, CONTROLLER)
     assert {*first.ids, *second.ids} == {submit.id for submit in harness.submits.values()}
     assert sent(harness.selector, Release) == [Release((1,))]
     assert not harness.count_answers()
-    harness.selector.check()
-
-
-def test_application_queries_of_a_lost_frontend_are_dropped() -> None:
-    harness = ApplicationHarness(models=("a", "b"))
-    harness.query()
-    harness.send(FRONTEND, PeerDisconnected(FRONTEND))
     assert not harness.selector.applications.queries
-    harness.selector.check()
-
-
-def test_a_selector_that_waits_for_its_models_can_be_restored_from_a_snapshot() -> None:
-    harness = ApplicationHarness(models=("a", "b"))
-    harness.query()
-    harness.predict("a", 3)
-    restored = restore(snapshot(harness.selector))
-    restored.check()
-    assert restored.wakeup_ns() == harness.selector.wakeup_ns()
 
 
 @pytest.mark.parametrize("task", ["classes", "regression"])
 def test_a_selector_restored_from_a_snapshot_answers_open_queries(task: str) -> None:
     harness = ApplicationHarness(models=("a", "b"), policy="exp4", task=task)
     harness.query()
+    wakeup_ns = harness.selector.wakeup_ns()
     harness.selector = restore(snapshot(harness.selector), LOSSES)
-    harness.predict("a", 3)
-    harness.predict("b", 3)
+    harness.selector.check()
+    assert harness.selector.wakeup_ns() == wakeup_ns
+    harness.predict_all(a=(3,), b=(3,))
     answer, _ = harness.pop_answer()
     assert (answer.status, answer.models) == (0, ("a", "b"))
     harness.selector.check()
@@ -238,7 +207,6 @@ def test_each_query_gets_one_answer_and_one_release(events: list[str], default: 
     else:
         assert not harness.count_answers()
     assert not harness.selector.applications.queries
-    harness.selector.check()
 
 
 def test_an_application_query_that_is_sent_again_while_it_is_open_is_answered_once() -> None:
@@ -246,11 +214,9 @@ def test_an_application_query_that_is_sent_again_while_it_is_open_is_answered_on
     harness.query()
     harness.query()
     assert len(harness.submits) == 2
-    harness.predict("a", 3)
-    harness.predict("b", 3)
+    harness.predict_all(a=(3,), b=(3,))
     assert harness.count_answers() == 1
     assert not sent(harness.selector, Release)
-    harness.selector.check()
 
 
 def test_an_application_query_whose_answer_was_lost_is_answered_again() -> None:
@@ -266,4 +232,3 @@ def test_an_application_query_whose_answer_was_lost_is_answered_again() -> None:
     assert (values, answer.models) == ([3], ("a", "b"))
     harness.advance_to(2000)
     assert not harness.count_answers()
-    harness.selector.check()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
+import msgspec
 import pytest
 
 from harness.builders import sent
-from horologe_common.applications import Application
+from horologe_common.applications import BYTES_LIMIT, MODELS_LIMIT, Application, check_application
 from horologe_common.core.protocol import PeerConnected
-from horologe_common.status import Status
-from horologe_common.wire import Applications, Declare, Rollback, Withdraw
+from horologe_common.status import InvalidInput, Status
+from horologe_common.wire import PEER_HEADER_LIMIT, Applications, Rollback, Withdraw
 from horologe_selector.core.applications.application_registry import APPLICATIONS_LIMIT
 from horologe_selector.core.selector import Selector
 from horologe_selector.settings import SelectorSettings
-from horologe_selector.store import RecordsWritten, WriteRecords
 from selector.selector_harness import FRONTEND, ApplicationHarness
 
 
@@ -45,13 +46,23 @@ def test_declared_applications_are_announced_changed_rolled_back_and_withdrawn()
         ({"settings": {"theta": 1.0}, "policy": "exp4"}, "settings"),
         ({"name": "a/b"}, "name"),
         ({"confidence": 2.0}, "confidence"),
+        ({"contexts": 0}, "contexts"),
+        ({"contexts": 10**30}, "contexts"),
+        ({"default": 1e300}, "default"),
+        ({"default": float("inf")}, "default"),
+        ({"default": float("nan")}, "default"),
+        ({"default": float("nan"), "task": "regression"}, "default"),
+        ({"default": float("inf"), "task": "regression"}, "default"),
+        ({"default": 0.5}, "default"),
+        ({"default": 1.0, "task": "any"}, "default"),
+        ({"output": "y" * BYTES_LIMIT}, "application"),
         ({"task": "any", "policy": "exp4"}, "policy"),
     ],
 )
 def test_an_invalid_declaration_is_refused_naming_the_field(fields: dict[str, Any], field: str) -> None:
     reply = ApplicationHarness().declare_application(**fields)
     assert reply.status == Status.INVALID_INPUT
-    assert reply.reason.startswith(field)
+    assert re.match(rf"{field}\b.*: ", reply.reason)
 
 
 def test_the_number_of_applications_is_limited() -> None:
@@ -83,32 +94,50 @@ def test_applications_survive_a_restart() -> None:
 
 def test_declarations_are_refused_while_the_store_is_unavailable() -> None:
     harness = ApplicationHarness()
-    selector = harness.selector
-    selector.handle(0, FRONTEND, Declare(7, Application("digits", ("a",))), ())
-    (write,) = sent(selector, WriteRecords)
-    selector.handle(0, "store/0", RecordsWritten(write.changes, None, "the state store is unavailable"), ())
-    (reply,) = [reply for reply in sent(selector, Applications) if reply.id == 7]
-    assert (reply.status, reply.reason) == (Status.REFUSED, "the state store is unavailable")
+    harness.store.unavailable = True
+    reply = harness.declare_application()
+    assert (reply.status, reply.reason) == (Status.REFUSED, "unplugged")
 
 
-@pytest.mark.parametrize("models", [("a", "b"), ("a/1",), ("z", "a")])
-def test_a_declaration_with_an_unknown_output_is_refused(models: tuple[str, ...]) -> None:
-    reply = ApplicationHarness().declare_application(models=models, output="nope", policy="")
-    assert (reply.status, reply.reason) == (
-        Status.INVALID_INPUT,
-        "output: got 'nope', wanted one of model "
-        + {
-            "a": "a: y",
-            "a/1": "a/1: y",
-            "z": "a: y",
-        }[models[0]],
-    )
-    assert ApplicationHarness().declare_application(models=models, output="y", policy="").status == 0
+@pytest.mark.parametrize(
+    ("models", "shadows", "checked"),
+    [(("a", "b"), (), "a"), (("a/1",), (), "a/1"), (("z", "a"), (), "a"), (("z",), ("b",), "b")],
+)
+def test_a_declaration_with_an_unknown_output_is_refused(models: Any, shadows: Any, checked: str) -> None:
+    fields = {"models": models, "shadows": shadows, "policy": ""}
+    reply = ApplicationHarness().declare_application(output="nope", **fields)
+    reason = f"output: got 'nope', wanted one of model {checked}: y"
+    assert (reply.status, reply.reason) == (Status.INVALID_INPUT, reason)
+    assert ApplicationHarness().declare_application(output="y", **fields).status == 0
 
 
 def test_outputs_of_models_that_are_not_served_are_not_checked() -> None:
     assert ApplicationHarness().declare_application(models=("z",), output="nope", policy="").status == 0
-    assert (
-        ApplicationHarness().declare_application(models=("a",), shadows=("b",), output="nope", policy="").status
-        == Status.INVALID_INPUT
-    )
+
+
+@pytest.mark.parametrize("name", ["/", "m/", "/1", "m/1/2"])
+@pytest.mark.parametrize("shadow", [False, True])
+def test_models_have_a_name_and_an_optional_version(name: str, shadow: bool) -> None:
+    with pytest.raises(InvalidInput, match=f"^{'shadows' if shadow else 'models'}: got '{name}', wanted name"):
+        check_application(Application("a", ("ok", "ok/2") if shadow else (name,), shadows=(name,) if shadow else ()))
+
+
+def test_the_error_for_a_long_list_is_short() -> None:
+    with pytest.raises(InvalidInput) as error:
+        check_application(Application("a", tuple(f"m{number}" for number in range(100_000))))
+    assert error.value.reason == "models, shadows: got 100000 names, wanted 1 to 64, each once"
+
+
+@pytest.mark.parametrize("fields", [{"default": float(1 << 53)}, {"default": -1e300, "task": "regression"}])
+def test_the_largest_defaults_are_valid(fields: dict[str, Any]) -> None:
+    check_application(Application("a", ("m",), **fields))
+
+
+def test_the_maximum_number_of_models_with_long_names_fits() -> None:
+    application = Application("a" * 128, tuple(f"{number:0100}" for number in range(MODELS_LIMIT)))
+    check_application(application)
+    assert len(msgspec.msgpack.encode(application)) > BYTES_LIMIT // 2
+
+
+def test_all_applications_fit_into_one_announcement() -> None:
+    assert APPLICATIONS_LIMIT * BYTES_LIMIT < PEER_HEADER_LIMIT

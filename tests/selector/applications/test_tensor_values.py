@@ -1,4 +1,4 @@
-"""Conversion of output tensors to values, and of combined predictions to tensors."""
+"""Conversion of output tensors to values, and of an application's values to tensors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from horologe_common.application_answers import answer_tensors
 from horologe_common.applications import Application
 from horologe_common.status import InvalidInput
 from horologe_common.wire.frames import decode_array, encode_array
-from horologe_selector.core.predictions.tensor_values import build_tensors, extract_values
-from horologe_selector.policy import CombinedPrediction
+from horologe_selector.core.predictions.tensor_values import extract_values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,19 +78,11 @@ def test_the_error_for_an_unusable_output_names_its_type_and_shape(
         values(application, o=array)
 
 
-def built_tensors(
-    application: Application, combined: list[CombinedPrediction], defaulted: list[bool]
-) -> dict[str, NDArray[Any]]:
-    tensors, buffers = build_tensors(application, combined, defaulted)
-    assert [tensor.nbytes for tensor in tensors] == list(map(len, buffers))
-    return {tensor.name: decode_array(tensor, buffer) for tensor, buffer in zip(tensors, buffers, strict=True)}
-
-
 @pytest.mark.parametrize(("application", "dtype"), [(CLASSES, np.int64), (REGRESSION, np.float64)])
 def test_output_tensors_have_prediction_confidence_and_defaulted_per_row(application: Application, dtype: type) -> None:
-    tensors_by_name = built_tensors(
-        application, [CombinedPrediction(3.0, 0.5), CombinedPrediction(-1.0, 0.0)], [False, True]
-    )
-    assert list(tensors_by_name) == ["prediction", "confidence", "defaulted"]
-    assert [array.dtype for array in tensors_by_name.values()] == [dtype, np.float32, np.bool_]
-    assert [array.tolist() for array in tensors_by_name.values()] == [[3, -1], [0.5, 0], [False, True]]
+    tensors, buffers = answer_tensors(application, [3.0, -1.0], [0.5, 0.0], [False, True])
+    assert [tensor.name for tensor in tensors] == ["prediction", "confidence", "defaulted"]
+    assert [tensor.nbytes for tensor in tensors] == list(map(len, buffers))
+    arrays = list(map(decode_array, tensors, buffers))
+    assert [array.dtype for array in arrays] == [dtype, np.float32, np.bool_]
+    assert [array.tolist() for array in arrays] == [[3, -1], [0.5, 0], [False, True]]

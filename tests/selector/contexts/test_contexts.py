@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
 from horologe_common.clock import ms, s
 from horologe_selector.core.contexts.context import MIN_NAMES, observation_name
-from horologe_selector.store import ReadRecords, TrimFamily, WriteRecords
+from horologe_selector.store import ReadRecords, RecordChange, TrimFamily, WriteRecords
 from horologe_selector.stores.memory import MemoryStore
 from selector.contexts_harness import (
     BOTH,
@@ -22,12 +18,8 @@ from selector.contexts_harness import (
 KEY = "contexts/digits\n"
 
 
-def make_harness(**settings: Any) -> ContextsHarness:
-    return ContextsHarness(MemoryStore(), **settings)
-
-
 def test_a_new_context_has_a_state_after_an_empty_read() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     assert harness.get_state("ann") is None
     assert list(harness.requests) == [ReadRecords((KEY + "ann",))]
     harness.serve_request()
@@ -39,7 +31,7 @@ def test_a_new_context_has_a_state_after_an_empty_read() -> None:
 
 
 def test_observations_count_at_once_and_are_saved_later() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.get_state("ann")
     harness.run_until_idle()
     harness.observe(0.25, "ann")
@@ -54,7 +46,7 @@ def test_observations_count_at_once_and_are_saved_later() -> None:
 
 
 def test_observations_during_a_write_go_into_the_next_write() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.observe(1)
     harness.run_until_idle()
     for loss in (2, 3, 4):
@@ -70,7 +62,7 @@ def test_observations_during_a_write_go_into_the_next_write() -> None:
 
 
 def test_contexts_changed_in_one_turn_share_one_write() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     for context in "abc":
         harness.contexts.observe(0, harness.active, context, BOTH, {"digits-a": 1.0}, 0)
     harness.tick()
@@ -82,7 +74,7 @@ def test_contexts_changed_in_one_turn_share_one_write() -> None:
 
 
 def test_an_observation_without_effect_is_not_written() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.get_state()
     harness.run_until_idle()
     harness.contexts.observe(0, harness.active, "", BOTH, {"digits-b": 1.0}, "token")
@@ -111,7 +103,7 @@ def test_a_state_not_read_in_time_starts_new_and_is_rebased_later() -> None:
 
 
 def test_while_the_store_is_unavailable_contexts_use_memory_or_a_new_state() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.observe(1, "ann")
     harness.run_until_idle()
     harness.get_state("bob")
@@ -135,7 +127,7 @@ def test_while_the_store_is_unavailable_contexts_use_memory_or_a_new_state() -> 
 
 
 def test_a_write_with_a_lost_reply_is_retried_and_counts_once() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.observe(1)
     harness.run_until_idle()
     harness.observe(2)
@@ -147,19 +139,12 @@ def test_a_write_with_a_lost_reply_is_retried_and_counts_once() -> None:
     assert harness.saved == [1, 2, 3]
 
 
-def test_a_named_observation_counts_once_across_a_restart() -> None:
-    store = MemoryStore()
-    before = ContextsHarness(store)
-    for number in range(20):
-        before.observe(number, name=observation_name_of(number))
-    before.run_until_idle()
-    harness = ContextsHarness(store, "selector/0#2")
-    harness.observe(19, name=observation_name_of(19))
-    harness.observe(20, name=observation_name_of(20))
+def test_a_record_without_bytes_is_replaced() -> None:
+    harness = ContextsHarness()
+    harness.store.write_changes([RecordChange(KEY, 0, b"")])
+    harness.observe(1)
     harness.run_until_idle()
-    harness.observe(18, name=observation_name_of(18))
-    assert harness.saved == [19, 20, 18]
-    assert stored_losses(store, KEY) == [*range(21)]
+    assert stored_losses(harness.store, KEY) == [1]
 
 
 def test_records_keep_a_bounded_number_of_names() -> None:
@@ -184,7 +169,7 @@ def test_an_observation_name_is_a_nonce_or_a_hash() -> None:
 
 
 def test_an_unshared_store_is_read_once() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.get_state()
     harness.run_until_idle()
     harness.now_ns += s(3600)
@@ -193,7 +178,7 @@ def test_an_unshared_store_is_read_once() -> None:
 
 
 def test_evicted_contexts_are_read_again() -> None:
-    harness = make_harness(contexts_memory=3)
+    harness = ContextsHarness(contexts_memory=3)
     for number in range(10):
         harness.observe(number, str(number))
     harness.run_until_idle()
@@ -206,7 +191,7 @@ def test_evicted_contexts_are_read_again() -> None:
 
 
 def test_contexts_being_saved_are_not_evicted() -> None:
-    harness = make_harness(contexts_memory=1)
+    harness = ContextsHarness(contexts_memory=1)
     for number in range(5):
         harness.observe(number, str(number))
     assert harness.contexts.unsaved == 5
@@ -215,7 +200,7 @@ def test_contexts_being_saved_are_not_evicted() -> None:
 
 
 def test_the_store_is_trimmed_to_the_newest_contexts() -> None:
-    harness = ContextsHarness(MemoryStore(), active=make_active_application(contexts=32))
+    harness = ContextsHarness(active=make_active_application(contexts=32))
     for number in range(100):
         harness.observe(number, str(number))
         harness.run_until_idle()
@@ -225,7 +210,7 @@ def test_the_store_is_trimmed_to_the_newest_contexts() -> None:
 
 
 def test_a_trimmed_context_is_written_again_from_memory() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.observe(1)
     harness.run_until_idle()
     harness.store.trim_family("contexts/digits", 0)
@@ -235,7 +220,7 @@ def test_a_trimmed_context_is_written_again_from_memory() -> None:
 
 
 def test_withdrawing_an_application_drops_its_contexts_and_fails_its_observations() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.observe(1, "ann")
     harness.observe(2, "bob")
     other = make_active_application("digits2")
@@ -250,7 +235,7 @@ def test_withdrawing_an_application_drops_its_contexts_and_fails_its_observation
 
 
 def test_erasing_deletes_contexts_with_a_write_in_flight() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.get_state()
     harness.run_until_idle()
     harness.observe(1)
@@ -262,7 +247,7 @@ def test_erasing_deletes_contexts_with_a_write_in_flight() -> None:
 
 
 def test_a_new_declaration_keeps_states_in_memory_and_in_the_store() -> None:
-    harness = make_harness()
+    harness = ContextsHarness()
     harness.observe(1)
     harness.run_until_idle()
     harness.active = make_active_application(revision=2)
@@ -271,15 +256,3 @@ def test_a_new_declaration_keeps_states_in_memory_and_in_the_store() -> None:
     fresh.get_state()
     fresh.run_until_idle()
     assert fresh.get_state() == RecordedLosses([1])
-
-
-@pytest.mark.parametrize("data", [b"", b"\xc1", b"\x93\x01\x80\xa1x", b"\x90"])
-def test_an_unreadable_record_is_replaced(data: bytes) -> None:
-    from horologe_selector.store import RecordChange
-
-    harness = make_harness()
-    harness.store.write_changes([RecordChange(KEY, 0, data)])
-    harness.observe(1)
-    harness.run_until_idle()
-    assert harness.get_state() == RecordedLosses([1])
-    assert stored_losses(harness.store, KEY) == [1]

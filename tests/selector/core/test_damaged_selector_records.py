@@ -13,19 +13,11 @@ from harness.damaged_files import EXTREMES, damaged_values
 from horologe_common.applications import Application
 from horologe_common.clock import ms
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Acknowledged,
-    ApplicationInfo,
-    Declare,
-    Feedback,
-    Observation,
-    Rollback,
-    Withdraw,
-)
+from horologe_common.wire import Acknowledged, ApplicationInfo, Declare, Feedback, Observation, Rollback, Withdraw
 from horologe_selector.policies import POLICIES
 from horologe_selector.store import TIMES, DamagedRecord, RecordChange
 from selector import selector_harness
-from selector.damaged_selector import OK, REFUSED, TwoApplications
+from selector.learning_selector import OK, REFUSED, LearningSelector
 from selector.selector_harness import FRONTEND, UnavailableStore
 
 DIGITS, LETTERS = "applications\ndigits", "applications\nletters"
@@ -87,10 +79,10 @@ DAMAGE: dict[str, Any] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_declaration_makes_only_its_application_unavailable(damage: str, reported: list[str]) -> None:
-    store = TwoApplications().store
+    store = LearningSelector().store
     data = DAMAGE[damage](read_data(store, DIGITS))
     replace_record(store, DIGITS, data)
-    harness = TwoApplications(store)
+    harness = LearningSelector(store)
     answer = harness.query("digits")
     assert (answer.status, answer.retry_after_ns) == (REFUSED, 0)
     assert "'digits' is unavailable: its stored declaration is not valid" in answer.reason
@@ -110,9 +102,9 @@ def test_a_damaged_declaration_makes_only_its_application_unavailable(damage: st
 
 
 def test_a_damaged_declaration_can_be_withdrawn() -> None:
-    store = TwoApplications().store
+    store = LearningSelector().store
     replace_record(store, DIGITS, b"damaged")
-    harness = TwoApplications(store)
+    harness = LearningSelector(store)
     assert harness.call(Withdraw(3, "digits")).status == OK
     assert harness.query("digits").status == Status.UNKNOWN_MODEL
     assert [record.data for record in store.list_family("damaged")] == [b"damaged"]
@@ -121,7 +113,7 @@ def test_a_damaged_declaration_can_be_withdrawn() -> None:
 def test_an_application_whose_record_is_damaged_while_it_serves_is_unavailable_until_it_is_declared(
     reported: list[str],
 ) -> None:
-    harness = TwoApplications()
+    harness = LearningSelector()
     registry = harness.selector.applications.registry
     registry._shared = True
     replace_record(harness.store, DIGITS, b"")
@@ -134,12 +126,12 @@ def test_an_application_whose_record_is_damaged_while_it_serves_is_unavailable_u
 
 
 def test_a_rollback_to_a_damaged_declaration_changes_nothing() -> None:
-    harness = TwoApplications()
+    harness = LearningSelector()
     harness.declare_application("digits", ("a",), policy="static")
     content = msgspec.msgpack.decode(read_data(harness.store, DIGITS))
     content[1][0]["policy"] = "exp9"
     replace_record(harness.store, DIGITS, msgspec.msgpack.encode(content))
-    again = TwoApplications(harness.store)
+    again = LearningSelector(harness.store)
     assert again.query("digits").status == OK
     reply = again.call(Rollback(3, "digits"))
     assert (reply.status, reply.reason[:6]) == (Status.INVALID_INPUT, "policy")
@@ -148,7 +140,7 @@ def test_a_rollback_to_a_damaged_declaration_changes_nothing() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_damaged_value_of_a_declaration_is_a_fault(policy: str) -> None:
-    store = TwoApplications(policy=policy).store
+    store = LearningSelector(policy=policy).store
     intact = read_data(store, DIGITS)
     content = msgspec.msgpack.decode(intact)
     content[1][0]["settings"] = {"memory": 50.0, "weights": {"a": 1.0}}
@@ -157,7 +149,7 @@ def test_no_damaged_value_of_a_declaration_is_a_fault(policy: str) -> None:
             replace_record(store, DIGITS, msgspec.msgpack.encode(damaged))
         except OverflowError:
             continue
-        harness = TwoApplications(store)
+        harness = LearningSelector(store)
         answer = harness.query("digits")
         harness.advance_by(ms(200))
         assert answer.status != Status.UNKNOWN_MODEL or "not served" in answer.reason, name
@@ -167,9 +159,9 @@ def test_no_damaged_value_of_a_declaration_is_a_fault(policy: str) -> None:
 CONTEXT = "contexts/digits\nann"
 
 
-def learned(policy: str = "exp4") -> TwoApplications:
+def learned(policy: str = "exp4") -> LearningSelector:
     """Return a selector that has learned in two contexts of `digits`, and in one of `letters`."""
-    harness = TwoApplications(policy=policy)
+    harness = LearningSelector(policy=policy)
     for name, context in (("digits", "ann"), ("digits", "bob"), ("letters", "ann")):
         assert harness.learn(name, context, harness.query(name, context).prediction) == OK
     return harness
@@ -202,7 +194,7 @@ def test_a_damaged_context_starts_again_and_is_kept(damage: str, reported: list[
     others = [read_data(store, key) for key in ("contexts/digits\nbob", "contexts/letters\nann")]
     data = CONTEXT_DAMAGE[damage](read_data(store, CONTEXT))
     replace_record(store, CONTEXT, data)
-    harness = TwoApplications(store)
+    harness = LearningSelector(store)
     answer = harness.query("digits", "ann")
     assert answer.status == OK
     assert reported == [CONTEXT]
@@ -217,14 +209,14 @@ def test_a_damaged_context_starts_again_and_is_kept(damage: str, reported: list[
 def test_the_status_of_a_damaged_context_is_that_of_a_new_one() -> None:
     store = learned().store
     replace_record(store, CONTEXT, b"damaged")
-    (state,) = TwoApplications(store).call(ApplicationInfo(5, "digits", "ann")).applications
+    (state,) = LearningSelector(store).call(ApplicationInfo(5, "digits", "ann")).applications
     assert [statistics.weight for statistics in state.statistics] == [0.5, 0.5]
 
 
 def test_a_damaged_record_is_copied_also_if_the_first_write_fails() -> None:
     store = learned().store
     replace_record(store, CONTEXT, b"damaged")
-    harness = TwoApplications(store)
+    harness = LearningSelector(store)
     answer = harness.query("digits", "ann")
     store.unavailable = True
     harness.number += 1
@@ -238,7 +230,7 @@ def test_a_damaged_record_is_copied_also_if_the_first_write_fails() -> None:
 def test_a_state_of_another_policy_is_not_damaged(reported: list[str]) -> None:
     harness = learned("thompson")
     harness.declare_application("digits", ("a", "b"), policy="exp4")
-    again = TwoApplications(harness.store)
+    again = LearningSelector(harness.store)
     assert again.query("digits", "ann").status == OK
     assert not reported
 
@@ -255,7 +247,7 @@ def test_no_damaged_value_of_a_context_is_a_fault(policy: str) -> None:
             continue
         harness.store.trim_family("contexts/digits", 0)
         harness.store.write_changes([RecordChange(CONTEXT, 0, data)])
-        again = TwoApplications(harness.store)
+        again = LearningSelector(harness.store)
         answer = again.query("digits", "ann")
         assert answer.status == OK, name
         assert again.learn("digits", "ann", answer.prediction) == OK, name

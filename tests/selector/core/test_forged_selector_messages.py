@@ -28,7 +28,8 @@ from horologe_common.wire import (
     Submit,
 )
 from horologe_selector.store import RecordsRead
-from selector.pipeline_desk import FRONTEND, INPUTS, OUTPUTS, RESULT, ROW, WORKER
+from selector.pipeline_desk import INPUTS, OUTPUTS, RESULT, ROW
+from selector.selector_harness import FRONTEND, WORKER
 
 
 @pytest.mark.parametrize(("sender", "message"), MESSAGES, ids=lambda value: type(value).__name__)

@@ -14,7 +14,7 @@ from harness.pipeline_folders import CHAIN, write_pipelines
 from horologe_common.clock import ms
 from horologe_common.service.user_files import MAX_FILE_BYTES
 from horologe_common.status import InvalidInput
-from horologe_selector.drivers.driver_file import load_driver
+from horologe_selector.drivers.driver_runs import load_driver
 from horologe_selector.drivers.pipeline_folder import folder_state, read_pipelines
 
 TENSOR = '[{name = "x", datatype = "FP32", shape = [1, 64]}]'
@@ -76,13 +76,12 @@ def test_a_driver_that_was_written_is_started_again_even_with_the_same_content(t
         (VALID.replace("64", "-2"), "inputs: x: shape: got [1, -2], wanted sizes, or -1"),
         (VALID.replace("64", "99999999999999999999"), "inputs: x: shape: got [1, 99999999999999999999], wanted"),
         (VALID.replace("64", ", ".join(["2"] * 40)), "shape: got [1, 2, 2"),
-        (VALID.replace("150ms", "99999999999s"), "slo: got '99999999999s', wanted"),
-        (VALID + "max_rows = 99999999999999999999\n", "max_rows: got 99999999999999999999, wanted"),
+        (
+            VALID + "max_rows = 99999999999999999999\n",
+            "max_rows: got 99999999999999999999, wanted at least 1 and at most 1048576",
+        ),
         (VALID + "max_rows = 0\n", "max_rows: got 0, wanted at least 1"),
-        (VALID + "max_rows = 2097152\n", "max_rows: got 2097152, wanted at least 1 and at most 1048576"),
         (VALID + "max_rows = '4'\n", "Expected `int`, got `str` - at `$.max_rows`: got '4'"),
-        (VALID + "max_rows = true\n", "Expected `int`, got `bool` - at `$.max_rows`: got True"),
-        (VALID + "max_rows = 1e300\n", "Expected `int`, got `float` - at `$.max_rows`: got 1e+300"),
         (VALID + "max_rows = nan\n", "Expected `int`, got `float` - at `$.max_rows`: got nan"),
         (VALID + "cache_ttl = '-1s'\n", "cache_ttl: got '-1s', wanted at least 0"),
         (VALID.replace("150ms", "20000min"), "slo: got '20000min', wanted more than 0, at most 604800s"),

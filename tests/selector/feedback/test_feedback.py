@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,11 +29,19 @@ def test_feedback_is_joined_with_each_models_prediction_and_acknowledged_once_sa
     ]
 
 
-def test_the_loss_of_several_rows_is_their_mean() -> None:
+@pytest.mark.parametrize(
+    ("logged", "truths", "loss"),
+    [
+        ({"a": (1, 2, 3, 4), "b": (0, 0, 0, 0)}, (1, 2, 9, 9), 0.5),  # the mean of several rows
+        ({"a": (7,), "b": (7,), "own": True}, (7,), 0.0),  # predictions that no other query shares
+        ({"a": (7,)}, (7,), 0.0),  # another prediction is missing
+    ],
+)
+def test_the_loss_of_each_cached_prediction_is_observed(logged: Any, truths: Any, loss: float) -> None:
     harness = FeedbackHarness()
-    harness.send_feedback(make_observation(harness.log_answer(a=(1, 2, 3, 4), b=(0, 0, 0, 0)), 1, 2, 9, 9))
+    harness.send_feedback(make_observation(harness.log_answer(**logged), *truths))
     harness.run_until_idle()
-    assert harness.observed_losses() == [0.5]
+    assert (harness.observed_losses(), harness.active.tallies[B].observations) == ([loss], "b" in logged)
 
 
 def test_feedback_goes_to_the_answers_context_or_the_named_one() -> None:
@@ -44,26 +54,6 @@ def test_feedback_goes_to_the_answers_context_or_the_named_one() -> None:
     assert (harness.observed_losses("ann"), harness.observed_losses("bob")) == ([0.0], [1.0])
 
 
-def test_feedback_on_another_applications_prediction_is_invalid_even_after_feedback() -> None:
-    harness = FeedbackHarness()
-    prediction = harness.log_answer(a=(7,), b=(7,))
-    harness.send_feedback(make_observation(prediction))
-    harness.run_until_idle()
-    harness.pop_acknowledgements()
-    harness.feedback._applications = {"other": make_active_application("other")}
-    number = harness.send_feedback(make_observation(prediction), application="other")
-    answer = harness.pop_acknowledgements()[number]
-    assert answer.statuses == (INVALID,)
-    assert answer.reason == "prediction: got one of application 'digits', wanted one of 'other'"
-
-
-def test_feedback_finds_private_predictions() -> None:
-    harness = FeedbackHarness()
-    harness.send_feedback(make_observation(harness.log_answer(own=True, a=(7,), b=(7,))))
-    harness.run_until_idle()
-    assert harness.observed_losses() == [0.0]
-
-
 def test_feedback_finds_expired_predictions() -> None:
     harness = FeedbackHarness()
     prediction = harness.log_answer(a=(7,))
@@ -71,13 +61,6 @@ def test_feedback_finds_expired_predictions() -> None:
     harness.send_feedback(make_observation(prediction))
     harness.run_until_idle()
     assert harness.observed_losses() == [0.0]
-
-
-def test_models_are_observed_although_another_prediction_is_missing() -> None:
-    harness = FeedbackHarness()
-    harness.send_feedback(make_observation(harness.log_answer(a=(7,))))
-    harness.run_until_idle()
-    assert (harness.observed_losses(), harness.active.tallies[B].observations) == ([0.0], 0)
 
 
 def test_duplicate_feedback_counts_once_and_is_acknowledged_each_time() -> None:
@@ -98,15 +81,13 @@ def test_duplicate_feedback_counts_once_and_is_acknowledged_each_time() -> None:
 def test_feedback_without_prediction_or_inputs_is_missing_input() -> None:
     harness = FeedbackHarness(predictions=2)
     forgotten, evicted, kept = harness.log_answer(a=(7,)), harness.log_answer(), harness.log_answer(a=(7,))
-    number = harness.send_feedback(
+    acknowledged = harness.acknowledge(
         make_observation(forgotten),
         make_observation(evicted),
         make_observation(b"nonsense"),
         make_observation(b""),
         make_observation(kept),
     )
-    harness.run_until_idle()
-    acknowledged = harness.pop_acknowledgements()[number]
     assert acknowledged.statuses == (MISSING, MISSING, MISSING, MISSING, OK)
     assert "send the inputs again" in acknowledged.reason
 
@@ -124,14 +105,20 @@ def test_truths_of_the_wrong_number_or_not_finite_are_invalid(truths: tuple[floa
     assert harness.observed_losses() == [0.0]
 
 
-def test_feedback_for_an_unknown_or_another_application_fails() -> None:
+@pytest.mark.parametrize("known", [False, True])
+def test_feedback_for_an_unknown_or_another_application_fails_even_after_feedback(known: bool) -> None:
     harness = FeedbackHarness()
     prediction = harness.log_answer(a=(7,))
+    if known:
+        harness.send_feedback(make_observation(prediction))
+        harness.run_until_idle()
     number = harness.send_feedback(make_observation(prediction), make_observation(prediction), application="letters")
     assert harness.pop_acknowledgements()[number].statuses == (Status.UNKNOWN_MODEL, Status.UNKNOWN_MODEL)
-    harness.feedback._applications["letters"] = make_active_application("letters")  # type: ignore[index]
+    harness.applications["letters"] = make_active_application("letters")
     number = harness.send_feedback(make_observation(prediction), application="letters")
-    assert harness.pop_acknowledgements()[number].statuses == (INVALID,)
+    answer = harness.pop_acknowledgements()[number]
+    assert answer.statuses == (INVALID,)
+    assert answer.reason == "prediction: got one of application 'digits', wanted one of 'letters'"
     number = harness.send_feedback()
     assert harness.pop_acknowledgements()[number] == Acknowledged(number, ())
 
@@ -145,11 +132,9 @@ def test_an_exception_in_a_loss_fails_only_its_item() -> None:
         return 0.5
 
     harness.active.loss = loss
-    number = harness.send_feedback(
+    acknowledged = harness.acknowledge(
         make_observation(harness.log_answer(a=(7,)), 13), make_observation(harness.log_answer(a=(7,)))
     )
-    harness.run_until_idle()
-    acknowledged = harness.pop_acknowledgements()[number]
     assert acknowledged.statuses == (Status.FAILED, OK)
     assert acknowledged.reason == "loss: ArithmeticError: unlucky"
 
@@ -157,7 +142,7 @@ def test_an_exception_in_a_loss_fails_only_its_item() -> None:
 def test_withdrawing_an_application_fails_its_pending_feedback() -> None:
     harness = FeedbackHarness()
     number = harness.send_feedback(make_observation(harness.log_answer(a=(7,))))
-    harness.contexts_harness.contexts.remove_application("digits")
+    harness.contexts.remove_application("digits")
     harness.tick()
     assert harness.pop_acknowledgements()[number].statuses == (Status.UNKNOWN_MODEL,)
 
@@ -165,10 +150,9 @@ def test_withdrawing_an_application_fails_its_pending_feedback() -> None:
 def test_feedback_waits_for_an_unavailable_store_up_to_a_limit() -> None:
     harness = FeedbackHarness(unsaved=2)
     predictions = [harness.log_answer(a=(7,)) for _ in range(4)]
-    harness.contexts_harness.contexts.get_state(0, harness.active, "")
-    harness.tick()
-    harness.contexts_harness.serve_request(done=False)
-    harness.contexts_harness.contexts.on_store_reply(0, harness.contexts_harness.replies.popleft())
+    harness.get_state()
+    harness.serve_request(done=False)
+    harness.deliver_reply()
     number = harness.send_feedback(*map(make_observation, predictions))
     refused = harness.send_feedback(make_observation(predictions[3]))
     acknowledged = harness.pop_acknowledgements()[refused]
@@ -188,20 +172,9 @@ def test_feedback_not_saved_in_time_is_lost_and_may_be_sent_again() -> None:
     harness.tick(s(5))
     acknowledged = harness.pop_acknowledgements()[number]
     assert acknowledged.statuses == (LOST, MISSING)
-    again = harness.send_feedback(make_observation(prediction))
-    harness.run_until_idle()
-    assert harness.pop_acknowledgements()[again].statuses == (OK,)
+    assert harness.acknowledge(make_observation(prediction)).statuses == (OK,)
     assert harness.observed_losses() == [0.0]
     assert harness.feedback.wakeup_ns() is None
-
-
-def test_the_prediction_log_is_bounded() -> None:
-    harness = FeedbackHarness(predictions=10)
-    first = harness.log_answer(a=(7,))
-    for _ in range(10):
-        harness.log_answer(a=(7,))
-    assert len(harness.feedback.predictions) == 10
-    assert harness.feedback.predictions.get(first) is None
 
 
 @given(
@@ -220,15 +193,13 @@ def test_each_feedback_gets_one_reply_and_each_prediction_counts_at_most_once(st
                 sent.add(number)
                 asked[number] = at
             case "serve":
-                harness.contexts_harness.serve_request()
+                harness.serve_request()
             case "fail":
-                harness.contexts_harness.serve_request(done=False)
+                harness.serve_request(done=False)
             case "lose":
-                harness.contexts_harness.serve_request(replied=False)
-            case "hear" if harness.contexts_harness.replies:
-                harness.contexts_harness.contexts.on_store_reply(
-                    harness.contexts_harness.now_ns, harness.contexts_harness.replies.popleft()
-                )
+                harness.serve_request(replied=False)
+            case "hear":
+                harness.deliver_reply()
             case "late":
                 harness.tick(s(2))
         harness.tick()
@@ -243,7 +214,6 @@ def test_each_feedback_gets_one_reply_and_each_prediction_counts_at_most_once(st
     assert replies.keys() == sent
     assert len(harness.feedback) == 0
     ok = {asked[number] for number, reply in replies.items() if reply.statuses == (OK,)}
-    harness.contexts_harness.contexts.get_state(harness.contexts_harness.now_ns, harness.active, "")
-    harness.tick()
+    harness.get_state()
     harness.run_until_idle()
     assert len(ok) <= len(harness.observed_losses()) <= len({*asked.values()})

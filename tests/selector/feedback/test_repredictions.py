@@ -7,8 +7,7 @@ import pytest
 
 from horologe_common.clock import ms, s
 from horologe_common.wire import Query
-from horologe_selector.policy import Selection
-from selector.contexts_harness import BOTH, A, B, make_active_application
+from selector.contexts_harness import BOTH, A, B
 from selector.feedback_harness import FRONTEND, LOST, MISSING, OK, REFUSED, FeedbackHarness, make_observation
 
 QUERY = Query(9, "", ms(100), 1, bytes(32), application="digits")
@@ -25,7 +24,6 @@ def test_feedback_with_inputs_is_predicted_again() -> None:
     assert harness.feedback.pop_unstarted_repredictions() == []
     harness.feedback.on_repredicted(0, request.token, {B: (7.0,)})
     harness.feedback.on_repredicted(0, request.token, {B: (7.0,)})
-    harness.tick()
     harness.run_until_idle()
     assert {message.id: message.statuses for message in harness.pop_acknowledgements().values()} == {
         number: (OK,),
@@ -46,17 +44,6 @@ def test_unneeded_inputs_are_released_at_once(application: str) -> None:
     harness.pop_acknowledgements()
     assert harness.released == [QUERY.id]
     assert harness.feedback.pop_unstarted_repredictions() == []
-
-
-def test_removed_models_do_not_predict_again() -> None:
-    harness = FeedbackHarness()
-    prediction = harness.log_answer("ann")
-    less = make_active_application(revision=2)
-    less.application = msgspec.structs.replace(less.application, models=(A,))
-    harness.feedback._applications["digits"] = less  # type: ignore[index]
-    harness.send_feedback(make_observation(prediction, query=QUERY))
-    (request,) = harness.feedback.pop_unstarted_repredictions()
-    assert request.selection == Selection((A,))
 
 
 def test_too_many_duplicates_are_refused() -> None:
@@ -84,14 +71,12 @@ def test_feedback_with_inputs_needs_no_prediction() -> None:
     assert first.selection is second.selection is None
     harness.feedback.on_repredicted(0, first.token, {A: (7.0,), B: (7.0,)}, BOTH)
     harness.feedback.on_repredicted(0, second.token, {}, BOTH)
-    harness.tick()
     harness.run_until_idle()
     assert harness.pop_acknowledgements()[number].statuses == (OK, MISSING)
     assert harness.observed_losses("bob") == [0.0]
     again = harness.send_feedback(make_observation(b"unheard of", query=QUERY))
     (third,) = harness.feedback.pop_unstarted_repredictions()
     harness.feedback.on_repredicted(0, third.token, {A: (7.0,)}, BOTH)
-    harness.tick()
     harness.run_until_idle()
     assert harness.pop_acknowledgements()[again].statuses == (OK,)
 
@@ -103,11 +88,10 @@ def test_feedback_not_predicted_again_in_time_is_lost_and_may_be_sent_again() ->
     (request,) = harness.feedback.pop_unstarted_repredictions()
     harness.tick(s(5))
     assert harness.pop_acknowledgements()[number].statuses == (LOST,)
-    harness.feedback.on_repredicted(harness.contexts_harness.now_ns, request.token, {A: (7.0,)}, BOTH)
-    assert harness.contexts_harness.contexts.unsaved == 0
+    harness.feedback.on_repredicted(harness.now_ns, request.token, {A: (7.0,)}, BOTH)
+    assert harness.contexts.unsaved == 0
     again = harness.send_feedback(make_observation(prediction, query=QUERY))
     (request,) = harness.feedback.pop_unstarted_repredictions()
-    harness.feedback.on_repredicted(harness.contexts_harness.now_ns, request.token, {A: (7.0,)}, BOTH)
-    harness.tick()
+    harness.feedback.on_repredicted(harness.now_ns, request.token, {A: (7.0,)}, BOTH)
     harness.run_until_idle()
     assert harness.pop_acknowledgements()[again].statuses == (OK,)

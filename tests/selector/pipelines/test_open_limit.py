@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from horologe_selector.core.pipelines.open_limit import OpenLimit
+from horologe_selector.core.pipelines.pipeline_registry import RUNS_MAX, OpenLimit
 
 
 def test_without_waste_there_is_no_limit() -> None:
-    limit = OpenLimit(1000)
+    limit = OpenLimit()
     for _ in range(100):
         limit.on_answered(999)
-    assert limit.admits(999)
-    assert not limit.admits(1000)
+    assert limit.admits(RUNS_MAX - 1)
 
 
 def test_the_limit_shrinks_in_proportion_to_the_waste() -> None:
-    limit = OpenLimit(1000)
+    limit = OpenLimit()
     for _ in range(20):
         limit.on_wasted(50)
     assert not limit.admits(45)
@@ -22,7 +21,7 @@ def test_the_limit_shrinks_in_proportion_to_the_waste() -> None:
 
 
 def test_the_limit_grows_only_while_it_is_used_and_never_below_one() -> None:
-    limit = OpenLimit(1000)
+    limit = OpenLimit()
     for _ in range(4):
         limit.on_wasted(10)
     for _ in range(100):

@@ -33,27 +33,18 @@ from horologe_common.wire import (
 from horologe_selector.core.selector import Selector
 from horologe_selector.driver import DriverEnded, PipelinesRead
 from horologe_selector.settings import SelectorSettings
-from selector.pipeline_desk import (
-    CONTROLLER,
-    FRONTEND,
-    INPUTS,
-    OUTPUTS,
-    RESULT,
-    ROW,
-    SELECTOR,
-    WORKER,
-    PipelineDesk,
-)
+from selector.pipeline_desk import INPUTS, OUTPUTS, RESULT, ROW, SELECTOR, PipelineDesk
+from selector.selector_harness import CONTROLLER, FRONTEND, WORKER
 
 
 def test_a_query_passes_driver_and_models() -> None:
     desk = PipelineDesk()
-    run = desk.query()
+    run = desk.query(client="ann")
     (start,) = desk.take(StartRun)
     assert (start.run, start.inputs) == (run, INPUTS)
     desk.call(run, 1)
     (submit,) = desk.take(Submit)
-    assert (submit.model, submit.holder, submit.application) == ("m/1", SELECTOR, "p")
+    assert (submit.model, submit.holder, submit.application, submit.client) == ("m/1", SELECTOR, "p", "ann")
     desk.receive(CONTROLLER, Dispatch(9, WORKER, (submit.input_id,)))
     (ship,) = desk.take(Ship)
     assert (ship.items, ship.missing) == ((Shipped(submit.input_id, INPUTS),), ())
@@ -188,34 +179,21 @@ def test_a_pipeline_can_call_a_pipeline() -> None:
     assert desk.is_at_rest()
 
 
-def test_cancel_stops_the_rest_of_a_query() -> None:
+@pytest.mark.parametrize("message", [Cancel((1,)), PeerDisconnected(FRONTEND)])
+def test_a_query_that_is_cancelled_or_whose_frontend_is_lost_stops(message: Any) -> None:
     desk = PipelineDesk()
-    run = desk.query()
-    desk.call(run, 1)
+    outer = desk.query()
+    desk.call(outer, 1)
+    desk.call(outer, 2, "q")
     (submit,) = desk.take(Submit)
-    desk.receive(FRONTEND, Cancel((1,)))
+    inner = desk.take(StartRun)[-1].run
+    desk.receive(FRONTEND, message)
     assert desk.take(Cancel) == [Cancel((submit.id,))]
-    assert desk.take(EndRun) == [EndRun(run)]
+    assert sorted(desk.take(EndRun), key=lambda end: end.run) == [EndRun(outer), EndRun(inner)]
     assert desk.take(Answer) == []
     assert desk.is_at_rest()
-    desk.call(run, 2)  # a call that was on its way
-    desk.finish(run)
-    assert desk.is_at_rest()
-
-
-def test_calls_of_a_pipeline_count_for_the_client_of_its_query() -> None:
-    desk = PipelineDesk()
-    run = desk.query(client="ann")
-    desk.call(run, 1)
-    assert [submit.client for submit in desk.take(Submit)] == ["ann"]
-
-
-def test_a_lost_frontend_stops_its_queries() -> None:
-    desk = PipelineDesk()
-    run = desk.query()
-    desk.call(run, 1, "q")
-    desk.receive("", PeerDisconnected(FRONTEND))
-    assert len(desk.take(EndRun)) == 2
+    desk.call(outer, 3)  # a call that was on its way
+    desk.finish(outer)
     assert desk.is_at_rest()
 
 
@@ -263,7 +241,7 @@ def test_each_query_has_one_answer_whatever_happens(sequence: list[tuple[str, in
     runs: list[tuple[int, str]] = []
     submits: list[int] = []
     for calls, (kind, index) in enumerate(sequence, 1):
-        runs += [(out.message.run, out.to[-1]) for out in desk.sent if isinstance(out.message, StartRun)]
+        runs += [(out.message.run, out.to[-1]) for out in desk.selector.out if isinstance(out.message, StartRun)]
         submits += [submit.id for submit in desk.take(Submit)]
         desk.take(StartRun)
         run, driver = runs[-1 - index % len(runs)] if runs else (999, "p")

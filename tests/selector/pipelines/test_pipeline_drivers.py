@@ -8,23 +8,9 @@ import pytest
 
 from horologe_common.clock import ms, s
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Answer,
-    DriverReady,
-    EndRun,
-    Models,
-    Ping,
-    Pong,
-    RunDone,
-    StartRun,
-    Tensor,
-)
+from horologe_common.wire import Answer, DriverReady, EndRun, Models, Ping, Pong, RunDone, StartRun, Tensor
 from horologe_selector.driver import DriverEnded, KillDriver, PipelineDefinition, PipelinesRead
-from selector.pipeline_desk import (
-    FOUR,
-    PipelineDesk,
-    a_pipeline,
-)
+from selector.pipeline_desk import FOUR, PipelineDesk, a_pipeline
 
 
 def test_a_driver_that_does_not_return_is_late_at_the_deadline() -> None:
@@ -100,6 +86,9 @@ def test_a_pipeline_that_is_withdrawn_fails_its_queries(definitions: Any) -> Non
     desk.receive("drivers", PipelinesRead(definitions))
     assert desk.answer().status == Status.UNKNOWN_MODEL
     assert desk.is_at_rest()
+    desk.now_ns += ms(200)
+    desk.selector.tick(desk.now_ns)
+    assert desk.selector.wakeup_ns() == desk.now_ns + ms(100), "only the next pings are due"
 
 
 def test_a_changed_pipeline_starts_its_queries_again() -> None:

@@ -5,24 +5,9 @@ from __future__ import annotations
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Outputs,
-    QueriesArrived,
-    Query,
-    RowStatus,
-    RunDone,
-    Sample,
-    Submit,
-)
-from selector.pipeline_desk import (
-    CONTROLLER,
-    FOUR,
-    FRONTEND,
-    INPUTS,
-    OUTPUTS,
-    WORKER,
-    PipelineDesk,
-)
+from horologe_common.wire import Outputs, QueriesArrived, Query, RowStatus, RunDone, Sample, Submit
+from selector.pipeline_desk import FOUR, INPUTS, OUTPUTS, PipelineDesk
+from selector.selector_harness import CONTROLLER, FRONTEND, WORKER
 
 
 def test_the_controller_learns_of_all_queries_also_of_refused_ones() -> None:

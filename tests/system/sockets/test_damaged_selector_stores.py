@@ -18,7 +18,7 @@ from horologe_selector.store import DamagedRecord, RecordChange, StoreUnavailabl
 from horologe_selector.stores import open_store
 from horologe_selector.stores.sqlite import open_sqlite
 from horologe_selector.stores.store_writer import StoreWriter
-from selector.damaged_selector import OK, TwoApplications
+from selector.learning_selector import OK, LearningSelector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ def opened(folder: Path) -> Iterator[Any]:
 
 
 def declare_two(store: StateStore) -> None:
-    harness = TwoApplications(store)
+    harness = LearningSelector(store)
     for name in ("digits", "letters"):
         assert harness.declare_application(name, ("a", "b"), policy="exp4").status == OK
 
@@ -78,14 +78,14 @@ def test_a_selector_starts_with_a_damaged_file_and_serves(
         declare_two(store)
     DAMAGE[damage](tmp_path / FILE)
     with opened(tmp_path) as store:
-        harness = TwoApplications(store)
+        harness = LearningSelector(store)
         assert harness.declare_application("digits", ("a", "b"), policy="exp4").status == OK
         assert harness.query("digits").status == OK
     assert caplog.text.count("the state store is damaged") == 1
     assert len([*tmp_path.glob(f"{FILE}.damaged-*")]) >= 1
     caplog.clear()
     with opened(tmp_path) as store:
-        assert TwoApplications(store).query("digits").status == OK
+        assert LearningSelector(store).query("digits").status == OK
     assert "damaged" not in caplog.text
 
 
@@ -108,7 +108,7 @@ def test_a_row_of_another_type_does_not_hide_the_others(tmp_path: Path, change: 
         declare_two(store)
     execute(tmp_path / FILE, f"UPDATE records SET {change} WHERE key = 'applications' || char(10) || 'digits'")
     with opened(tmp_path) as store:
-        harness = TwoApplications(store)
+        harness = LearningSelector(store)
         assert harness.query("letters").status == OK
         wanted = {"v": OK, "d": Status.REFUSED, "k": Status.UNKNOWN_MODEL}[change[0]]
         assert harness.query("digits").status == wanted
@@ -120,7 +120,7 @@ def test_a_full_disk_refuses_changes_and_serves(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         declare_two(store)
         store._db.execute(f"PRAGMA max_page_count={store._db.execute('PRAGMA page_count').fetchone()[0]}")
-        harness = TwoApplications(store)
+        harness = LearningSelector(store)
         big = {f"model-{number}": 1.0 for number in range(60)}
         reply = harness.declare_application("digits", tuple(big), policy="static", settings={"weights": big})
         assert reply.status == Status.REFUSED
@@ -137,7 +137,7 @@ def test_a_file_without_permission_is_an_error_that_names_it(tmp_path: Path) -> 
         pass
     (tmp_path / FILE).chmod(0o600)
     with opened(tmp_path) as store:
-        assert TwoApplications(store).query("digits").status == OK
+        assert LearningSelector(store).query("digits").status == OK
 
 
 def test_a_folder_that_is_a_file_is_an_error_that_names_it(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_damage_in_redis_does_not_hide_the_other_applications(server: RedisServe
         declare_two(store)
         for command in REDIS_DAMAGE[damage]:
             client.execute_command(*command)
-        harness = TwoApplications(store)
+        harness = LearningSelector(store)
         assert harness.query("letters").status == OK
         lost = damage in ("data evicted", "data of another type")
         assert harness.query("digits").status == (Status.REFUSED if lost else OK)

@@ -12,8 +12,7 @@ from horologe_common.clock import ms
 from horologe_common.status import HorologeError
 from horologe_common.wire import DriverReady
 from horologe_selector.driver import DriverEnded, KillDriver, PipelinesRead, driver_address
-from horologe_selector.drivers.driver_file import load_driver
-from horologe_selector.drivers.driver_runs import DriverRuns
+from horologe_selector.drivers.driver_runs import DriverRuns, load_driver
 from horologe_selector.drivers.pipeline_folder import read_pipelines
 
 if TYPE_CHECKING:

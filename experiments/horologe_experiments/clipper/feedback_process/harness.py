@@ -66,9 +66,14 @@ class FeedbackCore:
         self.out: list[Out] = []
         self.running = ActiveApplication(load.application, 1, {})
         self.cache = PredictionCache(settings.cache_bytes)
-        self.contexts = Contexts(settings, ADDRESS, shared_store)
+        self.contexts = Contexts(settings, ADDRESS, shared_store, lambda message: self.out.append(Out(STORE, message)))
         self.feedback = FeedbackProcessor(
-            settings, {load.application.name: self.running}, self.contexts, self.cache, undeclared_application
+            settings,
+            {load.application.name: self.running},
+            self.contexts,
+            self.cache,
+            undeclared_application,
+            lambda out: self.out.append(out),
         )
         self._load = load
 
@@ -84,8 +89,6 @@ class FeedbackCore:
         self._repredict(now_ns)
         self.contexts.tick(now_ns)
         self.feedback.tick(now_ns)
-        self.out += [Out(STORE, message) for message in self.contexts.pop_messages()]
-        self.out += self.feedback.pop_messages()
 
     def wakeup_ns(self) -> int | None:
         """Return None: the harness runs a turn only when a message has arrived."""

@@ -95,7 +95,7 @@ class StateFile(Generic[S]):
         draft = self._path.with_suffix(f".{os.getpid()}")
         try:
             if self._must_keep_aside:
-                self._path.replace(_aside_path(self._path))
+                self._path.replace(aside_path(self._path))
                 self._must_keep_aside = False
             self._path.parent.mkdir(parents=True, exist_ok=True)
             body = msgspec.Raw(msgspec.msgpack.encode(kept))
@@ -127,7 +127,7 @@ class StateFile(Generic[S]):
 
         If that fails, it is tried again before the next write.
         """
-        aside = _aside_path(path)
+        aside = aside_path(path)
         try:
             if whole:
                 path.replace(aside)
@@ -146,7 +146,7 @@ class StateFile(Generic[S]):
         )
 
 
-def _aside_path(path: Path) -> Path:
+def aside_path(path: Path) -> Path:
     """Return the name of a damaged file or folder: a hash of its content, or its inode if it cannot be read."""
     try:
         with path.open("rb") as file:

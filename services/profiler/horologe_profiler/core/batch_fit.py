@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from itertools import accumulate
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from msgspec import Meta
 
 from horologe_common.clock import s
-from horologe_common.core.message_checks import NUMBER_MAX, check_range
+from horologe_common.core.message_checks import NUMBER_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,23 +36,18 @@ SINGULAR = 1e-9
 """Least determinant, relative to the weight of the points. Below it the points do not determine both regressors."""
 
 
+TIME_MAX_NS, LENGTH_MAX, SIZE_MAX = s(86_400), 1 << 40, 1 << 20
+Length = Annotated[int, Meta(ge=0, le=LENGTH_MAX)]
+TookNs = Annotated[int, Meta(ge=1, le=TIME_MAX_NS)]
+
+
 class Point(NamedTuple):
     """A batch of `size` rows of `length` (0: unknown) took `took_ns`. Points of one repeated `row` share their l."""
 
-    size: int
-    length: int
-    took_ns: int
-    row: int = 0
-
-
-TIME_MAX_NS, LENGTH_MAX, SIZE_MAX = s(86_400), 1 << 40, 1 << 20
-
-
-def check_point(point: Point) -> None:
-    """Raise `InvalidInput` that names the first field out of range, of a point that was measured or stored."""
-    bounds = (("size", 1, SIZE_MAX), ("length", 0, LENGTH_MAX), ("took_ns", 1, TIME_MAX_NS), ("row", 0, NUMBER_MAX))
-    for value, (field, least, most) in zip(point, bounds, strict=True):
-        check_range(field, value, least, most)
+    size: Annotated[int, Meta(ge=1, le=SIZE_MAX)]
+    length: Length
+    took_ns: TookNs
+    row: Annotated[int, Meta(ge=0, le=NUMBER_MAX)] = 0
 
 
 class Fit(NamedTuple):
@@ -134,7 +131,6 @@ def _scales_with(base_ns: float, smallest: int, pairs: Sequence[tuple[int, int, 
 
 
 def _weighted_median(values: Sequence[tuple[float, float]]) -> float:
-    """Return the median of (value, weight) pairs."""
     ordered, half = sorted(values), sum(weight for _, weight in values) / 2
     for value, weight in ordered:
         half -= weight

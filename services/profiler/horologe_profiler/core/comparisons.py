@@ -7,10 +7,10 @@ from zlib import crc32
 
 import msgspec
 
-from horologe_profiler.core.input_dependence import CONFIRMATIONS_OUT, Verdict, input_effect, length_effect
+from horologe_profiler.core.input_dependence import Verdict, input_effect, length_effect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
+    from collections.abc import Callable, Container
 
     from horologe_common.core.staging import StagedInputs
     from horologe_profiler.core.input_dependence import InputEffect
@@ -73,17 +73,6 @@ class Comparisons:
         self._next_ns: dict[str, int] = {}
         self.verdicts: dict[str, Verdict] = {}
 
-    def restore(self, verdicts: Mapping[str, Verdict]) -> list[str]:
-        """Continue with stored verdicts. Return those that are not valid, and why."""
-        valid = {model: verdict for model, verdict in verdicts.items() if verdict.is_valid()}
-        self.verdicts = valid
-        wanted = f"wanted 0 to {CONFIRMATIONS_OUT - 1}"
-        return [
-            f"verdict on {model!r}: contrary: got {verdict.contrary}, {wanted}"
-            for model, verdict in verdicts.items()
-            if model not in valid
-        ]
-
     def is_dynamic(self, model: str) -> bool:
         """Return the verdict about a model; False before the first one."""
         verdict = self.verdicts.get(model)
@@ -121,7 +110,6 @@ class Comparisons:
         self._advance(now_ns, model, comparison)
 
     def drop_task(self, now_ns: int, task: ProfilingTask) -> None:
-        """Continue without a row that could not run."""
         comparison = self._present.get(task.key.model)
         if comparison is not None and task.size == 1 and task.row in comparison.times:
             del comparison.times[task.row]
@@ -162,7 +150,6 @@ class Comparisons:
         self._discard_comparison(model)
 
     def keep_models(self, models: Container[str]) -> None:
-        """Drop the comparisons of other models."""
         for model in [model for model in self._present if model not in models]:
             self._discard_comparison(model)
 
@@ -172,5 +159,4 @@ class Comparisons:
                 self._staging.release(task.id)
 
     def staged_tasks(self) -> list[ProfilingTask]:
-        """Return the tasks that wait for the next round of their comparison."""
         return [task for comparison in self._present.values() for task in comparison.waiting.values()]

@@ -10,13 +10,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from itertools import permutations
-from statistics import correlation, fmean, median, pstdev
-from typing import TYPE_CHECKING, NamedTuple
+from statistics import correlation, median, pstdev
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 SPREAD_IN, SPREAD_OUT = 0.10, 0.07
 """A model becomes dynamic if the 5% to 95% range of what inputs cause is at least 0.10 of the typical time, and static
@@ -55,16 +58,15 @@ def input_effect(rounds: Sequence[Sequence[int]]) -> InputEffect:
     `rounds`: times in ns by round, then by row (at least 3). With 12 rows there are 110 other alignments of the rounds,
     so noise makes the true one the best in 0.9% of all comparisons.
     """
-    logs = [_centred([math.log(max(1, took_ns)) for took_ns in times]) for times in rounds]
-    caused = _covariance(*logs)
-    first, second, third = logs
-    for shift, other in permutations(range(1, len(first)), 2):
-        if _covariance(first, _shifted(second, shift), _shifted(third, other)) >= caused:
-            return InputEffect(0.0, 0.0, 0.0)
+    logs = np.log(np.maximum(np.array(rounds, float), 1.0))
+    logs -= logs.mean(axis=1, keepdims=True)  # a slower round says nothing about its rows
+    covariances = _covariances(logs)
+    caused = float(covariances[0, 0])
+    count = len(covariances)
+    if any(covariances[shifts] >= caused for shifts in permutations(range(1, count), 2)):
+        return InputEffect(0.0, 0.0, 0.0)
     spread = math.expm1(RANGE_IN_DEVIATIONS * math.sqrt(caused))
-    typical_ns = median(took_ns for times in rounds for took_ns in times)
-    variance = fmean(value * value for times in logs for value in times)
-    return InputEffect(spread, spread * typical_ns, min(1.0, caused / variance))
+    return InputEffect(spread, spread * float(np.median(rounds)), min(1.0, caused / float(np.square(logs).mean())))
 
 
 def length_effect(runs: Sequence[tuple[int, int]]) -> InputEffect | None:
@@ -94,31 +96,19 @@ def _correlation(first: Sequence[float], second: Sequence[float]) -> float:
     return correlation(first, second) if min(map(pstdev, (first, second))) > 0.0 else 0.0
 
 
-def _centred(values: list[float]) -> list[float]:
-    """Subtract the mean: a slower round says nothing about its rows."""
-    middle = fmean(values)
-    return [value - middle for value in values]
-
-
-def _covariance(first: list[float], second: list[float], third: list[float]) -> float:
-    """Return the mean covariance of two of three rounds; 0 if it is negative."""
-    products = [a * b + a * c + b * c for a, b, c in zip(first, second, third, strict=True)]
-    return max(0.0, fmean(products) / 3)
-
-
-def _shifted(values: list[float], places: int) -> list[float]:
-    return values[places:] + values[:places]
+def _covariances(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean covariance of two of three rounds, at least 0, by the shifts of the second and third round."""
+    first, second, third = logs
+    seconds, thirds = ([np.roll(times, -shift) for shift in range(first.size)] for times in (second, third))
+    products = np.inner(seconds, first)[:, None] + np.inner(thirds, first) + np.inner(seconds, thirds)
+    return np.asarray(np.maximum(products / (3 * first.size), 0.0))
 
 
 class Verdict(msgspec.Struct, array_like=True):
     """Verdict on a model: dynamic or static, and the number of comparisons in a row that contradict it."""
 
     dynamic: bool = False
-    contrary: int = 0
-
-    def is_valid(self) -> bool:
-        """Return whether the comparisons can be counted on: fewer than those that would have changed the verdict."""
-        return 0 <= self.contrary < CONFIRMATIONS_OUT
+    contrary: Annotated[int, msgspec.Meta(ge=0, lt=CONFIRMATIONS_OUT)] = 0
 
     def record(self, effect: InputEffect) -> bool:
         """Take a comparison into account. Return whether the model is dynamic now."""

@@ -17,11 +17,17 @@ from horologe_common.core.staging import StagedInputs
 from horologe_common.status import InvalidInput, Status, status_name
 from horologe_common.wire import Cancel, Dispatch, Models, Outcome, Outputs, Sample, Submit
 from horologe_profiler.core.batch_fit import SIZE_MAX, TIME_MAX_NS, Point
-from horologe_profiler.core.batch_trials import BatchTrials
 from horologe_profiler.core.comparisons import Comparisons
 from horologe_profiler.core.measurements import MeasurementKey, Measurements, RowTime, length_bound
 from horologe_profiler.core.profiling_rules import ProfilingRules
-from horologe_profiler.core.profiling_tasks import ActiveRuns, ProfilingTask, SampleQueue, check_sample, copy_first_row
+from horologe_profiler.core.profiling_tasks import (
+    ActiveRuns,
+    BatchTrials,
+    ProfilingTask,
+    SampleQueue,
+    check_sample,
+    copy_first_row,
+)
 from horologe_profiler.core.publication import PublicationSchedule, build_distributions
 
 if TYPE_CHECKING:
@@ -74,7 +80,7 @@ class Profiler:
     def restore(self, now_ns: int, state: ProfilerState, away_ns: int) -> list[str]:
         """Load the measurements that an earlier incarnation stored `away_ns` ago. Return what is not valid, and why."""
         dropped = self.measurements.restore(now_ns, state, away_ns)
-        dropped += self._comparisons.restore(state.verdicts)
+        self._comparisons.verdicts = dict(state.verdicts)
         self._last_id = self.measurements.last_row()  # a new row must not have the number of a stored one
         self._publications.publish_soon(self.measurements.model_keys())
         return dropped
@@ -110,11 +116,9 @@ class Profiler:
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     def pending(self) -> int:
-        """Return the number of runs in flight."""
         return len(self._runs)
 
     def refresh_stats(self) -> None:
-        """Update the gauges that are derived from other state."""
         self.stats.set("horologe_profiler_queued_samples", to=len(self._queue))
         self.stats.set("horologe_profiler_keys", to=len(self.measurements))
         self.stats.set("horologe_staged_bytes", to=self.staging.held_bytes)
@@ -184,13 +188,11 @@ class Profiler:
             task.size,
             self.address,
             task.id,
-            True,
-            0,
-            task.length,
-            key.application,
-            True,
-            "",
-            first_wait_ns,
+            best_effort=True,
+            length=task.length,
+            application=key.application,
+            solo=True,
+            urgent_after_ns=first_wait_ns,
         )
         self.out.append(Out(self._controller, submit))
 
@@ -249,7 +251,6 @@ class Profiler:
         self._publications.mark_changed(model)
 
     def _on_outcome(self, now_ns: int, controller: str, outcome: Outcome, buffers: Sequence[Buffer]) -> None:
-        """Finish a run that was refused, lost or failed. Another sample will replace it."""
         check_sender(controller, "controller")
         if task := self._runs.get(outcome.id):
             self._runs.pause_after_failure(now_ns)

@@ -1,4 +1,4 @@
-"""Profiling tasks: the queue of sampled rows, and the runs in flight with their limited share of device time."""
+"""Profiling tasks: the queue of sampled rows, the batches that repeat them, and the runs in flight."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_common.core.staging import StagedInputs
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Sample
     from horologe_profiler.core.measurements import MeasurementKey
@@ -63,7 +64,6 @@ class SampleQueue:
         self._repetitions: dict[str, deque[ProfilingTask]] = {}
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return sum(map(len, self._rows.values()))
 
     def __iter__(self) -> Iterator[ProfilingTask]:
@@ -78,7 +78,6 @@ class SampleQueue:
         return displaced
 
     def push_repetition(self, task: ProfilingTask) -> None:
-        """Append a task that repeats a row, in a batch or in another round."""
         self._repetitions.setdefault(task.key.model, deque()).append(task)
 
     def pop_next(self, running_models: Container[str]) -> ProfilingTask | None:
@@ -100,12 +99,10 @@ class SampleQueue:
         return None
 
     def has_runnable(self, running_models: Container[str]) -> bool:
-        """Return True if `pop_next` would return a task."""
         models = (*self._repetitions, *(model for model, _ in self._rows))
         return any(model not in running_models for model in models)
 
     def drop_other_models(self, models: Container[str]) -> list[ProfilingTask]:
-        """Remove and return the tasks of models that are not in `models`."""
         rows = [queue_key for queue_key in self._rows if queue_key[0] not in models]
         repeated = [model for model in self._repetitions if model not in models]
         dropped = [task for queue_key in rows for task in self._rows.pop(queue_key)]
@@ -123,6 +120,35 @@ def _move_last(queues: dict[Key, deque[ProfilingTask]], key: Key) -> None:
         queues[key] = tasks
 
 
+class BatchTrials:
+    """Stages and queues batches that repeat one row. `new_id` returns an id for each of them.
+
+    No batch is queued that is expected to take more than `time_max_ns`.
+    """
+
+    def __init__(self, time_max_ns: int, staging: StagedInputs, queue: SampleQueue, new_id: Callable[[], int]) -> None:
+        self._time_max_ns = time_max_ns
+        self._staging = staging
+        self._queue = queue
+        self._new_id = new_id
+
+    def queue_batches(self, task: ProfilingTask, spec: ModelSpec, took_ns: int) -> None:
+        """Queue batches of a row that took `took_ns` alone, the smallest first. Each is staged as one row."""
+        inputs = self._staging.inputs_of(task.id)
+        if inputs is None or not spec.batched:
+            return
+        for size in spec.batch_sizes[1:]:
+            if size > 1 and took_ns * size <= self._time_max_ns:
+                batch = msgspec.structs.replace(task, id=self._new_id(), size=size)
+                if self._staging.hold(batch.id, *inputs):
+                    self._queue.push_repetition(batch)
+
+    def stage_batch(self, task: ProfilingTask) -> bool:
+        """Stage the batch in place of its row. Return False if the staging memory is full."""
+        inputs = self._staging.inputs_of(task.id)
+        return inputs is not None and self._staging.hold(task.id, *repeat_row(*inputs, task.size))
+
+
 class ActiveRuns:
     """Tasks in flight by id: at most `in_flight`, at most one of each model. Each is finished exactly once."""
 
@@ -130,8 +156,6 @@ class ActiveRuns:
         self._busy_share = settings.busy_share
         self._rules = rules
         self._tasks: dict[int, ProfilingTask] = {}
-        self.running_models: dict[str, bool] = {}
-        """Models that have a run in flight."""
         self._timeouts = Timers()
         self._initial_left_ns = settings.initial_time_ns
         """Device time of the first runs that is left."""
@@ -145,21 +169,22 @@ class ActiveRuns:
     def __iter__(self) -> Iterator[ProfilingTask]:
         return iter(list(self._tasks.values()))
 
+    @property
+    def running_models(self) -> set[str]:
+        return {task.key.model for task in self._tasks.values()}
+
     def get(self, task_id: int) -> ProfilingTask | None:
         return self._tasks.get(task_id)
 
     def has_room(self) -> bool:
-        """Return True if another run may be in flight."""
         return len(self._tasks) < self._rules.in_flight
 
     def start_run(self, now_ns: int, task: ProfilingTask) -> None:
         self._tasks[task.id] = task
-        self.running_models[task.key.model] = True
         self._timeouts.arm(task.id, now_ns + self._rules.budget_ns + GRACE_NS)
 
     def finish_run(self, task: ProfilingTask) -> None:
         del self._tasks[task.id]
-        del self.running_models[task.key.model]
         self._timeouts.cancel(task.id)
 
     def next_start_ns(self) -> int:
@@ -178,7 +203,6 @@ class ActiveRuns:
         self._budget_spent_ns = max(self._budget_spent_ns, now_ns - took_ns) + round(took_ns / self._busy_share)
 
     def pause_after_failure(self, now_ns: int) -> None:
-        """Delay the next run after a refused or lost one."""
         self._paused_ns = now_ns + FAILURE_PAUSE_NS
 
     def overdue_tasks(self, now_ns: int) -> list[ProfilingTask]:
@@ -190,8 +214,7 @@ class ActiveRuns:
 
     def check(self) -> None:
         self._timeouts.check()
-        assert sorted(self.running_models) == sorted(task.key.model for task in self)
-        assert len(self) == len(self._timeouts) <= self._rules.in_flight
+        assert len(self.running_models) == len(self) == len(self._timeouts) <= self._rules.in_flight
 
 
 def check_sample(spec: ModelSpec, message: Sample, buffers: Sequence[Buffer]) -> None:
@@ -217,7 +240,6 @@ def copy_first_row(inputs: Sequence[Tensor], buffers: Sequence[Buffer], rows: in
 
 
 def repeat_row(inputs: Sequence[Tensor], buffers: Sequence[Buffer], times: int) -> RowTensors:
-    """Build a batch of one row repeated `times` times."""
     headers = tuple(
         Tensor(tensor.name, tensor.datatype, (times, *tensor.shape[1:]), tensor.nbytes * times) for tensor in inputs
     )

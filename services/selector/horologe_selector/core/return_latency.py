@@ -49,7 +49,6 @@ class ReturnLatency:
         self._next_ns = 0
 
     def add_peer(self, address: str) -> None:
-        """Measure the latency of a frontend, a controller or a worker."""
         if role(address) in PATH_ROLES:
             self._recent[address] = RollingQuantile(PATH_WINDOW, PATH_AGE_NS, 0.5)
         if role(address) == "frontend":
@@ -60,7 +59,6 @@ class ReturnLatency:
             table.pop(address, None)
 
     def frontends(self) -> Iterable[str]:
-        """Return the addresses of the connected frontends."""
         return self._round_trips
 
     def on_pong(self, now_ns: int, peer: str, pong: Pong, buffers: Sequence[Buffer] = ()) -> None:

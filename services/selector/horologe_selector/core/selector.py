@@ -19,24 +19,12 @@ from horologe_common.core.instruments import Stats
 from horologe_common.core.message_checks import INVALID_MESSAGES
 from horologe_common.core.protocol import UNLIMITED, Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
-from horologe_common.wire import (
-    Answer,
-    Cancel,
-    Drain,
-    Models,
-    Outcome,
-    Outputs,
-    Pong,
-    Query,
-    Release,
-    Settle,
-    Settled,
-)
+from horologe_common.wire import Answer, Cancel, Drain, Models, Outcome, Outputs, Pong, Query, Release, Settle, Settled
 from horologe_selector.core.announced_models import AnnouncedModels
 from horologe_selector.core.applications.application_processor import ApplicationProcessor
 from horologe_selector.core.message_senders import SENDERS
 from horologe_selector.core.pipelines.pipeline_processor import PipelineProcessor
-from horologe_selector.core.predictions.cache import PredictionCache, prediction_key
+from horologe_selector.core.predictions.cache import prediction_key
 from horologe_selector.core.predictions.inflight import OK, InflightPredictions, Waiter
 from horologe_selector.core.return_latency import ReturnLatency
 from horologe_selector.core.shared_parts import SharedParts
@@ -85,7 +73,7 @@ class Selector:
         self.stats = Stats()
         self.models = AnnouncedModels()
         self.inflight = InflightPredictions(
-            PredictionCache(settings.cache_bytes), settings.cache_ttl_ns, self.stats, self._post, self._on_result
+            address, settings, self.models.pipelines, self.stats, self._post, self._on_result
         )
         self.return_latency = ReturnLatency()
         parts = SharedParts(address, settings, self.models, self.inflight, self.return_latency, self.stats, self._post)
@@ -218,7 +206,7 @@ class Selector:
                 self.applications.queries.on_result(now_ns, waiter, result)
             elif waiter.pipeline_call:
                 self._tick_needed = True
-                self.pipelines.on_result(now_ns, waiter, result)
+                self.pipelines.calls.on_result(now_ns, waiter, result)
             else:
                 del self._waiters[waiter.holder, waiter.query.id]
                 self._answer_model_query(now_ns, waiter, result)
@@ -246,7 +234,8 @@ class Selector:
     def _on_cancel(self, now_ns: int, holder: str, message: Cancel, buffers: Sequence[Buffer]) -> None:
         if holder == self.address:
             self._tick_needed = True
-            self.pipelines.cancel_runs(now_ns, message.ids)
+            for number in message.ids:
+                self.pipelines.runs.cancel_run(now_ns, number)
             return
         for query_id in message.ids:
             if not self.applications.queries.cancel_query(now_ns, holder, query_id):
@@ -255,7 +244,7 @@ class Selector:
     def _on_pong(self, now_ns: int, peer: str, pong: Pong, buffers: Sequence[Buffer]) -> None:
         if role(peer) == "driver":
             self._tick_needed = True
-            self.pipelines.on_pong(peer, pong)
+            self.pipelines.registry.on_pong(peer, pong)
         else:
             self.return_latency.on_pong(now_ns, peer, pong)
 
@@ -282,7 +271,7 @@ class Selector:
                     self.out.append(Out(message.address, self.applications.registry.announcement()))
                 self.pipelines.announce_to(message.address)
             case "profiler":
-                self.pipelines.set_profiler(message.address)
+                self.pipelines.calls.sampler.profiler = message.address
             case "worker":
                 self.out.extend(self.pipelines.staging.add_worker(message.address, message.max_frame_bytes))
 
@@ -295,7 +284,7 @@ class Selector:
         if address == self.inflight.controller:
             self.inflight.controller = ""
         elif role(address) == "profiler":
-            self.pipelines.set_profiler("")
+            self.pipelines.calls.sampler.profiler = ""
         elif role(address) == "worker":
             self.pipelines.staging.remove_worker(address)
         elif role(address) == "frontend":

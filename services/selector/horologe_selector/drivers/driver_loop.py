@@ -88,13 +88,11 @@ class DriverLoop(asyncio.AbstractEventLoop):
         return round(self._timers[0][0] * 1e9) if self._timers else None
 
     def time(self) -> float:
-        """Part of `AbstractEventLoop`."""
         return self._clock() / 1e9
 
     def call_soon(  # type: ignore[override]  # typeshed ties the arguments to the callback
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """Part of `AbstractEventLoop`."""
         context = context or copy_context()
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append((context.get(RUN, 0), handle))
@@ -103,13 +101,11 @@ class DriverLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]  # as call_soon
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Part of `AbstractEventLoop`."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]  # as call_soon
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Part of `AbstractEventLoop`."""
         context = context or copy_context()
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._timer_count += 1
@@ -117,11 +113,10 @@ class DriverLoop(asyncio.AbstractEventLoop):
         return timer
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Part of `AbstractEventLoop`."""
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
-        """Part of `AbstractEventLoop`. When the task ends, the task that created it gets its predecessors."""
+        """Create a task. When the task ends, the task that created it gets its predecessors."""
         context = context or copy_context()
         creator = context.get(PREDECESSORS)
         own = Predecessors(tuple(creator.calls) if creator else ())
@@ -148,22 +143,19 @@ class DriverLoop(asyncio.AbstractEventLoop):
             del self._tasks[run]
 
     def get_debug(self) -> bool:
-        """Part of `AbstractEventLoop`."""
         return False
 
     def is_running(self) -> bool:
-        """Part of `AbstractEventLoop`."""
         return True
 
     def is_closed(self) -> bool:
-        """Part of `AbstractEventLoop`."""
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Part of `AbstractEventLoop`. Store the error in `errors`."""
+        """Store the error in `errors`."""
         error = context.get("exception")
         message = describe_exception(error) if error else str(context.get("message"))
         self.errors.append((self.running, message))
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Part of `AbstractEventLoop`: cancelled timers are dropped when they expire."""
+        """Do nothing: cancelled timers are dropped when they expire."""

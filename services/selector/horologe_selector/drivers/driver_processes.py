@@ -13,8 +13,8 @@ from horologe_common.service.log import logger
 from horologe_common.service.processes import STEADY_S, Backoff, IsolatedProcess, child_environment, start_isolated
 from horologe_common.status import HorologeError
 from horologe_common.transport.streams import Stream, Streams
-from horologe_common.wire import MAX_FRAME_BYTES, PEER_HEADER_LIMIT, DriverReady, Envelope, StartDriver
-from horologe_common.wire.frames import pack, unpack
+from horologe_common.wire import MAX_FRAME_BYTES, PEER_HEADER_LIMIT, DriverReady, StartDriver
+from horologe_common.wire.frames import unpack
 from horologe_selector.driver import (
     CALLS_LIMIT,
     DriverEnded,
@@ -23,7 +23,7 @@ from horologe_selector.driver import (
     PipelinesRead,
     driver_address,
 )
-from horologe_selector.drivers.driver_process import PROGRESS
+from horologe_selector.drivers.driver_process import PROGRESS, pack_messages
 from horologe_selector.drivers.pipeline_folder import folder_state, read_pipelines
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ class DriverProcess:
         self.outbox: list[tuple[AnyMessage, Sequence[Buffer]]] = []
         self.ready = self.refused = False
         """The driver function has been loaded, or could not be loaded."""
-        self.start_error = "it could not be started"
+        self.ended = asyncio.Event()
+        self.reason = "it could not be started"
+        """Why it has ended, if the process itself does not show it."""
         self._progress: mmap.mmap | None = None
         self._child: IsolatedProcess | None = None
 
@@ -63,6 +65,7 @@ class DriverProcess:
             self._progress = mmap.mmap(progress, PROGRESS.size)
             variables = child_environment(os.environ, 1, environment)
             self._child = start_isolated(CHILD, variables, user, (progress,))
+            self.reason = ""
         finally:
             os.close(progress)
         stream = self.stream = Stream(streams, driver_address(self.pipeline))
@@ -74,27 +77,28 @@ class DriverProcess:
         outbox, self.outbox = self.outbox, []
         if not outbox or self.stream is None:
             return
-        buffers = [buffer for _, parts in outbox for buffer in parts]
-        if not self.stream.send(pack([Envelope("", "", [message for message, _ in outbox])], buffers)):
-            self.kill()
+        if not self.stream.send(pack_messages(outbox)):
+            self.kill(self.reason)
 
-    def kill(self) -> None:
+    def kill(self, reason: str) -> None:
         """Kill the process and its children. The selector detects it when its socket closes."""
+        self.reason = reason
         if self._child is not None:
             self._child.kill()
 
     def end(self) -> tuple[str, int]:
         """Kill and reap the process. Return how it ended and the run that it executed then."""
-        run, reason = 0, self.start_error
+        run = 0
         if self._progress is not None:
             (run,) = PROGRESS.unpack_from(self._progress)
             self._progress.close()
         if self._child is not None:
-            reason = self._child.end()
+            status = self._child.end()
+            self.reason = self.reason or status
             self._child = None
         if self.stream is not None:
             self.stream.abort()
-        return reason, run
+        return self.reason, run
 
 
 class DriverProcesses:
@@ -118,8 +122,6 @@ class DriverProcesses:
         self._definitions: dict[str, PipelineDefinition] = {}
         self._processes: dict[str, DriverProcess] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._ended: dict[str, asyncio.Event] = {}
-        self._kill_reasons: dict[str, str] = {}
         self._unflushed: dict[str, DriverProcess] = {}
         self._starting = asyncio.Lock()
         self._streams = Streams(max_frame_bytes, lambda stream: None, self._on_lost, self._on_packets)
@@ -169,11 +171,10 @@ class DriverProcesses:
         name, settings, backoff = definition.spec.name, self._settings, Backoff(immediate=1)
         while True:
             process = DriverProcess(name)
-            ended = asyncio.Event()
             try:
                 async with self._starting:  # on a busy machine a start takes 0.1 s, in which the loop must run
                     await process.start(self._streams, settings.pipeline_user, settings.pipeline_environment)
-                self._processes[name], self._ended[name] = process, ended
+                self._processes[name] = process
                 started = self._reactor.loop.time()
                 start = StartDriver(
                     name,
@@ -185,29 +186,21 @@ class DriverProcesses:
                 )
                 self._deliver(name, start, ())
                 timer = self._reactor.loop.call_later(self._start_s, self._kill_unready, process)
-                await ended.wait()
+                await process.ended.wait()
                 timer.cancel()
                 if self._reactor.loop.time() - started > STEADY_S:
                     backoff.reset()
             except (OSError, KeyError) as error:  # KeyError: there is no such user
-                process.start_error = f"it could not be started: {error}"
-            except asyncio.CancelledError:  # withdrawn or changed: the core knows it
-                self._end_process(name, process)
-                raise
-            reason, run = self._end_process(name, process)
+                process.reason = f"it could not be started: {error}"
+            finally:  # also when cancelled, because the pipeline was withdrawn or changed: the core knows it
+                reason, run = process.end()
+                if self._processes.get(name) is process:
+                    del self._processes[name]
             log.error("driver ended", pipeline=name, reason=reason, run=run)
             self._post(driver_address(name), DriverEnded(name, reason, run))
             if process.refused:  # it would fail again until the file changes, which cancels this task
                 await asyncio.Event().wait()
             await asyncio.sleep(backoff.next_delay_s())
-
-    def _end_process(self, name: str, process: DriverProcess) -> tuple[str, int]:
-        """Reap a process. Return why it ended, and the run that it executed then."""
-        reason, run = process.end()
-        if self._processes.get(name) is process:
-            del self._processes[name], self._ended[name]
-            reason = self._kill_reasons.pop(name, "") or reason
-        return reason, run
 
     def _deliver(self, name: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Send a message of the core to a driver: all messages of one turn in one packet."""
@@ -215,8 +208,7 @@ class DriverProcesses:
         if process is None:
             return  # the core gets a DriverEnded
         if isinstance(message, KillDriver):
-            self._kill_reasons[name] = message.reason
-            process.kill()
+            process.kill(message.reason)
             return
         if not self._unflushed:
             self._reactor.loop.call_soon(self._flush)
@@ -249,13 +241,12 @@ class DriverProcesses:
 
     def _kill_unready(self, process: DriverProcess) -> None:
         if not process.ready and self._processes.get(process.pipeline) is process:
-            self._kill_reasons[process.pipeline] = f"the driver's module was not imported within {self._start_s:g} s"
-            process.kill()
+            process.kill(f"the driver's module was not imported within {self._start_s:g} s")
 
     def _on_lost(self, stream: Stream) -> None:
-        for name, process in self._processes.items():
+        for process in self._processes.values():
             if process.stream is stream:
-                self._ended[name].set()
+                process.ended.set()
 
     def _post(self, sender: str, message: Any, buffers: Sequence[Buffer] = ()) -> None:
         self._reactor.post(sender, self._core, message, buffers)

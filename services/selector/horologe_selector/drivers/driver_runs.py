@@ -1,18 +1,24 @@
-"""Runs of one driver function: messages of the selector resume coroutines, whose calls are messages to the selector."""
+"""The driver function of a pipeline, `async def run(call, inputs)` in `pipelines/<name>.py`, and its runs.
+
+Messages of the selector resume coroutines, whose calls are messages to the selector.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Mapping
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from horologe_common.core.protocol import UNLIMITED
-from horologe_common.status import HorologeError, Status, describe_exception
+from horologe_common.service.user_files import SourceLoader
+from horologe_common.status import HorologeError, InvalidInput, Status, describe_exception
 from horologe_common.string_tensors import as_array
 from horologe_common.wire import CallDone, EndRun, ModelCall, Ping, Pong, RunDone, StartRun
 from horologe_common.wire.frames import decode_array, encode_array
@@ -28,7 +34,31 @@ if TYPE_CHECKING:
 
     DriverFunction = Callable[["Caller", dict[str, NDArray[Any]]], Awaitable[Any]]
 
+FUNCTION = "run"
 REASON_LIMIT = 2000
+
+
+def load_driver(path: Path) -> DriverFunction:
+    """Import the file and return its function `run`. Raises `InvalidInput` with file, line and error."""
+    sys.dont_write_bytecode = True  # the folder may be read-only
+    name = f"horologe_pipeline_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=SourceLoader(name, str(path)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise InvalidInput(f"{path.name}: line {error.lineno}: {error.msg}") from error
+    except BaseException as error:  # SystemExit too: the reason must reach the operator
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        line = next((frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__))), 0)
+        raise InvalidInput(f"{path.name}: line {line}: {describe_exception(error)}") from error
+    function = getattr(module, FUNCTION, None)
+    if not inspect.iscoroutinefunction(function) or len(inspect.signature(function).parameters) != 2:
+        raise InvalidInput(f"{path.name}: got no `async def {FUNCTION}(call, inputs)`, wanted one")
+    return cast("DriverFunction", function)
 
 
 class CallFailed(Exception):
@@ -108,7 +138,6 @@ class DriverRuns:
         return len(self._runs)
 
     def handle(self, message: AnyMessage, buffers: Sequence[Buffer]) -> None:
-        """Handle a message of the selector."""
         match message:
             case StartRun():
                 self._start_run(message, buffers)
@@ -210,7 +239,6 @@ class DriverRuns:
         return tuple(header for header, _ in packed), [buffer for _, buffer in packed]
 
     def _end_run(self, run: DriverRun) -> None:
-        """Drop the run and cancel its tasks."""
         run.ended = True
         del self._runs[run.id]
         for future, _, _ in run.open.values():

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from horologe_common.status import InvalidInput
 from horologe_selector.policies.epsilon_greedy import EpsilonGreedy
 from horologe_selector.policies.equal_weights import Average, Majority
-from horologe_selector.policies.exp3 import Exp3
-from horologe_selector.policies.exp4 import Exp4
+from horologe_selector.policies.exponential_weights import Exp3, Exp4
 from horologe_selector.policies.static import Static
 from horologe_selector.policies.thompson import Thompson
 

@@ -60,7 +60,6 @@ class EpsilonGreedy(SingleChoicePolicy):
         return EpsilonGreedyState(means, counts)
 
     def weights(self, state: EpsilonGreedyState) -> dict[str, float]:
-        """Return the probability of each model to be selected."""
         uniform = self.settings.epsilon / len(self.models)
         probabilities = dict.fromkeys(self.models, uniform)
         probabilities[min(self.models, key=state.means.__getitem__)] = 1 - uniform * (len(self.models) - 1)

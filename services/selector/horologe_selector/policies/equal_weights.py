@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from horologe_selector import policy
 from horologe_selector.policies.settings import Tolerance, read_settings
-from horologe_selector.policies.voting import agreement_share, combine_votes, count_votes
-from horologe_selector.policy import CombinedPrediction
+from horologe_selector.policies.voting import VotingPolicy, agreement_share, count_votes
+from horologe_selector.policy import CombinedPrediction, PolicyState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_selector.policy import RandomSource, RowPredictions, Selection
+    from horologe_selector.policy import RowPredictions, Selection
 
 
 class EqualWeightsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,36 +21,27 @@ class EqualWeightsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """0.1, because the absolute loss counts a distance of 1 as entirely wrong."""
 
 
-class EqualWeightsState(policy.PolicyState, tag="even", array_like=True, gc=False):
+class EqualWeightsState(PolicyState, tag="even", array_like=True, gc=False):
     pass
 
 
-class Average:
+class Average(VotingPolicy):
     """For classes the most frequent prediction, for regression the mean."""
 
-    selects_one: ClassVar[bool] = False
-    sticky: ClassVar[bool] = False
     state_type: ClassVar[type[Any]] = EqualWeightsState
 
     def __init__(self, models: Sequence[str], settings: Mapping[str, Any]) -> None:
-        self.tolerance = read_settings(EqualWeightsSettings, settings).tolerance
-        self.all_models = policy.Selection(tuple(models))
+        super().__init__(models, read_settings(EqualWeightsSettings, settings).tolerance)
         self.shares = dict.fromkeys(models, 1 / len(models))
 
     def init(self, previous: Any = None) -> EqualWeightsState:
         return EqualWeightsState()
 
-    def select(self, state: EqualWeightsState, random_source: RandomSource) -> Selection:
-        return self.all_models
-
-    def combine(self, state: EqualWeightsState, row: RowPredictions) -> CombinedPrediction:
-        return combine_votes(self.shares, row, self.tolerance)
-
     def observe(self, state: EqualWeightsState, selection: Selection, losses: Mapping[str, float]) -> EqualWeightsState:
         return state
 
     def weights(self, state: EqualWeightsState) -> dict[str, float]:
-        return dict(self.shares)
+        return self.shares
 
 
 class Majority(Average):

@@ -19,7 +19,6 @@ class SingleChoicePolicy:
     sticky: ClassVar[bool] = False
 
     def weights(self, state: Any) -> Mapping[str, float]:
-        """Return the present weight of each model; see `Policy.weights`."""
         raise NotImplementedError
 
     def select(self, state: Any, random_source: RandomSource) -> Selection:
@@ -33,7 +32,6 @@ class SingleChoicePolicy:
 
 
 def draw_model(probabilities: Mapping[str, float], random_source: RandomSource) -> str:
-    """Draw a model with the given probabilities."""
     remaining = random_source.random()
     for model, probability in probabilities.items():
         remaining -= probability

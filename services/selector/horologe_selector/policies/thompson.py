@@ -7,12 +7,10 @@ uncertain and is tried again.
 
 from __future__ import annotations
 
-from itertools import accumulate
-from math import exp, log
-from operator import mul
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
+import numpy as np
 
 from horologe_selector import policy
 from horologe_selector.policies.settings import Memory, Weight, read_settings
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 GRID = 200
 """Points at which densities are summed; enough for weights that are shown with two digits."""
-LOGS = [(log((point + 0.5) / GRID), log(1 - (point + 0.5) / GRID)) for point in range(GRID)]
+LOG_GRID = np.log((np.arange(GRID) + 0.5) / GRID)
 
 
 class ThompsonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,27 +71,14 @@ class Thompson(SingleChoicePolicy):
 
     def weights(self, state: ThompsonState) -> dict[str, float]:
         """Return the probability of each model to be the best, to about a hundredth."""
-        chances = dict.fromkeys(self.models, 0.0)
-        densities = {model: _beta_density(state.gains[model], state.losses[model]) for model in self.models}
-        below = dict.fromkeys(self.models, 0.0)
-        for point in range(GRID):
-            # Probability that all other models are below this point, by products from both ends: computing the
-            # product for each model separately takes 80 ms with 64 models.
-            less = [below[model] + densities[model][point] / 2 for model in self.models]
-            before = [*accumulate(less[:-1], mul, initial=1.0)]
-            behind = [*accumulate(less[:0:-1], mul, initial=1.0)][::-1]
-            for model, left, right in zip(self.models, before, behind, strict=True):
-                chances[model] += densities[model][point] * left * right
-            for model, density in densities.items():
-                below[model] += density[point]
-        total = sum(chances.values())
-        return {model: chance / total for model, chance in chances.items()}
-
-
-def _beta_density(gains: float, losses: float) -> list[float]:
-    """Return the density of Beta(1 + gains, 1 + losses) at `GRID` points from 0 to 1, scaled to sum to 1."""
-    logs = [gains * low + losses * high for low, high in LOGS]
-    top = max(logs)
-    heights = [exp(height - top) for height in logs]
-    total = sum(heights)
-    return [height / total for height in heights]
+        gains, losses = ([values[model] for model in self.models] for values in (state.gains, state.losses))
+        logs = np.outer(gains, LOG_GRID) + np.outer(losses, LOG_GRID[::-1])
+        densities = np.exp(logs - logs.max(axis=1, keepdims=True))
+        densities /= densities.sum(axis=1, keepdims=True)
+        less = densities.cumsum(axis=1) - densities / 2
+        # Probability that all other models are below a point, by products from both ends: `less` may be 0.
+        ones = np.ones((1, GRID))
+        before = np.vstack((ones, less[:-1])).cumprod(axis=0)
+        behind = np.vstack((ones, less[:0:-1])).cumprod(axis=0)[::-1]
+        chances = (densities * before * behind).sum(axis=1)
+        return dict(zip(self.models, (chances / chances.sum()).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Weighted votes and means over the models' predictions for one row (Clipper section 5.2.1).
+"""Policies that query all models, by weighted votes and means over their predictions (Clipper section 5.2.1).
 
 A missing model votes with its average prediction (section 5.2.2) and agrees with no answer. Each missing model keeps
 its weight, but all missing models together weigh at most as much as the models that predicted. Without that bound, a
@@ -8,14 +8,34 @@ the order of declaration, so the result does not depend on the order of their an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from horologe_selector.policy import CombinedPrediction
+from horologe_selector.policy import CombinedPrediction, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from horologe_selector.policy import RowPredictions
+    from horologe_selector.policy import RandomSource, RowPredictions
+
+
+class VotingPolicy:
+    """Policy that selects all models and combines their predictions by its `weights`."""
+
+    selects_one: ClassVar[bool] = False
+    sticky: ClassVar[bool] = False
+
+    def __init__(self, models: Sequence[str], tolerance: float) -> None:
+        self.all_models = Selection(tuple(models))
+        self.tolerance = tolerance
+
+    def weights(self, state: Any) -> Mapping[str, float]:
+        raise NotImplementedError
+
+    def select(self, state: object, random_source: RandomSource) -> Selection:
+        return self.all_models
+
+    def combine(self, state: Any, row: RowPredictions) -> CombinedPrediction:
+        return combine_votes(self.weights(state), row, self.tolerance)
 
 
 def combine_votes(weights: Mapping[str, float], row: RowPredictions, tolerance: float) -> CombinedPrediction:

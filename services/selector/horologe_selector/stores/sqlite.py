@@ -9,14 +9,15 @@ import contextlib
 import json
 import sqlite3
 import time
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
+from horologe_common.service.state_file import aside_path
 from horologe_selector.store import STORE_TIMEOUT_NS, Record, StoreUnavailable
-from horologe_selector.stores.sqlite_damage import VERSION_MAX, is_damaged, keep_aside, readable_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from horologe_selector.settings import SelectorSettings
     from horologe_selector.store import RecordChange
 
+ROWS_AT_ONCE = 1000
+VERSION_MAX = 1 << 62
+"""Limit of a version. Later ones must still fit into 64 bits."""
+DAMAGE_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR)
+"""The last one is that of a missing table or column."""
 SCHEMA = 1
 APPLICATION_ID = 0x484F524C
 """`HORL`: identifies the file as a state store."""
@@ -66,7 +72,7 @@ def open_sqlite(settings: SelectorSettings, timeout_ns: int = STORE_TIMEOUT_NS) 
         try:
             return SqliteStore(path, timeout_ns)
         except (sqlite3.Error, ValueError) as error:
-            if not is_damaged(path, error):
+            if not _is_damaged(path, error):
                 raise
             return _replace_damaged(path, timeout_ns, error)
     except (OSError, sqlite3.Error, ValueError) as error:
@@ -78,10 +84,10 @@ def open_sqlite(settings: SelectorSettings, timeout_ns: int = STORE_TIMEOUT_NS) 
 
 def _replace_damaged(path: Path, timeout_ns: int, error: Exception) -> SqliteStore:
     """Keep the file aside, and return a new store with the records that can be read from it."""
-    aside = keep_aside(path)
+    aside = _keep_aside(path)
     store = SqliteStore(path, timeout_ns)
     copied = 0
-    for rows in readable_rows(aside):
+    for rows in _readable_rows(aside):
         copied += store.copy_rows(rows)
     log.error("the state store is damaged", path=str(path), error=str(error), kept=str(aside), records_copied=copied)
     return store
@@ -247,3 +253,45 @@ def translated_errors() -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise StoreUnavailable(str(error)) from error
+
+
+def _is_damaged(path: Path, error: Exception) -> bool:
+    """Return whether opening failed because of the content, and not because the file is in use or not accessible."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF
+    return path.is_dir() or isinstance(error, ValueError) or code in DAMAGE_CODES
+
+
+def _keep_aside(path: Path) -> Path:
+    """Rename the file with its log to a name with a hash of its content. Return the new path. Raises OSError."""
+    aside = aside_path(path)
+    for suffix in ("-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + suffix).replace(aside.with_name(aside.name + suffix))
+    return path.replace(aside)
+
+
+def _readable_rows(path: Path) -> Iterator[list[tuple[str, int, bytes]]]:
+    """Yield the records up to the first damage, from either end of the table, some twice."""
+    for order in ("ASC", "DESC"):
+        with contextlib.suppress(sqlite3.Error), contextlib.closing(_open_damaged(path)) as db:
+            cursor = db.execute(f"SELECT key, version, data FROM records ORDER BY key {order}")
+            while rows := list(_until_error(islice(cursor, ROWS_AT_ONCE))):
+                valid = [
+                    (key, version, data)
+                    for key, version, data in rows
+                    if isinstance(key, str)
+                    and isinstance(data, bytes)
+                    and isinstance(version, int)
+                    and 0 < version < VERSION_MAX
+                ]
+                if valid:
+                    yield valid
+
+
+def _open_damaged(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)
+
+
+def _until_error(rows: Iterator[tuple[object, object, object]]) -> Iterator[tuple[object, object, object]]:
+    with contextlib.suppress(sqlite3.Error):
+        yield from rows

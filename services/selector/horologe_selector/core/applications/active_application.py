@@ -121,7 +121,6 @@ class ActiveApplication:
         )
 
     def count_missing(self, model: str) -> None:
-        """Count a selected model that did not predict in time."""
         self.tallies[model].missing += 1
 
     def compute_losses(self, truths: Sequence[float], values: Mapping[str, tuple[float, ...]]) -> dict[str, float]:
@@ -148,7 +147,6 @@ class ActiveApplication:
         return {model: mean for model, mean in losses.items() if model in self.tallies}
 
     def count_loss(self, model: str, loss: float) -> None:
-        """Count an observed loss of a model."""
         tally = self.tallies[model]
         tally.observations += 1
         tally.loss += loss

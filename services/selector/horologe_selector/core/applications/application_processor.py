@@ -11,13 +11,14 @@ from horologe_selector.core.applications.model_status import ModelStatusRequests
 from horologe_selector.core.applications.query import ApplicationQueries
 from horologe_selector.core.contexts.contexts import Contexts
 from horologe_selector.core.feedback.feedback import FeedbackProcessor
-from horologe_selector.store import TIMES, FamilyListed, RecordsRead, RecordsWritten
+from horologe_selector.store import FamilyListed, RecordsRead, RecordsWritten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_selector.core.applications.losses import Loss
+    from horologe_selector.core.contexts.contexts import StoreRequest
     from horologe_selector.core.shared_parts import SharedParts
     from horologe_selector.policy import RandomSource
 
@@ -41,10 +42,15 @@ class ApplicationProcessor:
         self._stats = parts.stats
         self._post = parts.post
         self.registry = ApplicationRegistry(losses, parts.models, parts.post, store, shared)
-        self.contexts = Contexts(parts.settings, parts.address, shared)
-        self._model_status = ModelStatusRequests(self.registry, self.contexts, TIMES.read_timeout_ns, parts.post)
+        self.contexts = Contexts(parts.settings, parts.address, shared, self._send_to_store)
+        self._model_status = ModelStatusRequests(self.registry, self.contexts, parts.post)
         self._feedback = FeedbackProcessor(
-            parts.settings, self.registry.active, self.contexts, parts.inflight.cache, self.registry.unknown_application
+            parts.settings,
+            self.registry.active,
+            self.contexts,
+            parts.inflight.cache,
+            self.registry.unknown_application,
+            parts.post,
         )
         self.queries = ApplicationQueries(parts, random_source, self.contexts)
         self.handlers: dict[type, Callable[[int, str, Any, Sequence[Buffer]], None]] = {
@@ -71,8 +77,6 @@ class ApplicationProcessor:
         self._process_feedback(now_ns)
         for out in self._return_latency.pings(now_ns):
             self._post(out)
-        for message in self.contexts.pop_messages():
-            self._post(Out(self._store, message))
 
     def wakeup_ns(self) -> int | None:
         times = (
@@ -94,6 +98,9 @@ class ApplicationProcessor:
         self.queries.check()
         self.contexts.check()
         self._feedback.check()
+
+    def _send_to_store(self, message: StoreRequest) -> None:
+        self._post(Out(self._store, message))
 
     def _on_store_reply(
         self, now_ns: int, store: str, message: RecordsRead | RecordsWritten, buffers: Sequence[Buffer]
@@ -120,8 +127,6 @@ class ApplicationProcessor:
         for again in feedback.pop_unstarted_repredictions():
             holder = again.item.feedback.frontend
             queries.on_query(now_ns, holder, again.query, again.active, again.token, again.selection)
-        for out in feedback.pop_messages():
-            self._post(out)
 
     def _announce_applications(self) -> None:
         """Drop the contexts of removed applications, and announce the present ones to all frontends."""

@@ -137,7 +137,6 @@ class ApplicationRegistry:
         return undeclared_application(name)
 
     def on_withdraw(self, now_ns: int, frontend: str, message: Withdraw, buffers: Sequence[Buffer] = ()) -> None:
-        """Delete the application."""
 
         def change() -> None:
             if message.name not in self._records:
@@ -179,7 +178,6 @@ class ApplicationRegistry:
         return decode_declarations(record) if record else StoredDeclarations(0, [])
 
     def _open_application(self, application: Application, revision: int) -> ActiveApplication:
-        """Return an application to serve. Raises `InvalidInput` for an invalid declaration, received or stored."""
         check_application(application)
         return ActiveApplication(application, revision, self._losses)
 
@@ -267,7 +265,6 @@ class ApplicationRegistry:
                     stats.set(f"{MODEL_METRICS}{metric}_total", name, model, to=getattr(tally, metric))
 
     def announcement(self) -> Applications:
-        """Return the announcement of all applications."""
         self._announcements += 1
         return Applications(0, self.announced_states(), number=self._announcements)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.application_answers import answer_tensors
 from horologe_common.status import Status
 from horologe_common.wire import Answer
-from horologe_selector.core.predictions.tensor_values import build_tensors
 from horologe_selector.policy import CombinedPrediction, RowPredictions
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def build_answer(
         row._replace(value=default) if use_default and default is not None else row
         for row, use_default in zip(rows, defaulted, strict=True)
     ]
-    outputs, buffers = build_tensors(declared, answered, defaulted)
-    confidence = min(row.confidence for row in answered)
-    return _answer(now_ns, query, outputs, present, missing, confidence, any(defaulted)), buffers, combined
+    confidences = [row.confidence for row in answered]
+    outputs, buffers = answer_tensors(declared, [row.value for row in answered], confidences, defaulted)
+    return _answer(now_ns, query, outputs, present, missing, min(confidences), any(defaulted)), buffers, combined
 
 
 def _combine_rows(

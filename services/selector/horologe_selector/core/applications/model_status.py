@@ -10,6 +10,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import ApplicationInfo, Applications
 from horologe_selector.core.contexts.context import context_key, read_context
+from horologe_selector.store import TIMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,17 +34,14 @@ class PendingStatus(msgspec.Struct):
 
 
 class ModelStatusRequests:
-    """Pending status requests. Invariant: each is answered after `timeout_ns` at the latest.
+    """Pending status requests. Invariant: each is answered after `TIMES.read_timeout_ns` at the latest.
 
     A status request does not create a context, and does not keep one in memory.
     """
 
-    def __init__(
-        self, registry: ApplicationRegistry, contexts: Contexts, timeout_ns: int, post: Callable[[Out], None]
-    ) -> None:
+    def __init__(self, registry: ApplicationRegistry, contexts: Contexts, post: Callable[[Out], None]) -> None:
         self._registry = registry
         self._contexts = contexts
-        self._timeout_ns = timeout_ns
         self._post = post
         self._pending: dict[str, PendingStatus] = {}
         """Keyed by the context's record, the earliest deadline first."""
@@ -68,7 +66,7 @@ class ModelStatusRequests:
         key = context_key(name, context)
         if key not in self._pending:
             contexts.request_read(key)
-            self._pending[key] = PendingStatus(name, now_ns + self._timeout_ns)
+            self._pending[key] = PendingStatus(name, now_ns + TIMES.read_timeout_ns)
         self._pending[key].senders.append(sender)
 
     def on_records_read(self, message: RecordsRead) -> None:
@@ -88,7 +86,6 @@ class ModelStatusRequests:
         return next(iter(self._pending.values())).deadline_ns if self._pending else None
 
     def remove_application(self, name: str) -> None:
-        """Answer all requests for a withdrawn application."""
         for key in [key for key, pending in self._pending.items() if pending.application == name]:
             self._finish_requests(key, None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from horologe_common.application_answers import HEAD_BYTES, MARK_BYTES, NONCE_BYTES
 from horologe_common.partial_decoding import DAMAGE
 from horologe_selector.policy import PolicyState
-from horologe_selector.store import RecordChange, aside_change
+from horologe_selector.store import RecordChange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +36,7 @@ NO_NAMES = bytes(MIN_NAMES * NONCE_BYTES)
 
 
 class ContextRecord(msgspec.Struct, array_like=True, gc=False):
-    """State as it is stored.
+    """State as it is stored; a decoded record has a state of built-in types, which the policy's type converts.
 
     `revision`: of the application. `writers`: number of each writer's last write in the state, the oldest first.
     `names`: names of the latest observations. They are at the end of the record, so that a name is found there without
@@ -47,15 +46,7 @@ class ContextRecord(msgspec.Struct, array_like=True, gc=False):
     revision: int
     writers: dict[int, int]
     state: Any
-    names: bytes
-
-
-class DecodedRecord(msgspec.Struct, array_like=True):
-    """Decoded `ContextRecord`; the policy decodes its state."""
-
-    revision: int
-    writers: dict[int, int]
-    state: msgspec.Raw
+    names: bytes = b""
 
 
 class UnsavedObservation(NamedTuple):
@@ -67,7 +58,7 @@ class UnsavedObservation(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(DecodedRecord).decode
+_decode = msgspec.msgpack.Decoder(ContextRecord).decode
 
 
 def context_family(application: str) -> str:
@@ -75,13 +66,7 @@ def context_family(application: str) -> str:
 
 
 def context_key(application: str, context: str) -> str:
-    """Return the key of the context's record in the store."""
     return f"{FAMILIES}{application}\n{context}"
-
-
-@cache
-def _decoder(state_type: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(state_type)
 
 
 def observation_name(prediction: bytes) -> bytes:
@@ -116,25 +101,24 @@ def read_context(active: ActiveApplication, data: bytes) -> StoredContext:
         return StoredContext({}, policy.init())
     try:
         record = decode_record(data)
-        return StoredContext(record.writers, policy.init(_decode_state(policy.state_type, record.state)))
+        return StoredContext(record.writers, policy.init(_convert_state(policy.state_type, record.state)))
     except DAMAGE as error:
         return StoredContext({}, policy.init(), f"{type(error).__name__}: {error}")
 
 
-def decode_record(data: bytes) -> DecodedRecord:
-    """Decode a record without its state. Raises `DAMAGE`."""
+def decode_record(data: bytes) -> ContextRecord:
+    """Decode a record. Raises `DAMAGE`."""
     if len(data) > RECORD_BYTES:
         raise ValueError(f"got {len(data)} bytes, wanted at most {RECORD_BYTES}")
     return _decode(data)
 
 
-def _decode_state(state_type: Any, state: msgspec.Raw) -> Any:
+def _convert_state(state_type: Any, state: Any) -> Any:
     """Return the state of a policy; None if it is another policy's. Raises `DAMAGE`."""
     try:
-        return _decoder(state_type).decode(state)
+        return msgspec.convert(state, state_type)
     except msgspec.ValidationError:
-        content = msgspec.msgpack.decode(state)
-        tag = content[0] if isinstance(content, list) and content else None
+        tag = state[0] if isinstance(state, list) and state else None
         kinds = [kind for kind in PolicyState.__subclasses__() if kind is not state_type]
         if isinstance(tag, str) and tag in [kind.__struct_config__.tag for kind in kinds]:
             return None
@@ -248,10 +232,6 @@ class Context(msgspec.Struct, eq=False):
         data = _encode(ContextRecord(self.active.revision, writers, self.state, names))
         self.change = RecordChange(self.key, self.version, data)
         return self.change
-
-    def aside(self) -> RecordChange | None:
-        """Return the change that copies a damaged record, to be made together with the one that replaces it."""
-        return aside_change(self.key, self.version, self.data) if self.damage else None
 
     def finish_write(self, change: RecordChange, version: int) -> list[Any]:
         """Record that the write succeeded. Return the tokens of the saved observations."""

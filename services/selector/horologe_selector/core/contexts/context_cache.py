@@ -1,15 +1,14 @@
-"""Contexts in memory, evicted by last use (LRU), and reads of contexts whose state must come from the store."""
+"""Contexts in memory, evicted by last use (LRU)."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from horologe_selector.core.contexts.context import FAMILIES, Context, context_family
-from horologe_selector.store import ReadRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Iterator
 
     from horologe_selector.core.applications.active_application import ActiveApplication
 
@@ -60,12 +59,10 @@ class ContextLru:
         return sum(key.startswith(family) for key in self._contexts)
 
     def pop_application(self, application: str) -> list[Context]:
-        """Remove and return the contexts of an application."""
         family = context_family(application) + "\n"
         return [self._contexts.pop(key) for key in [key for key in self._contexts if key.startswith(family)]]
 
     def _evict(self) -> None:
-        """Make room for one context."""
         contexts, scans = self._contexts, EVICTION_SCAN
         while len(contexts) >= self._limit and scans:
             key = next(iter(contexts))
@@ -74,46 +71,3 @@ class ContextLru:
                 scans -= 1
             else:
                 del contexts[key]
-
-
-class PendingReads:
-    """Contexts to be read from the store. Invariant: each context has a state after its deadline at the latest."""
-
-    def __init__(self) -> None:
-        self._unsent: list[str] = []
-        self._without_state: deque[tuple[int, Context]] = deque()
-
-    @property
-    def has_unsent(self) -> bool:
-        """True if a read was not sent to the store yet."""
-        return bool(self._unsent)
-
-    def add_read(self, context: Context, deadline_ns: int) -> None:
-        """Read a context's record. `deadline_ns` must not be earlier than that of the previous read."""
-        context.reading = True
-        self._unsent.append(context.key)
-        if context.state is None:
-            self._without_state.append((deadline_ns, context))
-
-    def pop_overdue(self, now_ns: int) -> Iterator[Context]:
-        """Remove and yield the contexts that have no state at their deadline."""
-        while self._without_state:
-            deadline_ns, context = self._without_state[0]
-            waiting = context.reading and context.state is None
-            if waiting and now_ns < deadline_ns:
-                return
-            self._without_state.popleft()
-            if waiting:
-                yield context
-
-    def pop_messages(self) -> list[ReadRecords]:
-        """Return the reads to send to the store."""
-        unsent, self._unsent = self._unsent, []
-        return [ReadRecords(tuple(unsent))] if unsent else []
-
-    def next_ns(self) -> int | None:
-        return self._without_state[0][0] if self._without_state else None
-
-    def retain_keys(self, keys: Container[str]) -> None:
-        """Drop unsent reads of all keys that are not in `keys`."""
-        self._unsent = [key for key in self._unsent if key in keys]

@@ -9,10 +9,11 @@ of each writer in it, which shows whether a write whose reply was lost was done.
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from horologe_selector.core.contexts.context import context_family, context_key
-from horologe_selector.core.contexts.context_cache import ContextLru, PendingReads
+from horologe_selector.core.contexts.context_cache import ContextLru
 from horologe_selector.store import (
     DAMAGED,
     DAMAGED_LIMIT,
@@ -23,10 +24,11 @@ from horologe_selector.store import (
     RecordsWritten,
     TrimFamily,
     WriteRecords,
+    aside_change,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from horologe_selector.core.applications.active_application import ActiveApplication
     from horologe_selector.core.contexts.context import Context
@@ -44,10 +46,18 @@ class Contexts:
     """Contexts of all applications.
 
     `saved` collects the tokens of observations that are durable, `failed` the tokens of those that cannot be saved,
-    with the reason. The caller clears both.
+    with the reason. The caller clears both. `send` sends a message to the store writer.
     """
 
-    def __init__(self, settings: SelectorSettings, address: str, shared: bool, times: StoreTimes = TIMES) -> None:
+    def __init__(
+        self,
+        settings: SelectorSettings,
+        address: str,
+        shared: bool,
+        send: Callable[[StoreRequest], None],
+        times: StoreTimes = TIMES,
+    ) -> None:
+        self._send = send
         self._times = times
         self.saved: list[Any] = []
         self.failed: list[tuple[Any, str]] = []
@@ -55,11 +65,13 @@ class Contexts:
         self._writer = int.from_bytes(hashlib.blake2b(address.encode(), digest_size=7).digest())
         self._shared = shared
         self._contexts = ContextLru(settings.contexts_memory)
-        self._out: list[StoreRequest] = []
         self._dirty: list[Context] = []
         self._unconfirmed: list[Context] = []
         """Contexts whose last write has an unknown outcome."""
-        self._reads = PendingReads()
+        self._unread: list[str] = []
+        """Keys of the contexts whose read was not sent to the store yet."""
+        self._without_state: deque[tuple[int, Context]] = deque()
+        """Contexts that are read and have no state, by the time at which they get a new one."""
         self._ready: list[tuple[str, str]] = []
         self._created: dict[str, int] = {}
         self._writes = 0
@@ -68,11 +80,9 @@ class Contexts:
 
     @property
     def store_unavailable(self) -> bool:
-        """True if the last attempt to reach the store failed."""
         return self._retry_ns > 0
 
     def count_contexts(self, application: str) -> int:
-        """Return the number of the application's contexts in memory."""
         return self._contexts.count_contexts(application)
 
     def get_state(self, now_ns: int, active: ActiveApplication, name: str) -> Any:
@@ -104,7 +114,7 @@ class Contexts:
 
     def request_read(self, key: str) -> None:
         """Read a record without creating a context. The caller takes the result from the `RecordsRead` itself."""
-        self._out.append(ReadRecords((key,)))
+        self._send(ReadRecords((key,)))
 
     def pop_ready(self) -> list[tuple[str, str]]:
         """Return (application, context) of awaited states that are now known, or that could not be read."""
@@ -144,33 +154,30 @@ class Contexts:
 
     def tick(self, now_ns: int) -> None:
         """Send reads and writes to the store; continue without states that were not read in time."""
-        for context in self._reads.pop_overdue(now_ns):
-            self._rebase(context, None)
+        self._end_overdue_reads(now_ns)
         self._contexts.shrink()
         if now_ns < self._retry_ns:
             return
-        self._out += self._reads.pop_messages()
+        if self._unread:
+            self._send(ReadRecords(tuple(self._unread)))
+            self._unread.clear()
         if self._dirty or self._unconfirmed:
             # A retried write is unchanged, so that its number identifies it.
             changes = [context.change for context in self._unconfirmed if context.change]
             for context in self._dirty:
                 self._writes += 1
                 changes.append(context.start_write(self._writer, self._writes, self._shared))
-            copies = [copy for context in (*self._unconfirmed, *self._dirty) if (copy := context.aside())]
+            damaged = [context for context in (*self._unconfirmed, *self._dirty) if context.damage]
+            copies = [aside_change(context.key, context.version, context.data) for context in damaged]
             self._unconfirmed.clear()
             self._dirty.clear()
-            self._out.append(WriteRecords((*changes, *copies)))
+            self._send(WriteRecords((*changes, *copies)))
             if copies:
-                self._out.append(TrimFamily(DAMAGED, DAMAGED_LIMIT))
-
-    def pop_messages(self) -> list[StoreRequest]:
-        """Return the messages for the store writer."""
-        out, self._out = self._out, []
-        return out
+                self._send(TrimFamily(DAMAGED, DAMAGED_LIMIT))
 
     def wakeup_ns(self) -> int | None:
-        waiting = self._dirty or self._unconfirmed or self._reads.has_unsent
-        times = (self._retry_ns if waiting else None, self._reads.next_ns())
+        waiting = self._dirty or self._unconfirmed or self._unread
+        times = (self._retry_ns if waiting else None, self._without_state[0][0] if self._without_state else None)
         return min((at_ns for at_ns in times if at_ns is not None), default=None)
 
     def remove_application(self, application: str, erase: bool = False) -> None:
@@ -184,10 +191,10 @@ class Contexts:
             context.unsaved, context.reading, context.change = [], False, None
         self._dirty = [context for context in self._dirty if context.key in self._contexts]
         self._unconfirmed = [context for context in self._unconfirmed if context.key in self._contexts]
-        self._reads.retain_keys(self._contexts)
+        self._unread = [key for key in self._unread if key in self._contexts]
         self._created.pop(application, None)
         if erase:
-            self._out.append(TrimFamily(context_family(application), 0))
+            self._send(TrimFamily(context_family(application), 0))
 
     def check(self) -> None:
         assert self.unsaved == sum(len(context.unsaved) for context in self._contexts)
@@ -206,7 +213,21 @@ class Contexts:
             if context.state is None:
                 self._rebase(context, None)
             return
-        self._reads.add_read(context, now_ns + self._times.read_timeout_ns)
+        context.reading = True
+        self._unread.append(context.key)
+        if context.state is None:
+            self._without_state.append((now_ns + self._times.read_timeout_ns, context))
+
+    def _end_overdue_reads(self, now_ns: int) -> None:
+        """Give a new state to the contexts whose read takes too long."""
+        while self._without_state:
+            deadline_ns, context = self._without_state[0]
+            waiting = context.reading and context.state is None
+            if waiting and now_ns < deadline_ns:
+                return
+            self._without_state.popleft()
+            if waiting:
+                self._rebase(context, None)
 
     def _is_fresh(self, now_ns: int, context: Context) -> bool:
         return context.read_ns >= 0 and now_ns < context.read_ns + self._times.refresh_ns
@@ -219,7 +240,7 @@ class Contexts:
 
     def _report_damage(self, context: Context) -> None:
         if context.damage:
-            self._out.append(DamagedRecord(context.key, context.damage))
+            self._send(DamagedRecord(context.key, context.damage))
 
     def _mark_saved(self, tokens: list[Any]) -> None:
         self.unsaved -= len(tokens)
@@ -279,6 +300,6 @@ class Contexts:
         name, limit = active.application.name, active.application.contexts
         created = self._created.get(name, limit) + 1
         if created * TRIM_EVERY > limit:
-            self._out.append(TrimFamily(context_family(name), limit))
+            self._send(TrimFamily(context_family(name), limit))
             created = 0
         self._created[name] = created

@@ -12,6 +12,8 @@ from horologe_common.status import Status
 from horologe_common.wire import Acknowledged
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from horologe_selector.core.predictions.prediction_log import LoggedPrediction
 
 
@@ -48,9 +50,9 @@ class Acknowledgements:
     Items without a status at the deadline are LOST.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, post: Callable[[Out], None]) -> None:
         self._pending: deque[UnacknowledgedFeedback] = deque()
-        self._out: list[Out] = []
+        self._post = post
 
     def __len__(self) -> int:
         return sum(feedback.missing > 0 for feedback in self._pending)
@@ -78,7 +80,6 @@ class Acknowledgements:
             self._acknowledge(feedback)
 
     def tick(self, now_ns: int) -> None:
-        """Reply to overdue feedback."""
         pending = self._pending
         while pending and (pending[0].missing <= 0 or pending[0].deadline_ns <= now_ns):
             feedback = pending.popleft()
@@ -89,12 +90,7 @@ class Acknowledgements:
     def next_ns(self) -> int | None:
         return self._pending[0].deadline_ns if self._pending else None
 
-    def pop_messages(self) -> list[Out]:
-        """Return the replies since the last call."""
-        out, self._out = self._out, []
-        return out
-
     def _acknowledge(self, feedback: UnacknowledgedFeedback) -> None:
         feedback.missing = -1
         message = Acknowledged(feedback.id, tuple(feedback.statuses), feedback.reason, feedback.retry_after_ns)
-        self._out.append(Out(feedback.frontend, message))
+        self._post(Out(feedback.frontend, message))

@@ -71,6 +71,7 @@ class FeedbackProcessor:
         contexts: Contexts,
         cache: PredictionCache,
         explain_missing: Callable[[str], HorologeError],
+        post: Callable[[Out], None],
     ) -> None:
         self.settings = settings
         self.predictions = PredictionLog(settings.predictions)
@@ -78,25 +79,19 @@ class FeedbackProcessor:
         self._contexts = contexts
         self._cache = cache
         self._explain_missing = explain_missing
-        self._acknowledgements = Acknowledgements()
+        self._post = post
+        self._acknowledgements = Acknowledgements(post)
         self._calls = RecentCalls()
         self._repredictions: dict[int, Reprediction] = {}
         """By token, the oldest first."""
         self._unstarted: list[Reprediction] = []
         self._last_token = 0
-        self._released: list[Out] = []
 
     def __len__(self) -> int:
         """Return the number of Feedbacks without a reply."""
         return len(self._acknowledgements)
 
-    def pop_messages(self) -> list[Out]:
-        """Return new acknowledgements, and releases of inputs that are not needed."""
-        released, self._released = self._released, []
-        return released + self._acknowledgements.pop_messages()
-
     def pop_unstarted_repredictions(self) -> list[Reprediction]:
-        """Return the repredictions to start."""
         unstarted, self._unstarted = self._unstarted, []
         return unstarted
 
@@ -120,7 +115,7 @@ class FeedbackProcessor:
         needed = {reprediction.query.id for reprediction in self._unstarted[earlier_requests:]}
         staged = (observation.query.id for observation in message.items if observation.query is not None)
         if unneeded := tuple(input_id for input_id in staged if input_id not in needed):
-            self._released.append(Out(frontend, Release(unneeded)))
+            self._post(Out(frontend, Release(unneeded)))
 
     def on_repredicted(
         self, now_ns: int, token: int, values: Mapping[str, tuple[float, ...]], selection: Selection | None = None
@@ -144,7 +139,6 @@ class FeedbackProcessor:
         )
 
     def tick(self, now_ns: int) -> None:
-        """Acknowledge saved, failed and overdue feedback."""
         contexts = self._contexts
         saved, contexts.saved = contexts.saved, []
         failed, contexts.failed = contexts.failed, []

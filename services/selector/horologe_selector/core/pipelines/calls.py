@@ -195,12 +195,10 @@ class PipelineCalls:
         self._post(Out(run.pipeline.driver, CallDone(run.id, number, status, reason)))
 
     def count_drop(self, run: PipelineRun, stage: Stage) -> None:
-        """Count a call without outputs."""
         if record := run.pipeline.structure.find_record(stage):
             record.drops += 1
 
     def cancel_calls(self, now_ns: int, run: PipelineRun) -> None:
-        """Cancel all open calls of a run."""
         for call in run.calls.values():
             del self._calls[call.waiter.pipeline_call]
             self.staging.release(call.waiter.pipeline_call)

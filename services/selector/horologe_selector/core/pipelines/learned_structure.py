@@ -62,10 +62,8 @@ class LearnedStructure:
 
     def stage_name(self, stage: Stage) -> str:
         """Return the name of a stage: its model, with `#2` for the second line of the driver that calls it."""
-        if stage not in self._names:
-            self.find_record(stage)
-            return self._names.get(stage, stage[0])
-        return self._names[stage]
+        self.find_record(stage)
+        return self._names.get(stage, stage[0])
 
     def find_record(self, stage: Stage) -> StageRecord | None:
         """Return the record of a stage, a new one if there is room."""

@@ -1,4 +1,4 @@
-"""The pipelines of the repository: their state, their drivers, and their announcement to the frontends."""
+"""The pipelines of the repository: their state, drivers and limits, and their announcement to the frontends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Models, ModelState, Ping, PipelineState
 from horologe_selector.core.pipelines.learned_structure import LearnedStructure
-from horologe_selector.core.pipelines.open_limit import OpenLimit
 from horologe_selector.driver import KillDriver, driver_address
 
 if TYPE_CHECKING:
@@ -26,8 +25,36 @@ if TYPE_CHECKING:
 PING_NS = ms(100)
 """Interval of the pings to the driver of a pipeline with open queries."""
 RUNS_MAX = 1_000_000
+DECREASE, INCREASE = 0.25, 2.0
+"""Open queries fewer for each wasted one; growth per round trip. In the table of docs/pipelines.md, a decrease of 1 and
+a growth of 0.5 answer a tenth fewer."""
 HANG_NS = s(1)
 """A driver that leaves a ping unanswered for so long is killed."""
+
+
+class OpenLimit:
+    """Limit of the open queries of a pipeline, so that few are dropped after their first stage has worked for them.
+
+    The limit shrinks by `DECREASE` for each query that is dropped behind its first stage, so in proportion to the
+    waste, and grows while queries that use it are answered. Deadlines alone cannot prevent such drops: a call waits in
+    the queue of its own stage, and the queues of later stages grow only when it gets there. There is no limit before
+    the first wasted query.
+    """
+
+    def __init__(self) -> None:
+        self.limit = float(RUNS_MAX)
+
+    def admits(self, open_runs: int) -> bool:
+        return open_runs < self.limit
+
+    def on_answered(self, open_runs: int) -> None:
+        """Grow if the answered query was one of as many as the limit allows."""
+        if open_runs + 1 >= self.limit:
+            self.limit = min(self.limit + INCREASE / self.limit, RUNS_MAX)
+
+    def on_wasted(self, open_runs: int) -> None:
+        """Shrink. `open_runs`: with the wasted query."""
+        self.limit = max(1.0, min(self.limit, open_runs) - DECREASE)
 
 
 class Pipeline(msgspec.Struct, eq=False):
@@ -42,7 +69,7 @@ class Pipeline(msgspec.Struct, eq=False):
     pinged_ns: int = NEVER_NS
     """Time of the ping that the driver has not answered; `NEVER_NS` if it has answered all."""
     next_ping_ns: int = 0
-    limit: OpenLimit = msgspec.field(default_factory=lambda: OpenLimit(RUNS_MAX))
+    limit: OpenLimit = msgspec.field(default_factory=OpenLimit)
     restarts: int = 0
     """Processes of the driver that have ended."""
     failed: dict[int, int] = {}
@@ -52,12 +79,10 @@ class Pipeline(msgspec.Struct, eq=False):
 
     @property
     def spec(self) -> ModelSpec:
-        """Return the signature."""
         return self.definition.spec
 
     @property
     def driver(self) -> str:
-        """Return the address of the driver."""
         return driver_address(self.spec.name)
 
 
@@ -92,6 +117,8 @@ class PipelineRegistry:
             state = "UNAVAILABLE" if definition.reason else "LOADING"
             self.pipelines[name] = Pipeline(definition, structure, state, definition.reason)
         yield from before.values()
+        if not self.pipelines:
+            self.next_ns = NEVER_NS
         self._models.pipelines.clear()
         for name, pipeline in self.pipelines.items():
             if not pipeline.definition.reason:
@@ -103,13 +130,11 @@ class PipelineRegistry:
         self.changed = True
 
     def announcement(self) -> Models:
-        """Return the announcement of all pipelines as models."""
         self._announcements += 1
         states = [ModelState(p.spec, p.state, p.reason) for p in self.pipelines.values()]
         return Models(0, tuple(states), number=self._announcements)
 
     def describe(self, number: int, name: str) -> PipelineState:
-        """Return the answer to a PipelineInfo."""
         pipeline = self.find_pipeline(name)
         if pipeline is None:
             return PipelineState(number, int(Status.UNKNOWN_MODEL), f"pipeline: got {name!r}, which is not served")
@@ -148,7 +173,6 @@ class PipelineRegistry:
             self.next_ns = min(self.next_ns, pipeline.next_ping_ns)
 
     def on_pong(self, driver: str, pong: Pong) -> None:
-        """Record that a driver has answered."""
         pipeline = self.find_pipeline(driver.partition("/")[2])
         if pipeline is not None and pong.sent_ns == pipeline.pinged_ns:
             pipeline.pinged_ns = NEVER_NS

@@ -34,20 +34,14 @@ class RunTrace:
     def begin_call(self, now_ns: int, call: int, stage: Stage, parents: tuple[int, ...]) -> None:
         """Add a call. Parents that are ancestors of other parents are left out."""
         ancestors: dict[int, bool] = {}
-        for parent in parents:
-            self._add_ancestors(parent, ancestors)
-        self.calls[call] = CallTrace(
-            stage, tuple(parent for parent in parents if parent not in ancestors and parent in self.calls), now_ns
-        )
-
-    def _add_ancestors(self, call: int, ancestors: dict[int, bool]) -> None:
-        pending = [call]
+        pending = [parent for parent in parents if parent in self.calls]
+        direct = tuple(pending)
         while pending:
-            trace = self.calls.get(pending.pop())
-            for parent in trace.parents if trace else ():
-                if parent not in ancestors:
-                    ancestors[parent] = True
-                    pending.append(parent)
+            for ancestor in self.calls[pending.pop()].parents:
+                if ancestor not in ancestors:
+                    ancestors[ancestor] = True
+                    pending.append(ancestor)
+        self.calls[call] = CallTrace(stage, tuple(parent for parent in direct if parent not in ancestors), now_ns)
 
     def end_call(self, now_ns: int, call: int, service_ns: int) -> None:
         """Set the end of a call that got outputs."""

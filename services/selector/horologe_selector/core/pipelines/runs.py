@@ -19,12 +19,14 @@ from horologe_selector.core.pipelines.calls import OpenCall, PipelineCalls
 from horologe_selector.core.pipelines.run_trace import RunTrace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
-    from horologe_common.wire import RunDone, Ship, Submit, Tensor
+    from horologe_common.wire import DriverReady, ModelCall, RunDone, Ship, Submit, Tensor
     from horologe_selector.core.pipelines.pipeline_registry import Pipeline, PipelineRegistry
+    from horologe_selector.core.shared_parts import SharedParts
+    from horologe_selector.driver import DriverEnded
 
 OK = int(Status.OK)
 ATTEMPTS = 2
@@ -63,36 +65,31 @@ class PipelineRuns:
     Invariant: each gets exactly one Outputs or Outcome, unless it is cancelled. Then its calls are cancelled too.
     """
 
-    def __init__(
-        self,
-        address: str,
-        registry: PipelineRegistry,
-        calls: PipelineCalls,
-        runs_limit: int,
-        drop: bool,
-        post: Callable[[Out], None],
-    ) -> None:
+    def __init__(self, parts: SharedParts, registry: PipelineRegistry, calls: PipelineCalls) -> None:
         self.deadlines = Timers()
         self.arrived: dict[str, int] = {}
         """Pipeline -> queries that have arrived and are not reported yet, refused ones too."""
-        self._address = address
+        self._address = parts.address
         self._registry = registry
         self._calls = calls
-        self._limit = runs_limit
-        self._drop = drop
-        self._post = post
+        self._limit = parts.settings.pipeline_runs
+        self._drop = parts.settings.pipeline_drop
+        self._post = parts.post
         self._runs: dict[int, PipelineRun] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def find_run(self, number: int, driver: str) -> PipelineRun | None:
-        """Return an open run that this driver executes."""
+    def _find_run(self, number: int, driver: str) -> PipelineRun | None:
         run = self._runs.get(number)
         return run if run is not None and run.attempts and run.pipeline.driver == driver else None
 
-    def start_run(self, now_ns: int, submit: Submit) -> None:
-        """Open a run and ask for its inputs. Refuse it at once if it cannot be executed."""
+    def on_submit(self, now_ns: int, sender: str, submit: Submit, buffers: Sequence[Buffer]) -> None:
+        """Open a run for a Submit of this selector itself, and ask for its inputs. Refuse what cannot be executed."""
+        if sender != self._address:
+            reason = "a selector runs only its own submits"
+            self._post(Out(sender, Outcome(submit.id, int(Status.FAILED), reason)))
+            return
         pipeline = self._registry.find_pipeline(submit.model)
         if submit.id in self._runs:
             return
@@ -142,13 +139,19 @@ class PipelineRuns:
             self._execute(now_ns, run)
 
     def _execute(self, now_ns: int, run: PipelineRun) -> None:
-        """Send the run to the driver."""
         run.attempts += 1
         assert run.inputs is not None
         self._post(Out(run.pipeline.driver, StartRun(run.id, run.deadline_ns - now_ns, run.inputs), run.buffers))
 
-    def on_driver_ready(self, now_ns: int, pipeline: Pipeline, reason: str) -> None:
+    def on_model_call(self, now_ns: int, driver: str, message: ModelCall, buffers: Sequence[Buffer]) -> None:
+        if run := self._find_run(message.run, driver):
+            self._calls.start_call(now_ns, run, message, buffers)
+
+    def on_driver_ready(self, now_ns: int, driver: str, message: DriverReady, buffers: Sequence[Buffer]) -> None:
         """Send the waiting runs to a driver that has started, or fail them if it could not be loaded."""
+        pipeline, reason = self._registry.find_pipeline(driver.partition("/")[2]), message.reason
+        if pipeline is None:
+            return
         self._registry.set_state(pipeline, "UNAVAILABLE" if reason else "READY", reason)
         for run in self._runs_of(pipeline):
             if reason:
@@ -156,18 +159,21 @@ class PipelineRuns:
             elif run.inputs is not None:
                 self._execute(now_ns, run)
 
-    def on_driver_ended(self, now_ns: int, pipeline: Pipeline, reason: str, at_fault: int) -> None:
+    def on_driver_ended(self, now_ns: int, driver: str, message: DriverEnded, buffers: Sequence[Buffer]) -> None:
         """Fail the run that ended the driver. The others wait for the next driver, and start again.
 
         If the driver ended before it was ready, the pipeline is unavailable until a later one is ready.
         """
+        pipeline, reason = self._registry.find_pipeline(message.pipeline), message.reason
+        if pipeline is None:
+            return
         pipeline.restarts += 1
         if pipeline.state == "READY":
             self._registry.set_state(pipeline, "LOADING", f"its driver is being started after: {reason}")
         elif pipeline.state == "LOADING":
             self._registry.set_state(pipeline, "UNAVAILABLE", f"its driver ended before it was ready: {reason}")
         for run in self._runs_of(pipeline):
-            if pipeline.state == "UNAVAILABLE" or run.id == at_fault or run.attempts >= ATTEMPTS:
+            if pipeline.state == "UNAVAILABLE" or run.id == message.run or run.attempts >= ATTEMPTS:
                 self.fail_run(now_ns, run, int(Status.FAILED), f"the driver's process ended: {reason}")
             else:
                 self._calls.cancel_calls(now_ns, run)
@@ -185,8 +191,10 @@ class PipelineRuns:
             run.pipeline, run.trace, run.attempts = successor, RunTrace(now_ns), 0
             self._registry.add_run(now_ns, successor)
 
-    def on_run_done(self, now_ns: int, run: PipelineRun, message: RunDone, buffers: Sequence[Buffer]) -> None:
+    def on_run_done(self, now_ns: int, driver: str, message: RunDone, buffers: Sequence[Buffer]) -> None:
         """Answer with what the driver function has returned or raised."""
+        if (run := self._find_run(message.run, driver)) is None:
+            return
         status, reason = message.status, message.reason
         if status == OK:
             try:
@@ -217,12 +225,10 @@ class PipelineRuns:
         self._post(Out(self._address, Outcome(run.id, status, f"pipeline {run.pipeline.spec.name}: {reason}")))
 
     def cancel_run(self, now_ns: int, number: int) -> None:
-        """End a run without an answer."""
         if run := self._runs.get(number):
             self._end(now_ns, run)
 
     def tick(self, now_ns: int) -> None:
-        """End the runs whose deadline has passed."""
         for number in self.deadlines.pop_expired(now_ns):
             run = self._runs[number]
             reason = f"not finished by the deadline: {self._describe_wait(run)}"
@@ -242,7 +248,6 @@ class PipelineRuns:
         self._remove(now_ns, run)
 
     def _remove(self, now_ns: int, run: PipelineRun, result: str = "failed") -> None:
-        """Remove a run and cancel its calls."""
         del self._runs[run.id]
         run.pipeline.device_ns[result] += run.device_ns
         self.deadlines.cancel(run.id)

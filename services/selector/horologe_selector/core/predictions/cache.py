@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from horologe_common.wire import Tensor
 
 ENTRY_BYTES = 500
-"""Size of an entry besides its tensors: objects, dictionary slot, ring slot, values. Measured with tracemalloc: 470
-bytes with three values."""
+"""Size of an entry besides its tensors: objects, dictionary slot, values. Measured with tracemalloc: 490 bytes with
+three values."""
 VALUES = 3
 """Maximum number of values kept with an entry. More would take memory that `ENTRY_BYTES` does not count."""
 HEADERS = 256
@@ -35,7 +36,6 @@ def prediction_key(spec: ModelSpec, input_hash: bytes) -> bytes:
 class CacheEntry(msgspec.Struct, gc=False):
     """Cached outputs. The garbage collector tracks no part of it: 130,000 tracked entries stall the loop for 75 ms."""
 
-    key: bytes
     outputs: tuple[Tensor, ...]
     buffers: tuple[bytes, ...]
     expires_ns: int
@@ -52,7 +52,7 @@ class CacheEntry(msgspec.Struct, gc=False):
         fields = [getattr(self, name) for name in self.__struct_fields__]
         if all(len(buffer) <= KEPT_BYTES for buffer in self.buffers):
             return CacheEntry, tuple(fields)
-        fields[2] = ()
+        fields[1] = ()
         return CacheEntry, tuple(fields), TensorSummaries(tuple(map(summarize_tensor, self.outputs, self.buffers)))
 
     def __setstate__(self, outlines: TensorSummaries) -> None:
@@ -75,31 +75,27 @@ class PredictionCache:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._slots: dict[bytes, int] = {}
-        self._ring: list[CacheEntry | None] = []
-        self._free: list[int] = []
+        self._entries: OrderedDict[bytes, CacheEntry] = OrderedDict()
+        """In the order in which the hand of the clock passes them."""
         self._headers: dict[tuple[Tensor, ...], tuple[Tensor, ...]] = {}
-        self._hand = 0
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._entries)
 
     def fetch(self, now_ns: int, key: bytes) -> CacheEntry | None:
         """Return the entry if it has not expired, and mark it as used."""
-        slot = self._slots.get(key)
-        entry = None if slot is None else self._ring[slot]
-        if entry is None or slot is None:
+        entry = self._entries.get(key)
+        if entry is None:
             return None
         if now_ns >= entry.expires_ns:
-            self._drop(slot, entry)
+            self._drop(key)
             return None
         entry.referenced = True
         return entry
 
     def peek(self, key: bytes) -> CacheEntry | None:
         """Return the entry, expired or not, without marking it as used. Feedback may refer to expired predictions."""
-        slot = self._slots.get(key)
-        return None if slot is None else self._ring[slot]
+        return self._entries.get(key)
 
     def store(
         self, now_ns: int, key: bytes, outputs: tuple[Tensor, ...], buffers: Sequence[Buffer], ttl_ns: int
@@ -108,19 +104,12 @@ class PredictionCache:
         size = sum(map(len, buffers)) + len(key) + ENTRY_BYTES
         if size > self.limit_bytes:
             return
-        if (slot := self._slots.get(key)) is not None and (old := self._ring[slot]) is not None:
-            self._drop(slot, old)
+        if key in self._entries:
+            self._drop(key)
         while self.used_bytes + size > self.limit_bytes:
             self._evict()
         copies = tuple([bytes(buffer) for buffer in buffers])
-        entry = CacheEntry(key, self._shared_header(outputs), copies, now_ns + ttl_ns, size)
-        if self._free:
-            slot = self._free.pop()
-            self._ring[slot] = entry
-        else:
-            slot = len(self._ring)
-            self._ring.append(entry)
-        self._slots[key] = slot
+        self._entries[key] = CacheEntry(self._shared_header(outputs), copies, now_ns + ttl_ns, size)
         self.used_bytes += size
 
     def _shared_header(self, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -130,23 +119,15 @@ class PredictionCache:
         return self._headers.setdefault(outputs, outputs)
 
     def _evict(self) -> None:
-        """Advance the hand to the first entry not referenced since the hand last passed it, and drop that entry."""
-        while True:
-            self._hand = (self._hand + 1) % len(self._ring)
-            if (entry := self._ring[self._hand]) is None:
-                continue
-            if not entry.referenced:
-                self._drop(self._hand, entry)
-                return
-            entry.referenced = False
+        """Drop the first entry not referenced since the hand last passed it. The entries before it come last."""
+        entries = self._entries
+        while entries[key := next(iter(entries))].referenced:
+            entries[key].referenced = False
+            entries.move_to_end(key)
+        self._drop(key)
 
-    def _drop(self, slot: int, entry: CacheEntry) -> None:
-        self._ring[slot] = None
-        self._free.append(slot)
-        del self._slots[entry.key]
-        self.used_bytes -= entry.size
+    def _drop(self, key: bytes) -> None:
+        self.used_bytes -= self._entries.pop(key).size
 
     def check(self) -> None:
-        entries = [entry for entry in self._ring if entry is not None]
-        assert self.used_bytes == sum(entry.size for entry in entries) <= self.limit_bytes
-        assert len(entries) == len(self._slots) == len(self._ring) - len(self._free)
+        assert self.used_bytes == sum(entry.size for entry in self._entries.values()) <= self.limit_bytes

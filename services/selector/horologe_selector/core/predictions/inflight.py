@@ -16,6 +16,7 @@ from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Cancel, Outcome, Outputs, Submit, Tensor
 from horologe_common.wire.frames import split_rows
+from horologe_selector.core.predictions.cache import PredictionCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Query
-    from horologe_selector.core.predictions.cache import PredictionCache
+    from horologe_selector.settings import SelectorSettings
 
 OK = int(Status.OK)
 ANSWERED_WITHOUT_OUTPUTS = frozenset({int(Status.FAILED), int(Status.TOO_LARGE)})
@@ -75,15 +76,15 @@ class InflightPrediction(msgspec.Struct, eq=False):
     stay in it until they are popped, so removing a follower is a dictionary operation.
     """
 
-    submit_id: int
     key: str
     cache_key: bytes
     content_hash: str
     """Content of the model in `cache_key`."""
     ttl_ns: int
     leader: Waiter
-    followers: dict[int, Waiter]
-    leader_heap: list[tuple[bool, int, int]]
+    followers: dict[int, Waiter] = {}
+    leader_heap: list[tuple[bool, int, int]] = []
+    submit_id: int = 0
 
     def add_follower(self, sequence: int, waiter: Waiter) -> None:
         """Add a follower; `sequence` must be greater than all before."""
@@ -119,23 +120,23 @@ class PredictionResult(NamedTuple):
 class InflightPredictions:
     """All in-flight predictions. Invariant: each waiter gets exactly one `deliver`, unless it is removed first.
 
-    `ttl_ns` is the time to live of cached predictions whose model sets none. Those of `pipelines` are submitted to this
-    selector itself, at `address`.
+    Predictions of `pipelines` are submitted to this selector itself, at `address`.
     """
 
     def __init__(
         self,
-        cache: PredictionCache,
-        ttl_ns: int,
+        address: str,
+        settings: SelectorSettings,
+        pipelines: Mapping[str, ModelSpec],
         stats: Stats,
         post: Callable[[Out], None],
         deliver: Callable[[int, Waiter, PredictionResult], None],
     ) -> None:
-        self.cache = cache
-        self.ttl_ns = ttl_ns
+        self.cache = PredictionCache(settings.cache_bytes)
+        self._ttl_ns = settings.cache_ttl_ns
         self.controller = ""
-        self.address = ""
-        self.pipelines: Mapping[str, ModelSpec] = {}
+        self._address = address
+        self._pipelines = pipelines
         self._stats = stats
         self._post = post
         self._deliver = deliver
@@ -163,34 +164,24 @@ class InflightPredictions:
                 return None
             self._stats.count("nv_cache_num_misses_per_model", spec.name, spec.version)
         ttl_ns, content_hash = (spec.cache_ttl_ns, spec.content_hash) if spec else (0, "")
-        self._start_prediction(now_ns, key, cache_key, content_hash, ttl_ns, waiter)
+        self._start_prediction(now_ns, InflightPrediction(key, cache_key, content_hash, ttl_ns, waiter))
         return None
 
-    def _start_prediction(
-        self,
-        now_ns: int,
-        key: str,
-        cache_key: bytes,
-        content_hash: str,
-        ttl_ns: int,
-        leader: Waiter,
-        followers: Sequence[Waiter] = (),
-    ) -> None:
+    def _start_prediction(self, now_ns: int, inflight: InflightPrediction, followers: Sequence[Waiter] = ()) -> None:
         self._last_id = number = self._last_id + 1
-        leader.submit_id = number
-        inflight = InflightPrediction(number, key, cache_key, content_hash, ttl_ns, leader, {}, [])
+        inflight.submit_id = inflight.leader.submit_id = number
         self._inflight[number] = inflight
         for waiter in followers:
             self._last_id += 1
             inflight.add_follower(self._last_id, waiter)
-        if cache_key:
-            self._by_cache_key[cache_key] = number
+        if inflight.cache_key:
+            self._by_cache_key[inflight.cache_key] = number
         self._submit(now_ns, inflight)
 
     def _submit(self, now_ns: int, inflight: InflightPrediction) -> None:
         """Submit to the controller, or when the next controller connects if none is connected."""
         leader, query, key = inflight.leader, inflight.leader.query, inflight.key
-        if not (receiver := self.address if key in self.pipelines else self.controller):
+        if not (receiver := self._address if key in self._pipelines else self.controller):
             return
         number, budget_ns, holder = inflight.submit_id, leader.deadline_ns - now_ns, leader.holder
         rows, best_effort, shape, length = query.rows, leader.best_effort, query.shape_key, query.length
@@ -214,7 +205,7 @@ class InflightPredictions:
         """Submit all in-flight predictions of models to a controller, which may be a new incarnation."""
         self.controller = controller
         for inflight in self._inflight.values():
-            if inflight.key not in self.pipelines:
+            if inflight.key not in self._pipelines:
                 self._submit(now_ns, inflight)
 
     def on_outputs(self, now_ns: int, worker: str, message: Outputs, buffers: Sequence[Buffer]) -> None:
@@ -242,7 +233,7 @@ class InflightPredictions:
         content_hash = message.content_hash
         result = PredictionResult(OK, outputs, buffers, "", 0, exec_ns, message.batch_size, False, content_hash)
         if inflight.cache_key and content_hash in ("", inflight.content_hash):
-            self.cache.store(now_ns, inflight.cache_key, outputs, buffers, inflight.ttl_ns or self.ttl_ns)
+            self.cache.store(now_ns, inflight.cache_key, outputs, buffers, inflight.ttl_ns or self._ttl_ns)
         self._deliver(now_ns, inflight.leader, result)
         if inflight.followers:
             shared = result._replace(cached=True)
@@ -265,15 +256,8 @@ class InflightPredictions:
                 self._deliver(now_ns, waiter, result)
         if retrying:
             retrying.sort(key=lambda waiter: (waiter.best_effort, -waiter.deadline_ns))
-            self._start_prediction(
-                now_ns,
-                inflight.key,
-                inflight.cache_key,
-                inflight.content_hash,
-                inflight.ttl_ns,
-                retrying[0],
-                retrying[1:],
-            )
+            again = msgspec.structs.replace(inflight, leader=retrying[0], followers={}, leader_heap=[])
+            self._start_prediction(now_ns, again, retrying[1:])
 
     def remove_waiter(self, now_ns: int, waiter: Waiter) -> None:
         """Remove a waiter. If it leads, submit a follower's inputs instead; cancel the prediction if there is none."""
@@ -283,7 +267,7 @@ class InflightPredictions:
         if waiter is not inflight.leader:
             inflight.followers.pop(waiter.sequence, None)
             return
-        receiver = self.address if inflight.key in self.pipelines else self.controller
+        receiver = self._address if inflight.key in self._pipelines else self.controller
         self._post(Out(receiver, Cancel((inflight.submit_id,))))
         if inflight.promote_follower():
             self._last_id += 1

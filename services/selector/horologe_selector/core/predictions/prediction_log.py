@@ -5,6 +5,7 @@ The log is bounded and drops the oldest answers.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -56,9 +57,8 @@ class PredictionLog:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._answers: dict[bytes, LoggedPrediction] = {}
-        self._ids: list[bytes] = []
-        """Ring of the logged ids; `_next` is the oldest once the log is full."""
-        self._next = 0
+        self._ids: deque[bytes] = deque()
+        """The logged ids, the oldest first."""
         self._templates: dict[LogTemplate, LogTemplate] = {}
 
     def __len__(self) -> int:
@@ -79,13 +79,10 @@ class PredictionLog:
             return self._answers[prediction]
         template = self._template(prediction, application, selection, cache_keys)
         logged = LoggedPrediction(template, selection.probability, context)
-        if len(self._ids) < self._limit:
-            self._ids.append(prediction)
-        else:
-            self._answers.pop(self._ids[self._next])
-            self._ids[self._next] = prediction
-            self._next = (self._next + 1) % self._limit
+        self._ids.append(prediction)
         self._answers[prediction] = logged
+        if len(self._ids) > self._limit:
+            del self._answers[self._ids.popleft()]
         return logged
 
     def _template(

@@ -1,4 +1,4 @@
-"""Conversion of output tensors to one value per row, and of an application's values to output tensors."""
+"""Conversion of output tensors to one value per row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from horologe_common.application_answers import answer_tensors
 from horologe_common.applications import EXACT_INTEGER_LIMIT
 from horologe_common.status import InvalidInput
 from horologe_common.wire.frames import decode_array
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from horologe_common.applications import Application
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import Tensor
-    from horologe_selector.policy import CombinedPrediction
 
 
 def extract_values(application: Application, outputs: Sequence[Tensor], buffers: Sequence[Buffer]) -> tuple[float, ...]:
@@ -37,17 +35,6 @@ def extract_values(application: Application, outputs: Sequence[Tensor], buffers:
     if application.task == "regression":
         return _numbers(tensor, array)
     return _labels(tensor, array)
-
-
-def build_tensors(
-    application: Application, combined: Sequence[CombinedPrediction], defaulted: Sequence[bool]
-) -> tuple[tuple[Tensor, ...], list[bytes]]:
-    """Return an application's output tensors, each [rows], and their bytes.
-
-    They are `prediction` (INT64, or FP64 for regression), `confidence` (FP32) and `defaulted` (BOOL).
-    """
-    values, confidences = [row.value for row in combined], [row.confidence for row in combined]
-    return answer_tensors(application, values, confidences, defaulted)
 
 
 def _output_index(output: str, outputs: Sequence[Tensor]) -> int:
