@@ -15,6 +15,7 @@ from horologe_cli.output import (
     Json,
     Keys,
     call_server,
+    command_group,
     console,
     fail,
     print_json,
@@ -25,12 +26,7 @@ if TYPE_CHECKING:
     from horologe_common.pipelines import PipelineStructure
     from horologe_common.wire import PipelineState, StageState
 
-app = typer.Typer(
-    help="Pipelines: driver functions that call models, served like a model.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = command_group("Pipelines: driver functions that call models, served like a model.")
 
 
 @app.callback()
