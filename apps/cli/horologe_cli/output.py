@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import msgspec
 import typer
 
 if TYPE_CHECKING:
@@ -150,6 +151,4 @@ def _to_builtin(value: Any) -> Any:
         return show_bytes(value)
     if hasattr(value, "tolist"):
         return value.tolist()
-    if hasattr(value, "__struct_fields__"):
-        return {name: getattr(value, name) for name in value.__struct_fields__}
-    return str(value)
+    return msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else str(value)

@@ -63,7 +63,6 @@ def show(
 
 def _document(name: str, state: PipelineState) -> dict[str, Any]:
     """Return the document for --json. `structure` is what `horologe plan make` reads."""
-    stages = [{field: getattr(stage, field) for field in stage.__struct_fields__} for stage in state.stages]
     return {
         "name": name,
         "reason": state.reason,
@@ -71,7 +70,7 @@ def _document(name: str, state: PipelineState) -> dict[str, Any]:
         "failed": dict(state.failed),
         "p50_ns": state.p50_ns,
         "p99_ns": state.p99_ns,
-        "stages": stages,
+        "stages": [msgspec.structs.asdict(stage) for stage in state.stages],
         "structure": msgspec.to_builtins(state.structure),
     }
 
