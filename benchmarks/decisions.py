@@ -28,10 +28,12 @@ from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.trace_replay import Scene
 from horologe_experiments.harness.experiment import load_scene
+from horologe_experiments.harness.experiment_world import ExperimentWorld, WorldRecords
+from horologe_experiments.harness.interval_ledger import IntervalLedger
+from horologe_experiments.harness.request_streams import PoissonStream, poisson
 from horologe_experiments.traces.azure_functions import replay
-from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
-from horologe_sim.controller_only.request_load import Chunk, PoissonStream, poisson
-from horologe_sim.engine.ledger import Ledger
+from horologe_sim.controller_only.controller_world import ClusterSettings
+from horologe_sim.controller_only.request_load import Chunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +87,7 @@ def run(case: Case, rate: float, seconds: int, seed: int) -> CaseRun:
     mapping = msgspec.structs.replace(settings.mapping, copies=max(1, round(case.models / VARIETIES)))
     trace = replay(mapping, rate, 1)
     total_ns = s(WARMUP_S + seconds)
-    ledger = Ledger(["all", "best effort"], len(trace.models), total_ns, s(WARMUP_S))
+    ledger = IntervalLedger(["all", "best effort"], len(trace.models), total_ns, s(WARMUP_S))
     stream = PoissonStream(lambda step: trace.rates[step], total_ns, lambda step: ms(100))
     setting = ClusterSettings(
         devices=case.devices,
@@ -93,12 +95,12 @@ def run(case: Case, rate: float, seconds: int, seed: int) -> CaseRun:
     )
     chunks = _prepend_pending(case.pending, len(trace.models), poisson([stream], total_ns, [seed]))
     return measure_run(
-        ControllerWorld(setting, trace.models, ledger, seed, chunks, options=WorldOptions(clock=time.thread_time_ns)),
+        ExperimentWorld(setting, trace.models, ledger, seed, chunks, records=WorldRecords(clock=time.thread_time_ns)),
         total_ns,
     )
 
 
-def measure_run(world: ControllerWorld, total_ns: int) -> CaseRun:
+def measure_run(world: ExperimentWorld, total_ns: int) -> CaseRun:
     """Run for `total_ns`, the first `WARMUP_S` of it unmeasured."""
     cpu_ns: list[int] = []
 

@@ -25,9 +25,10 @@ from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.settings import ControllerSettings
-from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_experiments.harness.experiment_world import ExperimentWorld, WorldRecords
+from horologe_experiments.harness.interval_ledger import IntervalLedger
+from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.request_load import Chunk, DynamicRequest
-from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.simulated_device import SimModel
 
@@ -73,9 +74,9 @@ def run(models: int, scheduler: str, seconds: int, seed: int) -> CaseRun:
         noise=NOISES["none"],
         controller=ControllerSettings(scheduler=scheduler, margin_ns=ms(0.1)),
     )
-    ledger = Ledger(["all"], models, total_ns, s(WARMUP_S))
+    ledger = IntervalLedger(["all"], models, total_ns, s(WARMUP_S))
     served = [_dynamic_model(number) for number in range(models)]
-    world = ControllerWorld(setting, served, ledger, seed, [chunk], options=WorldOptions(clock=time.thread_time_ns))
+    world = ExperimentWorld(setting, served, ledger, seed, [chunk], records=WorldRecords(clock=time.thread_time_ns))
     parts = [SoloDistribution(name, 0, Distribution.from_samples(_draw_solos(name, rng, 500))) for name in ROW_MS]
     for model in served:
         distributions = RuntimeDistributions(BASE_NS, parts)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from horologe_cli.doctor.checks import check_container, run_checks
-from horologe_cli.doctor.clock_checks import TIME_ERROR, check_clock, check_synchronization, read_clock_state
 from horologe_cli.doctor.cpu_checks import (
     check_cores,
     check_governor,
@@ -18,7 +17,15 @@ from horologe_cli.doctor.cpu_checks import (
     check_sessions,
     check_steal,
 )
-from horologe_cli.doctor.memory_checks import check_huge_pages, check_memory, check_swap
+from horologe_cli.doctor.system_checks import (
+    TIME_ERROR,
+    check_clock,
+    check_huge_pages,
+    check_memory,
+    check_swap,
+    check_synchronization,
+    read_clock_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,23 +18,12 @@ from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
 from horologe_sim.engine.simulated_faults import Fault
 from horologe_sim.explaining.recorded_requests import find_requests
 from horologe_sim.explaining.request_explanation import explain
-from horologe_sim.scenario.scenario import Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from sim.sim_builders import a_scenario, an_entry, poisson
+from sim.sim_builders import a_scenario, an_entry, poisson, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-def recorded(folder: Path, scenario: Scenario) -> Path:
-    cluster = SimulatedCluster(scenario)
-    recorder = Recorder(RecorderSettings(str(folder)), "sim")
-    cluster.world.observer = recorder
-    cluster.run()
-    path = recorder.write("stop")
-    assert path is not None
-    return path
 
 
 def answers(path: Path, status: Status) -> Iterator[tuple[str, Answer]]:
@@ -53,7 +42,7 @@ def overloaded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         an_entry("m", slo_ns=ms(30)), an_entry("other", slo_ns=ms(20)),
         load=[poisson(700, models=("m",)), poisson(700, models=("other",))], duration_ns=ms(800),
     )  # fmt: skip
-    return recorded(tmp_path_factory.mktemp("recordings"), scenario)
+    return recorded(tmp_path_factory.mktemp("recordings"), SimulatedCluster(scenario))
 
 
 def the_request(path: Path, client: str, number: int) -> Any:
@@ -93,7 +82,7 @@ def test_a_late_request_names_the_deviation_from_the_plan(tmp_path: Path) -> Non
         duration_ns=ms(800),
         faults=(Fault(ms(400), "worker/0", "slow", factor=3.0),),
     )
-    path = recorded(tmp_path, scenario)
+    path = recorded(tmp_path, SimulatedCluster(scenario))
     late = [(to, answer) for to, answer in answers(path, Status.LATE)]
     explained = [explain(the_request(path, client, answer.id)) for client, answer in late]
     assert explained
@@ -122,7 +111,7 @@ def test_a_request_without_a_worker_is_not_explained_by_other_requests(tmp_path:
         duration_ns=ms(800),
         faults=(Fault(ms(400), "worker/0"),),
     )
-    path = recorded(tmp_path, scenario)
+    path = recorded(tmp_path, SimulatedCluster(scenario))
     client, answer = list(answers(path, Status.REFUSED))[-1]
     explanation = explain(the_request(path, client, answer.id))
     assert answer.reason == SENTENCES[Reason.NO_WORKER]

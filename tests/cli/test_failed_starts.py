@@ -32,7 +32,6 @@ from horologe_selector.settings import SelectorSettings
 from horologe_tuner import rehearsal_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 SHORTAGES = [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE]
@@ -291,20 +290,15 @@ def test_a_share_process_is_started_as_soon_as_it_can_be(
     assert descriptors() == before
 
 
-def run_slowly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], Any]:
-    (tmp_path / "ncu").write_text("#!/bin/sh\nexit 3\n")
-    (tmp_path / "ncu").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    return lambda: cache_counters.count_cache_use(ShareJob("m/1", WorkerSettings(device="cuda:0")), 1)
-
-
 def test_a_profiler_of_kernels_is_started_as_soon_as_it_can_be(
     tmp_path: Path, shortage: Shortage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = run_slowly(monkeypatch, tmp_path)
+    (tmp_path / "ncu").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "ncu").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     shortage.begin(3)
     with pytest.raises(cache_counters.CountersFailed, match="exit code 3"):
-        count()
+        cache_counters.count_cache_use(ShareJob("m/1", WorkerSettings(device="cuda:0")), 1)
     assert shortage.failed == 3
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from horologe_common.interference.measured_runs import MeasuredRun
 
-from cli.measure_builders import EXACT, MODELS, ORIGIN, SIZES, fitted, measure, predictions
+from cli.simulated_bench import EXACT, MODELS, ORIGIN, SIZES, fitted, measure, predictions
 
 
 def test_a_model_has_eleven_runs() -> None:

@@ -14,8 +14,7 @@ from horologe_cli.commands.measuring.measure_options import MeasureOptions
 from horologe_cli.main import app
 from horologe_cli.measuring import measurement_run
 from horologe_cli.measuring.measurement_report import measure_document, measure_text
-from horologe_cli.measuring.measurement_run import run_measurement
-from horologe_cli.measuring.measurement_setup import find_models
+from horologe_cli.measuring.measurement_run import find_models, run_measurement
 from horologe_common.interference.measured_runs import MeasuredDevice
 from horologe_common.service.settings import SettingsError
 from horologe_gpu_worker.measurement.device_sensor import DeviceLost, SensorFailed
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-from cli.measure_builders import EXACT, MODELS, ORIGIN, fitted, measure, options, predictions
+from cli.simulated_bench import EXACT, MODELS, ORIGIN, fitted, measure, options, predictions
 
 
 @pytest.mark.parametrize(

@@ -141,23 +141,6 @@ def test_invalid_input_is_one_line(arguments: list[str], message: str) -> None:
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("1\n\n2\n", "line 2: got '', wanted a time in seconds"),
-        ("1\n-2\n", "line 2: got -2, wanted a time of at least 0 s"),
-        ("3\n2\n", "line 2: got 2 after 3, wanted the times in order"),
-        ("3\n100\n", "line 2: got 97 s without an arrival, wanted at most 60 s"),
-    ],
-)
-def test_a_trace_with_gaps_or_out_of_order_is_an_error_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text(text)
-    result = run("plan", "make", "cascade", "--trace", path)
-    assert result.exit_code == USAGE
-    assert message in result.stderr
-
-
 def test_files_that_are_no_pipelines_plans_or_profiles_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text('{"name": "p"}')
@@ -167,6 +150,9 @@ def test_files_that_are_no_pipelines_plans_or_profiles_are_errors(tmp_path: Path
         assert f"{path}: " in result.stderr
     result = run("plan", "estimate", "cascade", *SHORT, "--plan", path)
     assert (result.exit_code, f"{path}: " in result.stderr) == (USAGE, True)
+    path.write_text("3\n2\n")
+    unordered = run("plan", "make", "cascade", "--trace", path)
+    assert (unordered.exit_code, "line 2: got 2 after 3" in unordered.stderr) == (USAGE, True)
     missing = run("plan", "make", "cascade", "--trace", tmp_path / "missing.csv")
     assert (missing.exit_code, "No such file" in missing.stderr) == (USAGE, True)
 

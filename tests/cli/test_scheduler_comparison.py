@@ -7,25 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from horologe_cli.main import app
+from cli.sim_command import sim
 from horologe_common.clock import ms, s
 from horologe_load.arrivals import read_counts
-from horologe_sim.comparison.input_times import learn_distributions
+from horologe_sim.comparison.played_load import learn_distributions
 from horologe_sim.comparison.request_file import FileRequest, read_requests
 from horologe_sim.comparison.scheduler_comparison import SchedulerComparison, SchedulerResult
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-USAGE = 2
-
-
-def sim(*arguments: str) -> Any:
-    result = CliRunner().invoke(app, ["sim", *arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def compared(*arguments: str) -> dict[str, Any]:
@@ -152,41 +143,6 @@ def test_counts_may_be_per_minute(tmp_path: Path) -> None:
     assert sum(s(120) <= at_ns < s(180) for at_ns in times) == 30
     counts.write_text("second,count\n1,5\n")
     assert all(s(1) <= at_ns < s(2) for at_ns in read_counts(counts)[""])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("time,model\n1,a\n", "line 1: got 'time,model', wanted the column seconds"),
-        ("seconds,colour\n1,a\n", "line 1: got 'colour', wanted the column seconds and some of model"),
-        ("seconds,model\nsoon,resnet50_v1\n", "line 2: seconds: got 'soon'"),
-        ("seconds,slo_ms\n1,-5\n", "line 2: slo_ms: got '-5', wanted a number above 0"),
-        ("seconds,model\n", "got no requests"),
-        ("seconds,model\n1,nope\n", "line 2: model: got 'nope', wanted exec_ms, or the name of a model"),
-    ],
-)
-def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "mine.csv").write_text(text)
-    result = sim("--requests", str(tmp_path / "mine.csv"))
-    assert result.exit_code != 0
-    assert message in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["two-models", "--scheduler", "nope"], "--scheduler: got 'nope'"),
-        (["failures", "--scheduler", "edf"], "--scheduler: got a scenario with"),
-        (["--model", "resnet50_v1", "--rate", "5", "--requests", "x.csv"], "got several, wanted one of"),
-        (["--requests", "nowhere.csv"], "nowhere.csv"),
-        (["two-models", "--scheduler", "edf", "--find-devices", "99"], "--find-devices, --trace-out"),
-        (["two-models", "--scheduler", "edf", "--trace-out", "x.json"], "--find-devices, --trace-out"),
-    ],
-)
-def test_what_cannot_be_compared_is_a_usage_error(arguments: list[str], message: str) -> None:
-    result = sim(*arguments)
-    assert result.exit_code == USAGE
-    assert message in result.stderr
 
 
 def test_lengths_are_learned_in_ranges(tmp_path: Path) -> None:

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from typer.testing import CliRunner
 
+from cli.sim_command import sim
 from harness.model_folders import an_emulated_model
-from horologe_cli.main import app
 from horologe_common.clock import ms
 from horologe_sim.scenario.command_line_scenario import measured_models
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-USAGE, FAILED = 2, 1
+FAILED = 1
 SHORT = ["--duration", "500ms", "--noise", "none"]
-
-
-def sim(*arguments: str) -> Any:
-    result = CliRunner().invoke(app, ["sim", *arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def test_a_scenario_from_models_and_a_rate() -> None:
@@ -70,32 +63,6 @@ def test_a_timeline_has_every_action_predicted_and_actual(tmp_path: Path) -> Non
     assert all(abs(event["args"]["late_ms"]) < 1 for event in execs)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model", "nope", "--rate", "1"], "resnet50_v1"),
-        (["--model", "resnet50_v1*0", "--rate", "1"], "COPIES"),
-        (["--model", "resnet50_v1"], "--rate"),
-        (["--model", "resnet50_v1", "--rate", "1", "--slo", "5"], "--slo"),
-        (["two-models", "--model", "resnet50_v1"], "FILE"),
-        (["--model", "resnet50_v1", "--trace", "nope"], "nope"),
-        (["--model", "resnet50_v1", "--rate", "1", "--noise", "loud"], "clockwork"),
-    ],
-)
-def test_invalid_options_are_usage_errors(arguments: list[str], message: str) -> None:
-    result = sim(*arguments)
-    assert result.exit_code == USAGE
-    assert message in result.stderr
-
-
-def test_an_invalid_line_of_a_trace_is_named(tmp_path: Path) -> None:
-    trace = tmp_path / "arrivals.csv"
-    trace.write_text("0.1\nsoon\n")
-    result = sim("--model", "resnet50_v1", "--trace", str(trace))
-    assert result.exit_code == USAGE
-    assert "line 2" in result.stderr
-
-
 def test_own_models_with_the_times_measured_here_and_counts_per_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,9 +75,6 @@ def test_own_models_with_the_times_measured_here_and_counts_per_second(
     assert result.exit_code == 0, result.output
     models = json.loads(result.stdout)["models"]
     assert {name: (row["sent"], row["ok"]) for name, row in models.items()} == {"pretend": (40, 40), "other": (5, 5)}
-    wrong = tmp_path / "wrong.csv"
-    wrong.write_text("0,many\n")
-    assert "line 1: got '0,many'" in sim("--models", str(tmp_path / "models"), "--counts", str(wrong)).stderr
     assert "wanted a folder of models" in sim("--models", str(tmp_path / "nowhere"), "--rate", "5").stderr
     (tmp_path / "empty").mkdir()
     assert "got no models" in sim("--models", str(tmp_path / "empty"), "--rate", "5").stderr

@@ -1,14 +1,19 @@
-"""Specifications of the processes of one machine."""
+"""Specifications and addresses of the processes of one machine."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from horologe_cli.local.topology import SystemOptions, build_topology
+from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import WantedShare
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+OPTIONS = SystemOptions(http="127.0.0.1:0", clients=("tcp://127.0.0.1:0",), metrics="off")
 
 
 def test_shares_have_the_mechanism_of_all_workers_unless_they_name_one(tmp_path: Path) -> None:
@@ -33,3 +38,23 @@ def test_the_worker_of_a_share_gets_its_settings_and_a_file_of_its_emulated_devi
     } <= set(child.arguments)
     gpu = topology.create_share(WantedShare("right", "GPU-5a", "h100", 50, "mps"))
     assert {"--set=worker.device=cuda", "--set=worker.share_mechanism=mps"} <= set(gpu.arguments)
+
+
+def test_a_star_is_any_free_port(tmp_path: Path) -> None:
+    options = OPTIONS._replace(models=str(tmp_path), clients=("tcp://127.0.0.1:*",))
+    (endpoint,) = build_topology(options, tmp_path, {}).clients
+    assert int(endpoint.removeprefix("tcp://127.0.0.1:")) > 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        OPTIONS._replace(clients=("tcp://lo:*",)),
+        OPTIONS._replace(clients=("tcp://lo:0",)),
+        OPTIONS._replace(http="lo:0"),
+        OPTIONS._replace(metrics="lo:0"),
+    ],
+)
+def test_the_name_of_an_interface_is_no_host(tmp_path: Path, options: SystemOptions) -> None:
+    with pytest.raises(SettingsError, match=r"lo.* cannot be used"):
+        build_topology(options._replace(models=str(tmp_path), insecure=True), tmp_path, {})

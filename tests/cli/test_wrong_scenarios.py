@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from typer.testing import CliRunner
 
-from horologe_cli.main import app
+from cli.sim_command import sim
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,12 +15,6 @@ if TYPE_CHECKING:
 USAGE = 2
 MODEL = '[[models]]\nname = "resnet50_v1"\nslo = "50ms"\n'
 LOAD = "[[load]]\nrate = 50\n"
-
-
-def sim(*arguments: str) -> Any:
-    result = CliRunner().invoke(app, ["sim", *arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def refused(*arguments: str) -> str:
@@ -62,6 +55,11 @@ def test_a_wrong_scenario_is_named_with_its_field(tmp_path: Path, text: bytes, m
     ("text", "message"),
     [
         (b"", "got no requests"),
+        (b"time,model\n1,a\n", "line 1: got 'time,model', wanted the column seconds"),
+        (b"seconds,colour\n1,a\n", "line 1: got 'colour', wanted the column seconds and some of model"),
+        (b"seconds,model\nsoon,resnet50_v1\n", "line 2: seconds: got 'soon'"),
+        (b"seconds,slo_ms\n1,-5\n", "line 2: slo_ms: got '-5', wanted a number above 0"),
+        (b"seconds,model\n1,nope\n", "line 2: model: got 'nope', wanted exec_ms, or the name of a model"),
         (b"seconds,model\n1,\xff\n", "encoding: got the byte 0xff, wanted a file in UTF-8"),
         (b"seconds,seconds\n1,2\n", "line 1: got 'seconds,seconds', wanted each column once"),
         (b"seconds\n1,2\n", "line 2: got 2 cells, wanted at most 1: seconds"),
@@ -85,6 +83,8 @@ def test_a_wrong_file_of_requests_is_named_with_its_line(tmp_path: Path, text: b
     ("option", "text", "message"),
     [
         ("--trace", "", "got no requests"),
+        ("--trace", "0.1\nsoon\n", "line 2"),
+        ("--counts", "0,many\n", "line 1: got '0,many'"),
         ("--counts", "0,0\n1,0\n", "got no requests"),
         ("--counts", "0,100\n1000000,1\n", "s until the last request, wanted at most 604,800 s (a week)"),
         ("--trace", "1,resnet50_v1,3\n", "line 1: got 3 cells, wanted at most 2: seconds[,model]"),
@@ -109,9 +109,22 @@ def test_a_wrong_trace_is_named(tmp_path: Path, option: str, text: str, message:
         (["--requests", "a.csv", "--duration", "5s"], "--duration, --requests: got both"),
         (["two-models", "--devices", "2", "--find-devices", "99"], "--find-devices, --devices: got both"),
         (["mine.csv"], "wanted a TOML file; --requests"),
+        (["--model", "nope", "--rate", "1"], "resnet50_v1"),
+        (["--model", "resnet50_v1*0", "--rate", "1"], "COPIES"),
+        (["--model", "resnet50_v1"], "--rate"),
+        (["--model", "resnet50_v1", "--rate", "1", "--slo", "5"], "--slo"),
+        (["two-models", "--model", "resnet50_v1"], "FILE"),
+        (["--model", "resnet50_v1", "--trace", "nope"], "nope"),
+        (["--model", "resnet50_v1", "--rate", "1", "--noise", "loud"], "clockwork"),
+        (["two-models", "--scheduler", "nope"], "--scheduler: got 'nope'"),
+        (["failures", "--scheduler", "edf"], "--scheduler: got a scenario with"),
+        (["--model", "resnet50_v1", "--rate", "5", "--requests", "x.csv"], "got several, wanted one of"),
+        (["--requests", "nowhere.csv"], "nowhere.csv"),
+        (["two-models", "--scheduler", "edf", "--find-devices", "99"], "--find-devices, --trace-out"),
+        (["two-models", "--scheduler", "edf", "--trace-out", "x.json"], "--find-devices, --trace-out"),
     ],
 )
-def test_options_that_exclude_each_other_are_named(arguments: list[str], message: str) -> None:
+def test_wrong_options_are_named(arguments: list[str], message: str) -> None:
     assert message in refused(*arguments)
 
 

@@ -10,7 +10,7 @@ from horologe_experiments.orloj import critical, llm
 from horologe_experiments.orloj.cases import C0_SHARE, Case, all_cases, table_rows
 from horologe_experiments.orloj.workloads import build_case, build_row, draw_arrivals
 from horologe_experiments.traces.azure_functions import read_calls
-from horologe_sim.scenario.clockwork_models import SIZES
+from horologe_sim.scenario.scenario import CATALOGUE_SIZES as SIZES
 
 MANY = 20_000
 

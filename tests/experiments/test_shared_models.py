@@ -8,13 +8,13 @@ import msgspec
 
 from horologe_common.clock import ms, s
 from horologe_common.interference.v100 import CALIBRATED
+from horologe_experiments.harness.experiment_world import ExperimentWorld, Loop, WorldRecords
+from horologe_experiments.harness.interval_ledger import IntervalLedger
 from horologe_experiments.igniter.shared_models import EmulatedHardware, share_workers
 from horologe_planning.plan import Placement, Plan
 from horologe_planning.provisioning.share_tables import GpuType
-from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.direct_device import DeviceEntry
-from horologe_sim.controller_only.request_load import Loop
-from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.noise import NOISES
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def exec_ms(gpus: list[list[Placement]], seed: int | None = None) -> dict[str, f
         if getattr(action, "batch_size", 0) == 4:
             took.setdefault(action.model, []).append(result.device_ns / 1e6)  # type: ignore[attr-defined]
 
-    ledger = Ledger([model.report.spec.name for model in models], len(models), s(1))
+    ledger = IntervalLedger([model.report.spec.name for model in models], len(models), s(1))
     setting = ClusterSettings(devices=len(models), noise=NOISES["none"])
     loops = [Loop(number, 0, number) for number in range(len(models)) for _ in range(8)]
-    options = WorldOptions([DeviceEntry([model]) for model in models], watch=watch)
-    world = ControllerWorld(setting, models, ledger, 1, loops=loops, options=options)
+    devices, records = [DeviceEntry([model]) for model in models], WorldRecords(watch)
+    world = ExperimentWorld(setting, models, ledger, 1, loops=loops, devices=devices, records=records)
     world.run(s(2))
     world.check()
     return {name.partition("/")[0]: sum(times[5:]) / len(times[5:]) for name, times in took.items()}

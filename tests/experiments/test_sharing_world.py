@@ -11,6 +11,7 @@ import pytest
 from horologe_common.clock import ms, s
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.interference.v100 import CALIBRATED
+from horologe_experiments.harness.interval_ledger import IntervalLedger
 from horologe_experiments.igniter.shared_models import EmulatedHardware
 from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_planning.plan import Plan
@@ -21,7 +22,6 @@ from horologe_planning.provisioning.share_tables import GpuType
 from horologe_planning.provisioning.workloads import Workload
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.request_load import Chunk
-from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.noise import NOISES
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings
@@ -55,7 +55,7 @@ def a_world(seconds: float, **tuner: Any) -> SharingWorld:
     plans = make_plans()
     by_name = {workload.name: workload for workload in WORKLOADS}
     ordered = [by_name[plan.name] for plan in plans]
-    ledger = Ledger([workload.name for workload in ordered], len(ordered), ms(100))
+    ledger = IntervalLedger([workload.name for workload in ordered], len(ordered), ms(100))
     core = Tuner(TUNER, TunerSettings(scaler="process"), **tuner)
     hardware = EmulatedHardware({"v100": V100}, DEFAULT_INTERFERENCE_MODEL)
     return SharingWorld(SETTING, plans, hardware, ledger, 1, core, [requests(seconds, ordered)])

@@ -12,15 +12,16 @@ from horologe_common.clock import ms, s
 from horologe_common.service.settings import SettingsError
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
+from horologe_experiments.harness.experiment_world import ExperimentWorld
+from horologe_experiments.harness.interval_ledger import IntervalLedger
 from horologe_experiments.tournament.match import play
 from horologe_experiments.tournament.separate_queues import register_separate_queues
 from horologe_experiments.tournament.tournament import Tournament
 from horologe_experiments.tournament.traits import FIXED, DeviceFault, Slo, Traits, draw_traits, find_traits
 from horologe_experiments.tournament.workload import build_workload
-from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.direct_device import DeviceEntry
 from horologe_sim.controller_only.request_load import Chunk
-from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.simulated_faults import Fault, schedule_faults
 
 SMALL = 150
@@ -135,11 +136,11 @@ def test_a_device_that_takes_longer_than_its_profile_serves_less() -> None:
 
 
 def test_requests_on_a_lost_device_are_answered_and_it_serves_again_when_it_comes_back() -> None:
-    ledger = Ledger(["all"], 1, s(1))
+    ledger = IntervalLedger(["all"], 1, s(1))
     setting = ClusterSettings(settle_ns=ms(100))
     times = range(0, s(3), ms(10))
     chunk = Chunk(list(times), [0] * len(times), [ms(100)] * len(times), [0] * len(times))
-    world = ControllerWorld(setting, RESNET.copies(1), ledger, 1, [chunk])
+    world = ExperimentWorld(setting, RESNET.copies(1), ledger, 1, [chunk])
     schedule_faults(world, [Fault(s(1), "worker/0", restart_ns=s(1))], world.begin_ns)
     world.run(s(3))
     world.check()
@@ -151,8 +152,8 @@ def test_requests_on_a_lost_device_are_answered_and_it_serves_again_when_it_come
 
 
 def test_devices_may_have_execution_times_of_their_own() -> None:
-    options = WorldOptions([DeviceEntry(RESNET.copies(1), factor) for factor in (1.0, 2.0)])
-    world = ControllerWorld(ClusterSettings(), RESNET.copies(1), Ledger(["all"], 1, s(1)), 1, options=options)
+    devices = [DeviceEntry(RESNET.copies(1), factor) for factor in (1.0, 2.0)]
+    world = ExperimentWorld(ClusterSettings(), RESNET.copies(1), IntervalLedger(["all"], 1, s(1)), 1, devices=devices)
     first, second = (device.reports()[0].profile for device in world.devices.values())
     assert first is not None
     assert second is not None

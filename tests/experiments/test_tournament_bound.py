@@ -15,8 +15,14 @@ from horologe_experiments.tournament.match import play
 from horologe_experiments.tournament.traits import FIXED, find_traits
 from horologe_experiments.tournament.workload import NOISE, build_workload
 from horologe_sim.comparison.bound import measured_requests, score_bound
-from horologe_sim.comparison.bound_problem import BoundProblem, DeviceKind, Period, count_companions, make_problem
-from horologe_sim.comparison.page_room import PageRoom
+from horologe_sim.comparison.bound_problem import (
+    BoundProblem,
+    DeviceKind,
+    PageRoom,
+    Period,
+    count_companions,
+    make_problem,
+)
 from horologe_sim.comparison.price_search import PriceSearch
 from horologe_sim.controller_only.request_load import Chunk
 from horologe_sim.engine.noise import Noise

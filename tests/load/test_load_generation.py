@@ -12,8 +12,9 @@ import pytest
 
 from horologe_common.core.instruments import quantile
 from horologe_common.status import Late, Lost, Refused
+from horologe_experiments.live.model_traffic import one_by_one
 from horologe_load.arrivals import poisson
-from horologe_load.load_loops import closed_loop, one_by_one, open_loop
+from horologe_load.load_loops import closed_loop, open_loop
 from horologe_load.samples import ClientOutcome, Samples, error_text, summarize
 from horologe_load.targets import ModelInput, ModelLoad, SdkTarget, distinct_rows
 

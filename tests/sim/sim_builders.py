@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import ms, s
+from horologe_common.recording.recorder import Recorder, RecorderSettings
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.engine.simulated_faults import Fault
@@ -15,7 +16,10 @@ from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
-    from horologe_sim.report.report import Report
+    from pathlib import Path
+
+if TYPE_CHECKING:
+    pass
 
 
 def an_entry(name: str = "m", exec_ms: Any = None, **fields: Any) -> ModelEntry:
@@ -66,6 +70,18 @@ def played(scenario: Scenario) -> SimulatedCluster:
     return house
 
 
+def recorded(
+    folder: Path, house: SimulatedCluster, messages: int = 20_000, segments: int = 2, roles: tuple[str, ...] = ()
+) -> Path:
+    """Run a cluster, and return a recording of its cores."""
+    recorder = Recorder(RecorderSettings(str(folder), messages, roles=roles), "sim", segments)
+    house.world.observer = recorder
+    house.run()
+    path = recorder.write("stop")
+    assert path is not None
+    return path
+
+
 def assert_one_answer_each(house: SimulatedCluster) -> None:
     """Assert that every request has ended, with its own outputs, no model was unknown, and no device broke a rule."""
     assert house.tally.sent_total == house.tally.ended_total, (
@@ -104,7 +120,3 @@ def assert_mirror(house: SimulatedCluster) -> None:
                 )
                 assert share.pages_free == pages.free_pages
                 assert not share.exec.pending, "a lane waits for an action that has ended"
-
-
-def reported(house: SimulatedCluster) -> Report:
-    return house.report()

@@ -83,11 +83,6 @@ def test_applications_outlive_the_selector() -> None:
     assert house.world.processes["edge"].incarnation == 2
 
 
-def test_the_same_seed_gives_the_same_report() -> None:
-    scenario = an_ensemble(a_classifier("a", 0), a_classifier("b", 1), noise=Noise(sigma=0.1), duration_ns=s(1))
-    assert played(scenario).report() == played(scenario).report()
-
-
 def test_a_classifier_is_right_as_often_as_it_says_and_errs_with_others_where_they_are_alike() -> None:
     marks = range(4000)
 

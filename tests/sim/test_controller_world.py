@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import count, pairwise
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,12 +15,13 @@ from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Row
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.catalogue_models import batch_limited_rate, catalogue_models
-from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_experiments.harness.experiment_world import ChargedCluster, ExperimentWorld, Loop, WorldRecords
+from horologe_experiments.harness.interval_ledger import DurationCounts, IntervalLedger
+from horologe_experiments.harness.request_streams import PoissonStream, poisson
+from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.direct_device import DeviceEntry, DirectDevice
-from horologe_sim.controller_only.request_load import Chunk, Loop, PoissonStream, poisson
-from horologe_sim.engine.durations import DurationCounts
+from horologe_sim.controller_only.request_load import Chunk
 from horologe_sim.engine.event_queue import EventQueue
-from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.network import NetworkSettings
 from horologe_sim.engine.noise import NOISES, Draws, measured
 from horologe_sim.engine.simulated_faults import Fault, schedule_faults
@@ -38,8 +38,8 @@ def a_stream(rate: float, models: int = 1, slo_ms: float = 50) -> PoissonStream:
 
 def played(
     setting: ClusterSettings, models: int, chunks: Any = (), loops: Any = (), duration_ns: int = s(1)
-) -> ControllerWorld:
-    world = ControllerWorld(setting, RESNET.copies(models), Ledger(["all"], models, s(1)), 1, chunks, loops)
+) -> ExperimentWorld:
+    world = ExperimentWorld(setting, RESNET.copies(models), IntervalLedger(["all"], models, s(1)), 1, chunks, loops)
     world.run(duration_ns)
     world.check()
     assert not world.open
@@ -104,9 +104,9 @@ def test_it_agrees_with_the_exact_world_on_the_same_arrivals(load: float) -> Non
 def test_a_turn_can_last_as_long_as_the_controller_computes(charged: bool) -> None:
     """Each message and tick of the core takes 2 ms by this clock: a turn lasts longer than an EXEC."""
     times = count(step=ms(2))
-    setting = ClusterSettings(noise=NOISES["none"], charge_decisions=charged)
-    ledger, options = Ledger(["all"], 1, s(1)), WorldOptions(clock=lambda: next(times))
-    world = ControllerWorld(setting, RESNET.copies(1), ledger, 1, loops=[Loop(0, s(1), 0)], options=options)
+    setting = ChargedCluster(noise=NOISES["none"], charge_decisions=charged)
+    ledger, records = IntervalLedger(["all"], 1, s(1)), WorldRecords(clock=lambda: next(times))
+    world = ExperimentWorld(setting, RESNET.copies(1), ledger, 1, loops=[Loop(0, s(1), 0)], records=records)
     world.run(s(1))
     median_ms = ledger.lines[0].times.quantile_ms(0.5)
     assert (median_ms > 2 * RESNET.exec_ms[1]) is charged
@@ -264,8 +264,8 @@ def test_quantiles_of_a_histogram_are_good_to_a_bucket(values: list[int], q: flo
 
 def test_a_device_is_slow_for_a_time() -> None:
     setting = ClusterSettings(noise=NOISES["none"])
-    ledger = Ledger(["all"], 1, s(1))
-    world = ControllerWorld(setting, RESNET.copies(1), ledger, 1, loops=[Loop(0, s(1), 0)])
+    ledger = IntervalLedger(["all"], 1, s(1))
+    world = ExperimentWorld(setting, RESNET.copies(1), ledger, 1, loops=[Loop(0, s(1), 0)])
     schedule_faults(world, [Fault(s(1), "worker/0", "slow", for_ns=s(1), factor=4.0)], world.begin_ns)
     world.run(s(3))
     before, slow, after = (panel.lines[0].ok for panel in ledger.panels[:3])
@@ -275,11 +275,7 @@ def test_a_device_is_slow_for_a_time() -> None:
 
 @pytest.mark.parametrize("kind", ["stall", "cut"])
 def test_faults_of_processes_are_errors(kind: Any) -> None:
-    world = ControllerWorld(ClusterSettings(settle_ns=ms(10)), RESNET.copies(1), Ledger(["all"], 1, s(1)), 1)
+    world = ExperimentWorld(ClusterSettings(settle_ns=ms(10)), RESNET.copies(1), IntervalLedger(["all"], 1, s(1)), 1)
     schedule_faults(world, [Fault(0, "worker/0", kind)], world.begin_ns)
     with pytest.raises(ValueError, match=f"got a {kind} of worker/0, wanted kill or slow"):
         world.run(ms(10))
-
-
-def test_a_setting_is_told_by_its_fields() -> None:
-    assert msgspec.structs.asdict(ClusterSettings())["pages"] == 1407

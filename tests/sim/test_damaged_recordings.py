@@ -120,6 +120,7 @@ def test_a_truncated_recording_is_read_up_to_its_end(tmp_path: Path, at: int) ->
     else:
         assert not report.identical or SECOND not in report.cores
         assert not any(core.difference for core in report.cores.values()), report.table()
+        assert report.identical or "not complete: entry" in report.table()
 
 
 def test_a_length_that_is_too_large_ends_the_reading(tmp_path: Path) -> None:
@@ -164,13 +165,17 @@ def test_damage_of_any_value_of_a_head_is_an_error_or_ends_the_reading(tmp_path:
         assert record < 2 or FIRST in cores, name
 
 
-def test_a_folder_and_a_file_of_nothing_are_no_recordings(tmp_path: Path) -> None:
-    path = a_recording(tmp_path)
-    make_folder(path)
-    with pytest.raises(SettingsError, match="Is a directory"):
-        replay_recording(path)
+@pytest.mark.parametrize("content", [b"", b"RIFF....", b"\x05\0\0\0hello", b"\xff\xff\xff\xff"])
+def test_what_is_no_recording_is_an_error(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "x.rec"
     with pytest.raises(SettingsError, match="No such file"):
-        replay_recording(tmp_path / "missing.rec")
+        replay_recording(file)
+    file.write_bytes(content)
+    with pytest.raises(SettingsError, match="recording"):
+        replay_recording(file)
+    make_folder(file)
+    with pytest.raises(SettingsError, match="Is a directory"):
+        replay_recording(file)
 
 
 def test_a_full_disk_costs_the_recording_and_not_the_core(

@@ -8,16 +8,6 @@ from hypothesis import strategies as st
 from horologe_sim.engine.event_queue import EventQueue
 
 
-def test_happens_in_order_of_time_then_of_asking() -> None:
-    events, seen = EventQueue(), list[str]()
-    for name, at_ns in (("late", 30), ("first", 10), ("second", 10)):
-        events.schedule(at_ns, seen.append, name)
-    while events.step():
-        pass
-    assert seen == ["first", "second", "late"]
-    assert events.now_ns == 30
-
-
 def test_cancelled_does_not_happen_even_by_one_of_the_same_instant() -> None:
     events, seen = EventQueue(), list[str]()
     numbers: list[int] = []
@@ -28,6 +18,8 @@ def test_cancelled_does_not_happen_even_by_one_of_the_same_instant() -> None:
         events.check()
     assert seen == []
     assert len(events) == 0
+    assert events.next_ns() is None
+    assert events.now_ns == 5
 
 
 def test_the_past_happens_now() -> None:
@@ -45,13 +37,6 @@ def test_what_is_asked_for_at_the_same_instant_happens_in_the_next_step() -> Non
     assert seen == []
     assert events.step()
     assert (seen, events.now_ns) == (["next step"], 3)
-
-
-def test_nothing_left() -> None:
-    events = EventQueue(9)
-    assert events.next_ns() is None
-    assert not events.step()
-    assert events.now_ns == 9
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=300))

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
+from horologe_common.core.hosting import CoreObserver
 from horologe_common.core.protocol import role
 from horologe_common.wire import Infer, Load, Register, Result, Unload
 from horologe_controller.core.controller import Controller
@@ -41,7 +42,7 @@ PROMPT = [name for name in SCHEDULERS if name not in LATE_ON_PURPOSE]
 """Those of the product: tests of experiments register others in this process."""
 
 
-class Inspector:
+class Inspector(CoreObserver):
     """Sees every message of the controller and of the workers, and what their lanes have done."""
 
     def __init__(self) -> None:
@@ -93,8 +94,6 @@ class Inspector:
         for request in action.requests:
             assert action.start_ns >= now_ns
             assert request.best_effort or action.start_ns + exec_ns <= request.deadline_ns
-
-    def observe_call(self, *_: Any) -> None: ...
 
     def observe_fault(self, now_ns: int, core: Core) -> None:
         raise AssertionError(f"{core.address} raised")

@@ -10,6 +10,7 @@ import pytest
 
 from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStage, PipelineStructure
+from horologe_experiments.inferline.dedicated_devices import run_dedicated
 from horologe_load.arrivals import gamma
 from horologe_planning.envelope import envelope_of, window_lengths
 from horologe_planning.estimator.pipeline_workload import draw_calls
@@ -46,7 +47,7 @@ def simulation(arrivals_ns: Any, structure: PipelineStructure = DIAMOND, schedul
 
 
 def test_a_lone_query_takes_its_longest_path_and_the_messages() -> None:
-    world = simulation([0]).run_dedicated(ALONE)
+    world = run_dedicated(simulation([0]), ALONE)
     calls = draw_calls(DIAMOND, 1, 1)[0]
     expected_ms = 2 + max(6, 8 if calls[2] else 0) + 2  # `left` has two calls: one batch, or one on each device
     assert world.latency_ns[0] == pytest.approx(ms(expected_ms), abs=ms(3))

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from horologe_common.clock import ms, s
+from horologe_common.core.hosting import CoreObserver
 from horologe_common.wire import Distributions, Submit
 from horologe_profiler.core.profiler import Profiler
 from horologe_profiler.core.profiling_rules import ProfilingRules
@@ -26,17 +27,13 @@ if TYPE_CHECKING:
 EXEC_MS = {1: 2.0, 2: 3.0, 4: 5.0, 8: 9.0}
 
 
-class Published:
+class Published(CoreObserver):
     """A tap that records the Distributions of every incarnation of the profiler."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[int, Distributions]] = []
 
     def observe_message(self, *_: Any) -> None: ...
-
-    def observe_call(self, *_: Any) -> None: ...
-
-    def observe_fault(self, *_: Any) -> None: ...
 
     def observe_tick(self, now_ns: int, core: Core, outs: Sequence[Out]) -> None:
         self.messages += [(now_ns, out.message) for out in outs if isinstance(out.message, Distributions)]

@@ -11,29 +11,17 @@ from frontend.frontend_builders import CLIENT, a_frontend
 from horologe_common.clock import ms, us
 from horologe_common.models import ModelSpec, TensorSpec
 from horologe_common.recording.recorder import Recorder, RecorderSettings
-from horologe_common.service.settings import SettingsError
 from horologe_common.string_tensors import join_strings
 from horologe_common.wire import Predict, Query, Tensor
 from horologe_controller.core.actions import Actions
 from horologe_sim.replay import replay_recording
-from horologe_sim.scenario.scenario import Scenario
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from sim.sim_builders import a_scenario, an_entry, kill, poisson, stall, with_network
+from sim.sim_builders import a_scenario, an_entry, kill, poisson, recorded, stall, with_network
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from horologe_common.core.protocol import Out
-
-
-def recorded(folder: Path, scenario: Scenario, messages: int = 20_000, segments: int = 2) -> Path:
-    house = SimulatedCluster(scenario)
-    recorder = Recorder(RecorderSettings(str(folder), messages), "sim", segments)
-    house.world.observer = recorder
-    house.run()
-    path = recorder.write("stop")
-    assert path is not None
-    return path
 
 
 @pytest.mark.parametrize("messages", [500, 20_000])
@@ -48,7 +36,7 @@ def test_every_core_does_again_what_it_did(tmp_path: Path, messages: int, split:
         split=split,
         faults=(kill("worker/1", 600, 200), stall("worker/0", 1300, 40)),
     )
-    report = replay_recording(recorded(tmp_path, scenario, messages))
+    report = replay_recording(recorded(tmp_path, SimulatedCluster(scenario), messages))
     assert report.identical, report.table()
     assert {core.partition("/")[0] for core in report.cores} == {"frontend", "selector", "controller", "worker"}
     assert all(core.faults == 0 and core.ticks > 50 for core in report.cores.values())
@@ -57,7 +45,7 @@ def test_every_core_does_again_what_it_did(tmp_path: Path, messages: int, split:
 
 def test_the_durations_of_turns_are_replayed(tmp_path: Path) -> None:
     scenario = a_scenario(load=[poisson(3000)], duration_ns=ms(300))
-    path = recorded(tmp_path, with_network(scenario, message_ns=us(17), turn_ns=us(30)))
+    path = recorded(tmp_path, SimulatedCluster(with_network(scenario, message_ns=us(17), turn_ns=us(30))))
     report = replay_recording(path)
     assert report.identical, report.table()
 
@@ -84,7 +72,7 @@ def test_requests_with_strings_are_replayed(tmp_path: Path) -> None:
 
 
 def test_one_core_and_a_part_of_the_time(tmp_path: Path) -> None:
-    path = recorded(tmp_path, a_scenario())
+    path = recorded(tmp_path, SimulatedCluster(a_scenario()))
     whole = replay_recording(path, core="controller")
     part = replay_recording(path, core="controller", until_s=0.5)
     assert list(whole.cores) == list(part.cores) == ["controller/0#00000001"]
@@ -95,7 +83,7 @@ def test_one_core_and_a_part_of_the_time(tmp_path: Path) -> None:
 
 
 def test_the_first_difference_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = recorded(tmp_path, a_scenario())
+    path = recorded(tmp_path, SimulatedCluster(a_scenario()))
     start = Actions._start_batch
 
     def late(self: Actions, now_ns: int, batch: object) -> list[Out]:
@@ -112,7 +100,7 @@ def test_the_first_difference_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_fault_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = recorded(tmp_path, a_scenario())
+    path = recorded(tmp_path, SimulatedCluster(a_scenario()))
 
     def broken(self: Actions, now_ns: int, batch: object) -> None:
         raise ZeroDivisionError("oh")
@@ -121,23 +109,3 @@ def test_a_fault_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     core = replay_recording(path, core="controller").cores["controller/0#00000001"]
     assert core.faults > 0
     assert "ZeroDivisionError: oh" in core.fault
-
-
-@pytest.mark.parametrize("content", [b"", b"RIFF....", b"\x05\0\0\0hello", b"\xff\xff\xff\xff"])
-def test_what_is_no_recording_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "x.rec"
-    file.write_bytes(content)
-    with pytest.raises(SettingsError, match="recording"):
-        replay_recording(file)
-
-
-def test_a_recording_cut_short_is_replayed_up_to_the_damage(tmp_path: Path) -> None:
-    path = recorded(tmp_path, a_scenario(duration_ns=ms(200)))
-    path.write_bytes(path.read_bytes()[:-50])
-    report = replay_recording(path)
-    (damaged,) = [core for core in report.cores.values() if core.damage]
-    assert "truncated" in damaged.damage
-    assert damaged.ticks
-    assert not any(core.difference for core in report.cores.values())
-    assert not report.identical
-    assert "not complete: entry" in report.table()

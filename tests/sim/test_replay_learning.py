@@ -11,7 +11,6 @@ import pytest
 from horologe_common.applications import Application
 from horologe_common.clock import ms
 from horologe_common.core.protocol import Out
-from horologe_common.recording.recorder import Recorder, RecorderSettings
 from horologe_common.recording.recording_file import Handled, read_segments
 from horologe_common.recording.snapshot import restore, snapshot
 from horologe_common.recording.tensor_summary import (
@@ -31,7 +30,7 @@ from horologe_sim.engine.simulated_clients import FrontendClient
 from horologe_sim.engine.traceable_inputs import ROWS_A_REQUEST, truth
 from horologe_sim.replay import replay_recording
 from horologe_sim.scenario import simulated_cluster as houses
-from sim.sim_builders import a_scenario, an_entry, kill, poisson
+from sim.sim_builders import a_scenario, an_entry, kill, poisson, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +64,7 @@ def taught(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return Teacher.taught
 
 
-def recorded(folder: Path, messages: int, split: bool = False, **selector: Any) -> Path:
+def record_learning(folder: Path, messages: int, split: bool = False) -> Path:
     """Four applications over three classifiers of changing strength, contexts that do not fit in memory, restarts."""
     names = [f"m{number}{LONG}" for number in range(3)]
     facts: dict[str, Any] = {"exec_ms": {1: 3.0, 2: 4.0}, "echo": False, "accuracy": 0.6}
@@ -85,23 +84,18 @@ def recorded(folder: Path, messages: int, split: bool = False, **selector: Any) 
             load=[
                 poisson(40, application=one.name, contexts=30, rows=1 + at % 2) for at, one in enumerate(applications)
             ],
-            selector=SelectorSettings(contexts_memory=20, **selector),
+            selector=SelectorSettings(contexts_memory=20),
             faults=(kill("selector" if split else "edge", 600, 100),),
         )
     )
-    recorder = Recorder(RecorderSettings(str(folder), messages), "sim", 200)
-    house.world.observer = recorder
-    house.run()
-    path = recorder.write("stop")
-    assert path is not None
-    return path
+    return recorded(folder, house, messages, 200)
 
 
 @pytest.mark.parametrize(("messages", "split"), [(100, False), (20_000, False), (20_000, True)])
 def test_learning_across_a_restart_is_replayed_identically(
     tmp_path: Path, taught: list[int], messages: int, split: bool
 ) -> None:
-    path = recorded(tmp_path, messages, split)
+    path = record_learning(tmp_path, messages, split)
     assert taught.count(int(Status.OK)) > 60
     report = replay_recording(path, "selector")
     assert report.identical, report.table()
@@ -115,7 +109,7 @@ def test_learning_across_a_restart_is_replayed_identically(
 
 
 def test_store_records_are_recorded_whole_and_tensors_are_not(tmp_path: Path, taught: list[int]) -> None:
-    segments = [one for one in read_segments(recorded(tmp_path, 20_000)) if one.core.startswith("selector/")]
+    segments = [one for one in read_segments(record_learning(tmp_path, 20_000)) if one.core.startswith("selector/")]
     handled = [entry for segment in segments for entry in segment.entries if isinstance(entry, Handled)]
     found = [
         record for entry in handled if isinstance(entry.message, RecordsRead) for record in entry.message.records or ()
@@ -128,7 +122,7 @@ def test_store_records_are_recorded_whole_and_tensors_are_not(tmp_path: Path, ta
 
 
 def test_replay_detects_a_changed_policy(tmp_path: Path, taught: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    path = recorded(tmp_path, 20_000)
+    path = record_learning(tmp_path, 20_000)
     observe = Exp4.observe
 
     def late(self: Exp4, state: Any, selection: Any, losses: dict[str, float]) -> Any:

@@ -16,11 +16,12 @@ from horologe_common.wire import Infer, UseScheduler
 from horologe_controller.schedulers import AUTO, SCHEDULERS
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
+from horologe_experiments.harness.experiment_world import ExperimentWorld
+from horologe_experiments.harness.interval_ledger import IntervalLedger
 from horologe_experiments.tournament.traits import Slo, Traits
 from horologe_experiments.tournament.workload import build_workload
-from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.request_load import Chunk
-from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.simulated_faults import Fault, schedule_faults
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Changer:
         return self._changes[0][0] if self._changes else None
 
 
-class StrictWorld(ControllerWorld):
+class StrictWorld(ExperimentWorld):
     """Fails if a request is answered that has been answered."""
 
     def _on_outcome(self, now_ns: int, outcome: Outcome) -> None:
@@ -74,10 +75,8 @@ def run_changing(
 ) -> StrictWorld:
     setting = ClusterSettings(settle_ns=ms(100), controller=ControllerSettings(scheduler=AUTO), **fields)
     begin_ns = s(1000) + ms(100)
-    ledger = Ledger(["all"], len(models), s(1))
-    world = StrictWorld(
-        setting, models, ledger, 1, [chunk], options=WorldOptions(neighbours=[Changer(changes, begin_ns)])
-    )
+    ledger = IntervalLedger(["all"], len(models), s(1))
+    world = StrictWorld(setting, models, ledger, 1, [chunk], neighbours=[Changer(changes, begin_ns)])
     world.controller.cluster.distributions.update(known)
     schedule_faults(world, faults, world.begin_ns)
     for at_ns in range(0, s(1), ms(20)):

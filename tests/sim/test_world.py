@@ -25,7 +25,6 @@ from sim.sim_builders import (
     kill,
     played,
     poisson,
-    stall,
     with_network,
 )
 
@@ -38,7 +37,7 @@ def test_the_same_seed_gives_the_same_bytes(path: str, split: bool) -> None:
     scenario = a_scenario(noise=Noise(0.1, 0.01, ms(20)), workers=2, seed=7, split=split, path=path)
     again = scenarios.run_scenario(scenario).to_json()
     assert scenarios.run_scenario(scenario).to_json() == again
-    assert scenarios.run_scenario(scenario, seed=8).to_json() != again
+    assert scenarios.run_scenario(msgspec.structs.replace(scenario, seed=8)).to_json() != again
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -128,14 +127,6 @@ def played_without_client(scenario: scenarios.Scenario) -> SimulatedCluster:
         house.world.start(name)
     house.world.run(house.begin_ns + s(1))
     return house
-
-
-@pytest.mark.parametrize("victim", ["worker/0", "edge"])
-def test_a_stall_is_survived(victim: str) -> None:
-    house = played(a_scenario(workers=2, faults=(stall(victim, 500, 300), stall(victim, 1200, 60))))
-    total = house.report().total
-    assert total.sent == sum((total.ok, total.refused, total.late, total.lost))
-    assert_at_rest(house)
 
 
 def test_cancelled_requests_are_not_answered_and_do_not_fail_their_batch() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+import msgspec
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
 
@@ -62,6 +64,22 @@ def stderr_console() -> Console:
 def is_silent(json: bool) -> bool:
     """Return whether to show no progress bar: with --json, and in files and pipes, where it would be an empty line."""
     return json or not sys.stderr.isatty()
+
+
+@contextmanager
+def progress_bar(text: str, json: bool) -> Iterator[Callable[..., None]]:
+    """Show a progress bar. Yields a function of the share that is finished and, if it changes, the text."""
+    from rich.progress import Progress
+
+    with Progress(console=stderr_console(), transient=True, disable=is_silent(json)) as progress:
+        task = progress.add_task(text, total=1.0)
+        yield lambda done, text=text: progress.update(task, completed=done, description=text)
+
+
+def command_group(help: str) -> typer.Typer:
+    """Return a group of commands, such as `horologe pipeline`."""
+    names = {"help_option_names": ["-h", "--help"]}
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, context_settings=names)
 
 
 def print_json(document: Any) -> None:
@@ -133,6 +151,4 @@ def _to_builtin(value: Any) -> Any:
         return show_bytes(value)
     if hasattr(value, "tolist"):
         return value.tolist()
-    if hasattr(value, "__struct_fields__"):
-        return {name: getattr(value, name) for name in value.__struct_fields__}
-    return str(value)
+    return msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else str(value)

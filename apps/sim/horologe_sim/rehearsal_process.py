@@ -20,7 +20,7 @@ import numpy as np
 from horologe_common.clock import ms, s
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, store_distributions
 from horologe_controller.settings import ControllerSettings
-from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld
 from horologe_sim.controller_only.direct_device import DeviceEntry
 from horologe_sim.controller_only.request_load import STATIC, Chunk, DynamicRequest
 from horologe_sim.engine.ledger import Ledger
@@ -96,10 +96,9 @@ class _Stage:
     def play(self, candidate: Candidate) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """Return `Ledger.table` by block, best effort last."""
         controller = self._settings.with_scheduler(candidate.scheduler, candidate.settings)
-        ledger = Ledger([""] * (BLOCKS + 1))
+        ledger = Ledger(BLOCKS + 1)
         cluster = msgspec.structs.replace(self._cluster, controller=controller)
-        options = WorldOptions(self._devices)
-        world = ControllerWorld(cluster, self._models, ledger, self._seed, [self._chunk], options=options)
+        world = ControllerWorld(cluster, self._models, ledger, self._seed, [self._chunk], self._devices)
         world.controller.cluster.distributions.update(self._known)
         world.run(self._span_ns)
         return ledger.table()

@@ -9,10 +9,10 @@ import numpy as np
 
 from horologe_experiments.clockwork.catalogue_models import CatalogueModel, batch_limited_rate
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.experiment_world import ChargedCluster
+from horologe_experiments.harness.interval_ledger import IntervalLedger
+from horologe_experiments.harness.request_streams import PoissonStream, poisson
 from horologe_experiments.harness.runner import BatchLog, SimulationRuns
-from horologe_sim.controller_only.controller_world import ClusterSettings
-from horologe_sim.controller_only.request_load import PoissonStream, poisson
-from horologe_sim.engine.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overload: float
     warmup_ns: int
     duration_ns: int
-    cluster: ClusterSettings
+    cluster: ChargedCluster
 
     @property
     def model(self) -> CatalogueModel:
@@ -93,7 +93,7 @@ class Replicas:
 def _row(scene: Scene, replicas: int, first: float, seed: int, runs: SimulationRuns) -> dict[str, Any]:
     rate = scene.overload * replicas * batch_limited_rate(scene.model, scene.slo_ns / 1e6)
     setting = msgspec.structs.replace(scene.cluster, devices=replicas)
-    ledger = Ledger(["all"], 1, scene.duration_ns, scene.warmup_ns)
+    ledger = IntervalLedger(["all"], 1, scene.duration_ns, scene.warmup_ns)
     stream = PoissonStream(lambda step: np.array([rate]), scene.duration_ns, lambda step: scene.slo_ns)
     batches = BatchLog()
     chunks = poisson([stream], scene.duration_ns, [seed, 3])

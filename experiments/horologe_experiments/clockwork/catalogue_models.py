@@ -10,7 +10,7 @@ from horologe_common.clock import ms
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
 from horologe_sim.engine.simulated_device import SimModel
-from horologe_sim.scenario.clockwork_models import read_catalogue
+from horologe_sim.scenario.scenario import read_catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

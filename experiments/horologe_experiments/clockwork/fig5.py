@@ -9,10 +9,10 @@ import msgspec
 from horologe_common.clock import ms
 from horologe_experiments.clockwork.catalogue_models import batch_limited_rate, catalogue_models
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.experiment_world import Loop
+from horologe_experiments.harness.interval_ledger import IntervalLedger
 from horologe_experiments.harness.runner import SimulationRuns, with_scheduler
 from horologe_sim.controller_only.controller_world import ClusterSettings
-from horologe_sim.controller_only.request_load import Loop
-from horologe_sim.engine.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +90,7 @@ class Fig5:
 
 def _row(scene: Scene, scheduler: str, slo_ms: float, seed: int, runs: SimulationRuns) -> dict[str, Any]:
     (variety,) = catalogue_models([scene.model])
-    ledger = Ledger(["clients"], scene.copies, scene.duration_ns, scene.warmup_ns)
+    ledger = IntervalLedger(["clients"], scene.copies, scene.duration_ns, scene.warmup_ns)
     loops = [Loop(model, ms(slo_ms), 0, scene.resend_ns) for _ in range(scene.clients) for model in range(scene.copies)]
     setting = with_scheduler(scene.cluster, scheduler)
     label, models = f"{scheduler}, {slo_ms:g} ms", variety.copies(scene.copies)

@@ -25,10 +25,10 @@ import numpy as np
 
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.interval_ledger import IntervalCounts, IntervalLedger
+from horologe_experiments.harness.request_streams import PoissonStream, poisson
 from horologe_experiments.harness.runner import SimulationRuns
 from horologe_sim.controller_only.controller_world import ClusterSettings
-from horologe_sim.controller_only.request_load import PoissonStream, poisson
-from horologe_sim.engine.ledger import IntervalCounts, Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,7 +140,7 @@ def _simulate(
     minor[-1] = scene.minor_rate
     slo = [lambda step: scene.slo_ns] * 2
     streams = [PoissonStream(rates, step_ns, slo[0], 0), PoissonStream(lambda step: minor, step_ns, slo[1], 1)]
-    ledger = Ledger(["major", "minor"], scene.models + 1, scene.minute_ns)
+    ledger = IntervalLedger(["major", "minor"], scene.models + 1, scene.minute_ns)
     chunks = poisson(streams, total_ns, [seed, 3], step_ns)
     models = variety.copies(scene.models + 1)
     name = scheduler if preload else f"{scheduler}, {EMPTY}"
@@ -163,7 +163,7 @@ def _bounds(scene: Scene, actives: list[int], held: int, variety: CatalogueModel
     return [bound_rate(scene.major_rate, active, held, load_s, scene.slo_ns / 1e9 - least_s) for active in actives]
 
 
-def _row(scene: Scene, ledger: Ledger, number: int, held: int, variety: CatalogueModel) -> dict[str, Any]:
+def _row(scene: Scene, ledger: IntervalLedger, number: int, held: int, variety: CatalogueModel) -> dict[str, Any]:
     panel: IntervalCounts = ledger.panels[number]
     major, minor = panel.lines
     seconds = scene.minute_ns / 1e9

@@ -11,10 +11,11 @@ from horologe_common.clock import ms
 from horologe_common.wire import Infer
 from horologe_experiments.clockwork.catalogue_models import CatalogueModel, catalogue_models
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.experiment_world import BEST_EFFORT, Loop
+from horologe_experiments.harness.interval_ledger import IntervalCounts, IntervalLedger
+from horologe_experiments.harness.request_streams import PoissonStream, poisson
 from horologe_experiments.harness.runner import SimulationRuns, with_scheduler
 from horologe_sim.controller_only.controller_world import START_NS, ClusterSettings
-from horologe_sim.controller_only.request_load import BEST_EFFORT, Loop, PoissonStream, poisson
-from horologe_sim.engine.ledger import IntervalCounts, Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,7 +170,7 @@ def _run(
     def slo_ns(step: int) -> int:
         return ms(scene.base_ms * scene.multiplier(step - before))
 
-    ledger = Ledger(["sensitive", "best effort"], count + batch.models, scene.step_ns, before * scene.step_ns)
+    ledger = IntervalLedger(["sensitive", "best effort"], count + batch.models, scene.step_ns, before * scene.step_ns)
     loops = [Loop(count + model, BEST_EFFORT, 1) for _ in range(batch.concurrency) for model in range(batch.models)]
     chunks = poisson(
         [PoissonStream(lambda step: rates, scene.step_ns, slo_ns)],

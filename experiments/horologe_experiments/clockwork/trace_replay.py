@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
+from horologe_experiments.harness.interval_ledger import SIGNS, IntervalCounts, IntervalLedger
+from horologe_experiments.harness.request_streams import PoissonStream, poisson
 from horologe_experiments.harness.runner import with_scheduler
 from horologe_experiments.traces.azure_functions import Mapping as Mapping
 from horologe_experiments.traces.azure_functions import Replay, replay
 from horologe_sim.controller_only.controller_world import ClusterSettings
-from horologe_sim.controller_only.request_load import PoissonStream, poisson
-from horologe_sim.engine.ledger import SIGNS, IntervalCounts, Ledger
 
 if TYPE_CHECKING:
     from horologe_experiments.harness.runner import SimulationRuns
@@ -91,17 +91,17 @@ class TraceRun(NamedTuple):
     duration_ns: int
 
 
-def simulate_replay(run: TraceRun, runs: SimulationRuns, seed: int) -> tuple[Ledger, Replay]:
+def simulate_replay(run: TraceRun, runs: SimulationRuns, seed: int) -> tuple[IntervalLedger, Replay]:
     """Simulate a replay. Return its ledger and the trace as rates by model."""
     total_ns = run.warmup_ns + run.duration_ns
     trace = replay(run.mapping, run.rate, max(1, -(-total_ns // MINUTE_NS)))
-    ledger = Ledger(["all"], len(trace.models), MINUTE_NS, run.warmup_ns)
+    ledger = IntervalLedger(["all"], len(trace.models), MINUTE_NS, run.warmup_ns)
     stream = PoissonStream(lambda minute: trace.rates[minute], MINUTE_NS, lambda minute: run.slo_ns)
     runs.simulate(run.name, run.cluster, trace.models, ledger, seed, total_ns, poisson([stream], total_ns, [seed, 3]))
     return ledger, trace
 
 
-def replay_row(run: TraceRun, ledger: Ledger, trace: Replay) -> dict[str, Any]:
+def replay_row(run: TraceRun, ledger: IntervalLedger, trace: Replay) -> dict[str, Any]:
     """Return the figures of one replay."""
     (line,) = ledger.lines
     seconds = run.duration_ns / 1e9
@@ -135,7 +135,7 @@ def replay_row(run: TraceRun, ledger: Ledger, trace: Replay) -> dict[str, Any]:
     }
 
 
-def minute_rows(run: TraceRun, ledger: Ledger) -> list[dict[str, Any]]:
+def minute_rows(run: TraceRun, ledger: IntervalLedger) -> list[dict[str, Any]]:
     """Return a row per minute with the values of Fig. 8 (a) to (e)."""
     total_ns = run.warmup_ns + run.duration_ns
     rows = []
@@ -145,7 +145,7 @@ def minute_rows(run: TraceRun, ledger: Ledger) -> list[dict[str, Any]]:
     return rows
 
 
-def error_rows(ledger: Ledger) -> list[dict[str, Any]]:
+def error_rows(ledger: IntervalLedger) -> list[dict[str, Any]]:
     """Return prediction and completion errors as in Fig. 9, for over- and underprediction: p50, p99 and largest."""
     return [
         {
@@ -172,7 +172,7 @@ def describe_replay(run: TraceRun, trace: Replay) -> str:
     )
 
 
-def _busy(ledger: Ledger, run: TraceRun, field: str) -> float:
+def _busy(ledger: IntervalLedger, run: TraceRun, field: str) -> float:
     total_ns = run.warmup_ns + run.duration_ns
     return float(sum(getattr(panel, field) for panel in ledger.panels) / total_ns / run.cluster.devices)
 

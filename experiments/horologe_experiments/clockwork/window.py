@@ -11,10 +11,10 @@ from horologe_common.clock import ms
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.interval_ledger import IntervalLedger
+from horologe_experiments.harness.request_streams import PoissonStream, poisson
 from horologe_experiments.harness.runner import SimulationRuns
 from horologe_sim.controller_only.controller_world import ClusterSettings
-from horologe_sim.controller_only.request_load import PoissonStream, poisson
-from horologe_sim.engine.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +77,7 @@ def _row(scene: Scene, width_ms: float, seed: int, runs: SimulationRuns) -> dict
     rates = np.full(scene.copies, scene.rate / scene.copies)
     controller = msgspec.structs.replace(scene.cluster.controller, policy={"window_ns": ms(width_ms)})
     setting = msgspec.structs.replace(scene.cluster, controller=controller)
-    ledger = Ledger(["all"], scene.copies, scene.duration_ns, scene.warmup_ns)
+    ledger = IntervalLedger(["all"], scene.copies, scene.duration_ns, scene.warmup_ns)
     stream = PoissonStream(lambda step: rates, scene.duration_ns, lambda step: scene.slo_ns)
     chunks = poisson([stream], scene.duration_ns, [seed, 3])
     runs.simulate(f"{width_ms:g} ms", setting, variety.copies(scene.copies), ledger, seed, scene.duration_ns, chunks)

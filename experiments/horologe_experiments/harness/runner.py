@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from horologe_common.wire import Infer
-from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
+from horologe_experiments.harness.experiment_world import ExperimentWorld, WorldRecords
 from horologe_sim.controller_only.direct_device import DeviceEntry
 
 if TYPE_CHECKING:
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from horologe_common.wire import Result
     from horologe_experiments.harness.experiment import Cost, Progress
-    from horologe_sim.controller_only.controller_world import Watch
-    from horologe_sim.controller_only.request_load import Chunk, Loop
-    from horologe_sim.engine.ledger import Ledger
+    from horologe_experiments.harness.experiment_world import Loop, Watch
+    from horologe_experiments.harness.interval_ledger import IntervalLedger
+    from horologe_sim.controller_only.controller_world import ClusterSettings
+    from horologe_sim.controller_only.request_load import Chunk
     from horologe_sim.engine.simulated_device import SimModel
 
 
@@ -45,25 +46,25 @@ class SimulationRuns:
         label: str,
         setting: ClusterSettings,
         models: Sequence[SimModel],
-        ledger: Ledger,
+        ledger: IntervalLedger,
         seed: int,
         duration_ns: int,
         chunks: Iterable[Chunk] = (),
         loops: Sequence[Loop] = (),
         watch: Watch | None = None,
         installed: Sequence[Sequence[SimModel]] = (),
-    ) -> ControllerWorld:
+    ) -> ExperimentWorld:
         """Run one simulation to its end and check every invariant. `watch` gets each result of an action.
 
         `installed`: the models of each device. Empty: every device has all models.
         """
-        clock = time.perf_counter_ns
-        options = WorldOptions([DeviceEntry(on_device) for on_device in installed], watch=watch, clock=clock)
-        world = ControllerWorld(setting, models, ledger, seed, chunks, loops, options)
+        devices = [DeviceEntry(on_device) for on_device in installed]
+        records = WorldRecords(watch, clock=time.perf_counter_ns)
+        world = ExperimentWorld(setting, models, ledger, seed, chunks, loops, devices, records=records)
         self.run(label, world, duration_ns)
         return world
 
-    def run(self, label: str, world: ControllerWorld, duration_ns: int) -> None:
+    def run(self, label: str, world: ExperimentWorld, duration_ns: int) -> None:
         """Run a simulation to its end and check every invariant."""
         begin = time.perf_counter()
         world.run(duration_ns, lambda part: self._progress((self._completed + part) / self._total, label))

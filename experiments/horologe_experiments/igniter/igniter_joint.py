@@ -10,6 +10,7 @@ import numpy as np
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.igniter.stage_workloads import provision_stages
 from horologe_experiments.inferline.cases import PipelineCase, PipelineScene, pipeline_case
+from horologe_experiments.inferline.dedicated_devices import run_dedicated
 from horologe_load.arrivals import gamma
 from horologe_planning.interference.derived_coefficients import catalogue_coefficients
 from horologe_planning.joint_planning.joint_planner import plan_layout
@@ -137,7 +138,7 @@ def _controller_attainment(
     evaluator, configuration = with_errors(case, layout, arrivals_ns, seed + 1)
     problem = evaluator.problem
     world = PoolSimulation(case.structure, problem.profiles, arrivals_ns, problem.workload.calls, seed)
-    return world.run_dedicated(configuration).attainment
+    return run_dedicated(world, configuration).attainment
 
 
 def with_errors(

@@ -10,6 +10,7 @@ import numpy as np
 from horologe_common.clock import ms, s
 from horologe_common.service.settings import SettingsError
 from horologe_experiments.harness.experiment import Bar, Cost, Findings, load_scene
+from horologe_experiments.harness.interval_ledger import IntervalLedger
 from horologe_experiments.harness.runner import SimulationRuns
 from horologe_experiments.igniter.shared_models import EmulatedHardware, share_workers
 from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
@@ -18,7 +19,6 @@ from horologe_planning.provisioning.device_shares import shares_by_device
 from horologe_planning.provisioning.plan_prediction import with_batch_times
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.request_load import Chunk
-from horologe_sim.engine.ledger import Ledger
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings
 
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_experiments.harness.experiment import Progress
+    from horologe_experiments.harness.interval_ledger import TimedCounts
     from horologe_planning.provisioning.workloads import Workload
     from horologe_planning.report import SharedPlans
-    from horologe_sim.engine.durations import DurationCounts
-    from horologe_sim.engine.ledger import RequestCounts
 
 IN_TIME = 0.99
 """A workload whose P99 is within the SLO answers this part of its requests in time. Refused ones count as late."""
@@ -136,7 +135,7 @@ class _Serving:
             self._workloads = sorted(TABLE_3, key=lambda workload: placed.index(workload.name))
         self._from_ns = scene.repaired_ns if chosen.shadows else scene.warmup_ns
         names = [workload.name for workload in self._workloads]
-        self._ledger = Ledger(names, len(names), s(1), self._from_ns)
+        self._ledger = IntervalLedger(names, len(names), s(1), self._from_ns)
         self._hardware = EmulatedHardware({V100.gpu.name: V100}, INTERFERENCE, seed)
 
     def run(self, runs: SimulationRuns) -> dict[str, dict[str, float]]:
@@ -194,7 +193,7 @@ def workload_requests(
     return times[times < duration_ns]
 
 
-def _judge(line: RequestCounts[DurationCounts], workload: Workload, seconds: float) -> dict[str, float]:
+def _judge(line: TimedCounts, workload: Workload, seconds: float) -> dict[str, float]:
     """Return the part answered in time, P99 of all requests and requests per second in time."""
     rank = 0.99 * line.sent / max(1, line.times.total)
     p99_ms = line.times.quantile_ms(rank) if rank <= 1 else float("inf")

@@ -10,6 +10,7 @@ import numpy as np
 
 from horologe_common.clock import ms, s
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
+from horologe_experiments.harness.interval_ledger import IntervalLedger
 from horologe_experiments.igniter.gslice_tuner import GsliceTuner
 from horologe_experiments.igniter.igniter_run import IN_TIME, INTERFERENCE, requests
 from horologe_experiments.igniter.paper_provisioning import PAPER_OPTIONS
@@ -21,7 +22,6 @@ from horologe_planning.provisioning.provisioner import provision
 from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
 from horologe_planning.provisioning.workloads import BATCH_LIMIT
 from horologe_sim.controller_only.controller_world import ClusterSettings
-from horologe_sim.engine.ledger import Ledger
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings
 
@@ -181,7 +181,7 @@ def _world(
     """Return a world that serves the workloads of plans on one GPU at constant rates."""
     by_name = {workload.name: workload for workload in TABLE_3}
     workloads = [by_name[plan.name] for plan in plans]
-    ledger = Ledger([workload.name for workload in workloads], len(workloads), INTERVAL_NS)
+    ledger = IntervalLedger([workload.name for workload in workloads], len(workloads), INTERVAL_NS)
     watch = tuner.record_batch if isinstance(tuner, GsliceTuner) else None
     hardware = EmulatedHardware({V100.gpu.name: V100}, INTERFERENCE, seed if noise else None)
     setting = msgspec.structs.replace(scene.cluster, settle_ns=START_NS + s(1))

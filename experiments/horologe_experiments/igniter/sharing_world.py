@@ -15,9 +15,10 @@ from horologe_common.clock import ms, s
 from horologe_common.core.protocol import Core, PeerConnected
 from horologe_common.interference.colocation import SharedDevice
 from horologe_common.wire import DeviceInfo, Drain, Register, Share, Tune
+from horologe_experiments.harness.experiment_world import ExperimentWorld, WorldRecords
 from horologe_experiments.igniter.shared_models import co_located, share_model
 from horologe_planning.plan import encode_plans
-from horologe_sim.controller_only.controller_world import HOST, ControllerWorld, WorldOptions
+from horologe_sim.controller_only.controller_world import HOST
 from horologe_sim.controller_only.direct_device import DeviceEntry, DirectDevice
 from horologe_tuner.core.journal import JournalEntry
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wanted_shares import WantedShare
+    from horologe_experiments.harness.experiment_world import Watch
+    from horologe_experiments.harness.interval_ledger import IntervalLedger
     from horologe_experiments.igniter.shared_models import EmulatedHardware
     from horologe_planning.plan import Placement, Plan
-    from horologe_sim.controller_only.controller_world import ClusterSettings, Watch
+    from horologe_sim.controller_only.controller_world import ClusterSettings
     from horologe_sim.controller_only.request_load import Chunk
-    from horologe_sim.engine.ledger import Ledger
     from horologe_sim.engine.simulated_device import SimModel
 
 TUNER, FRONTEND = "tuner/0#00000001", "frontend/0#00000001"
@@ -58,7 +60,7 @@ class RunningShare(NamedTuple):
     address: str
 
 
-class SharingWorld(ControllerWorld):
+class SharingWorld(ExperimentWorld):
     """A run of plans on shares of devices. Requests name a workload by the index of its plan.
 
     `tuner`: the tuner core, or another core that receives Events and sends Plans and ScaleTo. `start_ns`: time from
@@ -66,7 +68,7 @@ class SharingWorld(ControllerWorld):
     """
 
     def __init__(
-        self, setting: ClusterSettings, plans: Sequence[Plan], hardware: EmulatedHardware, ledger: Ledger,
+        self, setting: ClusterSettings, plans: Sequence[Plan], hardware: EmulatedHardware, ledger: IntervalLedger,
         seed: int, tuner: TunerCore, chunks: Iterable[Chunk] = (), watch: Watch | None = None, start_ns: int = s(2),
     ) -> None:  # fmt: skip
         self.placements: dict[str, Placement] = {}
@@ -88,7 +90,7 @@ class SharingWorld(ControllerWorld):
         self._share_incarnations: dict[str, int] = {}
         setting = msgspec.structs.replace(setting, devices=0)
         nominal = [self._nominal(name) for name in self.placements]
-        super().__init__(setting, nominal, ledger, seed, chunks, options=WorldOptions(watch=watch))
+        super().__init__(setting, nominal, ledger, seed, chunks, records=WorldRecords(watch))
         self.tuner = tuner
         self._host.attached[TUNER] = self._post_to_tuner
         self._enqueue(TUNER, PeerConnected(TUNER, HOST))

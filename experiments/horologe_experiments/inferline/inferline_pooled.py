@@ -16,6 +16,7 @@ from horologe_experiments.inferline.cases import (
     pipeline_case,
     rows_by_point,
 )
+from horologe_experiments.inferline.dedicated_devices import run_dedicated
 from horologe_load.arrivals import gamma
 from horologe_planning.estimator.pipeline_workload import draw_calls
 from horologe_planning.search.growth import busiest_stretch
@@ -109,7 +110,7 @@ def _row(case: PipelineCase, cv: float, rate: float, scene: Scene, seed: int) ->
     row["peak_over_planner"] = round(row["cg_peak_cost"] / row["pooled_cost"], 2)
     row["pooled_over_dedicated"] = round(row["pooled_cost"] / row["dedicated_cost"], 3)
     for scheduler in scene.schedulers:
-        world = simulation(live_ns, seed + 1, scheduler).run_dedicated(plan.placements)
+        world = run_dedicated(simulation(live_ns, seed + 1, scheduler), plan.placements)
         row[f"on_{scheduler}"] = round(world.attainment, 5)
         row[f"p99_ms_{scheduler}"] = _p99_ms(world)
     row["estimated_p99_ms"] = round(report.p99_ns / 1e6, 1)

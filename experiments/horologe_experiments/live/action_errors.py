@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from horologe_common.core.hosting import CoreObserver
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Result
 from horologe_controller.core.actions import error_side
@@ -25,8 +26,8 @@ class _Sent(NamedTuple):
     """Start of the window, in the clock of the worker."""
 
 
-class ActionErrors:
-    """Observes a controller (see `CoreObserver`) and stores the errors of the actions sent in [from_ns, until_ns).
+class ActionErrors(CoreObserver):
+    """Observes a controller, and stores the errors of the actions sent in [from_ns, until_ns).
 
     - prediction and completion: as the metrics `horologe_prediction_error_seconds` and
       `horologe_completion_error_seconds`.
@@ -83,12 +84,6 @@ class ActionErrors:
                 pending = (share.exec if isinstance(message, Infer) else share.load).pending
                 if action := pending.get(message.action_id):
                     self._sent[action.id] = _Sent(action, message.earliest_ns)
-
-    def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
-        """Do nothing."""
-
-    def observe_fault(self, now_ns: int, core: Core) -> None:
-        """Do nothing (see `CoreObserver`)."""
 
     def _is_in_interval(self, action: Action) -> bool:
         return self._from_ns <= action.sent_ns and (self._until_ns is None or action.sent_ns < self._until_ns)

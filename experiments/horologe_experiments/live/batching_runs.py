@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 
 from horologe_experiments.clockwork.catalogue_models import CatalogueModel
+from horologe_experiments.harness.interval_ledger import IntervalLedger
+from horologe_experiments.harness.request_streams import PoissonStream, poisson
 from horologe_experiments.harness.runner import BatchLog
-from horologe_sim.controller_only.request_load import PoissonStream, poisson
-from horologe_sim.engine.ledger import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ def simulate_case(
     (model,) = CatalogueModel(case.model.name, 1.0, 1.0, exec_ms).copies(1)
     controller = msgspec.structs.replace(cluster.controller, **case.settings)
     setting = msgspec.structs.replace(cluster, controller=controller)
-    ledger = Ledger(["all"], 1, case.duration_ns, case.warmup_ns)
+    ledger = IntervalLedger(["all"], 1, case.duration_ns, case.warmup_ns)
     stream = PoissonStream(lambda step: np.array([case.rate]), case.duration_ns, lambda step: slo_ns)
     batches = BatchLog()
     chunks = poisson([stream], case.duration_ns, [seed, 3])

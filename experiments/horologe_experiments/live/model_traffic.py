@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from horologe_load.arrivals import poisson, popularity
-from horologe_load.load_loops import one_by_one, open_loop
+from horologe_experiments.harness.request_streams import popularity
+from horologe_load.arrivals import poisson
+from horologe_load.load_loops import open_loop
 from horologe_load.samples import ClientOutcome, Samples, no_garbage_collection
 from horologe_load.targets import TIMEOUT_S, ModelInput, SdkTarget
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe import AsyncClient
+    from horologe_load.targets import Target
 
 GAP_S = 0.02
 """Pause after each request of `send_one_by_one`, so that the worker's lanes are asleep again."""
@@ -69,6 +73,23 @@ class ModelTraffic:
     def _target(self, models: Sequence[int]) -> SdkTarget:
         inputs = [ModelInput(name, self._row) for name in self._models]
         return SdkTarget(self._client, lambda index: inputs[models[index]], self._slo_ns, from_due=False)
+
+
+async def one_by_one(target: Target, samples: Samples, count: int, gap_s: float) -> None:
+    """Send `count` requests, each `gap_s` after the answer to the one before, so that no request queues."""
+    answered = asyncio.Event()
+
+    def on_answer(index: int, now_ns: int, outcome: int, answer: object) -> None:
+        samples.add_answer(index, now_ns, outcome, answer)
+        answered.set()
+
+    await target.start(1, on_answer)
+    for _ in range(count):
+        answered.clear()
+        now_ns = time.monotonic_ns()
+        target.send(samples.add_request(now_ns, now_ns), now_ns)
+        await answered.wait()
+        await asyncio.sleep(gap_s)
 
 
 def _requests(samples: Samples, models: Sequence[int], begin_ns: int) -> list[ModelRequest]:

@@ -17,11 +17,12 @@ from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
 from horologe_controller.settings import ControllerSettings
+from horologe_experiments.harness.experiment_world import ExperimentWorld
+from horologe_experiments.harness.interval_ledger import IntervalLedger
 from horologe_experiments.harness.kind_models import kind_model
 from horologe_profiler.core.input_dependence import SPREAD_IN
-from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld
+from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.request_load import Chunk, DynamicRequest
-from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.simulated_device import SimModel
 
@@ -82,8 +83,8 @@ def finish_rate(
         chosen = [distributions.kind_of(request.application, request.length) for request in requests]
     chunk = Chunk(workload.arrival_ns.tolist(), chosen, [workload.slo_ns] * count, [0] * count, requests)
     duration_ns = int(workload.arrival_ns[-1]) + 2 * workload.slo_ns + s(1)
-    ledger = Ledger(["all"], len(models), duration_ns + s(10))
-    world = ControllerWorld(setting, models, ledger, 0, [chunk])
+    ledger = IntervalLedger(["all"], len(models), duration_ns + s(10))
+    world = ExperimentWorld(setting, models, ledger, 0, [chunk])
     if distributions is not None and not separate:
         world.controller.cluster.distributions[KEY] = distributions
     world.run(duration_ns)

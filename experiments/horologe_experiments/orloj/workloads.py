@@ -17,7 +17,7 @@ from horologe_common.clock import ms, s
 from horologe_experiments.orloj.cases import C0_SHARE
 from horologe_experiments.orloj.length_distributions import MEAN_LENGTH, P99, draw_lengths, length_quantile
 from horologe_experiments.traces.azure_functions import read_calls
-from horologe_sim.scenario.clockwork_models import SIZES
+from horologe_sim.scenario.scenario import CATALOGUE_SIZES as SIZES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from horologe_experiments.harness.request_streams import popularity
 from horologe_experiments.traces.azure_functions import read_calls
 from horologe_experiments.traces.request_rates import NASA_DAYS, read_nasa_day
-from horologe_load.arrivals import gamma, popularity
+from horologe_load.arrivals import gamma
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from horologe_sim.controller_only.controller_world import START_NS, ControllerWorld, WorldOptions
+from horologe_experiments.harness.experiment_world import ExperimentWorld, WorldRecords
+from horologe_experiments.harness.interval_ledger import IntervalLedger
+from horologe_sim.controller_only.controller_world import START_NS
 from horologe_sim.controller_only.direct_device import DeviceEntry
-from horologe_sim.engine.ledger import Ledger
 from horologe_sim.engine.simulated_faults import schedule_faults
 from horologe_sim.report.timeline import Timeline
 
@@ -58,12 +59,20 @@ def play(
         type(workload.cluster.controller),
     )
     cluster = msgspec.structs.replace(workload.cluster, controller=controller)
-    ledger = Ledger([""] * (workload.groups + 1), from_ns=workload.warmup_ns)
+    groups = [""] * (workload.groups + 1)
+    ledger = IntervalLedger(groups, len(workload.models), workload.duration_ns, workload.warmup_ns)
     observer = Timeline(START_NS + cluster.settle_ns) if timeline is not None else None
     devices = [DeviceEntry(workload.models, factor) for factor in workload.factors]
-    options = WorldOptions(devices, [tuner.core] if tuner else (), observer=observer)
-    world = ControllerWorld(
-        cluster, workload.models, ledger, workload.traits.seed, [workload.chunk], workload.loops, options
+    world = ExperimentWorld(
+        cluster,
+        workload.models,
+        ledger,
+        workload.traits.seed,
+        [workload.chunk],
+        workload.loops,
+        devices,
+        [tuner.core] if tuner else (),
+        WorldRecords(observer=observer),
     )
     if tuner is not None:
         tuner.attach(world)
@@ -76,7 +85,7 @@ def play(
     return _score(workload, ledger)
 
 
-def _score(workload: Workload, ledger: Ledger) -> Score:
+def _score(workload: Workload, ledger: IntervalLedger) -> Score:
     counts = ledger.table()
     sent, in_time, late, timed_out, refused = (row[:-1].astype(float) for row in counts)
     total = max(1.0, sent.sum())

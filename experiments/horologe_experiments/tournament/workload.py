@@ -9,11 +9,12 @@ import msgspec
 import numpy as np
 
 from horologe_common.clock import ms, s
+from horologe_experiments.harness.experiment_world import Loop
 from horologe_experiments.tournament.arrivals import draw_requests, model_shares
 from horologe_experiments.tournament.model_mix import draw_models
 from horologe_experiments.tournament.traits import WHOLE
 from horologe_sim.controller_only.controller_world import ClusterSettings
-from horologe_sim.controller_only.request_load import STATIC, Chunk, DynamicRequest, Loop
+from horologe_sim.controller_only.request_load import STATIC, Chunk, DynamicRequest
 from horologe_sim.engine.noise import NOISES, Noise
 from horologe_sim.engine.simulated_faults import Fault
 

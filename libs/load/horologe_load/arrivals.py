@@ -83,12 +83,6 @@ def gamma_steps(steps: Sequence[RateStep], seed: Seed) -> NDArray[np.int64]:
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
-def popularity(count: int, skew: float) -> NDArray[np.float64]:
-    """Return the shares of `count` models: the n-th gets a share in proportion to n ** -skew (Zipf)."""
-    weights: NDArray[np.float64] = np.arange(1, count + 1, dtype=float) ** -skew
-    return np.asarray(weights / weights.sum())
-
-
 def read_arrivals(path: Path, limit: int = MAX_ARRIVALS) -> dict[str, list[int]]:
     """Read a CSV file with lines `seconds[,model]`. The first line may name the columns.
 
@@ -104,24 +98,24 @@ def read_arrivals(path: Path, limit: int = MAX_ARRIVALS) -> dict[str, list[int]]
     return {model: sorted(arrivals) for model, arrivals in times.items()}
 
 
-def read_counts(path: Path, seed: Seed = 0, limit: int = MAX_ARRIVALS) -> dict[str, list[int]]:
-    """Read a CSV file with lines `second,count[,model]`. Draw the arrivals of each second evenly from it, by seed.
+def read_counts(path: Path) -> dict[str, list[int]]:
+    """Read a CSV file with lines `second,count[,model]`. Draw the arrivals of each second evenly from it.
 
     The first line may name the columns. If the first one is `minute`, each line is a minute. Return and raise as
-    `read_arrivals`; `limit` also bounds the sum of the counts.
+    `read_arrivals`; `MAX_ARRIVALS` also bounds the sum of the counts. The same file gives the same arrivals.
     """
-    rng, left, unit = np.random.default_rng(seed), limit, 1
+    rng, left, unit = np.random.default_rng(0), MAX_ARRIVALS, 1
     times: dict[str, list[int]] = {}
-    for line, cells in read_rows(path, limit):
+    for line, cells in read_rows(path, MAX_ARRIVALS):
         if line == 1 and cells[0] in STEPS:
             unit = STEPS[cells[0]]
             continue
         _check_cells(line, cells, COUNT)
         if len(cells) < 2 or not (cells[1].isascii() and cells[1].isdecimal()):
             raise ValueError(f"line {line}: got {shorten(','.join(cells))}, wanted {COUNT}")
-        count = int(cells[1]) if len(cells[1]) < MAX_DIGITS else limit + 1
+        count = int(cells[1]) if len(cells[1]) < MAX_DIGITS else MAX_ARRIVALS + 1
         if (left := left - count) < 0:
-            raise ValueError(f"line {line}: got more than {limit:,} requests in all, wanted at most that")
+            raise ValueError(f"line {line}: got more than {MAX_ARRIVALS:,} requests in all, wanted at most that")
         begin_ns = unit * _time_ns(line, cells[0])
         drawn = rng.integers(0, unit * 10**9, count).tolist()
         if count:

@@ -7,14 +7,14 @@ request look faster.
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from horologe_common.transport.alarm import Alarm
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from horologe_load.samples import Samples
     from horologe_load.targets import Target
@@ -28,9 +28,7 @@ CLIENTS = 16
 """Connections opened before the first request."""
 
 
-async def open_loop(
-    target: Target, samples: Samples, arrivals: Sequence[int], drain_s: float = DRAIN_S, clients: int = CLIENTS
-) -> float:
+async def open_loop(target: Target, samples: Samples, arrivals: Sequence[int], drain_s: float = DRAIN_S) -> float:
     """Send requests at `arrivals`, in nanoseconds from the start, and wait up to `drain_s` for the last answers.
 
     Return the seconds from the start to the last arrival.
@@ -55,8 +53,8 @@ async def open_loop(
 
     if not total:
         return 0.0
-    await target.start(clients, on_answer)
-    timer = Timer(send_due)
+    await target.start(CLIENTS, on_answer)
+    timer = Alarm(asyncio.get_running_loop(), send_due)
     start_ns = time.monotonic_ns() + HEAD_START_NS
     timer.set(start_ns + max(0, arrivals[0]))
     seconds = arrivals[-1] / 1e9
@@ -92,81 +90,8 @@ async def closed_loop(target: Target, samples: Samples, clients: int, seconds: f
     return (max(end_ns, max(samples.done_ns)) - start_ns) / 1e9
 
 
-async def one_by_one(target: Target, samples: Samples, count: int, gap_s: float) -> None:
-    """Send `count` requests, each `gap_s` after the answer to the one before, so that no request queues."""
-    answered = asyncio.Event()
-
-    def on_answer(index: int, now_ns: int, outcome: int, answer: object) -> None:
-        samples.add_answer(index, now_ns, outcome, answer)
-        answered.set()
-
-    await target.start(1, on_answer)
-    for _ in range(count):
-        answered.clear()
-        now_ns = time.monotonic_ns()
-        target.send(samples.add_request(now_ns, now_ns), now_ns)
-        await answered.wait()
-        await asyncio.sleep(gap_s)
-
-
 async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
     """Return when `event` is set, or after the timeout."""
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
-
-
-class Timer:
-    """Calls `callback` on the running loop at or after the time given to `set`, never earlier.
-
-    Uses timerfd on Linux, because timers of event loops are late by up to a millisecond; elsewhere the loop's own.
-    """
-
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self._callback = callback
-        self._loop = asyncio.get_running_loop()
-        self._fd = _create_timerfd()
-        self._handle: asyncio.TimerHandle | None = None
-        if self._fd >= 0:
-            self._loop.add_reader(self._fd, self._on_expired)
-
-    def set(self, when_ns: int) -> None:
-        """Call back once at `when_ns` of CLOCK_MONOTONIC. Replaces the time set before."""
-        now_ns = time.monotonic_ns()
-        if self._fd < 0:
-            if self._handle:
-                self._handle.cancel()
-            self._handle = self._loop.call_later(max(0, when_ns - now_ns) / 1e9, self._callback)
-            return
-        when_ns = max(when_ns, now_ns + 1)
-        value = _TimerSpec(0, 0, when_ns // 1_000_000_000, when_ns % 1_000_000_000)
-        _libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(value), None)
-
-    def close(self) -> None:
-        """Cancel the timer."""
-        if self._handle:
-            self._handle.cancel()
-        if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-
-    def _on_expired(self) -> None:
-        try:
-            os.read(self._fd, 8)
-        except BlockingIOError:
-            return
-        self._callback()
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_MONOTONIC, _NONBLOCK, _ABSOLUTE = 1, 0o4000, 1
-
-
-class _TimerSpec(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_long) for name in ("interval_s", "interval_ns", "s", "ns"))
-
-
-def _create_timerfd() -> int:
-    """Return a file descriptor; -1 where the system has no timerfd."""
-    create = getattr(_libc, "timerfd_create", None)
-    return int(create(_MONOTONIC, _NONBLOCK)) if create else -1

@@ -12,9 +12,10 @@ from controller.desk import NOW, Desk
 from horologe_common.clock import ms, s, us
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
-from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld
-from horologe_sim.controller_only.request_load import PoissonStream, poisson
-from horologe_sim.engine.ledger import Ledger
+from horologe_experiments.harness.experiment_world import ExperimentWorld
+from horologe_experiments.harness.interval_ledger import IntervalLedger
+from horologe_experiments.harness.request_streams import PoissonStream, poisson
+from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.simulated_faults import Fault, schedule_faults
 
@@ -47,8 +48,8 @@ def served(cheap: list[float], costly: float, best_effort: float = 0.0, slowness
         PoissonStream(partial(take, rate), s(1), partial(lambda slo_ns, _: slo_ns, slo_ns), group)
         for group, (rate, slo_ns) in enumerate(zip(rates, slos_ns, strict=True))
     ]
-    ledger = Ledger(["cheap", "costly", "best effort"], len(MODELS), s(len(cheap)), s(1))
-    world = ControllerWorld(setting, MODELS, ledger, 1, poisson(streams, s(len(cheap)), [1]))
+    ledger = IntervalLedger(["cheap", "costly", "best effort"], len(MODELS), s(len(cheap)), s(1))
+    world = ExperimentWorld(setting, MODELS, ledger, 1, poisson(streams, s(len(cheap)), [1]))
     schedule_faults(world, [Fault(0, "worker/0", "slow", factor=slowness)], world.begin_ns)
     world.run(s(len(cheap)))
     world.check()

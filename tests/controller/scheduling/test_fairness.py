@@ -10,9 +10,10 @@ import numpy as np
 from horologe_common.clock import ms, s
 from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
-from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld
-from horologe_sim.controller_only.request_load import PoissonStream, poisson
-from horologe_sim.engine.ledger import Ledger
+from horologe_experiments.harness.experiment_world import ExperimentWorld
+from horologe_experiments.harness.interval_ledger import IntervalLedger
+from horologe_experiments.harness.request_streams import PoissonStream, poisson
+from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.engine.noise import NOISES
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def served(fairness: str) -> list[float]:
     setting = ClusterSettings(noise=NOISES["none"], settle_ns=ms(500), controller=settings)
     rates = [np.array([2000.0, 0.0]), np.array([0.0, 500.0])]
     streams = [PoissonStream(partial(take, rate), s(4), lambda _: ms(100), group) for group, rate in enumerate(rates)]
-    ledger = Ledger(["cheap", "costly"], len(MODELS), s(4), s(1))
-    world = ControllerWorld(setting, [model.copies(1)[0] for model in MODELS], ledger, 1, poisson(streams, s(4), [1]))
+    ledger = IntervalLedger(["cheap", "costly"], len(MODELS), s(4), s(1))
+    world = ExperimentWorld(setting, [model.copies(1)[0] for model in MODELS], ledger, 1, poisson(streams, s(4), [1]))
     world.run(s(4))
     world.check()
     return [line.ok / line.sent for line in ledger.lines]

@@ -16,7 +16,7 @@ from harness.waiting import until
 from horologe import Client
 from horologe_cli.local.local_system import LocalSystem
 from horologe_cli.local.topology import SystemOptions
-from horologe_cli.measuring.profile_sweep import measure_model
+from horologe_cli.measuring.model_times import measure_model
 from horologe_common.clock import ms
 from horologe_common.recording.recording_file import Handled, read_segments
 from horologe_common.wire import Distributions

@@ -116,10 +116,10 @@ class DemoRun:
 
     async def run(self, client: AsyncClient, states: list[ModelState]) -> DemoResult:
         """Measure everything. The system must be ready; `states` are its models."""
-        images, digits = held_out()
-        await self._send_mixed_traffic(client, states)
-        await self._measure_accuracy(client, states, images, digits)
-        await self._measure_feedback(client, states, images, digits)
+        (images, digits), specs = held_out(), ready_specs(states)
+        await self._send_mixed_traffic(client, specs)
+        await self._measure_accuracy(client, specs, images, digits)
+        await self._measure_feedback(client, specs, images, digits)
         result = self.result
         if result.accuracies:
             result.model = max(result.accuracies, key=lambda accuracy: accuracy.exec_ms).model
@@ -141,22 +141,22 @@ class DemoRun:
         )
         self.result.dynamic = read_dynamic(metrics)
 
-    async def _send_mixed_traffic(self, client: AsyncClient, states: list[ModelState]) -> None:
+    async def _send_mixed_traffic(self, client: AsyncClient, specs: list[ModelSpec]) -> None:
         self.result.learn_s = self._load.learn_s
         if self._load.learn_s:
             await send_mixed_traffic(
                 client,
                 self._http,
-                ready_specs(states),
+                specs,
                 self._load.learn_s,
                 lambda phase, share: self._on_progress(f"mixed traffic: {phase}", LEARN_SHARE * share),
                 self._headers,
             )
 
     async def _measure_accuracy(
-        self, client: AsyncClient, states: list[ModelState], images: NDArray[np.float32], digits: NDArray[np.int64]
+        self, client: AsyncClient, specs: list[ModelSpec], images: NDArray[np.float32], digits: NDArray[np.int64]
     ) -> None:
-        specs = [spec for spec in ready_specs(states) if spec.name.startswith(DIGITS)]
+        specs = [spec for spec in specs if spec.name.startswith(DIGITS)]
         for number, spec in enumerate(specs):
             self._on_progress(f"accuracy of {spec.name}", LEARN_SHARE + 0.08 * number / len(specs))
             self.result.accuracies.append(await measure_over_sdk(client, spec, images, digits))
@@ -166,11 +166,9 @@ class DemoRun:
             self.result.accuracies.append(accuracy)
 
     async def _measure_feedback(
-        self, client: AsyncClient, states: list[ModelState], images: NDArray[np.float32], digits: NDArray[np.int64]
+        self, client: AsyncClient, specs: list[ModelSpec], images: NDArray[np.float32], digits: NDArray[np.int64]
     ) -> None:
-        models = [
-            name for name in (spec.name for spec in ready_specs(states)) if name == NOVICE or name.startswith(DIGITS)
-        ]
+        models = [spec.name for spec in specs if spec.name == NOVICE or spec.name.startswith(DIGITS)]
         for policy in POLICIES if NOVICE in models else ():
             self._on_progress(f"feedback to an application: {policy}", 0.4)
             self.result.feedback_effects.append(await measure_feedback(client, models, images, digits, policy))

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horologe_cli.doctor.clock_checks import check_clock, check_synchronization
 from horologe_cli.doctor.cpu_checks import (
     check_cores,
     check_governor,
@@ -23,8 +22,15 @@ from horologe_cli.doctor.cpu_checks import (
 )
 from horologe_cli.doctor.finding import Finding, graded, read_text
 from horologe_cli.doctor.gpu_checks import check_gpus
-from horologe_cli.doctor.memory_checks import check_huge_pages, check_limits, check_memory, check_swap
 from horologe_cli.doctor.package_checks import check_packages, check_runtimes, check_stores
+from horologe_cli.doctor.system_checks import (
+    check_clock,
+    check_huge_pages,
+    check_limits,
+    check_memory,
+    check_swap,
+    check_synchronization,
+)
 from horologe_cli.local.ports import is_port_in_use
 from horologe_cli.local.topology import default_workers
 

@@ -10,7 +10,7 @@ from horologe_cli.local.supervisor import ChildSpec
 from horologe_common.wanted_shares import worker_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from horologe_common.wanted_shares import WantedShare
@@ -35,7 +35,10 @@ of a selector may hold a password, and workers run the code of models."""
 
 
 class ChildSpecs:
-    """Builds the specifications of the child processes."""
+    """Builds the specifications of the child processes.
+
+    `split`: a process for each service in the place of the edge. `worker_nice`: nice value of workers.
+    """
 
     def __init__(
         self,
@@ -44,17 +47,22 @@ class ChildSpecs:
         metrics: Mapping[str, str],
         folder: Path,
         env: Mapping[str, str],
+        *,
+        split: bool,
+        worker_nice: int,
     ) -> None:
         self._flags = flags
         self._env = env
         self._config = ("--config", config) if config else ()
         self._metrics = dict(metrics)
         self._folder = folder
+        self._split = split
+        self._worker_nice = worker_nice
 
-    def fused(self) -> list[ChildSpec]:
-        return [self._child("edge", "horologe_cli.local.edge", FRONT, {"links.bind": self._ipc("edge")})]
-
-    def split(self) -> list[ChildSpec]:
+    def services(self) -> list[ChildSpec]:
+        """Return frontend, selector and controller."""
+        if not self._split:
+            return [self._child("edge", "horologe_cli.local.edge", FRONT, {"links.bind": self._ipc("edge")})]
         selector, controller = self._ipc("selector"), self._ipc("controller")
         front = {"links.bind": self._ipc("frontend"), "links.connect": f"{selector},{controller}"}
         middle = {"links.bind": selector, "links.connect": controller}
@@ -64,44 +72,46 @@ class ChildSpecs:
             self._child("controller", "horologe_controller", MIDDLE, {"links.bind": controller}),
         ]
 
-    def worker(self, name: str, split: bool, nice: int) -> ChildSpec:
-        settings = {"links.connect": self._ipc("controller" if split else "edge"), "worker.name": name}
+    def worker(self, name: str) -> ChildSpec:
+        settings = {"links.connect": self._ipc("controller" if self._split else "edge"), "worker.name": name}
         threads = {name: "1" for name in ONE_THREAD if name not in self._env}
         child = self._child(f"worker-{name}", "horologe_gpu_worker", WORKERS, settings)
-        return child._replace(nice=nice, env=threads)
+        return child._replace(nice=self._worker_nice, env=threads)
 
-    def further_worker(self, number: int, split: bool, nice: int, hardware: str) -> ChildSpec:
+    def further_worker(self, number: int, hardware: str) -> ChildSpec:
         """Return a worker that starts while the system runs."""
-        return self._added_worker(str(number), split, nice, {"worker.hardware": hardware})
+        return self._added_worker(str(number), {"worker.hardware": hardware})
 
-    def share_worker(self, share: WantedShare, split: bool, nice: int) -> ChildSpec:
+    def share_worker(self, share: WantedShare) -> ChildSpec:
         """Return the worker that owns a share of a device. Emulated shares of a device slow each other by a file."""
         emulated = self._folder / f"emulated-{re.sub(r'[^A-Za-z0-9.]', '-', share.device_id)}"
         settings = worker_settings(share) | {"worker.emulated_device": str(emulated)}
-        return self._added_worker(share.worker, split, nice, settings)
+        return self._added_worker(share.worker, settings)
 
-    def _added_worker(self, name: str, split: bool, nice: int, settings: Mapping[str, str]) -> ChildSpec:
+    def _added_worker(self, name: str, settings: Mapping[str, str]) -> ChildSpec:
         """Return a worker with further settings. Its metrics get any free port."""
         first = next(iter(self._metrics.values()))
         host = first.rpartition(":")[0]
         self._metrics[f"worker-{name}"] = f"{host}:{free_port(host)}" if first else ""
-        child = self.worker(name, split, nice)
+        child = self.worker(name)
         self._metrics.pop(f"worker-{name}")
         return child._replace(
             arguments=(*child.arguments, *(f"--set={path}={text}" for path, text in settings.items()))
         )
 
-    def tuner(self, split: bool, control: str) -> ChildSpec:
-        peers = ("frontend", "selector", "controller") if split else ("edge",)
-        settings = {"links.bind": self._ipc("tuner"), "links.connect": ",".join(map(self._ipc, peers))}
-        if control:
-            settings |= {"tuner.scaler": "process", "tuner.scaler_target": control}
-        return self._child("tuner", "horologe_tuner", MIDDLE, settings)._replace(nice=BACKGROUND_NICE)
+    def tuner(self, control: str) -> ChildSpec:
+        settings = {"tuner.scaler": "process", "tuner.scaler_target": control} if control else {}
+        return self._background("tuner", ("frontend", "selector", "controller"), settings)
 
-    def profiler(self, split: bool) -> ChildSpec:
-        peers = ("frontend", "controller") if split else ("edge",)
-        settings = {"links.bind": self._ipc("profiler"), "links.connect": ",".join(map(self._ipc, peers))}
-        return self._child("profiler", "horologe_profiler", MIDDLE, settings)._replace(nice=BACKGROUND_NICE)
+    def profiler(self) -> ChildSpec:
+        return self._background("profiler", ("frontend", "controller"), {})
+
+    def _background(self, name: str, peers: Sequence[str], settings: Mapping[str, str]) -> ChildSpec:
+        """Return a process that no request waits for. It connects to `peers`, which the edge may stand for."""
+        connected = ",".join(map(self._ipc, peers if self._split else ("edge",)))
+        links = {"links.bind": self._ipc(name), "links.connect": connected}
+        child = self._child(name, f"horologe_{name}", MIDDLE, {**links, **settings})
+        return child._replace(nice=BACKGROUND_NICE)
 
     def _child(self, name: str, module: str, stage: int, settings: Mapping[str, str]) -> ChildSpec:
         unread = {section for sections in SECTIONS.values() for section in sections}.difference(SECTIONS[module])

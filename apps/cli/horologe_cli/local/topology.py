@@ -144,16 +144,15 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     if not settings["controller"].workers:
         flags.setdefault("controller", {})["workers"] = str(workers)
     metrics = _metrics_addresses(_process_names(options, workers, tuner), settings["metrics"].bind)
-    builder = ChildSpecs(options.config, flags, metrics, folder, env)
-    children = builder.split() if options.split else builder.fused()
     nice = WORKER_NICE if workers >= available_cores() else 0
-    children += [builder.worker(str(number), options.split, nice) for number in range(workers)]
+    builder = ChildSpecs(options.config, flags, metrics, folder, env, split=options.split, worker_nice=nice)
+    children = [*builder.services(), *(builder.worker(str(number)) for number in range(workers))]
     if options.profiler:
-        children.append(builder.profiler(options.split))
+        children.append(builder.profiler())
     control = ""
     if tuner:
         control = str(folder / "control") if settings["tuner"].scaler in ("none", "process") else ""
-        children.append(builder.tuner(options.split, control))
+        children.append(builder.tuner(control))
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
     return Topology(
         tuple(children),
@@ -162,8 +161,8 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
         urls,
         settings["links"].keys,
         workers,
-        lambda number, hardware: builder.further_worker(number, options.split, nice, hardware),
-        lambda share: builder.share_worker(share, options.split, nice),
+        builder.further_worker,
+        builder.share_worker,
         settings["worker"].hardware or settings["worker"].device,
         settings["log"].json,
         control,

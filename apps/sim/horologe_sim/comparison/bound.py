@@ -30,7 +30,7 @@ batches that are shorter.
 
 Residency. Requests that arrive in an epoch run in it or within the longest SLO after it. In this time the devices can
 hold the pages that they have, and those that their LOAD lanes can fill. The models that are used share these pages. So
-of the second sum, an epoch has at most the most valuable models that fit, as a fractional knapsack (`page_room.py`).
+of the second sum, an epoch has at most the most valuable models that fit, as a fractional knapsack (`PageRoom`).
 
 All prices give a bound. `price_search.py` looks for those of the least one.
 """
@@ -41,8 +41,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from horologe_sim.comparison.bound_problem import make_problem
-from horologe_sim.comparison.page_room import EPOCHS_NS, PageRoom
+from horologe_sim.comparison.bound_problem import EPOCHS_NS, PageRoom, make_problem
 from horologe_sim.comparison.price_search import PriceSearch
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_sim.controller_only.controller_world import ClusterSettings
-    from horologe_sim.controller_only.request_load import Chunk, Loop
+    from horologe_sim.controller_only.request_load import Chunk
     from horologe_sim.engine.simulated_device import SimModel
     from horologe_sim.engine.simulated_faults import Fault
 
@@ -63,8 +62,6 @@ class BoundedLoad(Protocol):
 
     @property
     def chunk(self) -> Chunk: ...
-    @property
-    def loops(self) -> Sequence[Loop]: ...
     @property
     def models(self) -> Sequence[SimModel]: ...
     @property
@@ -80,10 +77,10 @@ class BoundedLoad(Protocol):
 def score_bound(workload: BoundedLoad) -> float | None:
     """Return an upper bound of the share of the measured requests with deadlines that a schedule serves in time.
 
-    None for closed loops, whose requests depend on the schedule.
+    None if no request has a deadline. The requests must not depend on the schedule, as those of closed loops do.
     """
     chosen = measured_requests(workload)
-    if workload.loops or not len(chosen):
+    if not len(chosen):
         return None
     search = PriceSearch(make_problem(workload, chosen))
     rooms = [PageRoom(workload, chosen, epoch_ns) for epoch_ns in EPOCHS_NS]

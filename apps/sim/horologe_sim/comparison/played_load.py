@@ -11,31 +11,36 @@ import msgspec
 import numpy as np
 
 from horologe_common.clock import s
+from horologe_common.distribution import Distribution
 from horologe_common.models import PAGE_BYTES
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import describe_error
-from horologe_sim.comparison.input_times import learn_distributions
-from horologe_sim.comparison.request_file import MAX_REQUESTS, FileRequest, RequestFile, read_requests
+from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
+from horologe_sim.comparison.request_file import (
+    MAX_REQUESTS,
+    FileRequest,
+    RequestFile,
+    describe_origin,
+    read_requests,
+)
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.direct_device import DeviceEntry
 from horologe_sim.controller_only.request_load import STATIC, Chunk, DynamicRequest
-from horologe_sim.scenario.clockwork_models import read_catalogue
-from horologe_sim.scenario.scenario import ModelEntry, fill_catalogue
-from horologe_sim.scenario.time_span import describe_origin
+from horologe_sim.scenario.scenario import CATALOGUE_SIZES, ModelEntry, fill_catalogue, read_catalogue
 from horologe_sim.scenario.workload import ScenarioLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from horologe_controller.core.runtime_distributions import RuntimeDistributions
-    from horologe_sim.controller_only.request_load import Loop
     from horologe_sim.engine.simulated_device import SimModel
     from horologe_sim.engine.simulated_faults import Fault
     from horologe_sim.scenario.scenario import Scenario
 
 GRACE_NS = s(1) // 2
-SIZES = (1, 2, 4, 8, 16)
-"""Batch sizes of a model that has only the execution times of the file."""
+RATIO = 1.25
+"""Ratio of the longest to the shortest length of a range."""
+LEAST_REQUESTS = 8
+"""A range of lengths with fewer requests is merged with the next one."""
 
 
 class PlayedLoad(NamedTuple):
@@ -49,7 +54,6 @@ class PlayedLoad(NamedTuple):
     duration_ns: int
     warmup_ns: int
     factors: Sequence[float]
-    loops: Sequence[Loop] = ()
     faults: Sequence[Fault] = ()
     notes: Sequence[str] = ()
     """Sentences for the user about the requests."""
@@ -181,12 +185,38 @@ def _with_input_times(
         base_ns = round(1e6 * entry.base_ms) if entry else 0
         distributions[name] = learn_distributions(base_ns, own)
         mean_ms = distributions[name].mean_ns / 1e6
-        exec_ms = {size: base_ns / 1e6 + size * (mean_ms - base_ns / 1e6) for size in SIZES}
+        exec_ms = {size: base_ns / 1e6 + size * (mean_ms - base_ns / 1e6) for size in CATALOGUE_SIZES}
         if entry is None:
             entries[name] = ModelEntry(name, exec_ms, load_ms=1.0, slo_ns=scenario.slo_ns)
         elif not entry.exec_ms:
             entries[name] = msgspec.structs.replace(entry, exec_ms=exec_ms)
     return msgspec.structs.replace(scenario, models=tuple(entries.values())), distributions
+
+
+def learn_distributions(base_ns: int, requests: Iterable[FileRequest]) -> RuntimeDistributions:
+    """Return the distributions of a model's execution times, by application and range of lengths."""
+    by_application: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for request in requests:
+        by_application[request.application].append((request.length, request.exec_ns))
+    parts = [
+        SoloDistribution(application, longest, Distribution.from_samples(times_ns), len(times_ns))
+        for application, measured in by_application.items()
+        for longest, times_ns in _by_length(sorted(measured))
+    ]
+    return RuntimeDistributions(base_ns, parts)
+
+
+def _by_length(measured: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[int]]]:
+    """Yield (longest length, execution times) for each range of lengths. `measured`: (length, time), ascending."""
+    times_ns: list[int] = []
+    first = measured[0][0]
+    for place, (length, exec_ns) in enumerate(measured):
+        left = len(measured) - place
+        if length > RATIO * first and len(times_ns) >= LEAST_REQUESTS and left >= LEAST_REQUESTS:
+            yield measured[place - 1][0], times_ns
+            first, times_ns = length, []
+        times_ns.append(exec_ns)
+    yield measured[-1][0], times_ns
 
 
 def _check_requests(

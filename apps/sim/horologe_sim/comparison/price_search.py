@@ -9,8 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from horologe_sim.comparison.bound_problem import BoundProblem, DeviceKind, Period
-    from horologe_sim.comparison.page_room import PageRoom
+    from horologe_sim.comparison.bound_problem import BoundProblem, DeviceKind, PageRoom, Period
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]

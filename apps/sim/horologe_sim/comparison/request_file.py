@@ -1,12 +1,13 @@
-"""Reads a CSV file with a line for each request."""
+"""Reads a CSV file with a line for each request, and finds the origin of the times in such a file."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from horologe_common.clock import s
 from horologe_load.arrivals import MAX_TIME_S, explain_time
 from horologe_load.csv_rows import MAX_LINES, read_rows, shorten
-from horologe_sim.scenario.time_span import find_origin_ns
+from horologe_sim.engine.number_types import MAX_LOAD_NS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,8 @@ WHOLE, POSITIVE = ("length", "rows"), ("exec_ms", "slo_ms", "rows")
 """Columns of whole numbers, and of numbers above 0."""
 MOST = {"seconds": MAX_TIME_S, "length": 1e9, "exec_ms": 1e7, "slo_ms": 1e7, "rows": 1e6}
 MAX_REQUESTS = MAX_LINES
+HOUR_NS = s(3600)
+MAX_LOAD = f"{MAX_LOAD_NS // s(1):,} s (a week)"
 
 
 class FileRequest(NamedTuple):
@@ -42,7 +45,7 @@ class RequestFile(NamedTuple):
     origin_ns: int = 0
 
 
-def read_requests(path: Path, limit: int = MAX_REQUESTS) -> RequestFile:
+def read_requests(path: Path) -> RequestFile:
     """Read a file. The first line names the columns, in any order; only `seconds` must exist.
 
     Raises OSError for a file that cannot be read, ValueError for an unknown column, a wrong value, no requests, too
@@ -50,7 +53,7 @@ def read_requests(path: Path, limit: int = MAX_REQUESTS) -> RequestFile:
     """
     names: list[str] = []
     requests = []
-    for line, cells in read_rows(path, limit):
+    for line, cells in read_rows(path, MAX_REQUESTS):
         if not names:
             names = _check_names(cells)
             continue
@@ -64,6 +67,26 @@ def read_requests(path: Path, limit: int = MAX_REQUESTS) -> RequestFile:
     if origin_ns:
         requests = [request._replace(at_ns=request.at_ns - origin_ns) for request in requests]
     return RequestFile(requests, origin_ns)
+
+
+def find_origin_ns(first_ns: int, last_ns: int) -> int:
+    """Return the time at which the load starts, for the times of the first and the last request of a file.
+
+    0 if the first request is within an hour, else the full second of the first request: such times count from
+    elsewhere, for example from 1970. Raises ValueError if the load is longer than `MAX_LOAD_NS`.
+    """
+    origin_ns = 0 if first_ns <= HOUR_NS else first_ns // s(1) * s(1)
+    if last_ns - origin_ns > MAX_LOAD_NS:
+        raise ValueError(
+            f"seconds: got {(last_ns - origin_ns) / 1e9:,.0f} s until the last request, wanted at most {MAX_LOAD}; "
+            "are the times in milliseconds?"
+        )
+    return origin_ns
+
+
+def describe_origin(origin_ns: int) -> str:
+    """Return a sentence for the user, empty if the times count from the start."""
+    return f"times count from the first request, at {origin_ns // s(1)} s" if origin_ns else ""
 
 
 def _check_names(names: Sequence[str]) -> list[str]:

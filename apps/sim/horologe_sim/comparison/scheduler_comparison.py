@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import math
+from array import array
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from horologe_common.wire import Infer
 from horologe_controller.schedulers import AUTO, DEFAULT
 from horologe_sim.comparison.bound import measured_requests, score_bound
 from horologe_sim.comparison.played_load import build_load
-from horologe_sim.controller_only.controller_world import ControllerWorld, WorldOptions
+from horologe_sim.controller_only.controller_world import ControllerWorld
 from horologe_sim.controller_only.rehearsed_tuner import RehearsedTuner
-from horologe_sim.engine.durations import DurationSamples, quantiles_ms
-from horologe_sim.engine.ledger import Ledger
+from horologe_sim.engine.ledger import OK, Ledger
 from horologe_sim.report.tables import Table
+from horologe_sim.report.tally import quantiles_ms
 from horologe_sim.scenario.scenario_checks import check_scheduler
 from horologe_tuner.settings import TunerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from horologe_common.wire import Load, Result
     from horologe_sim.comparison.played_load import PlayedLoad
+    from horologe_sim.controller_only.direct_device import DirectDevice
     from horologe_sim.scenario.scenario import Scenario
 
 COMPARED = (DEFAULT, AUTO, "clockwork", "orloj", "edf", "nexus", "deferred", "clipper")
@@ -127,27 +131,35 @@ class SchedulerComparison(msgspec.Struct, frozen=True):
 
 
 class ComparedLedger(Ledger):
-    """Counts by model, the latencies of answers in time, and the time of EXECs between `from_ns` and `until_ns`."""
+    """Counts by model, and the latencies of answers in time between `from_ns` and `until_ns`. Best effort is last."""
 
-    def __init__(self, groups: Sequence[str], from_ns: int, until_ns: int) -> None:
-        super().__init__(groups, from_ns=from_ns)
+    def __init__(self, groups: int, from_ns: int, until_ns: int) -> None:
+        super().__init__(groups, from_ns)
         self.until_ns = until_ns
-        self.times_in_time = DurationSamples()
-        self.exec_ns = 0
+        self.times_in_time = array("q")
         self.blocks = np.zeros(BLOCKS, np.int64)
         """Answers in time by the part of the load in which their request was sent."""
 
-    def answered(self, sent_ns: int, group: int, took_ns: int, slo_ns: int, grace_ns: int) -> None:
-        """Count a request that was answered after `took_ns`."""
-        super().answered(sent_ns, group, took_ns, slo_ns, grace_ns)
-        if sent_ns >= self.from_ns and 0 < took_ns <= slo_ns:
-            self.times_in_time.add(took_ns)
+    def ended(self, sent_ns: int, group: int, status: str, took_ns: int) -> None:
+        """Count the end of a request, and its latency if it was in time."""
+        super().ended(sent_ns, group, status, took_ns)
+        if status == OK and sent_ns >= self.from_ns and group < len(self.lines) - 1:
+            self.times_in_time.append(took_ns)
             block = (sent_ns - self.from_ns) * BLOCKS // max(1, self.until_ns - self.from_ns)
             self.blocks[min(block, BLOCKS - 1)] += 1
 
-    def ran(self, end_ns: int, rows: int, took_ns: int, expected_ns: int, promised_ns: int) -> None:
-        """Count a finished INFER."""
-        self.exec_ns += max(0, min(end_ns, self.until_ns) - max(end_ns - took_ns, self.from_ns))
+
+class ComparedWorld(ControllerWorld):
+    """Adds up the time of EXECs in the measured part of the load."""
+
+    ledger: ComparedLedger
+    exec_ns = 0
+
+    def on_action_end(self, device: DirectDevice, action: Infer | Load, result: Result, promised_ns: int) -> None:
+        """Count an INFER that has ended."""
+        if isinstance(action, Infer):
+            end_ns, ledger = result.end_ns - self.begin_ns, self.ledger
+            self.exec_ns += max(0, min(end_ns, ledger.until_ns) - max(end_ns - result.device_ns, ledger.from_ns))
 
 
 def compare_schedulers(
@@ -168,15 +180,15 @@ def compare_schedulers(
     else:
         notes.append(f"the bound is computed for at most {MOST_BOUNDED:,} requests")
     names = tuple(dict.fromkeys(schedulers or COMPARED))
-    ledgers = {}
+    worlds = {}
     for number, name in enumerate(names):
 
         def on_progress(done: float, number: int = number, name: str = name) -> None:
             if progress:
                 progress((number + done) / len(names), name)
 
-        ledgers[name] = _play(load, name, scenario.seed, on_progress)
-    results = [_summarize(load, name, ledger, bound, ledgers.get(DEFAULT)) for name, ledger in ledgers.items()]
+        worlds[name] = _play(load, name, scenario.seed, on_progress)
+    results = [_summarize(load, name, world, bound, worlds.get(DEFAULT)) for name, world in worlds.items()]
     seconds = (load.duration_ns - load.warmup_ns) / 1e9
     return SchedulerComparison(
         scenario.name,
@@ -190,50 +202,50 @@ def compare_schedulers(
     )
 
 
-def _play(load: PlayedLoad, name: str, seed: int, progress: Callable[[float], None]) -> ComparedLedger:
+def _play(load: PlayedLoad, name: str, seed: int, progress: Callable[[float], None]) -> ComparedWorld:
     controller = load.cluster.controller.with_scheduler(name)
-    ledger = ComparedLedger([""] * (len(load.models) + 1), load.warmup_ns, load.duration_ns)
+    ledger = ComparedLedger(len(load.models) + 1, load.warmup_ns, load.duration_ns)
     tuner = RehearsedTuner(TunerSettings()) if name == AUTO else None
     cluster = msgspec.structs.replace(load.cluster, controller=controller)
-    options = WorldOptions(load.devices, [tuner.core] if tuner else ())
-    world = ControllerWorld(cluster, load.models, ledger, seed, [load.chunk], options=options)
+    neighbours = [tuner.core] if tuner else ()
+    world = ComparedWorld(cluster, load.models, ledger, seed, [load.chunk], load.devices, neighbours)
     if tuner:
         tuner.attach(world)
     world.controller.cluster.distributions.update(load.distributions)
     world.run(load.duration_ns, progress)
     world.check()
-    return ledger
+    return world
 
 
-def _compare_blocks(ledger: ComparedLedger, default: ComparedLedger | None, total: int) -> tuple[float, float] | None:
+def _compare_blocks(world: ComparedWorld, default: ComparedWorld | None, total: int) -> tuple[float, float] | None:
     """Return by which share of the requests a scheduler is ahead of the default, and the standard error."""
     if default is None:
         return None
-    more = (ledger.blocks - default.blocks) / total
+    more = (world.ledger.blocks - default.ledger.blocks) / total
     return round(float(more.sum()), 5), round(float(np.sqrt(BLOCKS) * more.std(ddof=1)), 5)
 
 
 def _summarize(
-    load: PlayedLoad, name: str, ledger: ComparedLedger, bound: float | None, default: ComparedLedger | None
+    load: PlayedLoad, name: str, world: ComparedWorld, bound: float | None, default: ComparedWorld | None
 ) -> SchedulerResult:
-    sent, in_time, _, _, refused = (row[:-1] for row in ledger.table())
+    sent, in_time, _, _, refused = (row[:-1] for row in world.ledger.table())
     total = max(1, int(sent.sum()))
     attainment = float(in_time.sum() / total)
     measured_ns = max(1, load.duration_ns - load.warmup_ns)
     popular = [place for place in range(len(load.models)) if sent[place] >= max(1, POPULAR * total)]
-    p50_ms, p99_ms = quantiles_ms([ledger.times_in_time], (0.5, 0.99))
+    p50_ms, p99_ms = quantiles_ms([world.ledger.times_in_time], (0.5, 0.99))
     worst = min(popular, key=lambda place: in_time[place] / sent[place], default=0)
     return SchedulerResult(
         name,
         round(attainment, 5),
         round(attainment / bound, 4) if bound else None,
         round(float(in_time.sum()) * 1e9 / measured_ns, 1),
-        round(ledger.exec_ns / measured_ns / load.cluster.devices, 4),
+        round(world.exec_ns / measured_ns / load.cluster.devices, 4),
         round(float(refused.sum() / total), 5),
         round(float((sent - in_time - refused).sum() / total), 5),
         round(p50_ms, 3),
         round(p99_ms, 3),
         load.models[worst].report.spec.name,
         round(float(in_time[worst] / max(1, sent[worst])), 4),
-        *(_compare_blocks(ledger, default, total) or (None, None)),
+        *(_compare_blocks(world, default, total) or (None, None)),
     )

@@ -6,40 +6,37 @@ and tensors, and an action is one event, so that an hour at thousands of request
 
 from __future__ import annotations
 
-import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.core.hosting import CoreHost, NoTransport, raise_fault
-from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.core.protocol import PeerConnected
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Outcome, Register, Result, Share, Submit, Unload
 from horologe_controller.core.controller import Controller
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.controller_only.direct_device import DeviceEntry, DirectDevice
-from horologe_sim.controller_only.request_load import STATIC, Open, OpenLoop
+from horologe_sim.controller_only.request_load import Open, OpenLoop
 from horologe_sim.engine.event_queue import EventQueue
 from horologe_sim.engine.noise import NOISES, Noise
-from horologe_sim.scenario.clockwork_models import PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from horologe_common.core.hosting import CoreObserver
-    from horologe_common.core.protocol import Buffer, Core, Out
+    from horologe_common.core.protocol import Buffer, Core
     from horologe_sim.controller_only.direct_device import Ended
-    from horologe_sim.controller_only.request_load import Chunk, DynamicRequest, Loop
+    from horologe_sim.controller_only.request_load import Chunk, DynamicRequest
     from horologe_sim.engine.ledger import Ledger
     from horologe_sim.engine.simulated_device import SimModel
-
-    Watch = Callable[[DirectDevice, Any, Result, int], None]
 
 HOST = "host"
 CLIENT = "selector/load#00000001"
 START_NS = s(1000)
+PAGES = 1407
+"""16 MiB pages per device: 201 models like ResNet-50 with 7 pages each (Clockwork section 6.2)."""
 BEST_EFFORT_NS, PATIENCE_NS = s(30), s(2)
 PROGRESS_NS = s(1)
 
@@ -60,9 +57,6 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Time after the SLO until a client gets its final answer. Late outputs are sent until then."""
     turn_ns: int = us(50)
     """Duration of a turn of the controller. A message that arrives meanwhile is handled in the next turn."""
-    charge_decisions: bool = False
-    """Lengthen each turn by the processor time that the controller took for it on this machine. The results then differ
-    from run to run."""
     controller: ControllerSettings = ControllerSettings()
 
     @property
@@ -71,25 +65,12 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.worker_ns + self.client_ns
 
 
-class WorldOptions(NamedTuple):
-    """What most runs do without."""
-
-    devices: Sequence[DeviceEntry] = ()
-    """Empty: as many as in the settings, each with all models."""
-    neighbours: Sequence[Core] = ()
-    """Further cores in the controller's process."""
-    watch: Watch | None = None
-    """Gets the device, message, Result and predicted end of every finished action."""
-    observer: CoreObserver | None = None
-    clock: Callable[[], int] | None = None
-    """Measures the time spent in the controller's core."""
-
-
-NO_OPTIONS = WorldOptions()
-
-
 class ControllerWorld:
-    """A run. Requests name a model by its index in `models`."""
+    """A run. Requests name a model by its index in `models`.
+
+    `devices`: empty for as many as in the settings, each with all models. `neighbours`: further cores in the
+    controller's process.
+    """
 
     def __init__(
         self,
@@ -98,8 +79,8 @@ class ControllerWorld:
         ledger: Ledger,
         seed: int,
         chunks: Iterable[Chunk] = (),
-        loops: Sequence[Loop] = (),
-        options: WorldOptions = NO_OPTIONS,
+        devices: Sequence[DeviceEntry] = (),
+        neighbours: Sequence[Core] = (),
     ) -> None:
         self.setting = setting
         self.seed = seed
@@ -116,28 +97,20 @@ class ControllerWorld:
         """Connected devices by address."""
         self._keys = [model.report.spec.key for model in models]
         self._open_loop = OpenLoop(chunks)
-        self._loops = loops
-        self._watch = options.watch
         self._last_id = 0
         self._free_ns = self._wake_ns = START_NS
         self._loaded = dict.fromkeys(self._keys, 0)
-        self._entries = options.devices or [DeviceEntry(models)] * setting.devices
-        self._incarnations = [0] * len(self._entries)
-        clock = time.thread_time_ns if setting.charge_decisions and options.clock is None else options.clock
-        self._core: Core = TimedCore(self.controller, clock) if clock else self.controller
-        self._host = CoreHost([*options.neighbours, self._core], lambda: self.now_ns, NoTransport(), raise_fault)
-        self._host.observer = options.observer
+        self._entries = devices or [DeviceEntry(models)] * setting.devices
+        self._host = self._make_host(neighbours)
         self._host.introduce_cores(HOST)
         self._host.attached[CLIENT] = self._to_client
         self._enqueue(CLIENT, PeerConnected(CLIENT, HOST))
         for number, entry in enumerate(self._entries):
-            self._connect(number, entry.resident)
+            self._connect(number, resident=entry.resident)
         self._run_turn()
 
-    @property
-    def controller_ns(self) -> int:
-        """Time of `clock` spent in the controller's core."""
-        return self._core.spent_ns if isinstance(self._core, TimedCore) else 0
+    def _make_host(self, neighbours: Sequence[Core]) -> CoreHost:
+        return CoreHost([*neighbours, self.controller], lambda: self.now_ns, NoTransport(), raise_fault)
 
     def schedule(self, at_ns: int, call: Callable[[int, Any], None], argument: Any) -> None:
         """Schedule `call(at_ns, argument)`."""
@@ -146,18 +119,22 @@ class ControllerWorld:
     def run(self, duration_ns: int, progress: Callable[[float], None] | None = None) -> None:
         """Settle, run the load for `duration_ns`, and wait until all requests have ended or are late."""
         self._run(self.begin_ns)
-        self._open_loop.start(self.begin_ns + self.setting.client_ns)
-        for number, loop in enumerate(self._loops):
-            self.schedule(self.begin_ns + number * us(10), self._submit_next, (number, loop))
+        self._start_load()
         for done_ns in range(0, duration_ns, PROGRESS_NS):
             self._run(self.begin_ns + min(done_ns + PROGRESS_NS, duration_ns))
             if progress:
                 progress(min(1.0, (done_ns + PROGRESS_NS) / duration_ns))
-        self._loops = ()
+        self._stop_load()
         self._run(self.begin_ns + duration_ns + self.setting.client_ns)  # what was sent last arrives
         self._open_loop.next_ns = NEVER_NS
         longest_ns = max([request.slo_ns or BEST_EFFORT_NS for request in self.open.values()], default=0)
         self._run(self.now_ns + max(PATIENCE_NS, longest_ns + self.setting.grace_ns))
+
+    def _start_load(self) -> None:
+        self._open_loop.start(self.begin_ns + self.setting.client_ns)
+
+    def _stop_load(self) -> None:
+        """End what sends requests after answers. Part of subclasses."""
 
     def check(self) -> None:
         """Check the invariants of controller, ledger and devices."""
@@ -179,18 +156,14 @@ class ControllerWorld:
                 events.run_until(now_ns)
             if open_loop.next_ns <= now_ns:
                 for sent_ns, model, slo_ns, group, traits in open_loop.pop_arrived(now_ns):
-                    self.submit(sent_ns, model, slo_ns, group, -1, traits)
+                    self.submit(sent_ns, model, slo_ns, group, traits)
             if self._wake_ns <= now_ns or host.has_messages():
                 self._run_turn()
 
     def _run_turn(self) -> None:
-        host, setting = self._host, self.setting
-        spent_ns = self.controller_ns if setting.charge_decisions else 0
-        host.run_turn()
-        self._free_ns = self.now_ns + setting.turn_ns
-        if setting.charge_decisions:
-            self._free_ns += self.controller_ns - spent_ns
-        self._wake_ns = max(host.wakeup_ns(), self._free_ns)
+        self._host.run_turn()
+        self._free_ns = self.now_ns + self.setting.turn_ns
+        self._wake_ns = max(self._host.wakeup_ns(), self._free_ns)
 
     def _to_client(self, message: Any, buffers: Sequence[Buffer]) -> None:
         if type(message) is Outcome:
@@ -203,7 +176,6 @@ class ControllerWorld:
         elif kind is Load:
             device.begin_load(self.now_ns, message)
         elif kind is Unload:
-            self.ledger.unloads += 1
             self._loaded[message.model] -= device.unload(message.model)
 
     def _enqueue(self, sender: str, message: Any) -> None:
@@ -217,45 +189,10 @@ class ControllerWorld:
         """Put a message into the mailbox of a core."""
         self._host.enqueue(((to, sender, message, ()),))
 
-    def kill(self, name: str, *, void: bool = False) -> None:
-        """Lose the device `worker/NUMBER`, with what it holds and the actions on it."""
-        self.disconnect_device(self._find_device(name).address)
-
-    def start(self, name: str) -> None:
-        """Connect a device that was lost. It holds no models."""
-        self._connect(int(name.removeprefix("worker/")))
-
-    def slow(self, name: str, factor: float) -> None:
-        """Multiply the execution times of a device by `factor` from now on."""
-        device = self._find_device(name)
-        device.factor = device.nominal_factor * factor
-
-    def stall(self, name: str, for_ns: int) -> None:
-        """Raise ValueError: no process but the controller's is simulated."""
-        raise ValueError(f"faults: got a stall of {name}, wanted kill or slow of a worker")
-
-    def cut(self, name: str, for_ns: int) -> None:
-        """Raise ValueError: there are no connections."""
-        raise ValueError(f"faults: got a cut of {name}, wanted kill or slow of a worker")
-
-    def _find_device(self, name: str) -> DirectDevice:
-        number = int(name.removeprefix("worker/"))
-        return self.devices[_device_address(number, self._incarnations[number])]
-
-    def disconnect_device(self, address: str) -> None:
-        """Lose a device, with the actions on it."""
-        device = self.devices.pop(address)
-        del self._host.attached[address]
-        for model, known in device.loaded.items():
-            self._loaded[model] -= known
-        self._enqueue(address, PeerDisconnected(address))
-
-    def _connect(self, number: int, resident: Sequence[str] = ()) -> None:
-        """Connect a new incarnation of a device, with those of the `resident` models that fit in its pages."""
-        self._incarnations[number] += 1
-        incarnation, entry = self._incarnations[number], self._entries[number]
-        address = _device_address(number, incarnation)
-        device = self.devices[address] = DirectDevice(self, address, entry, [self.seed, 2, number, incarnation - 1])
+    def _connect(self, number: int, incarnation: int = 1, resident: Sequence[str] = ()) -> None:
+        """Connect an incarnation of a device, with those of the `resident` models that fit in its pages."""
+        address, seed = device_address(number, incarnation), [self.seed, 2, number, incarnation - 1]
+        device = self.devices[address] = DirectDevice(self, address, self._entries[number], seed)
         for model in device.hold(resident):
             self._loaded[model] += 1
         self._host.attached[address] = partial(self._to_device, device)
@@ -263,22 +200,12 @@ class ControllerWorld:
         share = Share(0, "emulated", device.pages.total, tuple(device.loaded))
         self._enqueue(address, Register((share,), device.reports()))
 
-    def _submit_next(self, now_ns: int, numbered: tuple[int, Loop]) -> None:
-        """Submit the next request of a closed loop."""
-        number, loop = numbered
-        if self._loops:
-            sent_ns = max(0, now_ns - self.begin_ns - self.setting.client_ns)
-            self.submit(sent_ns, loop.model, loop.slo_ns, loop.group, number, STATIC)
-
-    def submit(self, sent_ns: int, model: int, slo_ns: int, group: int, loop: int, traits: DynamicRequest) -> int:
+    def submit(self, sent_ns: int, model: int, slo_ns: int, group: int, traits: DynamicRequest) -> int:
         """Submit a request that was sent at `sent_ns` after the start of the load. Return its id."""
         key = self._keys[model]
         self._last_id = number = self._last_id + 1
-        self.open[number] = Open(sent_ns, slo_ns, group, loop)
+        self.open[number] = Open(sent_ns, slo_ns, group)
         self.ledger.sent(sent_ns, group, model, not self._loaded[key])
-        if loop >= 0 and slo_ns:
-            timeout_ns = self.begin_ns + sent_ns + slo_ns + self.setting.grace_ns + 1
-            self.events.schedule(timeout_ns, self._on_timeout, timeout_ns, number)
         budget_ns = (slo_ns or BEST_EFFORT_NS) - (self.now_ns - self.begin_ns - sent_ns)
         solo_ns, application, length, rows = traits
         if solo_ns:
@@ -293,15 +220,6 @@ class ControllerWorld:
         self.ledger.refused(request.sent_ns, request.group)
         self.on_request_end(outcome.id, request, now_ns, False)
 
-    def _on_timeout(self, now_ns: int, number: int) -> None:
-        """End a request of a closed loop at SLO and grace, and send its next. The first is still executed."""
-        if (request := self.open.pop(number, None)) is None:
-            return
-        took_ns = now_ns - self.begin_ns - request.sent_ns
-        self.ledger.answered(request.sent_ns, request.group, took_ns, request.slo_ns, self.setting.grace_ns)
-        if self._loops:
-            self.schedule(now_ns + self.setting.client_ns, self._submit_next, (request.loop, self._loops[request.loop]))
-
     def on_result(self, now_ns: int, ended: Ended) -> None:
         """Handle a Result that arrives at the controller, and count the outputs of an INFER."""
         device, action, result = ended
@@ -309,68 +227,32 @@ class ControllerWorld:
             return
         if result.status == Status.OK:
             self._count(device, action, result)
-        elif result.status == Status.TOO_LATE:
-            self.ledger.too_late += 1
         self._enqueue(device.address, result)
         (device.exec if isinstance(action, Infer) else device.load).advance(now_ns)
 
     def _count(self, device: DirectDevice, action: Infer | Load, result: Result) -> None:
-        end_ns, took_ns = result.end_ns - self.begin_ns, result.device_ns
         share = self.controller.cluster.workers[device.address].shares[0]
         pending = (share.exec if isinstance(action, Infer) else share.load).pending[action.action_id]
-        if self._watch:
-            self._watch(device, action, result, pending.promised_ns)
+        self.on_action_end(device, action, result, pending.promised_ns)
         if isinstance(action, Load):
             self._loaded[action.model] += 1
             device.loaded[action.model] = True
-            if end_ns >= 0:
-                self.ledger.loaded(end_ns, took_ns, action.expected_ns)
             return
-        self.ledger.ran(end_ns, len(action.rows), took_ns, action.expected_ns, pending.promised_ns - self.begin_ns)
+        answered_ns = result.end_ns - self.begin_ns + self.setting.answer_ns
         for row in action.rows:
             if (request := self.open.pop(row.submit_id, None)) is None:
                 continue
-            took_ns = end_ns + self.setting.answer_ns - request.sent_ns
+            took_ns = answered_ns - request.sent_ns
             self.ledger.answered(request.sent_ns, request.group, took_ns, request.slo_ns, self.setting.grace_ns)
             self.on_request_end(row.submit_id, request, result.end_ns, True)
 
+    def on_action_end(self, device: DirectDevice, action: Infer | Load, result: Result, promised_ns: int) -> None:
+        """Part of subclasses: an action has ended OK. `promised_ns`: its end as predicted when it was sent."""
+
     def on_request_end(self, number: int, request: Open, end_ns: int, served: bool) -> None:
-        """Submit the next request of a closed loop, after an answer or a refusal at `end_ns`."""
-        if request.loop >= 0 and self._loops:
-            loop = self._loops[request.loop]
-            setting = self.setting
-            back_ns = setting.client_ns + (setting.answer_ns if served else setting.client_ns + loop.resend_ns)
-            at_ns = end_ns + back_ns
-            self.events.schedule(at_ns, self._submit_next, at_ns, (request.loop, loop))
+        """Part of subclasses: a request was answered or refused at `end_ns`."""
 
 
-class TimedCore:
-    """A core that measures, with `clock`, the time spent in it."""
-
-    def __init__(self, core: Core, clock: Callable[[], int]) -> None:
-        self.address = core.address
-        self.out: list[Out] = []
-        self.spent_ns = 0
-        self._core = core
-        self._clock = clock
-
-    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        """Pass the message on."""
-        begin = self._clock()
-        self._core.handle(now_ns, sender, message, buffers)
-        self.spent_ns += self._clock() - begin
-
-    def tick(self, now_ns: int) -> None:
-        """Tick the core and take over what it sends."""
-        begin = self._clock()
-        self._core.tick(now_ns)
-        self.spent_ns += self._clock() - begin
-        self.out, self._core.out = self._core.out, []
-
-    def wakeup_ns(self) -> int | None:
-        """Return the core's wakeup time."""
-        return self._core.wakeup_ns()
-
-
-def _device_address(number: int, incarnation: int) -> str:
+def device_address(number: int, incarnation: int) -> str:
+    """Return the address of the device `worker/NUMBER`."""
     return f"worker/{number}#{incarnation:08}"

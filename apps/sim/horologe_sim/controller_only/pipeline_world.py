@@ -6,13 +6,12 @@ of the path needs. A query whose stage has no time left, or whose call is refuse
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from horologe_common.clock import s
 from horologe_common.wire import Infer
-from horologe_sim.controller_only.controller_world import ControllerWorld, WorldOptions
+from horologe_sim.controller_only.controller_world import ControllerWorld
 from horologe_sim.controller_only.request_load import STATIC
 from horologe_sim.engine.ledger import Ledger
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.pipelines import PipelineStructure
-    from horologe_common.wire import Result
+    from horologe_common.wire import Load, Result
     from horologe_sim.controller_only.controller_world import ClusterSettings
     from horologe_sim.controller_only.direct_device import DeviceEntry, DirectDevice
     from horologe_sim.controller_only.request_load import Open
@@ -65,14 +64,14 @@ class PipelineWorld(ControllerWorld):
     ) -> None:
         structure, arrivals_ns = queries.structure, queries.arrivals_ns
         names = [stage.name for stage in structure.stages]
-        options = WorldOptions(devices, watch=self._record_batch)
-        super().__init__(setting, models, Ledger(names, len(models), s(3600)), seed, options=options)
+        super().__init__(setting, models, Ledger(len(names)), seed, devices=devices)
         self.latency_ns = np.full(len(arrivals_ns), -1, np.int64)
         """Time from arrival to answer of each query; -1 while there is none."""
         self.device_ns = np.zeros(len(arrivals_ns))
         """Device time that each query has used."""
         self.dropped = dict.fromkeys(names, 0)
         """Queries by the stage where they were dropped."""
+        self._names = names
         self._slo_ns = structure.slo_ns
         self._rest_ns = [queries.rest_ns[name] for name in names]
         self._parents = [[names.index(parent) for parent in stage.parents] for stage in structure.stages]
@@ -137,7 +136,7 @@ class PipelineWorld(ControllerWorld):
             self._drop(query, stage)
             return
         for _ in range(query.calls[stage]):
-            number = self.submit(sent_ns, stage, budget_ns, stage, -1, STATIC)
+            number = self.submit(sent_ns, stage, budget_ns, stage, STATIC)
             self._in_flight[number] = query, stage
 
     def _answer(self, query: OpenQuery, now_ns: int) -> None:
@@ -147,10 +146,10 @@ class PipelineWorld(ControllerWorld):
     def _drop(self, query: OpenQuery, stage: int) -> None:
         """End a query without an answer. Its other calls may still run, but no further stage starts."""
         if query.stages >= 0:
-            self.dropped[self.ledger.groups[stage]] += 1
+            self.dropped[self._names[stage]] += 1
             query.stages = -1
 
-    def _record_batch(self, device: DirectDevice, action: Any, result: Result, promised_ns: int) -> None:
+    def on_action_end(self, device: DirectDevice, action: Infer | Load, result: Result, promised_ns: int) -> None:
         """Charge the device time of a batch to its queries in equal parts."""
         if isinstance(action, Infer):
             for row in action.rows:

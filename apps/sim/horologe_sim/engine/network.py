@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import numpy as np
 
 from horologe_common.clock import us
 from horologe_sim.engine.number_types import Duration
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DRAWS = 4096
 
@@ -37,9 +32,9 @@ class NetworkSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Network:
     """Delays by link, and order: a packet never overtakes an earlier one of its link."""
 
-    def __init__(self, settings: NetworkSettings, seed: int, delays_ns: Mapping[tuple[str, str], int] | None = None):
+    def __init__(self, settings: NetworkSettings, seed: int) -> None:
         self.settings = settings
-        self.delays_ns = dict(delays_ns or {})
+        self.delays_ns: dict[tuple[str, str], int] = {}
         """Delays of single links, by names of processes (from, to)."""
         self._rng = np.random.default_rng([seed, 1])
         self._draws: list[int] = []

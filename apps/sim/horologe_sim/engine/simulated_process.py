@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import NEVER_NS
 from horologe_common.core.hosting import CoreHost, raise_fault
@@ -11,10 +11,9 @@ from horologe_common.core.protocol import PeerConnected, PeerDisconnected, role
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from horologe_common.core.hosting import CoreObserver
     from horologe_common.core.protocol import Arrival, Buffer, Core
     from horologe_common.wire import Envelope
-    from horologe_sim.engine.event_queue import EventQueue
+    from horologe_sim.engine.world import World
 
 IDLE_TURNS = 1000
 IDLE_NS = 100_000
@@ -25,19 +24,6 @@ class BusyLoopError(AssertionError):
     """A core asks for a tick again and again and sends nothing. On a real machine it would occupy a processor."""
 
 
-class ProcessWorld(Protocol):
-    """Interface of the world to a process."""
-
-    events: EventQueue
-    observer: CoreObserver | None
-
-    def schedule_turn(self, process: Process) -> None:
-        """Give the process a turn before the clock advances, or once its last turn is over."""
-
-    def send_packet(self, source: Process, target: Process, envelopes: list[Envelope], buffers: list[Buffer]) -> None:
-        """Send a packet from a process to another."""
-
-
 class Process:
     """A process. `make_cores` makes new cores at every start: incarnations share only their addresses' prefix.
 
@@ -46,7 +32,7 @@ class Process:
 
     def __init__(
         self,
-        world: ProcessWorld,
+        world: World,
         name: str,
         make_cores: Callable[[Process], Sequence[Core]],
         host: str = "host",

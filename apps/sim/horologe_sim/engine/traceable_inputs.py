@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from horologe_common.models import TensorSpec, nbytes
+from horologe_common.models import DTYPES, TensorSpec, nbytes
 from horologe_common.wire import Tensor
 
 if TYPE_CHECKING:
@@ -81,6 +81,28 @@ def zeros(size: int) -> Buffer:
     return _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
 
 
+def outputs_of(
+    spec: ModelSpec, skill: Skill | None, inputs: Sequence[tuple[Tensor, Sequence[Buffer]]], rows: int
+) -> list[tuple[Tensor, Buffer]]:
+    """Return header and bytes of each output: a label, or an input of equal datatype and shape, else zeros.
+
+    An output that returns the rows of an input lets tests detect swapped answers.
+    """
+    if skill:
+        predicted = labels(spec.name, skill, b"".join(inputs[0][1]))
+        return [(Tensor(LABEL.name, LABEL.datatype, inputs[0][0].shape, len(predicted)), predicted)]
+    outputs: list[tuple[Tensor, Buffer]] = []
+    for output in spec.outputs:
+        for spec_input, (tensor, parts) in zip(spec.inputs, inputs, strict=False):
+            if (spec_input.datatype, spec_input.shape) == (output.datatype, output.shape):
+                joined = parts[0] if len(parts) == 1 else b"".join(parts)
+                outputs.append((Tensor(output.name, tensor.datatype, tensor.shape, len(joined)), joined))
+                break
+        else:
+            outputs.append(_zero(output, rows, spec.batched))
+    return outputs
+
+
 @functools.lru_cache(1 << 12)
 def echoes(spec: ModelSpec) -> int | None:
     """Return the index of the output that returns the marks, or None."""
@@ -93,14 +115,16 @@ def echoes(spec: ModelSpec) -> int | None:
 
 @functools.lru_cache(1 << 12)
 def _blank(spec: ModelSpec, rows: int) -> tuple[tuple[Tensor, ...], tuple[Buffer, ...]]:
-    headers, buffers = [], []
-    for wanted in spec.inputs:
-        rest = tuple(1 if dim < 0 else dim for dim in wanted.shape[1 if spec.batched else 0 :])
-        shape = (rows, *rest) if spec.batched else rest
-        size = nbytes(wanted.datatype, shape)
-        headers.append(Tensor(wanted.name, wanted.datatype, shape, size))
-        buffers.append(zeros(size))
-    return tuple(headers), tuple(buffers)
+    headers, buffers = zip(*(_zero(wanted, rows, spec.batched) for wanted in spec.inputs), strict=True)
+    return headers, buffers
+
+
+def _zero(wanted: TensorSpec, rows: int, batched: bool) -> tuple[Tensor, Buffer]:
+    """Return header and bytes of a tensor of zeros, or of empty strings."""
+    rest = tuple(1 if dim < 0 else dim for dim in wanted.shape[1 if batched else 0 :])
+    shape = (rows, *rest) if batched else rest
+    size = nbytes(wanted.datatype, shape) if wanted.datatype in DTYPES else 4 * nbytes("UINT8", shape)
+    return Tensor(wanted.name, wanted.datatype, shape, size), zeros(size)
 
 
 @functools.lru_cache(1 << 12)

@@ -1,8 +1,4 @@
-"""The executors of a simulated worker, in place of the threads and the device of a real one.
-
-If a model has an input and an output of equal datatype and shape, the output returns the rows of the input, so that
-tests detect swapped answers.
-"""
+"""The executors of a simulated worker, in place of the threads and the device of a real one."""
 
 from __future__ import annotations
 
@@ -12,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import NEVER_NS, ms
-from horologe_common.models import DTYPES, nbytes
 from horologe_common.status import Status
-from horologe_common.wire import Tensor
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation, not_run
 from horologe_sim.engine.simulated_device import LaneInTime, SimulatedDevice
-from horologe_sim.engine.traceable_inputs import LABEL, labels, zeros
+from horologe_sim.engine.traceable_inputs import outputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,7 +131,7 @@ class WorkerDevice(SimulatedDevice):
                 begun = msgspec.structs.replace(begun, staged=todo.inputs)
             case "exec" if begun.status == Status.OK:
                 model = self.models[todo.model]
-                outputs = outputs_of(model, todo)
+                outputs = outputs_of(model.report.spec, model.skill, todo.inputs or todo.staged or (), todo.rows)
                 field = "outputs" if model.inline_io else "staged"
                 begun = msgspec.structs.replace(begun, **{field: outputs})
             case "output":
@@ -163,31 +157,3 @@ class WorkerDevice(SimulatedDevice):
                 return self.exec_ns(self.process.now_ns, todo.model, todo.batch_size)
             case _:
                 return self.load_ns(todo.model)
-
-
-def outputs_of(model: SimModel, todo: Operation) -> list[tuple[Tensor, Buffer]]:
-    """Return header and bytes of each output: a label, or an input of equal datatype and shape, else zeros."""
-    spec, inputs = model.report.spec, todo.inputs or todo.staged or ()
-    if model.skill:
-        predicted = labels(spec.name, model.skill, b"".join(inputs[0][1]))
-        return [(Tensor(LABEL.name, LABEL.datatype, inputs[0][0].shape, len(predicted)), predicted)]
-    outputs: list[tuple[Tensor, Buffer]] = []
-    for output in spec.outputs:
-        for spec_input, (tensor, parts) in zip(spec.inputs, inputs, strict=False):
-            if (spec_input.datatype, spec_input.shape) == (output.datatype, output.shape):
-                joined = parts[0] if len(parts) == 1 else b"".join(parts)
-                outputs.append((Tensor(output.name, tensor.datatype, tensor.shape, len(joined)), joined))
-                break
-        else:
-            outputs.append(_zero(output.name, output.datatype, _shape(output.shape, todo.rows, spec.batched)))
-    return outputs
-
-
-def _shape(shape: tuple[int, ...], rows: int, batched: bool) -> tuple[int, ...]:
-    rest = tuple(1 if dim < 0 else dim for dim in shape[1 if batched else 0 :])
-    return (rows, *rest) if batched else rest
-
-
-def _zero(name: str, datatype: str, shape: tuple[int, ...]) -> tuple[Tensor, Buffer]:
-    size = nbytes(datatype, shape) if datatype in DTYPES else 4 * nbytes("UINT8", shape)
-    return Tensor(name, datatype, shape, size), zeros(size)

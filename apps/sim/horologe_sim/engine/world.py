@@ -30,10 +30,10 @@ START_NS = s(1000)
 class World:
     """All processes and the network. With `wire`, every packet is encoded and decoded as it is between sockets."""
 
-    def __init__(self, network: Network, *, wire: bool = False, start_ns: int = START_NS) -> None:
+    def __init__(self, network: Network, *, wire: bool = False) -> None:
         self.network = network
         self.wire = wire
-        self.events = EventQueue(start_ns)
+        self.events = EventQueue(START_NS)
         self.observer: CoreObserver | None = None
         self.processes: dict[str, Process] = {}
         self.packets = 0
@@ -128,11 +128,11 @@ class World:
                     check()
 
     def schedule_turn(self, process: Process) -> None:
-        """Part of `ProcessWorld`."""
+        """Give the process a turn before the clock advances, or once its last turn is over."""
         self._turns_due[process.name] = process
 
     def send_packet(self, source: Process, target: Process, envelopes: list[Envelope], buffers: list[Buffer]) -> None:
-        """Part of `ProcessWorld`."""
+        """Send a packet from a process to another."""
         self.packets += 1
         arrivals = _encode_and_decode(envelopes, buffers) if self.wire else _unpack(envelopes, buffers)
         if not self._disconnected or _link(source, target) not in self._disconnected:

@@ -6,6 +6,7 @@ from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.core.hosting import CoreObserver
 from horologe_common.core.protocol import instance
 from horologe_common.status import Status
 from horologe_common.wire import Answer, Infer, Outcome, Predict, Result, Submit
@@ -45,8 +46,8 @@ def find_requests(recordings: Iterable[Path], request_id: str) -> list[RequestHi
     return frontends.found
 
 
-class FrontendObserver:
-    """A `CoreObserver` that follows the requests with an id through a frontend."""
+class FrontendObserver(CoreObserver):
+    """Follows the requests with an id through a frontend."""
 
     def __init__(self, request_id: str) -> None:
         self.found: list[RequestHistory] = []
@@ -78,12 +79,6 @@ class FrontendObserver:
                     request.answered_ns, request.reason = now_ns, out.message.reason
                     request.status = Status(out.message.status).name
 
-    def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
-        """Do nothing."""
-
-    def observe_fault(self, now_ns: int, core: Core) -> None:
-        """Do nothing."""
-
     def _follow(self, now_ns: int, core: Core, client: str, message: Predict) -> None:
         """Follow a request, unless an earlier recording has its answer."""
         key = core.address, client, message.id, now_ns
@@ -110,8 +105,8 @@ class FrontendObserver:
         self._new.clear()
 
 
-class ControllerObserver:
-    """A `CoreObserver` that follows the Submits of requests through a controller."""
+class ControllerObserver(CoreObserver):
+    """Follows the Submits of requests through a controller."""
 
     def __init__(self, requests: Iterable[RequestHistory]) -> None:
         self.targets = {(request.holder, request.request_id): request for request in requests if request.request_id}
@@ -158,12 +153,6 @@ class ControllerObserver:
                 if message.retry_after_ns and now_ns > ended.arrived_ns:
                     ended.missing_ns = max(ended.missing_ns, find_missing_time(now_ns, core, ended))
                 self._add_work_executed(ended)
-
-    def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
-        """Do nothing."""
-
-    def observe_fault(self, now_ns: int, core: Core) -> None:
-        """Do nothing."""
 
     def _on_infer(self, now_ns: int, core: Controller, worker: str, infer: Infer) -> None:
         for row in infer.rows:

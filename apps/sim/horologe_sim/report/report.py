@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from horologe_sim.engine.durations import quantiles_ms
 from horologe_sim.report.tables import Table
+from horologe_sim.report.tally import quantiles_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,13 +7,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from horologe_common.status import Status
-from horologe_sim.engine.durations import DurationSamples
-from horologe_sim.engine.ledger import OK, RequestCounts
+from horologe_sim.engine.ledger import RequestCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from horologe_common.wire import Answer
     from horologe_sim.scenario.workload import PlannedRequest
@@ -29,14 +29,14 @@ class OpenRequest(msgspec.Struct):
     cold: bool = False
 
 
-class ClientCounts(RequestCounts[DurationSamples]):
+class ClientCounts(RequestCounts):
     """Requests of one model, application or client, with the latencies of answers in time and of refusals."""
 
-    __slots__ = ("refusal_times",)
+    __slots__ = ("refusal_times", "times")
 
     def __init__(self) -> None:
-        super().__init__(DurationSamples())
-        self.refusal_times = DurationSamples()
+        super().__init__()
+        self.times, self.refusal_times = array("q"), array("q")
 
 
 class AnswerQuality(msgspec.Struct):
@@ -84,12 +84,11 @@ class Tally:
         if request.sent_ns < self.from_ns:
             return
         for counts in self._counts_of(request):
-            if status == Status.OK:
-                counts.add_answer(OK, now_ns - request.sent_ns)
-                continue
             counts.statuses[Status(status).name] += 1
-            if status == Status.REFUSED:
-                counts.refusal_times.add(now_ns - request.sent_ns)
+            if status == Status.OK:
+                counts.times.append(now_ns - request.sent_ns)
+            elif status == Status.REFUSED:
+                counts.refusal_times.append(now_ns - request.sent_ns)
 
     def _counts_of(self, request: OpenRequest) -> Iterator[ClientCounts]:
         yield self.counts[request.ask.name]
@@ -115,3 +114,11 @@ class Tally:
     def count(self, *statuses: str) -> int:
         """Return the number of requests that ended with one of these statuses."""
         return sum(counts.statuses[status] for counts in self.counts.values() for status in statuses)
+
+
+def quantiles_ms(parts: Iterable[array[int]], quantiles: Sequence[float]) -> list[float]:
+    """Return exact quantiles of the durations of all parts, which are in nanoseconds; 0 if there are no durations."""
+    samples = np.concatenate([np.empty(0, np.int64), *(np.asarray(part, np.int64) for part in parts)])
+    if not samples.size:
+        return [0.0] * len(quantiles)
+    return [float(value) / 1e6 for value in np.quantile(samples, quantiles, method="inverted_cdf")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.core.hosting import CoreObserver
 from horologe_common.core.protocol import instance
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Load, Result
@@ -24,8 +25,8 @@ LANES = {"infer": ("EXEC", 1), "load": ("LOAD", 3)}
 """Name and thread number of each lane. Predicted times have the next number."""
 
 
-class Timeline:
-    """Observes a controller (see `CoreObserver`) and stores the first `LIMIT` actions."""
+class Timeline(CoreObserver):
+    """Observes a controller, and stores the first `LIMIT` actions."""
 
     def __init__(self, begin_ns: int) -> None:
         self.left_out = 0
@@ -57,12 +58,6 @@ class Timeline:
                 label = f"{message.model.partition('/')[0]}{rows}"
                 end_ns = action.promised_ns
                 self._planned[message.action_id] = kind, label, end_ns - action.expected_ns, end_ns
-
-    def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
-        """Do nothing."""
-
-    def observe_fault(self, now_ns: int, core: Core) -> None:
-        """Do nothing (see `CoreObserver`)."""
 
     def write(self, path: Path) -> int:
         """Write the file and return the number of actions in it. Raises OSError."""

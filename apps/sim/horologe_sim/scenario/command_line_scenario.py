@@ -15,27 +15,27 @@ from horologe_common.service.settings import DURATIONS, SettingsError, load_sett
 from horologe_common.status import HorologeError, describe_error
 from horologe_gpu_worker.settings import WorkerSettings
 from horologe_load.arrivals import read_arrivals, read_counts
+from horologe_sim.comparison.request_file import MAX_LOAD, describe_origin, find_origin_ns
+from horologe_sim.controller_only.controller_world import PAGES
 from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.number_types import MAX_LOAD_NS
-from horologe_sim.scenario.clockwork_models import read_catalogue
-from horologe_sim.scenario.scenario import MIB, ModelEntry, Scenario
-from horologe_sim.scenario.time_span import MAX_LOAD, describe_origin, find_origin_ns
+from horologe_sim.scenario.scenario import MIB, ModelEntry, Scenario, read_catalogue
 from horologe_sim.scenario.workload import LoadPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-DEFAULT_SLO, DEFAULT_PAGES, DEFAULT_NOISE = "100ms", 1407, "clockwork"
+DEFAULT_SLO, DEFAULT_NOISE = "100ms", "clockwork"
 
 
 class ScenarioOptions(NamedTuple):
-    """Options of the command line. `models`: NAME or NAME*COPIES of the catalogue. `repository`: folder of models."""
+    """Options of the command line. `model`: NAME or NAME*COPIES of the catalogue. `models`: a model repository."""
 
-    models: Sequence[str] = ()
-    repository: Path | None = None
+    model: Sequence[str] = ()
+    models: Path | None = None
     slo: str = ""
-    """Empty: the SLO of each model of `repository`, or `DEFAULT_SLO`."""
+    """Empty: the SLO of each model of `models`, or `DEFAULT_SLO`."""
     rate: float = 0.0
     trace: Path | None = None
     """CSV file of lines `seconds[,model]`."""
@@ -45,16 +45,16 @@ class ScenarioOptions(NamedTuple):
     """CSV file with a line for each request. Its models need not be named."""
     devices: int = 1
     duration: str = ""
-    pages: int = DEFAULT_PAGES
+    pages: int = PAGES
     noise: str = DEFAULT_NOISE
 
 
 def build_scenario(options: ScenarioOptions) -> Scenario:
     """Return the scenario. Raises SettingsError, naming the invalid option."""
     slo_ns = _duration_ns("--slo", options.slo or DEFAULT_SLO)
-    entries = tuple(_entry(text, slo_ns) for text in options.models)
-    if options.repository is not None:
-        entries += measured_models(options.repository, slo_ns, bool(options.slo))
+    entries = tuple(_entry(text, slo_ns) for text in options.model)
+    if options.models is not None:
+        entries += measured_models(options.models, slo_ns, bool(options.slo))
     if options.noise not in NOISES:
         raise SettingsError(f"--noise: got {options.noise!r}, wanted one of {', '.join(NOISES)}")
     if not (options.rate or options.trace or options.counts or options.requests):

@@ -23,7 +23,7 @@ from horologe_planning.search.objective import Objective
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.direct_device import DeviceEntry
 from horologe_sim.controller_only.pipeline_world import PipelineQueries, PipelineWorld
-from horologe_sim.engine.noise import NOISES, Noise
+from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.simulated_device import SimModel
 
 if TYPE_CHECKING:
@@ -76,14 +76,15 @@ class PoolSimulation:
         calls: NDArray[np.int16],
         seed: int,
         scheduler: str = "horologe",
-        noise: Noise = NOISES["none"],
     ) -> None:
         self.structure = structure
-        self._profiles = profiles
+        self.profiles = profiles
         self._arrivals_ns = arrivals_ns
         self._calls = calls
         self._seed = seed
-        self._setting = ClusterSettings(noise=noise, settle_ns=s(1), controller=ControllerSettings(scheduler=scheduler))
+        self._setting = ClusterSettings(
+            noise=NOISES["none"], settle_ns=s(1), controller=ControllerSettings(scheduler=scheduler)
+        )
 
     def at_rate(self, factor: float) -> PoolSimulation:
         """Return the simulation of the same trace at `factor` times its rate."""
@@ -101,25 +102,10 @@ class PoolSimulation:
 
     def run_pool(self, pool: Mapping[str, int]) -> PipelineWorld:
         """Run the trace on a pool: every device has all models that are fast enough on it."""
-        devices = [self._models_on(hardware) for hardware, count in pool.items() for _ in range(count)]
-        return self._run(devices)
+        return self.run([self._models_on(hardware) for hardware, count in pool.items() for _ in range(count)])
 
-    def run_dedicated(self, configuration: Iterable[Placement]) -> PipelineWorld:
-        """Run the trace on a dedicated plan: every device has the model of one stage, up to its batch size.
-
-        Devices of one model have the same batch sizes, because these belong to the model.
-        """
-        stages, largest = list(configuration), dict[str, int]()
-        for stage in stages:
-            largest[stage.model] = max(stage.max_batch, largest.get(stage.model, 0))
-        devices = [
-            [sim_model(self._profiles[stage.model][stage.hardware], largest[stage.model])]
-            for stage in stages
-            for _ in range(stage.replicas)
-        ]
-        return self._run(devices)
-
-    def _run(self, devices: Sequence[Sequence[SimModel]]) -> PipelineWorld:
+    def run(self, devices: Sequence[Sequence[SimModel]]) -> PipelineWorld:
+        """Run the trace on devices with these models."""
         by_name: dict[str, SimModel] = {}
         fastest_ns: dict[str, int] = {}
         for on_device in devices:
@@ -145,7 +131,7 @@ class PoolSimulation:
 
     def profile_on(self, model: str, hardware: str) -> StageProfile | None:
         """Return the profile of a model on a hardware type; None if it has none, or is too slow for the SLO there."""
-        profile = self._profiles[model].get(hardware)
+        profile = self.profiles[model].get(hardware)
         return profile if profile is not None and profile.latency_ns[1] <= self.structure.slo_ns else None
 
     def serves_all_stages(self, pool: Mapping[str, int]) -> bool:
@@ -156,10 +142,10 @@ class PoolSimulation:
         return all(stage.model in on_pool for stage in self.structure.stages)
 
 
-def pool_simulation(evaluator: Evaluator, queries: int = QUERIES) -> PoolSimulation:
+def pool_simulation(evaluator: Evaluator) -> PoolSimulation:
     """Return the simulation of the busiest queries of a planning problem."""
     work = evaluator.workload
-    part = busiest_stretch(work.arrivals_ns, queries)
+    part = busiest_stretch(work.arrivals_ns, QUERIES)
     arrivals_ns = work.arrivals_ns[part] - work.arrivals_ns[part.start]
     return PoolSimulation(work.structure, evaluator.profiles, arrivals_ns, work.calls[part], work.seed)
 

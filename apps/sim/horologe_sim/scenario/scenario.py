@@ -6,6 +6,8 @@ Durations and sizes are text with a unit ("5ms", "16GiB"). The tables `[frontend
 
 from __future__ import annotations
 
+import csv
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from horologe_sim.report.report import Report
 
 MIB = 1 << 20
+CATALOGUE_SIZES = (1, 2, 4, 8, 16)
 EXAMPLES = Path(__file__).parent / "examples"
 
 
@@ -210,8 +213,6 @@ def read_scenario(path: str | Path) -> Scenario:
 
 def fill_catalogue(entries: Iterable[ModelEntry]) -> tuple[ModelEntry, ...]:
     """Return the entries. Those without times get the times and weights of the catalogue model of their name."""
-    from horologe_sim.scenario.clockwork_models import read_catalogue
-
     catalogue, filled = read_catalogue(), []
     for entry in entries:
         if not entry.exec_ms and entry.sharing is None and (row := catalogue.get(entry.name)):
@@ -222,6 +223,20 @@ def fill_catalogue(entries: Iterable[ModelEntry]) -> tuple[ModelEntry, ...]:
     return tuple(filled)
 
 
+def read_catalogue() -> dict[str, ModelEntry]:
+    """Return the 64 models of Clockwork's appendix A by name, with the execution times of a V100."""
+    text = resources.files("horologe_sim").joinpath("data", "clockwork_models.csv").read_text()
+    return {
+        row["model"]: ModelEntry(
+            row["model"],
+            {size: float(row[f"exec_b{size}_ms"]) for size in CATALOGUE_SIZES},
+            load_ms=float(row["transfer_ms"]),
+            weights_mb=float(row["weights_MB"]),
+        )
+        for row in csv.DictReader(text.splitlines())
+    }
+
+
 def example_names() -> list[str]:
     """Return the names of the scenarios in this package."""
     return sorted(path.stem for path in EXAMPLES.glob("*.toml"))
@@ -229,21 +244,19 @@ def example_names() -> list[str]:
 
 def run_scenario(
     scenario: Scenario,
-    seed: int | None = None,
     progress: Callable[[float], None] | None = None,
-    timeline: Callable[[int], CoreObserver] | None = None,
+    observer: CoreObserver | None = None,
 ) -> Report:
     """Simulate a scenario and return its report. `progress` is called with the finished share, from 0 to 1.
 
-    `timeline(begin_ns)` returns an observer of all cores. `begin_ns`: start of the load.
+    `observer` sees the messages of all cores.
     """
     from horologe_sim.scenario.simulated_cluster import SimulatedCluster
 
     if scenario.requests:
         raise SettingsError(f"requests: got {scenario.requests}, wanted [[load]]: only --scheduler plays such a file")
-    cluster = SimulatedCluster(scenario if seed is None else msgspec.structs.replace(scenario, seed=seed))
-    if timeline:
-        cluster.world.observer = timeline(cluster.begin_ns)
+    cluster = SimulatedCluster(scenario)
+    cluster.world.observer = observer
     cluster.run(progress)
     return cluster.report()
 

@@ -185,15 +185,13 @@ class SimulatedCluster:
     def _client(self, process: Process) -> Core:
         kind = "http" if any(load.client for load in self.scenario.load) else "client"
         address = f"{kind}/{process.incarnation:08x}"
-        return self._load_generator(FrontendClient, process, address, self._client_timeout_ns())
+        return self._load_generator(FrontendClient, process, address)
 
     def _submitter(self, process: Process) -> Core:
-        return self._load_generator(Submitter, process, process.address("selector", "load"), self._client_timeout_ns())
+        return self._load_generator(Submitter, process, process.address("selector", "load"))
 
-    def _load_generator(
-        self, kind: type[FrontendClient | Submitter], process: Process, address: str, timeout_ns: int
-    ) -> Core:
-        begin_ns = self.begin_ns + process.clock_ns
+    def _load_generator(self, kind: type[FrontendClient | Submitter], process: Process, address: str) -> Core:
+        begin_ns, timeout_ns = self.begin_ns + process.clock_ns, self._client_timeout_ns()
         self.tally.from_ns = begin_ns + self.scenario.warmup_ns
         return kind(address, self.workload, self.signatures, self.tally, timeout_ns, begin_ns, self.is_loaded)
 

@@ -96,17 +96,19 @@ def _describe_wanted(text: str, is_duration: bool) -> str:
 
 def _step_type(kind: inspect.Type, name: str) -> inspect.Type:
     """Return the type of a field, or of the items if `name` is empty."""
-    if isinstance(kind, inspect.UnionType):
-        kind = next((each for each in kind.types if not isinstance(each, inspect.NoneType)), kind)
+    kind = _without_none(kind)
     if isinstance(kind, inspect.StructType):
         kind = next((field.type for field in kind.fields if field.encode_name == name), kind)
     elif isinstance(kind, inspect.DictType):
         kind = kind.value_type
     elif isinstance(kind, inspect.VarTupleType | inspect.ListType):
         kind = kind.item_type
-    if isinstance(kind, inspect.UnionType):
-        kind = next((each for each in kind.types if not isinstance(each, inspect.NoneType)), kind)
-    return kind
+    return _without_none(kind)
+
+
+def _without_none(kind: inspect.Type) -> inspect.Type:
+    kinds = kind.types if isinstance(kind, inspect.UnionType) else ()
+    return next((each for each in kinds if not isinstance(each, inspect.NoneType)), kind)
 
 
 def read_units(where: str, value: Any, key: str = "", with_unit: bool = False) -> Any:

@@ -54,7 +54,7 @@ class NoTransport:
 
 
 class CoreObserver(Protocol):
-    """Sees all that the cores receive and send, such as the recorder."""
+    """Sees all that the cores receive and send, such as the recorder. Subclasses may leave out calls and faults."""
 
     def observe_message(self, now_ns: int, core: Core, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
         """Called before the core handles the message."""
@@ -64,9 +64,11 @@ class CoreObserver(Protocol):
 
     def observe_call(self, now_ns: int, core: Core, method: str, arguments: tuple[int, ...]) -> None:
         """Called before another method of the core is called: `end_turn` or `drain`."""
+        return
 
     def observe_fault(self, now_ns: int, core: Core) -> None:
         """Called when the core has raised."""
+        return
 
 
 @runtime_checkable

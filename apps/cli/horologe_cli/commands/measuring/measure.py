@@ -10,7 +10,6 @@ import typer
 
 from horologe_cli import output
 from horologe_cli.commands.measuring.measure_options import MeasureOptions, TimesOptions
-from horologe_cli.commands.measuring.model_times import measure_times
 from horologe_cli.option_groups import expand_groups
 
 if TYPE_CHECKING:
@@ -47,8 +46,10 @@ def measure(
     """
     if interference:
         _measure_interference(options, json)
-    else:
-        measure_times(options.models or (), times, json)
+        return
+    from horologe_cli.measuring.model_times import measure_times
+
+    measure_times(options.models or (), times, json)
 
 
 def _measure_interference(options: MeasureOptions, json: bool) -> None:

@@ -15,6 +15,7 @@ from horologe_cli.output import (
     Json,
     Keys,
     call_server,
+    command_group,
     fail,
     print_json,
     print_result,
@@ -29,11 +30,8 @@ Context = Annotated[
     str, typer.Option("--context", "-c", help="User or session with a selection state of its own.", metavar="TEXT")
 ]
 
-app = typer.Typer(
-    help="Applications: several models behind one name, selected and combined by a policy that learns from feedback.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+app = command_group(
+    "Applications: several models behind one name, selected and combined by a policy that learns from feedback."
 )
 
 

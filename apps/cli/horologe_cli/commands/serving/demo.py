@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from horologe_cli.commands.serving.system_options import ProcessOptions
+from horologe_cli.commands.serving.up import ProcessOptions
 from horologe_cli.demo.demo_options import DemoLoad, RunningSystem
 from horologe_cli.option_groups import expand_groups
 from horologe_cli.output import (

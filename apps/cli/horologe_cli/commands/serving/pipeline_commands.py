@@ -15,6 +15,7 @@ from horologe_cli.output import (
     Json,
     Keys,
     call_server,
+    command_group,
     console,
     fail,
     print_json,
@@ -25,12 +26,7 @@ if TYPE_CHECKING:
     from horologe_common.pipelines import PipelineStructure
     from horologe_common.wire import PipelineState, StageState
 
-app = typer.Typer(
-    help="Pipelines: driver functions that call models, served like a model.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = command_group("Pipelines: driver functions that call models, served like a model.")
 
 
 @app.callback()
@@ -67,7 +63,6 @@ def show(
 
 def _document(name: str, state: PipelineState) -> dict[str, Any]:
     """Return the document for --json. `structure` is what `horologe plan make` reads."""
-    stages = [{field: getattr(stage, field) for field in stage.__struct_fields__} for stage in state.stages]
     return {
         "name": name,
         "reason": state.reason,
@@ -75,7 +70,7 @@ def _document(name: str, state: PipelineState) -> dict[str, Any]:
         "failed": dict(state.failed),
         "p50_ns": state.p50_ns,
         "p99_ns": state.p99_ns,
-        "stages": stages,
+        "stages": [msgspec.structs.asdict(stage) for stage in state.stages],
         "structure": msgspec.to_builtins(state.structure),
     }
 

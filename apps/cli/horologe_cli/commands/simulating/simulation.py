@@ -15,9 +15,9 @@ from horologe_cli.output import (
     console,
     fail,
     fail_with,
-    is_silent,
     print_json,
     print_result,
+    progress_bar,
     stderr_console,
 )
 
@@ -52,28 +52,11 @@ def sim(options: SimulationOptions, json: Json = False) -> None:
 
 def _build(options: SimulationOptions) -> Scenario:
     """Return the scenario of the file, or of the options by name. Print where the times of a trace begin."""
-    from horologe_sim.scenario.command_line_scenario import (
-        DEFAULT_NOISE,
-        DEFAULT_PAGES,
-        ScenarioOptions,
-        build_scenario,
-        replace_load,
-    )
+    from horologe_sim.scenario.command_line_scenario import ScenarioOptions, build_scenario, replace_load
     from horologe_sim.scenario.scenario import read_scenario
 
-    chosen = ScenarioOptions(
-        options.model or (),
-        options.models,
-        options.slo,
-        options.rate,
-        options.trace,
-        options.counts,
-        options.requests,
-        options.devices or 1,
-        options.duration,
-        options.pages or DEFAULT_PAGES,
-        options.noise or DEFAULT_NOISE,
-    )
+    given = {name: value for name, value in options._asdict().items() if value and name in ScenarioOptions._fields}
+    chosen = ScenarioOptions(**given)
     scenario = replace_load(read_scenario(options.file), chosen) if options.file else build_scenario(chosen)
     if (chosen.trace or chosen.counts) and scenario.description:
         stderr_console().print(scenario.description, markup=False)
@@ -82,8 +65,7 @@ def _build(options: SimulationOptions) -> Scenario:
 
 def _list_names(models: bool, json: bool) -> None:
     """Print the names of the catalogue models, or of the examples."""
-    from horologe_sim.scenario.clockwork_models import read_catalogue
-    from horologe_sim.scenario.scenario import example_names
+    from horologe_sim.scenario.scenario import example_names, read_catalogue
 
     names = list(read_catalogue()) if models else example_names()
     print_result({"models" if models else "examples": names}, "\n".join(names), json)
@@ -109,16 +91,11 @@ def _simulate(scenario: Scenario, options: SimulationOptions, json: bool) -> Non
 
 def _compare(scenario: Scenario, schedulers: str, json: bool) -> None:
     """Play the scenario under each scheduler, and print the results side by side."""
-    from rich.progress import Progress
-
     from horologe_sim.comparison.scheduler_comparison import compare_schedulers
 
     names = [name.strip() for name in schedulers.split(",") if name.strip()]
-    with Progress(console=stderr_console(), transient=True, disable=is_silent(json)) as progress:
-        task = progress.add_task(scenario.name, total=1.0)
-        comparison = compare_schedulers(
-            scenario, names, lambda done, name: progress.update(task, completed=done, description=name)
-        )
+    with progress_bar(scenario.name, json) as on_progress:
+        comparison = compare_schedulers(scenario, names, on_progress)
     console().print(comparison.to_json() if json else comparison.table(), markup=False, soft_wrap=True)
 
 
@@ -166,43 +143,25 @@ def _override(scenario: Scenario, **fields: int | None) -> Scenario:
 
 
 def _run(scenario: Scenario, trace_out: Path | None, quiet: bool) -> Report:
-    from rich.progress import Progress
-
+    from horologe_sim.engine.world import START_NS
     from horologe_sim.report.timeline import Timeline
     from horologe_sim.scenario.scenario import run_scenario
 
-    timelines: list[Timeline] = []
-
-    def make_timeline(begin_ns: int) -> Timeline:
-        timelines.append(Timeline(begin_ns))
-        return timelines[-1]
-
-    with Progress(console=stderr_console(), transient=True, disable=is_silent(quiet)) as progress:
-        task = progress.add_task(scenario.name, total=1.0)
-        report = run_scenario(
-            scenario,
-            progress=lambda done: progress.update(task, completed=done),
-            timeline=make_timeline if trace_out else None,
-        )
-    if trace_out:
-        written = timelines[0].write(trace_out)
-        omitted = f", {timelines[0].left_out} more left out" if timelines[0].left_out else ""
+    timeline = Timeline(START_NS + scenario.settle_ns) if trace_out else None
+    with progress_bar(scenario.name, quiet) as on_progress:
+        report = run_scenario(scenario, on_progress, timeline)
+    if trace_out and timeline:
+        written = timeline.write(trace_out)
+        omitted = f", {timeline.left_out} more left out" if timeline.left_out else ""
         stderr_console().print(f"{trace_out}: {written} actions{omitted}", markup=False)
     return report
 
 
 def _find_size(scenario: Scenario, target: float, trace_out: Path | None, json: bool) -> None:
-    from rich.progress import Progress
-
     from horologe_sim.scenario.cluster_sizing import find_cluster_size
 
-    with Progress(console=stderr_console(), transient=True, disable=is_silent(json)) as progress:
-        task = progress.add_task(scenario.name, total=1.0)
-
-        def on_progress(done: float, phase: str) -> None:
-            progress.update(task, completed=done, description=f"{scenario.name}: {phase}")
-
-        size = find_cluster_size(scenario, target, on_progress)
+    with progress_bar(scenario.name, json) as on_progress:
+        size = find_cluster_size(scenario, target, lambda done, phase: on_progress(done, f"{scenario.name}: {phase}"))
     if trace_out:
         _run(_override(scenario, workers=size.devices), trace_out, quiet=json)
     if json:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from horologe_common.clock import ms
 from horologe_common.models import PAGE_BYTES
-from horologe_common.recording.recorder import Recorder, RecorderSettings
 from horologe_controller.core.controller import Controller
 from horologe_experiments.live.action_errors import ActionErrors
 from horologe_gpu_worker.core.worker import Worker
@@ -15,7 +14,7 @@ from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.world import START_NS
 from horologe_sim.replay import replay_recording
 from horologe_sim.scenario.simulated_cluster import SimulatedCluster
-from sim.sim_builders import a_scenario, an_entry, poisson
+from sim.sim_builders import a_scenario, an_entry, poisson, recorded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,12 +84,7 @@ def test_only_actions_of_the_interval_count() -> None:
 def test_a_replay_has_the_errors_of_the_recorded_run(tmp_path: Path) -> None:
     live, replayed = ActionErrors(), ActionErrors()
     played(live, busy())
-    recorder = Recorder(RecorderSettings(str(tmp_path), 100_000, roles=("controller",)), "sim")
-    cluster = SimulatedCluster(busy())
-    cluster.world.observer = recorder
-    cluster.run()
-    path = recorder.write("stop")
-    assert path is not None
+    path = recorded(tmp_path, SimulatedCluster(busy()), 100_000, roles=("controller",))
     report = replay_recording(path, observer=replayed)
     assert report.identical
     assert [core.partition("/")[0] for core in report.cores] == ["controller"]

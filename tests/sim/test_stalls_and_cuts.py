@@ -1,4 +1,4 @@
-"""Connections lost and made anew with no process dying, and inputs that never come: nothing is waited for in vain."""
+"""Processes that stall, lost connections, and inputs that never come. LOST means that a process died."""
 
 from __future__ import annotations
 
@@ -47,3 +47,24 @@ def test_a_share_is_not_held_for_inputs_whose_holder_died() -> None:
     assert_at_rest(house)
     ended = next(line.statuses for name, line in house.tally.counts.items() if name.startswith("urgent"))
     assert ended["OK"] > 0.85 * sum(ended.values())
+
+
+@pytest.mark.parametrize(
+    ("victim", "for_ms"),
+    [("worker/0", 120), ("worker/0", 900), ("edge", 180), ("frontend", 180), ("selector", 900), ("controller", 900)],
+)
+@pytest.mark.parametrize("slo_ms", [50, 1000])
+def test_a_process_that_stalls_loses_no_request(victim: str, for_ms: int, slo_ms: int) -> None:
+    scenario = a_scenario(
+        an_entry(slo_ns=ms(slo_ms)),
+        workers=2,
+        load=[poisson(300)],
+        split=victim in ("frontend", "selector", "controller"),
+        faults=(stall(victim, 300, for_ms),),
+        duration_ns=s(2),
+    )
+    house = played(scenario)
+    assert_at_rest(house)
+    (line,) = house.tally.counts.values()
+    assert line.statuses["LOST"] == 0, line.statuses
+    assert line.statuses["OK"] > 200, line.statuses
