@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -13,9 +11,9 @@ import numpy as np
 import pytest
 
 from harness.model_folders import a_folder
+from harness.running_services import RunningServices
+from harness.waiting import until
 from horologe import AsyncClient, Client
-from horologe_cli.local.local_system import LocalSystem
-from horologe_cli.local.topology import SystemOptions
 from horologe_common.clock import ms, s
 from horologe_common.interference.colocation import CoLocatedModel, SharedDevice
 from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
@@ -66,16 +64,10 @@ def a_plan() -> Plan:
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> Iterator[LocalSystem]:
+def system(tmp_path: Path) -> Iterator[RunningServices]:
     a_folder(tmp_path / "models", "search", MANIFEST.format(EXEC_S / solo_s(PERCENT)))
-    sets = (
-        f"worker.cache={tmp_path}/cache", f"tuner.state={tmp_path}/state", "worker.pages_bytes=64MiB",
-        f"worker.emulated_device={tmp_path}/gpu", "selector.state=",
-    )  # fmt: skip
-    clients = (f"ipc://{tmp_path}/clients",)
-    options = SystemOptions(str(tmp_path / "models"), 1, False, "127.0.0.1:0", clients, "off", sets=sets, tuner=True)
-    with LocalSystem(options, lambda name, line: None) as system:
-        system.wait_ready(60)
+    sets = ("worker.pages_bytes=64MiB", f"worker.emulated_device={tmp_path}/gpu")
+    with RunningServices(tmp_path, *sets, tuner=True) as system:
         yield system
 
 
@@ -106,16 +98,12 @@ class Load:
 
 def status_when(client: Client, fulfilled: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """Wait until the tuner's status fulfils a condition, and return it."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            status = client.tune("status")
-            if fulfilled(status):
-                return status
-        except HorologeError:
-            pass
-        assert time.monotonic() < end, "condition not met in time"
-        time.sleep(0.1)
+
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = client.tune("status")
+        return found if fulfilled(found) else {}
+
+    return until(status, PATIENCE_S, (HorologeError,), 0.1)
 
 
 def share_of(status: dict[str, Any]) -> dict[str, Any]:
@@ -129,8 +117,8 @@ def events(status: dict[str, Any]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_shadow_takes_over_and_its_death_loses_no_request(system: LocalSystem) -> None:
-    endpoint = system.topology.clients[0]
+def test_a_shadow_takes_over_and_its_death_loses_no_request(system: RunningServices) -> None:
+    endpoint = system.endpoint
     load = Load(endpoint, LOAD / EXEC_S)
 
     def operate() -> dict[str, Any]:
@@ -141,7 +129,7 @@ def test_a_shadow_takes_over_and_its_death_loses_no_request(system: LocalSystem)
             load.rate = CALM_LOAD / EXEC_S
             time.sleep(2 * SLO_MS / 1000)  # the requests of the overload have ended
             worker = f"worker-search.v100-1.{round(10 * SHADOW_PERCENT)}"
-            os.kill(system.supervisor.pids()[worker], signal.SIGKILL)
+            system.kill(worker)
             status = status_when(client, lambda status: "failed over" in events(status))
             load.stopping = True
             return status

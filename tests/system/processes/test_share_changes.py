@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import threading
-import time
-from collections import Counter
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from harness.model_folders import an_emulated_model
+from harness.offered_load import ClosedLoad
+from harness.running_services import RunningServices
 from harness.waiting import until
 from horologe import Client
-from horologe_cli.local.local_system import LocalSystem
-from horologe_cli.local.topology import SystemOptions
 from horologe_common.core.protocol import Out, PeerConnected, instance, role
 from horologe_common.service.service import boot_id
-from horologe_common.status import HorologeError
 from horologe_common.transport.links import Links
 from horologe_common.transport.reactor import Reactor
 from horologe_common.transport.sockets import LinkSettings
@@ -37,7 +32,6 @@ if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import DeviceState
 
-X = np.zeros((1, 4), np.float32)
 SLO_MS = 10_000
 CHANGES = int(os.environ.get("SHARE_CHANGES", "3"))
 """`SHARE_CHANGES=50 pytest tests/system/processes/test_share_changes.py` changes a share fifty times."""
@@ -96,47 +90,13 @@ class Planner:
         self._thread.join(10)
 
 
-class Load:
-    """Requests to one model from a thread, until `stop`. Each has exactly one outcome."""
-
-    def __init__(self, endpoint: str, model: str) -> None:
-        self.outcomes: Counter[str] = Counter()
-        self.sent = 0
-        self._endpoint, self._model = endpoint, model
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        with Client(self._endpoint) as client:
-            while not self._stopping.is_set():
-                self.sent += 1
-                try:
-                    client.predict(self._model, X, slo_ms=SLO_MS)
-                    self.outcomes["OK"] += 1
-                except HorologeError as error:
-                    self.outcomes[f"{error.status.name}: {error.reason}"] += 1
-                time.sleep(0.002)
-
-    def stop(self) -> tuple[Counter[str], int]:
-        self._stopping.set()
-        self._thread.join()
-        return self.outcomes, self.sent
-
-
 class SharedGpu:
     """A running system with an emulated GPU: `left` has a share that changes, `right` one of 50%."""
 
     def __init__(self, folder: Path) -> None:
         for model in ("left", "right"):
             an_emulated_model(folder / "models", model)
-        self.endpoint = f"ipc://{folder}/clients"
-        sets = (f"worker.cache={folder}/cache", f"tuner.state={folder}/state", "worker.pages_bytes=64MiB",
-                "worker.host_bytes=1MiB")  # fmt: skip
-        options = SystemOptions(
-            str(folder / "models"), 1, False, "127.0.0.1:0", (self.endpoint,), "off", sets=sets, tuner=True
-        )
-        self.local = LocalSystem(options, lambda name, line: None)
+        self.local = RunningServices(folder, "worker.pages_bytes=64MiB", "worker.host_bytes=1MiB", tuner=True)
         self.shares = [a_share("left-0", 40), a_share("right-0", 50)]
 
     def start(self) -> None:
@@ -163,36 +123,39 @@ class SharedGpu:
         self.scaler.set_shares(self.shares)
 
     def kill(self, worker: str) -> None:
-        os.kill(self.local.supervisor.pids()[f"worker-{worker}"], signal.SIGKILL)
+        self.local.kill(f"worker-{worker}")
+
+
+def a_load(gpu: SharedGpu, model: str) -> ClosedLoad:
+    return ClosedLoad(gpu.local.endpoint, model=model, pause_s=0.002, slo_ms=SLO_MS)
 
 
 def a_share(worker: str, percent: float, **fields: Any) -> WantedShare:
     return WantedShare(worker, "gpu-0", "v100", percent, **fields)
 
 
-@pytest.fixture
-def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedGpu]:
-    monkeypatch.setattr("asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler", lambda *_: None)
-    gpu = SharedGpu(tmp_path)
-    with gpu.local:
-        gpu.local.wait_ready(60)
-        gpu.start()
-        yield gpu
-        gpu.planner.close()
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedGpu]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler", lambda *_: None)
+        gpu = SharedGpu(tmp_path_factory.mktemp("g"))
+        with gpu.local:
+            gpu.start()
+            yield gpu
+            gpu.planner.close()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_changing_the_size_of_a_share_under_load_loses_nothing(gpu: SharedGpu) -> None:
-    loads = [Load(gpu.endpoint, model) for model in ("left", "left", "right")]
+    loads = [a_load(gpu, model) for model in ("left", "left", "right")]
     for change in range(CHANGES):
         gpu.change_left(30 + 10 * (change % 3))
     until(lambda: set(gpu.local.supervisor.pids()).issuperset({f"worker-left-{CHANGES}"}))
     for load in loads:
-        outcomes, sent = load.stop()
-        assert outcomes == {"OK": sent}
-        assert sent > CHANGES
-    with Client(gpu.endpoint) as client:
+        assert load.stop() == {"OK": load.sent}
+        assert load.sent > CHANGES
+    with Client(gpu.local.endpoint) as client:
         until(lambda: len(client.describe().shares) == 3)
         shares = {instance(share.worker): share for share in client.describe().shares}
     left, right = shares[f"worker/left-{CHANGES}"], shares["worker/right-0"]
@@ -203,27 +166,26 @@ def test_changing_the_size_of_a_share_under_load_loses_nothing(gpu: SharedGpu) -
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_worker_that_dies_in_the_middle_of_a_change_loses_nothing(gpu: SharedGpu) -> None:
-    load = Load(gpu.endpoint, "left")
+    load = a_load(gpu, "left")
     gpu.change_left(50, lambda old, new: gpu.kill(old.worker))
     gpu.change_left(20, lambda old, new: gpu.kill(new.worker))
-    outcomes, sent = load.stop()
-    assert outcomes == {"OK": sent}
+    assert load.stop() == {"OK": load.sent}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_device_that_disappears_loses_nothing(gpu: SharedGpu) -> None:
     """All workers of the device die at once. Others serve until they are back."""
-    loads = [Load(gpu.endpoint, model) for model in ("left", "right")]
+    loads = [a_load(gpu, model) for model in ("left", "right")]
     planner = gpu.planner
     before = {device.worker for device in planner.core.devices}
     for share in gpu.shares:
         gpu.kill(share.worker)
     until(lambda: not {f"worker/{share.worker}" for share in gpu.shares} & connected(planner, before))
-    until(lambda: planner.has_loaded("left-0", "left") and planner.has_loaded("right-0", "right"))
+    left, right = gpu.shares
+    until(lambda: planner.has_loaded(left.worker, "left") and planner.has_loaded(right.worker, "right"))
     for load in loads:
-        outcomes, sent = load.stop()
-        assert outcomes == {"OK": sent}
+        assert load.stop() == {"OK": load.sent}
 
 
 def connected(planner: Planner, incarnations: set[str]) -> set[str]:

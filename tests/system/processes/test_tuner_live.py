@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import threading
 import time
 from collections import Counter
@@ -18,9 +16,9 @@ import pytest
 
 from harness.model_folders import a_folder
 from harness.pipeline_folders import CHAIN, write_pipelines
+from harness.running_services import RunningServices
+from harness.waiting import until
 from horologe import AsyncClient, Client
-from horologe_cli.local.local_system import LocalSystem
-from horologe_cli.local.topology import SystemOptions
 from horologe_common.clock import ms, s
 from horologe_common.status import HorologeError
 from horologe_experiments.live.local_services import apply_plan
@@ -77,32 +75,22 @@ async def send_queries(endpoint: str, arrivals: list[float]) -> Counter[str]:
 
 def status_when(client: Client, hardware: str, count: int) -> dict[str, Any]:
     """Wait until so many devices of a type are connected, and return the tuner's status."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        assert time.monotonic() < end, "condition not met in time"
-        try:
-            status = client.tune("status")
-            if status["devices_connected"].get(hardware, 0) == count:
-                return status
-        except HorologeError:
-            pass
-        time.sleep(0.1)
+
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = client.tune("status")
+        return found if found["devices_connected"].get(hardware, 0) == count else {}
+
+    return until(status, PATIENCE_S, (HorologeError,), 0.1)
 
 
 @contextmanager
-def run_system(folder: Path) -> Iterator[LocalSystem]:
+def run_system(folder: Path) -> Iterator[RunningServices]:
     """Run the pipeline's models, an edge, a tuner and one worker of the type `cpu`."""
     for name, times in (("a", (40, 60, 100)), ("b", (30, 45, 80))):
         a_folder(folder / "models", name, MANIFEST.format(*times))
     write_pipelines(folder / "models" / "pipelines", {"chain": CHAIN}, slo="5s", datatype="FP32")
-    sets = (
-        f"worker.cache={folder}/cache", f"tuner.state={folder}/state", "worker.pages_bytes=64MiB",
-        "tuner.demand=relative", "tuner.settle_ns=2s", f"selector.state={folder}/state",
-    )  # fmt: skip
-    clients = (f"ipc://{folder}/clients",)
-    options = SystemOptions(str(folder / "models"), 1, False, "127.0.0.1:0", clients, "off", sets=sets, tuner=True)
-    with LocalSystem(options, lambda name, line: None) as system:
-        system.wait_ready(60)
+    sets = ("worker.pages_bytes=64MiB", "tuner.demand=relative", "tuner.settle_ns=2s")
+    with RunningServices(folder, *sets, tuner=True) as system:
         yield system
 
 
@@ -112,9 +100,9 @@ def send_spike(folder: Path) -> tuple[Counter[str], dict[str, Any]]:
     for seed, (rate, seconds) in enumerate(STEPS):
         arrivals += [begin_s + at_ns / 1e9 for at_ns in gamma(rate, 1.0, seconds, seed)]
         begin_s += seconds
-    with run_system(folder) as system, Client(endpoint := system.topology.clients[0]) as client:
+    with run_system(folder) as system, Client(system.endpoint) as client:
         apply_plan(client, a_plan(), PATIENCE_S)
-        return asyncio.run(send_queries(endpoint, arrivals)), client.tune("status")
+        return asyncio.run(send_queries(system.endpoint, arrivals)), client.tune("status")
 
 
 @pytest.fixture(scope="module")
@@ -125,23 +113,18 @@ def spike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[tuple[Cou
 
 
 @pytest.fixture
-def system(spike: object, tmp_path: Path) -> Iterator[LocalSystem]:
+def system(spike: object, tmp_path: Path) -> Iterator[RunningServices]:
     with run_system(tmp_path) as system:
         yield system
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_queries_survive_a_killed_tuner_and_a_killed_worker(system: LocalSystem) -> None:
-    endpoint = system.topology.clients[0]
-    plan = a_plan()
+def test_queries_survive_a_killed_tuner_and_a_killed_worker(system: RunningServices) -> None:
+    endpoint, plan = system.endpoint, a_plan()
     stages = tuple(msgspec.structs.replace(stage, replicas=2) for stage in plan.placements)
     plan = msgspec.structs.replace(plan, placements=stages, envelope=TrafficEnvelope((s(1), s(60)), (1_000, 60_000)))
-
-    def kill(process: str) -> None:
-        os.kill(system.supervisor.pids()[process], signal.SIGKILL)
-
-    timers = [threading.Timer(4, kill, ("tuner",)), threading.Timer(8, kill, ("worker-2",))]
+    timers = [threading.Timer(4, system.kill, ("tuner",)), threading.Timer(8, system.kill, ("worker-2",))]
     with Client(endpoint) as client:
         apply_plan(client, plan, PATIENCE_S)
         for timer in timers:

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from system.reactors import no_signals, start
-
-__all__ = ["no_signals", "start"]
+from harness.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 def test_work_of_another_thread_runs_on_the_thread_of_the_loop(start: Any, tmp_path: Path) -> None:
     running = start("controller", bind=(f"ipc://{tmp_path}/c",))
     threads: list[threading.Thread] = []
-    running.wait_until(lambda: running.reactor.is_running)
+    until(lambda: running.reactor.is_running)
     running.reactor.call_between_turns(lambda: threads.append(threading.current_thread()), 5)
     assert len(threads) == 1
     assert threads[0] is not threading.current_thread()
@@ -27,7 +25,7 @@ def test_work_of_another_thread_runs_on_the_thread_of_the_loop(start: Any, tmp_p
 
 def test_errors_of_the_work_reach_the_caller_and_a_stalled_loop_is_a_timeout(start: Any, tmp_path: Path) -> None:
     running = start("controller", bind=(f"ipc://{tmp_path}/c",))
-    running.wait_until(lambda: running.reactor.is_running)
+    until(lambda: running.reactor.is_running)
     with pytest.raises(ZeroDivisionError):
         running.reactor.call_between_turns(lambda: 1 // 0, 5)
     with pytest.raises(TimeoutError):
@@ -36,7 +34,7 @@ def test_errors_of_the_work_reach_the_caller_and_a_stalled_loop_is_a_timeout(sta
 
 def test_nothing_runs_in_a_loop_that_has_ended(start: Any, tmp_path: Path) -> None:
     running = start("controller", bind=(f"ipc://{tmp_path}/c",))
-    running.wait_until(lambda: running.reactor.is_running)
+    until(lambda: running.reactor.is_running)
     running.stop()
     done: list[int] = []
     running.reactor.call_between_turns(lambda: done.append(1), 5)

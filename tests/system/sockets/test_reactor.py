@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes.proxy import Proxy
+from harness.waiting import until
 from horologe_cli.local.ports import free_port
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
 from horologe_common.wire import (
@@ -25,9 +26,7 @@ from horologe_common.wire import (
     Welcome,
 )
 from horologe_common.wire.message import MAX_FRAME_BYTES
-from system.reactors import client, no_signals, packet, reply, start
-
-__all__ = ["client", "no_signals", "start"]
+from system.reactors import packet, reply
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,11 +80,8 @@ def test_a_connection_made_anew_is_news_to_both_ends(start: Any) -> None:
         left.stop()
 
 
-def test_large_and_many_packets_arrive_whole_and_in_order_over_a_stream(start: Any, tmp_path: Path) -> None:
-    left = start("controller", bind=(f"unix://{tmp_path}/c",))
-    right = start("worker", connect=(f"unix://{tmp_path}/c",))
-    left.core.wait_for(PeerConnected)
-    right.core.wait_for(PeerConnected)
+def test_large_and_many_packets_arrive_whole_and_in_order_over_a_stream(pair: Any) -> None:
+    left, right = pair("unix")
     big = bytes(range(256)) * 40_000
     tensor = Tensor("x", "UINT8", (1, len(big)), len(big))
     for number in range(20):
@@ -95,10 +91,8 @@ def test_large_and_many_packets_arrive_whole_and_in_order_over_a_stream(start: A
     assert [sample.model for sample in left.core.wait_for(Sample, 20)] == [f"m/{number}" for number in range(20)]
 
 
-def test_a_stream_that_sends_nonsense_is_closed_and_others_go_on(start: Any, tmp_path: Path) -> None:
-    left = start("controller", bind=(f"unix://{tmp_path}/c",))
-    right = start("worker", connect=(f"unix://{tmp_path}/c",))
-    left.core.wait_for(PeerConnected)
+def test_a_stream_that_sends_nonsense_is_closed_and_others_go_on(pair: Any, tmp_path: Path) -> None:
+    left, right = pair("unix")
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.settimeout(10)
         stranger.connect(f"{tmp_path}/c")
@@ -142,12 +136,9 @@ def test_a_fault_in_a_core_is_logged_and_survived(start: Any, client: Any, tmp_p
 
 @pytest.mark.parametrize("scheme", ["ipc", "unix"])
 def test_turns_that_raise_again_and_again_lose_no_message_and_fill_no_log(
-    start: Any, tmp_path: Path, scheme: str, caplog: pytest.LogCaptureFixture
+    pair: Any, scheme: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    left = start("controller", bind=(f"{scheme}://{tmp_path}/c",))
-    right = start("worker", connect=(f"{scheme}://{tmp_path}/c",))
-    left.core.wait_for(PeerConnected)
-    right.core.wait_for(PeerConnected)
+    left, right = pair(scheme)
     receive, broken = left.links.receive, True
 
     def receive_and_raise(inbox: list[Any]) -> bool:
@@ -160,7 +151,7 @@ def test_turns_that_raise_again_and_again_lose_no_message_and_fill_no_log(
     for number in range(20):
         right.say(left.core.address, Ping(number))
         left.core.wait_for(Ping, number + 1)
-    left.wait_until(lambda: left.reactor.core_host.faults >= 10)
+    until(lambda: left.reactor.core_host.faults >= 10)
     broken = False
     right.say(left.core.address, Ping(20))
     assert [ping.sent_ns for ping in left.core.wait_for(Ping, 21)] == list(range(21))

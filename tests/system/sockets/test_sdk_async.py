@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import uvloop
 
-from fakes.frontend import FakeFrontend, echo, free_endpoint, stay_silent
+from fakes.frontend import FakeFrontend, free_endpoint, stay_silent
 from fakes.proxy import Proxy
 from harness.waiting import until
 from horologe import (
@@ -19,7 +19,6 @@ from horologe import (
     InvalidInput,
     Lost,
     ProtocolMismatch,
-    Refused,
     Unauthenticated,
     UnknownModel,
 )
@@ -60,28 +59,6 @@ def test_async_arrays_in_arrays_out(endpoint: str, run: Any) -> None:
             assert isinstance(values[1], InvalidInput)
 
     with FakeFrontend(endpoint):
-        run(scenario())
-
-
-def test_async_answers_shuffled_among_many_in_flight_find_their_requests(endpoint: str, run: Any) -> None:
-    held: list[Any] = []
-
-    def react(message: Any, buffers: Any) -> Any:
-        if not isinstance(message, Predict):
-            return None
-        held.append(echo(message, [bytes(buffer) for buffer in buffers]))
-        if len(held) < 50:
-            return []
-        batch = [held[(7 * at) % 50] for at in range(50)]
-        held.clear()
-        return batch + batch[:3]
-
-    async def scenario() -> None:
-        async with AsyncClient(endpoint) as client:
-            results = await asyncio.gather(*(client.predict("echo", X + at, timeout=20) for at in range(500)))
-            assert all(np.array_equal(y, X + at) for at, y in enumerate(results))
-
-    with FakeFrontend(endpoint, react=react):
         run(scenario())
 
 
@@ -166,15 +143,6 @@ def test_async_closing_cancels_what_is_open(endpoint: str, run: Any) -> None:
 
     with FakeFrontend(endpoint, react=stay_silent):
         run(scenario())
-
-
-def test_async_more_than_may_be_open_is_refused(endpoint: str, run: Any) -> None:
-    async def scenario() -> None:
-        async with AsyncClient(endpoint, max_open=11) as client:  # one is the question for the signature
-            results = await client.predict_many("echo", [X] * 20, timeout=0.3, return_exceptions=True)
-            assert [type(result) for result in results] == [Lost] * 10 + [Refused] * 10
-
-    run(scenario())
 
 
 def test_async_a_refused_key_is_told_and_a_new_protocol_too(tmp_path: Path, endpoint: str, run: Any) -> None:
