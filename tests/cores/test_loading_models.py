@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from client.talk import Talk
-from controller.cluster_builders import FRONTEND, WORKER, a_controller, register, state, submit, tick
+from controller.controller_builders import FRONTEND, WORKER, a_new_controller, register, state, submit, tick
 from fakes.frontend import ECHO
 from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, digest
 from harness.builders import a_predict, a_report, a_spec, a_state, sent, some_bytes
@@ -56,7 +56,7 @@ def outcomes(controller: Controller) -> list[tuple[int, Status]]:
 
 
 def test_the_progress_of_a_model_is_announced() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, loading(), a_report(a_spec("other")))
     assert states(controller) == {"sum": ("LOADING", "worker/0: measuring"), "other": ("READY", "")}
     register(controller, ModelReport(a_spec(), None, "no licence"), a_report(a_spec("other")))
@@ -64,9 +64,9 @@ def test_the_progress_of_a_model_is_announced() -> None:
 
 
 def test_a_request_waits_for_a_model_that_is_loading() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, loading())
-    submit(controller, 1)
+    submit(controller, 1, budget_ms=500)
     assert outcomes(controller) == []
     register(controller, a_report(), now_ns=ms(100))
     assert outcomes(controller) == []
@@ -77,9 +77,9 @@ def test_a_request_waits_for_a_model_that_is_loading() -> None:
 
 
 def test_a_request_is_refused_if_its_model_is_still_loading_at_its_deadline() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, loading())
-    submit(controller, 1, budget_ns=ms(200))
+    submit(controller, 1, budget_ms=200)
     wakeup_ns = controller.wakeup_ns()
     assert wakeup_ns is not None
     assert wakeup_ns <= ms(200)
@@ -90,7 +90,7 @@ def test_a_request_is_refused_if_its_model_is_still_loading_at_its_deadline() ->
 
 
 def test_a_request_does_not_wait_any_longer_for_a_model_that_has_failed() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, loading())
     submit(controller, 1)
     register(controller, ModelReport(a_spec(), None, "no licence"), now_ns=ms(1))
@@ -98,7 +98,7 @@ def test_a_request_does_not_wait_any_longer_for_a_model_that_has_failed() -> Non
 
 
 def test_a_restarted_worker_makes_its_models_loading_with_their_signature() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, a_report())
     controller.handle(1, WORKER, PeerDisconnected(WORKER), ())
     tick(controller, 1)
@@ -117,14 +117,14 @@ def test_a_restarted_worker_makes_its_models_loading_with_their_signature() -> N
 
 
 def test_a_model_that_one_worker_serves_is_ready_while_another_loads_it() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, a_report())
     register(controller, loading(), worker="worker/1#1")
     assert state(controller) == ("READY", "")
 
 
 def test_a_failed_load_is_not_repeated_because_another_model_becomes_ready() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, a_report(), loading("other"))
     submit(controller, 1)
     [load] = sent(controller, Load)
@@ -146,7 +146,7 @@ def test_a_failed_load_is_not_repeated_because_another_model_becomes_ready() -> 
 
 
 def test_an_unloaded_model_stays_so_while_its_worker_restarts() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, a_report())
     controller.handle(1, FRONTEND, Admit(9, "sum", "", False), ())
     controller.handle(2, WORKER, PeerDisconnected(WORKER), ())

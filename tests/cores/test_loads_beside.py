@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Event
 
-from controller.cluster_builders import SELECTOR, WORKER, a_controller, register, tick
+from controller.controller_builders import SELECTOR, WORKER, a_new_controller, register, tick
 from gpu_worker.executor_harness import ExecutorHarness, StubStore, Sum
 from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
@@ -59,7 +59,7 @@ def submit(controller: Controller, number: int, model: str, now_ns: int, budget_
 
 
 def a_cluster() -> Controller:
-    controller = a_controller()
+    controller = a_new_controller()
     slow = a_report(a_python_spec(), load_ms=60_000)
     register(controller, slow, a_report(a_spec("sum")), a_report(a_python_spec("other"), load_ms=60_000))
     return controller

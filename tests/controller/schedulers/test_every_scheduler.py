@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -113,23 +113,6 @@ def test_nothing_to_do_needs_no_waking(name: str) -> None:
 
 
 @names
-def test_no_batch_holds_a_request_that_could_not_make_its_deadline_in_it(name: str) -> None:
-    spec = a_spec()
-    desk = ContractDesk(name, [spec], [spec.key])
-    for deadline_ms in (2.1, 2.6, 3.0, 4.0, 9.0, 9.5, 11, 30, 31, 32, 33, 34, 50, 51, 52, 53):
-        desk.ask(spec, deadline_ms)
-    started = desk.plan().start
-    assert started
-    for batch in started:
-        assert batch.expected_ns == EXEC[batch.batch_size]
-        assert sum(request.rows for request in batch.requests) <= batch.batch_size
-        deadlines_ns = [request.deadline_ns for request in batch.requests]
-        assert batch.start_ns + batch.expected_ns <= min(deadlines_ns)
-        decides = max if name == "horologe" else min  # the default's window is open while one of them can be in time
-        assert batch.latest_ns + batch.expected_ns <= decides(deadlines_ns)
-
-
-@names
 def test_requests_of_a_model_are_batched(name: str) -> None:
     spec = a_spec()
     desk = ContractDesk(name, [spec], [spec.key])
@@ -220,27 +203,3 @@ def test_a_removed_request_is_forgotten(name: str) -> None:
     desk.scheduler.remove(gone)
     assert [one.id for batch in desk.start() for one in batch.requests] == [stays.id]
     assert len(desk.scheduler) == 0
-
-
-@everyone
-def test_the_same_questions_get_the_same_answers(name: str) -> None:
-    def told() -> list[Any]:
-        specs = [a_spec(one, weights_bytes=30 * PAGE_BYTES) for one in "abcd"]
-        desk = ContractDesk(name, specs, ["a/1", "b/1"], workers=3)
-        plans = []
-        for turn in range(20):
-            now_ns = NOW + ms(turn)
-            for number, spec in enumerate(specs):
-                desk.ask(spec, 5 + 7 * number + turn % 3, now_ns=now_ns)
-            plan = desk.plan(now_ns)
-            plans.append(
-                (
-                    [(batch.share.worker, batch.model, [one.id for one in batch.requests]) for batch in plan.start],
-                    [(share.worker, model) for share, model in (*plan.load, *plan.unload)],
-                    [refusal.request.id for refusal in plan.refuse],
-                    plan.wake_ns,
-                )
-            )
-        return plans
-
-    assert told() == told()
