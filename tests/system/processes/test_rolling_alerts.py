@@ -12,7 +12,9 @@ import re
 import sys
 import time
 from functools import partial
+from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -26,7 +28,9 @@ from harness.prometheus_server import MISSING, RULES, Prometheus
 from horologe_cli.local.ports import free_port
 
 from dashboard_queries import ask  # isort: skip  # its folder is on the path of prometheus_server
-from system.promtool_series import record_series  # isort: skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 RECORDING = Path(__file__).resolve().parents[2] / "rolling_restart.json"
 INTERVAL_S = 5
@@ -47,6 +51,41 @@ def restart_all(processes: ServiceProcesses) -> None:
         processes.wait_ready(name)
         time.sleep(PAUSE_S)
     time.sleep(STEADY_S)
+
+
+def record_series(
+    prometheus: str, metrics: Iterable[str], start_s: float, scrapes: int, interval_s: int, instances: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the values of each series in promtool's notation, one for each scrape from `start_s` on.
+
+    `instances`: names to put in the place of addresses.
+    """
+    recorded = {}
+    for metric in sorted(metrics):
+        query = f"{metric}[{scrapes * interval_s}s]"
+        for series in ask(prometheus, "query", query=query, time=start_s + scrapes * interval_s)["result"]:
+            labels = series["metric"] | {"instance": instances[series["metric"]["instance"]]}
+            text = ",".join(f"{name}={json.dumps(labels[name])}" for name in sorted(labels) if name != "__name__")
+            values = {int((at_s - start_s) // interval_s): float(value) for at_s, value in series["values"]}
+            recorded[f"{metric}{{{text}}}"] = encode_values([values.get(number) for number in range(scrapes)])
+    return recorded
+
+
+def encode_values(values: Sequence[float | None]) -> str:
+    """Return values in promtool's notation. None: the scrape failed, which ends the series with a stale marker."""
+    words = []
+    ended = True
+    for value, group in groupby(values):
+        count = len(list(group))
+        if value is None:
+            missing = count if ended else count - 1
+            words += [] if ended else ["stale"]
+            words += [f"_x{missing}"] if missing else []
+        else:
+            number = f"{value:.9f}".rstrip("0").rstrip(".")
+            words.append(f"{number}x{count - 1}" if count > 1 else number)
+        ended = value is None
+    return " ".join(words)
 
 
 @pytest.mark.skipif(not os.environ.get("RECORD_ROLLING_RESTART"), reason="RECORD_ROLLING_RESTART is not set")

@@ -126,14 +126,6 @@ def test_workers_find_the_holders_through_the_directory(start: Any, tmp_path: Pa
     assert controller.core.wait_for(PeerConnected, 2)
 
 
-def test_a_fault_in_a_core_is_logged_and_survived(start: Any, client: Any, tmp_path: Path) -> None:
-    frontend = start("frontend", clients=(f"ipc://{tmp_path}/clients",))
-    sock = client(f"ipc://{tmp_path}/clients")
-    sock.send(packet(Predict(1, "fault", "", 0, ()), Ping(3)))
-    assert reply(sock).sent_ns == 3
-    assert frontend.reactor.core_host.faults == 1
-
-
 @pytest.mark.parametrize("scheme", ["ipc", "unix"])
 def test_turns_that_raise_again_and_again_lose_no_message_and_fill_no_log(
     pair: Any, scheme: str, caplog: pytest.LogCaptureFixture
@@ -250,24 +242,6 @@ def test_a_connection_that_is_not_of_our_kind_silences_nobody(
     later.send(packet(Ping(3)))
     assert reply(later).sent_ns == 3
     assert frontend.reactor.core_host.faults == 0
-
-
-def test_a_fault_of_the_loop_itself_is_logged_and_survived(start: Any, client: Any, tmp_path: Path) -> None:
-    frontend = start("frontend", clients=(f"ipc://{tmp_path}/clients",))
-    sock = client(f"ipc://{tmp_path}/clients")
-    sock.send(packet(Ping(1)))
-    assert isinstance(reply(sock), Pong)
-    whole, faults = frontend.links.receive, iter([RuntimeError("asked for")])
-
-    def receive(inbox: Any) -> bool:
-        for fault in faults:
-            raise fault
-        return bool(whole(inbox))
-
-    frontend.links.receive = receive
-    sock.send(packet(Ping(2)))
-    assert isinstance(reply(sock), Pong)
-    assert frontend.reactor.core_host.faults == 1
 
 
 def test_the_directory_is_only_believed_from_those_one_connected_to(start: Any, client: Any, tmp_path: Path) -> None:
