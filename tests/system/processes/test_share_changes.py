@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,22 +12,19 @@ from harness.offered_load import ClosedLoad
 from harness.running_services import RunningServices
 from harness.waiting import until
 from horologe import Client
-from horologe_common.core.protocol import Out, PeerConnected, instance, role
-from horologe_common.service.service import boot_id
-from horologe_common.transport.links import Links
-from horologe_common.transport.reactor import Reactor
+from horologe_common.core.protocol import PeerConnected, instance, role
 from horologe_common.transport.sockets import LinkSettings
 from horologe_common.wanted_shares import WantedShare
 from horologe_common.wire import Events, PlannedModel, ResourcePlan
 from horologe_tuner.scalers.process import ProcessScaler
 from horologe_tuner.settings import TunerSettings
+from system.reactors import Running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import Any
 
-    from horologe_common.core.protocol import Buffer
     from horologe_common.wire import DeviceState
 
 SLO_MS = 10_000
@@ -37,57 +32,33 @@ CHANGES = int(os.environ.get("SHARE_CHANGES", "3"))
 """`SHARE_CHANGES=50 pytest tests/system/processes/test_share_changes.py` changes a share fifty times."""
 
 
-class PlanningCore:
-    """Core of a second tuner: keeps the devices that the controller reports, and sends plans."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.out: list[Out] = []
-        self.controller = ""
-        self.number = 0
-        self.devices: tuple[DeviceState, ...] = ()
-
-    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        if isinstance(message, PeerConnected) and role(message.address) == "controller":
-            self.controller = message.address
-            self.out.append(Out(self.controller, ResourcePlan(0)))
-        elif isinstance(message, Events) and message.devices is not None:
-            self.devices = message.devices
-        elif isinstance(message, tuple):
-            self.number += 1
-            self.out.append(Out(self.controller, ResourcePlan(self.number, message)))
-
-    def tick(self, now_ns: int) -> None:
-        """Nothing to decide."""
-
-    def wakeup_ns(self) -> int | None:
-        return None
-
-
-class Planner:
-    """Sends plans to the controller from a thread of its own."""
+class Planner(Running):
+    """A second tuner: sends plans to the controller, which reports its devices."""
 
     def __init__(self, endpoint: str) -> None:
-        links = Links("tuner/test", boot_id(), LinkSettings(connect=(endpoint,)))
-        self.core = PlanningCore(links.address("tuner", "test"))
-        self._reactor = Reactor([self.core], links)
-        links.open([self.core.address])
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._reactor.serve()))
-        self._thread.start()
-        until(lambda: self.core.controller)
+        super().__init__("tuner", LinkSettings(connect=(endpoint,)), (), False, "test")
+        self.controller, self.number = until(self._find_controller), 0
+        self.say(self.controller, ResourcePlan(0))
+
+    def _find_controller(self) -> str:
+        peers = [peer.address for peer in self.core.of_kind(PeerConnected)]
+        return next((peer for peer in peers if role(peer) == "controller"), "")
 
     def assign(self, **workers: tuple[str, ...]) -> None:
         """Send a plan: model -> the workers that hold it."""
         models = tuple(PlannedModel(model, 1, 2, workers=names) for model, names in workers.items())
-        self._reactor.post_threadsafe("test", self.core.address, models)
+        self.number += 1
+        self.say(self.controller, ResourcePlan(self.number, models))
+
+    @property
+    def devices(self) -> Sequence[DeviceState]:
+        """The devices of the last report that has some."""
+        reports = [event.devices for event in self.core.of_kind(Events) if event.devices is not None]
+        return reports[-1] if reports else ()
 
     def has_loaded(self, worker: str, model: str) -> bool:
-        names = {instance(device.worker).partition("/")[2]: device.loaded for device in self.core.devices}
+        names = {instance(device.worker).partition("/")[2]: device.loaded for device in self.devices}
         return f"{model}/1" in names.get(worker, ())
-
-    def close(self) -> None:
-        self._reactor.loop.call_soon_threadsafe(self._reactor.stop)
-        self._thread.join(10)
 
 
 class SharedGpu:
@@ -142,7 +113,7 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedGpu]:
         with gpu.local:
             gpu.start()
             yield gpu
-            gpu.planner.close()
+            gpu.planner.stop()
 
 
 @pytest.mark.slow
@@ -178,7 +149,7 @@ def test_a_device_that_disappears_loses_nothing(gpu: SharedGpu) -> None:
     """All workers of the device die at once. Others serve until they are back."""
     loads = [a_load(gpu, model) for model in ("left", "right")]
     planner = gpu.planner
-    before = {device.worker for device in planner.core.devices}
+    before = {device.worker for device in planner.devices}
     for share in gpu.shares:
         gpu.kill(share.worker)
     until(lambda: not {f"worker/{share.worker}" for share in gpu.shares} & connected(planner, before))
@@ -190,4 +161,4 @@ def test_a_device_that_disappears_loses_nothing(gpu: SharedGpu) -> None:
 
 def connected(planner: Planner, incarnations: set[str]) -> set[str]:
     """Return the names of the workers that are still connected as one of these incarnations."""
-    return {instance(device.worker) for device in planner.core.devices if device.worker in incarnations}
+    return {instance(device.worker) for device in planner.devices if device.worker in incarnations}

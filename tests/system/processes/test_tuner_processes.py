@@ -80,6 +80,8 @@ def test_an_applied_plan_starts_workers_and_survives_kills(system: RunningServic
         restart(system, "tuner")
         wait_for_workers(client, 1)  # it goes on with the plan
         assert client.tune("status")["plans"][0]["name"] == "single"
+        restart(system, max(name for name in system.supervisor.pids() if name.startswith("worker-")))
+        wait_for_workers(client, 1)
         assert load.stop() == {"OK": load.sent}
         restart(system, "edge")
         wait_for_workers(client, 1)

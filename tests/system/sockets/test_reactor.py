@@ -1,8 +1,10 @@
-"""Reactors talk over real sockets: handshake, routes, coming and going, garbage, keys."""
+"""Reactors talk over real sockets: handshake, routes, coming and going, garbage, keys, work of other threads."""
 
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,18 +15,7 @@ from fakes.proxy import Proxy
 from harness.waiting import until
 from horologe_cli.local.ports import free_port
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
-from horologe_common.wire import (
-    PROTOCOL,
-    Directory,
-    Hello,
-    Ping,
-    Pong,
-    Predict,
-    Rejected,
-    Sample,
-    Tensor,
-    Welcome,
-)
+from horologe_common.wire import PROTOCOL, Directory, Hello, Ping, Pong, Predict, Rejected, Sample, Tensor, Welcome
 from horologe_common.wire.message import MAX_FRAME_BYTES
 from system.reactors import packet, reply
 
@@ -250,3 +241,30 @@ def test_the_directory_is_only_believed_from_those_one_connected_to(start: Any, 
     sock.send(packet(Directory((f"ipc://{tmp_path}/evil",)), Hello(PROTOCOL, ())))
     assert isinstance(reply(sock), Welcome)
     assert f"ipc://{tmp_path}/evil" not in worker.links.outgoing._dealers
+
+
+def test_work_of_another_thread_runs_on_the_thread_of_the_loop(start: Any, tmp_path: Path) -> None:
+    running = start("controller", bind=(f"ipc://{tmp_path}/c",))
+    threads: list[threading.Thread] = []
+    until(lambda: running.reactor.is_running)
+    running.reactor.call_between_turns(lambda: threads.append(threading.current_thread()), 5)
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
+
+
+def test_errors_of_the_work_reach_the_caller_and_a_stalled_loop_is_a_timeout(start: Any, tmp_path: Path) -> None:
+    running = start("controller", bind=(f"ipc://{tmp_path}/c",))
+    until(lambda: running.reactor.is_running)
+    with pytest.raises(ZeroDivisionError):
+        running.reactor.call_between_turns(lambda: 1 // 0, 5)
+    with pytest.raises(TimeoutError):
+        running.reactor.call_between_turns(lambda: time.sleep(0.3), 0.01)
+
+
+def test_nothing_runs_in_a_loop_that_has_ended(start: Any, tmp_path: Path) -> None:
+    running = start("controller", bind=(f"ipc://{tmp_path}/c",))
+    until(lambda: running.reactor.is_running)
+    running.stop()
+    done: list[int] = []
+    running.reactor.call_between_turns(lambda: done.append(1), 5)
+    assert not done

@@ -1,4 +1,4 @@
-"""`horologe up` and commands against it, as processes: ready, answers, settings, ^C."""
+"""`horologe up` and commands against it, as processes: starting, ready, answers, settings, ^C."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import json
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.http_calls import infer, send_http
 from harness.model_folders import a_python_model, an_emulated_model, an_onnx_model
 from harness.running_up import HOROLOGE, Up
+from harness.waiting import until
+from horologe_cli.local.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
 
 INPUT = "[[1, 2, 3, 4]]"
 FOLDERS = ("worker.cache", "profiler.state", "selector.state", "tuner.state")
@@ -120,3 +124,44 @@ def test_writes_only_to_the_folders_of_its_settings(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= written
     assert not [*(tmp_path / "home").iterdir(), *(tmp_path / "tmp").iterdir()]
     assert set((tmp_path / "models").rglob("*")) == files
+
+
+@pytest.fixture
+def address() -> str:
+    return f"127.0.0.1:{free_port('127.0.0.1')}"
+
+
+@pytest.fixture
+def starting(tmp_path: Path, address: str) -> Iterator[Up]:
+    """Start a system with a known address: it is asked before it is ready."""
+    a_python_model(tmp_path / "models", "while True: pass\n", name="hang", load_timeout='"9s"')
+    an_emulated_model(tmp_path / "models")
+    up = Up(tmp_path, "--http", address, "--no-tuner", "--no-profiler")
+    yield up
+    up.stop(signal.SIGTERM)
+
+
+def test_the_others_are_served_while_a_model_hangs_and_health_waits_for_its_timeout(starting: Up, address: str) -> None:
+    http = f"http://{address}"
+
+    def get(path: str) -> tuple[int, Any]:
+        status, body = send_http("GET", f"{http}/v2/{path}")
+        return status, json.loads(body or b"{}")
+
+    until(lambda: infer(http, "pretend")[0] == 200, retry=(OSError,))
+    assert get("models/hang/ready")[1]["state"] == "LOADING"
+    assert get("health/ready")[0] == 503
+    assert get("health/live")[0] == 200
+    status, error = infer(http, "hang")
+    assert (status, "is loading" in error) == (429, True)
+    assert infer(http, "nothing")[0] == 404
+    index = json.loads(send_http("POST", f"{http}/v2/repository/index", b"{}")[1])
+    assert [(model["name"], model["state"]) for model in index] == [("hang", "LOADING"), ("pretend", "READY")]
+    assert "worker/0: " in index[0]["reason"]
+
+    assert {model["name"]: model["state"] for model in starting.ready["models"]} == {
+        "hang": "UNAVAILABLE",
+        "pretend": "READY",
+    }
+    assert get("health/ready")[0] == 200
+    assert "load_timeout" in get("models/hang/ready")[1]["reason"]
