@@ -1,8 +1,8 @@
-"""Measure the cost of ORLOJ's queue with 100 to 100,000 pending requests: on arrays, as served, and on trees.
+"""Measure the cost of ORLOJ's queue with 100 to 100,000 pending requests.
 
     python benchmarks/orloj_queue.py --json benchmarks/results/orloj_queue.json
 
-Both queues get the same load: four applications of one model with log-normal times (median 10 to 80 ms), histograms
+The load: four applications of one model with log-normal times (median 10 to 80 ms), histograms
 of about 64 bins, batch sizes 1 to 16, budgets of 0.5 to 1.5 times 3 s, b = 1e-4 per ms. The cost of a batch includes
 drops, milestones, the choice of the size and of the members, and their removal. After each batch, as many requests are
 inserted as have left. Time advances so that a request waits half its SLO (Little's law). Costs are the thread's CPU
@@ -26,9 +26,6 @@ from horologe_common.distribution import Distribution, mixture
 from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
 from horologe_controller.schedulers.orloj.scores import Scores
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-from controller.orloj_tournament import TournamentQueue
-
 SIZES = (1, 2, 4, 8, 16)
 MEDIANS_MS = (10, 20, 40, 80)
 BASE_NS, SLO_NS, START_NS = ms(5), s(3), s(1_000_000)
@@ -39,7 +36,6 @@ BAR_AT, INSERT_BAR_US, CHOOSE_BAR_US = 10_000, 50, 500
 class QueueRow(NamedTuple):
     """A row of the result; the field names are the columns."""
 
-    queue: str
     order: str
     pending: int
     insert_us: float
@@ -53,7 +49,7 @@ class QueueRow(NamedTuple):
 class QueueBench:
     """A queue that is refilled to `pending` requests after each batch."""
 
-    def __init__(self, queue: ScoreQueue[int] | TournamentQueue, pending: int) -> None:
+    def __init__(self, queue: ScoreQueue[int], pending: int) -> None:
         self.queue = queue
         self.pending = pending
         self.now_ns = START_NS
@@ -103,13 +99,9 @@ class QueueBench:
             self.step()
 
 
-def measure(name: str, scores: Scores, order: str, pending: int, steps: int) -> QueueRow:
-    """Measure the queue `arrays` or `trees` in the order `earliest` or `latest`."""
-    earliest = order == "earliest"
-    queue: ScoreQueue[int] | TournamentQueue = ScoreQueue(scores, earliest=earliest)
-    if name == "trees":
-        queue = TournamentQueue(scores, earliest=earliest)
-    bench = QueueBench(queue, pending)
+def measure(scores: Scores, order: str, pending: int, steps: int) -> QueueRow:
+    """Measure the queue in the order `earliest` or `latest`."""
+    bench = QueueBench(ScoreQueue(scores, earliest=order == "earliest"), pending)
     gc.collect()
     gc.freeze()
     bench.run(max(50, min(1_000, pending // 8)), steps)
@@ -117,7 +109,7 @@ def measure(name: str, scores: Scores, order: str, pending: int, steps: int) -> 
     insert_us, choose_us = np.array(bench.insert_ns) / 1e3, np.array(bench.choose_ns) / 1e3
     figures = insert_us.mean(), np.quantile(insert_us, 0.99), choose_us.mean(), np.quantile(choose_us, 0.99)
     sizes = float(np.mean(bench.batches)), float(np.mean(bench.drops))
-    return QueueRow(name, order, pending, *(round(float(value), 1) for value in (*figures, *sizes)))
+    return QueueRow(order, pending, *(round(float(value), 1) for value in (*figures, *sizes)))
 
 
 def main() -> int:
@@ -131,13 +123,12 @@ def main() -> int:
     groups = [Distribution.from_samples(rng.lognormal(np.log(ms(median)), 0.5, 1000)) for median in MEDIANS_MS]
     scores = Scores(SIZES, groups, mixture(groups), BASE_NS)
     rows = [
-        measure(name, scores, order, pending, options.steps)
+        measure(scores, order, pending, options.steps)
         for pending in options.pending
         for order in ("earliest", "latest")
-        for name in ("arrays", "trees")
     ]
     print(report.markdown(QueueRow._fields, rows))
-    bar = [row for row in rows if (row.queue, row.pending) == ("arrays", BAR_AT)]
+    bar = [row for row in rows if row.pending == BAR_AT]
     holds = all(row.insert_us <= INSERT_BAR_US and row.choose_us <= CHOOSE_BAR_US for row in bar)
     bars = f"insertion <= {INSERT_BAR_US} us, a batch <= {CHOOSE_BAR_US} us"
     print(f"\n{BAR_AT} pending: {bars}: {'yes' if holds else 'NO'}")

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from docker.errors import DockerException
 from testcontainers.compose import DockerCompose
 
 from compose.engine import open_engine, require_engine
+from horologe_cli.local.ports import free_port
 from horologe_common.status import HorologeError
 
 ROOT = Path(__file__).parents[2]
@@ -86,12 +86,6 @@ def _pull(engine: Any, image: str) -> bool:
         return False
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def wait_until(event: str, seconds: float, condition: Callable[[], Any]) -> Any:
     """Call `condition` until its value is true, and return the value. Connection and server errors are retried."""
     end, last = time.monotonic() + seconds, "nothing"
@@ -123,7 +117,7 @@ class Stack(ComposeProject):
     def __init__(self, folder: Path, models: Path) -> None:
         compose_command()
         super().__init__(f"horologe-test-{os.getpid()}")
-        self.http, self.clients, self.prometheus, self.grafana = (free_port() for _ in range(4))
+        self.http, self.clients, self.prometheus, self.grafana = (free_port("127.0.0.1") for _ in range(4))
         changes = {
             "COMPOSE_PROJECT_NAME": self.name,
             "MODELS_DIR": str(models),

@@ -1,55 +1,34 @@
-"""Builders for test_changed_models_controller.py and test_model_contents.py."""
+"""Workers with an old and a new content of a model, and loads of it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from controller.controller_builders import FRONTEND, MODEL, SELECTOR, WORKER, a_new_controller, register
 from harness.builders import a_report, a_spec, sent
-from horologe_common.clock import ms
-from horologe_common.core.protocol import PeerConnected
-from horologe_common.wire import (
-    Admit,
-    ModelReport,
-    Models,
-    Register,
-    Scan,
-    Settle,
-    Settled,
-    Share,
-    Submit,
-)
-from horologe_controller.core.controller import Controller
-from horologe_controller.settings import ControllerSettings
+from horologe_common.wire import Admit, ModelReport, Models, Scan, Settle, Settled
 
-FRONTEND, SELECTOR, WORKER, OTHER = "frontend/0#1", "selector/0#1", "worker/0#1", "worker/1#1"
-MODEL = "sum/1"
+if TYPE_CHECKING:
+    from horologe_controller.core.controller import Controller
+
 OLD, NEW = a_spec(content_hash="old"), a_spec(content_hash="new")
 
 
-def a_controller(
-    *workers: str, settled: bool = True, resident: tuple[str, ...] = (MODEL,), **settings: Any
-) -> Controller:
-    """Return a controller whose workers have the old content loaded. Without `settled` no subscriber is connected."""
-    controller = Controller(
-        "controller/0#1", ControllerSettings(scheduler="edf", margin_ns=0, preload=False, **settings), "host"
-    )
-    for address in (FRONTEND, SELECTOR) if settled else ():
-        controller.handle(0, address, PeerConnected(address, "host"), ())
+def with_old_content(*workers: str, resident: tuple[str, ...] = (MODEL,), **settings: Any) -> Controller:
+    """Return a controller whose workers have the old content, loaded by default."""
+    controller = a_new_controller(scheduler="edf", **{"workers": 0, **settings})
     for worker in workers or (WORKER,):
-        controller.handle(0, worker, PeerConnected(worker, "host"), ())
-        register(controller, OLD, worker, resident=resident)
+        report_content(controller, OLD, worker, resident=resident)
     controller.out.clear()
     return controller
 
 
-def register(
-    controller: Controller, spec: Any, worker: str = WORKER, scans: Any = (), resident: Any = (MODEL,), **report: Any
+def report_content(
+    controller: Controller, spec: Any, worker: str = WORKER, scans: Any = (), resident: Any = (MODEL,), broken: str = ""
 ) -> None:
     """Send the Register of a worker with one model, which is loaded."""
-    reports = (ModelReport(spec, None, report["broken"]),) if "broken" in report else (a_report(spec, **report),)
-    controller.handle(0, worker, Register((Share(0, "cpu", 8, resident),), reports, scans=scans), ())
-    controller.tick(0)
-    controller.check()
+    report = ModelReport(spec, None, broken) if broken else a_report(spec)
+    register(controller, report, worker=worker, resident=resident, pages=8, scans=scans)
 
 
 def request_load(controller: Controller, number: int = 7) -> int:
@@ -69,11 +48,6 @@ def settle(controller: Controller) -> list[Models]:
         for message in sent(controller, Settle, role):
             controller.handle(0, role, Settled(message.id), ())
     return answers(controller)
-
-
-def submit(controller: Controller, number: int, model: str = MODEL) -> None:
-    controller.handle(0, SELECTOR, Submit(number, model, ms(100), 1, FRONTEND, number), ())
-    controller.tick(0)
 
 
 def served_content(models: Models) -> list[tuple[str, str]]:

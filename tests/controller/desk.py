@@ -15,9 +15,10 @@ from horologe_controller.schedulers import create_scheduler
 from horologe_controller.settings import ControllerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from horologe_common.models import ModelSpec
+    from horologe_common.wire import ModelReport
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.scheduling.planner import Planner
     from horologe_controller.core.scheduling.scheduler import Refusal
@@ -35,11 +36,12 @@ class SchedulerDesk:
         self.pages = pages
         self.requests = 0
 
-    def register(self, number: int, resident: Iterable[str], **profile: Any) -> None:
+    def register(self, number: int, resident: Iterable[str], reports: Sequence[ModelReport] = ()) -> None:
         """Register a worker that reports all models, and holds the `resident` ones."""
         worker = self.cluster.workers.setdefault(f"w{number}", WorkerMirror(f"w{number}", True))
-        reports = tuple(a_report(spec, **profile) for spec in self.cluster.specs.values())
-        self.cluster.register_worker(worker, Register((Share(0, "d", self.pages, tuple(resident)),), reports))
+        reports = reports or [a_report(spec) for spec in self.cluster.specs.values()]
+        share = Share(0, "d", self.pages, tuple(resident))
+        self.cluster.register_worker(worker, Register((share,), tuple(reports)))
 
     def a_request(self, now_ns: int, spec: ModelSpec, budget_ms: float, rows: int = 1, **fields: Any) -> Request:
         self.requests += 1

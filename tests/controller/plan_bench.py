@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.controller_builders import FRONTEND, SELECTOR, TUNER, a_new_controller
 from harness.builders import a_report, a_spec
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
@@ -20,10 +21,6 @@ from horologe_common.wire import (
     Submit,
     Unload,
 )
-from horologe_controller.core.controller import Controller
-from horologe_controller.settings import ControllerSettings
-
-FRONTEND, SELECTOR, TUNER = "frontend/0#1", "selector/0#1", "tuner/0#1"
 
 
 class Bench:
@@ -33,10 +30,8 @@ class Bench:
         self.pages = options.pop("pages", 64)
         pages_each = options.pop("pages_each", 1)
         self.specs = [a_spec(name, weights_bytes=pages_each << 24) for name in models]
-        settings = {"scheduler": "edf", "margin_ns": 0, "workers": len(hardware), **options}
-        self.controller = Controller("controller/0#1", ControllerSettings(**settings), "host")
-        for address in (FRONTEND, SELECTOR, TUNER):
-            self.controller.handle(0, address, PeerConnected(address, "host"), ())
+        settings = {"scheduler": "edf", "preload": True, "workers": len(hardware), **options}
+        self.controller = a_new_controller(TUNER, **settings)
         self.workers: list[str] = []
         self.infers: list[tuple[str, Infer]] = []
         self.loads: list[tuple[str, str]] = []

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import random
 
-from controller.cluster_builders import FRONTEND, OTHER, WORKER, a_controller, register, resident, submit, tick
+from controller.controller_builders import FRONTEND, OTHER, WORKER, a_new_controller, register, submit, tick
 from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, starting_frontend
 from harness.builders import a_report, a_spec, a_state, a_tensor, sent, some_bytes
 from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
-from horologe_common.wire import Admit, Answer, Cancel, Infer, ModelInfo, Models, Outcome, Predict, Query, Register
+from horologe_common.wire import (
+    Admit,
+    Answer,
+    Cancel,
+    Infer,
+    ModelInfo,
+    Models,
+    Outcome,
+    Predict,
+    Query,
+    Register,
+    Share,
+)
 from horologe_controller.core.cluster.discovery import DISCOVERY_NS
 from horologe_controller.core.controller import Controller
 from horologe_frontend.core.frontend import Frontend
@@ -27,27 +39,27 @@ def statuses(controller: Controller) -> list[tuple[int, Status]]:
 
 
 def test_requests_for_a_model_wait_for_its_worker() -> None:
-    controller = a_controller(workers=2)
+    controller = a_new_controller(workers=2)
     submit(controller, 1, model="b/1")
     register(controller, A)
     submit(controller, 2, model="b/1")
     assert statuses(controller) == []
     assert controller.pending() == 2
-    register(controller, B, worker=OTHER, shares=resident("b/1"), now_ns=ms(50))
+    register(controller, B, worker=OTHER, resident=("b/1",), now_ns=ms(50))
     assert [row.submit_id for infer in sent(controller, Infer) for row in infer.rows] == [1, 2]
 
 
 def test_a_request_waits_for_a_worker_whose_clock_is_not_known_yet() -> None:
-    controller = a_controller(workers=2)
+    controller = a_new_controller(workers=2)
     submit(controller, 1, model="b/1")
     controller.handle(0, WORKER, PeerConnected(WORKER, "elsewhere"), ())
-    register(controller, B, shares=resident("b/1"))
+    register(controller, B, resident=("b/1",))
     register(controller, B, worker=OTHER)
     assert controller.pending() == 1
 
 
 def test_requests_that_wait_are_looked_at_only_when_a_worker_registers() -> None:
-    controller = a_controller(workers=2)
+    controller = a_new_controller(workers=2)
     submit(controller, *range(100), model="b/1")
     looks = []
     controller._requests.awaited.pop_admissible = lambda models: looks.append(models) or []  # type: ignore[func-returns-value,method-assign]
@@ -59,9 +71,9 @@ def test_requests_that_wait_are_looked_at_only_when_a_worker_registers() -> None
 
 
 def test_a_request_whose_worker_does_not_come_is_refused_by_its_deadline() -> None:
-    controller = a_controller(workers=2)
+    controller = a_new_controller(workers=2)
     register(controller, A)
-    submit(controller, 1, model="b/1", budget_ns=ms(100))
+    submit(controller, 1, model="b/1", budget_ms=100)
     assert (controller.wakeup_ns() or NEVER_NS) <= ms(100)
     tick(controller, ms(100))
     (outcome,) = sent(controller, Outcome)
@@ -70,7 +82,7 @@ def test_a_request_whose_worker_does_not_come_is_refused_by_its_deadline() -> No
 
 
 def test_a_model_is_unknown_once_all_workers_have_registered() -> None:
-    controller = a_controller(workers=2)
+    controller = a_new_controller(workers=2)
     submit(controller, 1, model="c/1")
     register(controller, A)
     assert [models.incomplete for models in sent(controller, Models, FRONTEND)][-1] == ONE_OF_TWO
@@ -81,26 +93,26 @@ def test_a_model_is_unknown_once_all_workers_have_registered() -> None:
 
 
 def test_a_worker_that_comes_back_is_not_a_second_one() -> None:
-    controller = a_controller(workers=2)
+    controller = a_new_controller(workers=2)
     register(controller, A)
     controller.handle(0, WORKER, PeerDisconnected(WORKER), ())
     controller.handle(0, "worker/0#2", PeerConnected("worker/0#2", "host"), ())
-    controller.handle(0, "worker/0#2", Register(resident(), (A,)), ())
+    controller.handle(0, "worker/0#2", Register((Share(0, "cpu", 10),), (A,)), ())
     tick(controller, 0)
     assert sent(controller, Models, FRONTEND)[-1].incomplete == ONE_OF_TWO
 
 
 def test_without_a_number_of_workers_they_have_some_time_to_register() -> None:
-    controller = a_controller(workers=0)
-    submit(controller, 1, model="b/1", budget_ns=s(30))
+    controller = a_new_controller(workers=0)
+    submit(controller, 1, model="b/1", budget_ms=30_000)
     tick(controller, DISCOVERY_NS + s(1))
     assert statuses(controller) == [], "no worker has registered"
     register(controller, A, now_ns=DISCOVERY_NS + s(1))
     assert statuses(controller) == [(1, Status.UNKNOWN_MODEL)]
 
-    controller = a_controller(workers=0)
+    controller = a_new_controller(workers=0)
     register(controller, A)
-    submit(controller, 1, model="b/1", budget_ns=s(30))
+    submit(controller, 1, model="b/1", budget_ms=30_000)
     assert statuses(controller) == []
     assert controller.wakeup_ns() is not None
     tick(controller, DISCOVERY_NS)
@@ -109,7 +121,7 @@ def test_without_a_number_of_workers_they_have_some_time_to_register() -> None:
 
 
 def test_waiting_requests_are_cancelled_bounded_and_held_once() -> None:
-    controller = a_controller(workers=2, max_queued=3)
+    controller = a_new_controller(workers=2, max_queued=3)
     submit(controller, 1, 1, 2, 3, 4, model="b/1")
     assert statuses(controller) == [(4, Status.REFUSED)]
     controller.handle(0, SELECTOR, Cancel((2,)), ())
@@ -121,7 +133,7 @@ def test_waiting_requests_are_cancelled_bounded_and_held_once() -> None:
 
 
 def test_an_operator_is_told_that_the_model_is_not_known_yet() -> None:
-    controller = a_controller(workers=2)
+    controller = a_new_controller(workers=2)
     register(controller, A)
     controller.out.clear()
     controller.handle(0, FRONTEND, Admit(5, "b", "", admitted=False), ())

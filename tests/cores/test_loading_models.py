@@ -6,7 +6,17 @@ import random
 from typing import Any
 
 from client.talk import Talk
-from controller.cluster_builders import FRONTEND, WORKER, a_controller, end, register, state, states, submit, tick
+from controller.controller_builders import (
+    FRONTEND,
+    WORKER,
+    a_new_controller,
+    finish,
+    register,
+    state,
+    states,
+    submit,
+    tick,
+)
 from fakes.frontend import ECHO
 from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, starting_frontend
 from harness.builders import a_predict, a_report, a_spec, a_state, sent, some_bytes
@@ -48,7 +58,7 @@ def outcomes(controller: Controller) -> list[tuple[int, Status]]:
 
 
 def test_the_progress_of_a_model_is_announced() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, loading(), a_report(a_spec("other")))
     assert states(controller) == {"sum": ("LOADING", "worker/0: measuring"), "other": ("READY", "")}
     register(controller, ModelReport(a_spec(), None, "no licence"), a_report(a_spec("other")))
@@ -56,21 +66,21 @@ def test_the_progress_of_a_model_is_announced() -> None:
 
 
 def test_a_request_waits_for_a_model_that_is_loading() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, loading())
-    submit(controller, 1)
+    submit(controller, 1, budget_ms=500)
     assert outcomes(controller) == []
     register(controller, a_report(), now_ns=ms(100))
     assert outcomes(controller) == []
     [load] = sent(controller, Load)
-    end(controller, load, ms(101))
+    finish(controller, load, ms(101))
     assert [infer.model for infer in sent(controller, Infer)] == ["sum/1"]
 
 
 def test_a_request_is_refused_if_its_model_is_still_loading_at_its_deadline() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, loading())
-    submit(controller, 1, budget_ns=ms(200))
+    submit(controller, 1, budget_ms=200)
     assert (controller.wakeup_ns() or NEVER_NS) <= ms(200)
     tick(controller, ms(201))
     [outcome] = sent(controller, Outcome)
@@ -79,7 +89,7 @@ def test_a_request_is_refused_if_its_model_is_still_loading_at_its_deadline() ->
 
 
 def test_a_request_does_not_wait_any_longer_for_a_model_that_has_failed() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, loading())
     submit(controller, 1)
     register(controller, ModelReport(a_spec(), None, "no licence"), now_ns=ms(1))
@@ -87,7 +97,7 @@ def test_a_request_does_not_wait_any_longer_for_a_model_that_has_failed() -> Non
 
 
 def test_a_restarted_worker_makes_its_models_loading_with_their_signature() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, a_report())
     controller.handle(1, WORKER, PeerDisconnected(WORKER), ())
     tick(controller, 1)
@@ -106,18 +116,18 @@ def test_a_restarted_worker_makes_its_models_loading_with_their_signature() -> N
 
 
 def test_a_model_that_one_worker_serves_is_ready_while_another_loads_it() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, a_report())
     register(controller, loading(), worker="worker/1#1")
     assert state(controller) == ("READY", "")
 
 
 def test_a_failed_load_is_not_repeated_because_another_model_becomes_ready() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, a_report(), loading("other"))
     submit(controller, 1)
     [load] = sent(controller, Load)
-    end(controller, load, ms(1), Status.FAILED, reason="no device")
+    finish(controller, load, ms(1), Status.FAILED, reason="no device")
     assert state(controller) == ("UNAVAILABLE", "no device")
     reports = a_report(), a_report(a_spec("other"))
     controller.handle(ms(2), WORKER, Register((Share(0, "cpu", 10),), reports, scans=()), ())
@@ -133,7 +143,7 @@ def test_a_failed_load_is_not_repeated_because_another_model_becomes_ready() -> 
 
 
 def test_an_unloaded_model_stays_so_while_its_worker_restarts() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, a_report())
     controller.handle(1, FRONTEND, Admit(9, "sum", "", False), ())
     controller.handle(2, WORKER, PeerDisconnected(WORKER), ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Event
 
-from controller.cluster_builders import a_controller, end, register, submit, tick
+from controller.controller_builders import a_new_controller, finish, register, submit, tick
 from gpu_worker.executor_harness import ExecutorHarness, StubStore, Sum
 from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import NEVER_NS, ms, s
@@ -53,7 +53,7 @@ def test_a_worker_loads_another_model_while_a_process_starts() -> None:
 
 
 def a_cluster() -> Controller:
-    controller = a_controller()
+    controller = a_new_controller()
     slow = a_report(a_python_spec(), load_ms=60_000)
     register(controller, slow, a_report(a_spec("sum")), a_report(a_python_spec("other"), load_ms=60_000))
     return controller
@@ -61,20 +61,20 @@ def a_cluster() -> Controller:
 
 def test_a_load_that_takes_a_minute_delays_no_other_model() -> None:
     controller = a_cluster()
-    submit(controller, 1, model="slow/1", now_ns=0, budget_ns=s(100))
+    submit(controller, 1, model="slow/1", now_ns=0, budget_ms=100_000)
     assert [load.model for load in sent(controller, Load)] == ["slow/1"]
-    submit(controller, 2, model="sum/1", now_ns=ms(10), budget_ns=s(5))
+    submit(controller, 2, model="sum/1", now_ns=ms(10), budget_ms=5_000)
     tick(controller, s(1))
     [load] = sent(controller, Load)
     assert load.model == "sum/1"
-    end(controller, load, s(1))
+    finish(controller, load, s(1))
     assert [infer.model for infer in sent(controller, Infer)] == ["sum/1"]
 
 
 def test_processes_do_not_all_start_at_once() -> None:
     controller = a_cluster()
-    submit(controller, 1, model="slow/1", now_ns=0, budget_ns=s(100))
-    submit(controller, 2, model="other/1", now_ns=ms(1), budget_ns=s(100))
+    submit(controller, 1, model="slow/1", now_ns=0, budget_ms=100_000)
+    submit(controller, 2, model="other/1", now_ns=ms(1), budget_ms=100_000)
     assert [load.model for load in sent(controller, Load)] == ["slow/1"]
     assert (controller.wakeup_ns() or NEVER_NS) <= s(1)
     tick(controller, s(1))
@@ -83,12 +83,12 @@ def test_processes_do_not_all_start_at_once() -> None:
 
 def test_a_load_that_is_late_does_not_make_its_share_hang() -> None:
     controller = a_cluster()
-    submit(controller, 1, model="slow/1", now_ns=0, budget_ns=s(1000))
+    submit(controller, 1, model="slow/1", now_ns=0, budget_ms=1_000_000)
     sent(controller, Load)
     for second in range(1, 100):
         tick(controller, s(second))
-    submit(controller, 2, model="sum/1", now_ns=s(100), budget_ns=s(5))
+    submit(controller, 2, model="sum/1", now_ns=s(100), budget_ms=5_000)
     [load] = sent(controller, Load)
-    end(controller, load, s(100))
+    finish(controller, load, s(100))
     assert [infer.model for infer in sent(controller, Infer)] == ["sum/1"]
     assert not sent(controller, Outcome)

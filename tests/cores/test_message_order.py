@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.cluster_builders import WORKER, a_controller
+from controller.controller_builders import WORKER, a_new_controller
 from frontend.frontend_builders import SELECTOR, connected_frontend
 from gpu_worker.worker_builders import (
     CONTROLLER,
@@ -109,7 +109,7 @@ def register(controller: Controller, number: int, *models: str, scans: tuple[int
 
 
 def test_a_register_does_not_replace_a_later_one() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     connect(controller)
     register(controller, 2, "a", "b")
     register(controller, 1, "a")
@@ -121,7 +121,7 @@ def test_a_register_does_not_replace_a_later_one() -> None:
 
 
 def test_an_unload_of_an_operator_that_arrives_again_does_not_undo_a_load() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     connect(controller)
     register(controller, 1, "a")
     unload, load = Admit(1, "a", "", admitted=False), Admit(2, "a", "", admitted=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from controller.cluster_builders import WORKER, a_controller, end, register, resident, tick
+from controller.controller_builders import WORKER, a_new_controller, finish, register, tick
 from frontend.frontend_builders import CLIENT, NOW, SELECTOR, connected_frontend
 from harness.builders import a_predict, a_report, sent, some_bytes
 from horologe_common.clock import ms, s
@@ -137,9 +137,9 @@ def test_the_selector_passes_the_context_on() -> None:
 
 def traced_controller() -> tuple[Controller, Load]:
     """Return a controller whose worker has got a LOAD."""
-    controller = a_controller(scheduler="edf", preload=True)
+    controller = a_new_controller(scheduler="edf", preload=True)
     controller.start_tracing(1.0, 1.0)
-    register(controller, a_report(), shares=resident(pages=64))
+    register(controller, a_report(), pages=64)
     (load,) = sent(controller, Load)
     return controller, load
 
@@ -154,7 +154,7 @@ def submit_two(controller: Controller, now_ns: int) -> None:
 
 def test_the_controller_sends_spans_of_queue_and_lanes_with_the_predictions() -> None:
     controller, load = traced_controller()
-    end(controller, load, ms(5))
+    finish(controller, load, ms(5))
     submit_two(controller, ms(10))
     (infer,) = sent(controller, Infer)
     result = Result(infer.action_id, Status.OK, ms(14), ms(16), ms(2), ms(13), (), "", (ms(14), ms(17)))
@@ -170,7 +170,8 @@ def test_the_controller_sends_spans_of_queue_and_lanes_with_the_predictions() ->
 def test_the_load_that_a_request_waited_for_is_part_of_its_trace() -> None:
     controller, load = traced_controller()
     submit_two(controller, ms(1))
-    end(controller, load, ms(5))
+    controller.handle(ms(5), WORKER, Result(load.action_id, Status.OK, ms(4), ms(5)), ())
+    tick(controller, ms(5))
     (infer,) = sent(controller, Infer)
     controller.handle(ms(8), WORKER, Result(infer.action_id, Status.FAILED, ms(6), ms(8), reason="it raised"), ())
     recorded = {span.name: span for span in spans(controller)}

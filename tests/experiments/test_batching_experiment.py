@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from typer.testing import CliRunner
 
+from experiments.run_experiment import run_experiment
+from harness.command_line import run_horologe
 from horologe_cli.demo.digits import held_out
-from horologe_cli.main import app
 from horologe_experiments.live.batch_times import BatchTimes, enlarge
 
 if TYPE_CHECKING:
@@ -39,10 +39,7 @@ USAGE = 2
 
 
 def test_rows_by_model_and_strategy_delays_and_bars(tmp_path: Path) -> None:
-    arguments = ["--quick", "--json", "--plot", "--out", str(tmp_path), *(f"--set={change}" for change in TINY)]
-    result = CliRunner().invoke(app, ["experiment", "batching", *arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    found = json.loads(result.stdout)
+    _, found = run_experiment("batching", *TINY, folder=tmp_path)
     assert list(found) == ["experiment", "rows", "bars"]
     rows = {(row["model"], row["batching"]): row for row in found["rows"]}
     assert list(rows) == [
@@ -85,13 +82,13 @@ def test_an_enlarged_image_shows_the_same_digit() -> None:
     ("change", "told"), [('onnx=["nope"]', "'nope'"), ('estimators=["nope"]', "wanted one of no-op, linear-svm")]
 )
 def test_an_unknown_model_is_a_usage_error(change: str, told: str) -> None:
-    result = CliRunner().invoke(app, ["experiment", "batching", "--set", change])
+    result = run_horologe("experiment", "batching", "--set", change)
     assert result.exit_code == USAGE
     assert told in result.stderr
 
 
 def test_without_scikit_learn_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    result = CliRunner().invoke(app, ["experiment", "batching"])
+    result = run_horologe("experiment", "batching")
     assert result.exit_code == USAGE
     assert "horologe[models]" in result.stderr

@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner
 
-from horologe_cli.main import app
+from experiments.run_experiment import run_experiment
+from harness.command_line import run_horologe
 from horologe_experiments.clockwork.fig5 import Scene
 from horologe_experiments.harness.experiment import Bar, load_scene
 from horologe_experiments.registry import EXPERIMENTS
@@ -68,10 +68,7 @@ OK, A_BAR_FAILS, USAGE = 0, 1, 2
 
 
 def run(name: str, *more: str) -> tuple[int, dict[str, Any]]:
-    changes = [f"--set={change}" for change in TINY[name]]
-    result = CliRunner().invoke(app, ["experiment", name, "--quick", "--json", *changes, *more])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, json.loads(result.stdout)
+    return run_experiment(name, *TINY[name], options=("--quick", *more))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -111,7 +108,7 @@ def test_findings_become_files(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_arguments_are_usage_errors_that_name_them(arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(app, ["experiment", *arguments])
+    result = run_horologe("experiment", *arguments)
     assert result.exit_code == USAGE
     assert message in result.stderr
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from typer.testing import CliRunner
-
 from experiments.interference_data import needs_measurements
-from horologe_cli.main import app
+from experiments.run_experiment import run_experiment
+from harness.command_line import run_horologe
 from horologe_experiments.igniter.igniter_data import VARIABLE
 
 if TYPE_CHECKING:
@@ -16,12 +15,11 @@ if TYPE_CHECKING:
 
     import pytest
 
-SMALL = ["--set=counts=[12, 20]", "--set=changes=5", "--set=repeats=1"]
+SMALL = ["counts=[12, 20]", "changes=5", "repeats=1"]
 
 
-def run(name: str, folder: Path, *options: str) -> dict[str, Any]:
-    result = CliRunner().invoke(app, ["experiment", name, "--plot", "--out", str(folder), *options])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+def run(name: str, folder: Path, *changes: str) -> dict[str, Any]:
+    run_experiment(name, *changes, folder=folder, options=())
     assert (folder / f"{name}.png").stat().st_size > 0
     document: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
     return document
@@ -44,5 +42,5 @@ def test_the_folder_of_the_measurements_is_named_where_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    result = CliRunner().invoke(app, ["experiment", "igniter-error"])
+    result = run_horologe("experiment", "igniter-error")
     assert f"{VARIABLE}: got {str(tmp_path)!r}, wanted the folder of iGniter's tables" in result.stderr

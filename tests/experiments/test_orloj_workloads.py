@@ -1,4 +1,4 @@
-"""Rows of ORLOJ's tables as workloads: execution times, arrivals, and statements of the paper."""
+"""Rows of ORLOJ's tables as workloads: execution times, arrivals, statements of the paper, and margins in a row."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from horologe_common.clock import ms
 from horologe_experiments.orloj import critical, llm
 from horologe_experiments.orloj.cases import C0_SHARE, Case, all_cases, table_rows
+from horologe_experiments.orloj.contest import margin
 from horologe_experiments.orloj.workloads import build_case, build_row, draw_arrivals
 from horologe_experiments.traces.azure_functions import read_calls
 from horologe_sim.scenario.scenario import CATALOGUE_SIZES as SIZES
@@ -103,3 +104,27 @@ def test_the_same_seed_builds_the_same_rows() -> None:
     one, other = build_row(table_rows()[70], 3.0, 100, 9), build_row(table_rows()[70], 3.0, 100, 9)
     for field in ("arrival_ns", "solo_ns", "application", "length"):
         assert (getattr(one, field) == getattr(other, field)).all()
+
+
+NOISE = [0.03, -0.03, 0.02, -0.02, 0.01, -0.01, 0.03, -0.03, 0.02, -0.02]
+
+
+def rates(ours: float, noise: list[float]) -> dict[str, list[float]]:
+    return {"horologe": [0.5 + ours + one for one in noise], "edf": [0.5] * len(noise)}
+
+
+def test_more_seeds_of_the_same_noise_narrow_the_limit() -> None:
+    assert margin(rates(0.0, NOISE * 3), False)[0] > margin(rates(0.0, NOISE), False)[0]
+
+
+def test_the_margin_is_a_lower_limit_of_the_difference_from_the_best_other() -> None:
+    finished = rates(0.1, NOISE) | {"orloj": [0.55] * len(NOISE)}
+    lowest, against = margin(finished, False)
+    assert against == "orloj"
+    assert 0.02 < lowest < 0.05
+
+
+def test_with_few_seeds_the_margin_is_the_mean() -> None:
+    mean, against = margin(rates(0.1, [0.02, -0.02]), False)
+    assert mean == pytest.approx(0.1)
+    assert against == "edf"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 import numpy as np
 import pytest
@@ -19,10 +17,6 @@ from horologe_common.interference.v100 import PAPER, V100_CATALOGUES
 from horologe_experiments.igniter.held_out_errors import gpu_lets_errors, model_errors
 from horologe_experiments.igniter.igniter_data import MODELS, gpu_profile, model_profile, read_rows, solo_points
 from horologe_planning.interference.fitting import active_deviation, fit_gpu, fit_model
-
-if TYPE_CHECKING:
-    pass
-
 from planning.interference_builders import GPU, IGNITER
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from onnx import TensorProto, helper
+
+from harness.scripts import load_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,13 +85,7 @@ def _exported(kind: str) -> Path:
 @cache
 def pytorch_exports() -> Any:
     """Return the module models/export_pytorch.py."""
-    file = Path(__file__).resolve().parents[2] / "models" / "export_pytorch.py"
-    spec = importlib.util.spec_from_file_location("export_pytorch", file)
-    assert spec is not None
-    assert spec.loader is not None
-    sys.modules["export_pytorch"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("models/export_pytorch.py", "export_pytorch")
 
 
 def onnx_bytes(

@@ -76,10 +76,12 @@ async def offer(
 class ClosedLoad:
     """Requests from threads, one after the other, until `stop`. Each has exactly one outcome."""
 
-    def __init__(self, endpoint: str, threads: int) -> None:
+    def __init__(
+        self, endpoint: str, threads: int = 1, model: str = "pretend", pause_s: float = 0, slo_ms: float = CLOSED_SLO_MS
+    ) -> None:
         self.outcomes: Counter[str] = Counter()
         self.sent = 0
-        self._endpoint = endpoint
+        self._endpoint, self._model, self._pause_s, self._slo_ms = endpoint, model, pause_s, slo_ms
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
@@ -88,14 +90,14 @@ class ClosedLoad:
 
     def _run(self) -> None:
         with Client(self._endpoint) as client:
-            while not self._stopping.is_set():
+            while not self._stopping.wait(self._pause_s):
                 with self._lock:
                     self.sent += 1
                 try:
-                    client.predict("pretend", np.zeros((1, 4), np.float32), slo_ms=CLOSED_SLO_MS)
+                    client.predict(self._model, np.zeros((1, 4), np.float32), slo_ms=self._slo_ms)
                     outcome = "OK"
                 except HorologeError as error:
-                    outcome = error.status.name
+                    outcome = f"{error.status.name}: {error.reason}"
                 with self._lock:
                     self.outcomes[outcome] += 1
 
@@ -117,6 +119,22 @@ async def wait_for_service(client: AsyncClient, within_s: float = SETTLE_S) -> N
         await ask(client, tally, number)
         await asyncio.sleep(0.01)  # a request that fails at once must not occupy the loop
         number += 1
+
+
+def run_beside_load(endpoint: str, work: Callable[[], None], rate: float, slo_ms: float) -> Counter[str]:
+    """Send requests while `work` runs in a thread. Return how they ended."""
+
+    async def scenario() -> Counter[str]:
+        tally = Tally()
+        async with AsyncClient(endpoint) as client:
+            await wait_for_service(client, START_S)
+            working = asyncio.create_task(asyncio.to_thread(work))
+            while not working.done():
+                await offer(client, tally, rate, 1, slo_ms=slo_ms)
+            await working
+        return tally.counts()
+
+    return asyncio.run(scenario())
 
 
 def run_under_load(
@@ -147,7 +165,7 @@ def run_under_load(
     return tally
 
 
-def a_process(module: str, *sets: str, read_log: bool = False) -> subprocess.Popen[bytes]:
+def a_process(module: str, *sets: str) -> subprocess.Popen[bytes]:
     """Start a service without metrics, with these settings."""
     command = [sys.executable, "-m", module, "--set=metrics.bind=", *(f"--set={text}" for text in sets)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE if read_log else None)
+    return subprocess.Popen(command)

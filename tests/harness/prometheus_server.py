@@ -6,13 +6,13 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import yaml
+
+from harness.http_calls import send_http
+from harness.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,18 +54,11 @@ class Prometheus:
             ],
             stdout=self._log, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        self._wait_ready()
+        until(self._is_ready, START_S, (OSError,), 0.1)
 
-    def _wait_ready(self) -> None:
-        end_s = time.monotonic() + START_S
-        while True:
-            try:
-                with urlopen(f"{self.url}/-/ready", timeout=5):
-                    return
-            except (URLError, OSError):
-                assert self._process.poll() is None, self.read_log()
-                assert time.monotonic() < end_s, self.read_log()
-                time.sleep(0.1)
+    def _is_ready(self) -> bool:
+        assert self._process.poll() is None, self.read_log()
+        return send_http("GET", f"{self.url}/-/ready")[0] == 200
 
     def read_log(self) -> str:
         self._log.seek(0)

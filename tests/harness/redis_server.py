@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.waiting import until
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TRIES = 200
+START_S = 10
 
 
 class RedisServer:
@@ -27,44 +29,17 @@ class RedisServer:
     def start(self) -> None:
         import redis
 
-        self._process = subprocess.Popen(
-            [
-                "redis-server",
-                "--dir",
-                str(self.folder),
-                "--port",
-                "0",
-                "--unixsocket",
-                str(self.folder / "redis.sock"),
-                "--appendonly",
-                "yes",
-                "--appendfsync",
-                "always",
-                "--save",
-                "",
-                "--logfile",
-                "redis.log",
-            ],
-            stdout=subprocess.DEVNULL,
-        )
+        options = {"--dir": self.folder, "--port": 0, "--unixsocket": self.folder / "redis.sock", "--save": ""}
+        durable = {"--appendonly": "yes", "--appendfsync": "always", "--logfile": "redis.log"}
+        words = [str(word) for option in (options | durable).items() for word in option]
+        self._process = process = subprocess.Popen(["redis-server", *words], stdout=subprocess.DEVNULL)
         with redis.Redis.from_url(self.url) as client:
-            for tries_left in reversed(range(TRIES)):
-                try:
-                    client.ping()
-                    return
-                except redis.exceptions.RedisError:
-                    if not tries_left:
-                        raise
-                    self._wait_briefly()
 
-    def _wait_briefly(self) -> None:
-        """Wait 20 ms. Raises AssertionError with the server's log if the server has ended."""
-        assert self._process
-        try:
-            self._process.wait(0.02)
-        except subprocess.TimeoutExpired:
-            return
-        raise AssertionError((self.folder / "redis.log").read_text())
+            def answers() -> bool:
+                assert process.poll() is None, (self.folder / "redis.log").read_text()
+                return bool(client.ping())
+
+            until(answers, START_S, (redis.exceptions.RedisError,))
 
     def stop(self) -> None:
         """Kill the server with SIGKILL."""

@@ -7,7 +7,9 @@ import os
 import socket
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingMixIn, UnixStreamServer
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,59 +22,44 @@ if TYPE_CHECKING:
 EXAMPLE_VERSION = b'{"ApiVersion": "1.45", "MinAPIVersion": "1.24"}'
 
 
+class Server(ThreadingMixIn, UnixStreamServer):
+    daemon_threads = True
+
+
 @contextmanager
-def server_of(path: Path, answers: dict[bytes, bytes] | None) -> Iterator[None]:
+def server_of(path: Path, answers: dict[str, bytes] | None) -> Iterator[None]:
     """Listen on a Unix socket. Answer each path with a body, any other path with 500; None: never answer."""
     stopping = threading.Event()
 
-    def answer(connection: socket.socket) -> None:
-        with connection:
-            while not stopping.is_set():
-                try:
-                    request = connection.recv(65536)
-                except TimeoutError:
-                    continue
-                if not request:
-                    return
-                if answers is None:
-                    continue
-                body = next((body for path, body in answers.items() if path in request), None)
-                status = b"500 Internal Server Error" if body is None else b"200 OK"
-                head = b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(body or b""))
-                connection.sendall(head + (body or b""))
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if answers is None:
+                stopping.wait()
+                return
+            body = next((body for path, body in answers.items() if path in self.path), None)
+            self.send_response(500 if body is None else 200)
+            self.send_header("Content-Length", str(len(body or b"")))
+            self.end_headers()
+            self.wfile.write(body or b"")
 
-    def listen() -> None:
-        while not stopping.is_set():
-            try:
-                connection, _ = listener.accept()
-            except TimeoutError:
-                continue
-            connection.settimeout(0.1)
-            threads.append(threading.Thread(target=answer, args=(connection,)))
-            threads[-1].start()
+        do_HEAD = do_GET
 
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        listener.settimeout(0.1)
-        threads = [threading.Thread(target=listen)]
-        threads[0].start()
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with Server(str(path), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
         try:
             yield
         finally:
             stopping.set()
-            for thread in threads:
-                thread.join()
+            server.shutdown()
+            thread.join()
 
 
 def socket_without_listener(path: Path) -> str:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-    return f"unix://{path}"
-
-
-def regular_file(path: Path) -> str:
-    path.write_text("")
     return f"unix://{path}"
 
 
@@ -85,14 +72,10 @@ def socket_in_a_private_folder(path: Path) -> str:
 
 
 HOSTS: dict[str, Callable[[Path], str]] = {
-    "no socket": lambda path: f"unix://{path}",
     "nothing listens": socket_without_listener,
-    "a file": regular_file,
     "no permission": socket_in_a_private_folder,
     "closed port": lambda path: "tcp://127.0.0.1:1",
-    "unknown host": lambda path: "tcp://nowhere.invalid:2375",
     "unknown protocol": lambda path: "pigeon://here",
-    "long path": lambda path: f"unix://{path}{'x' * 200}",
 }
 
 
@@ -107,9 +90,9 @@ def test_an_engine_that_cannot_be_reached_has_a_reason_and_leaves_no_socket(
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
-@pytest.mark.parametrize("answers", [None, {}, {b"/version": b"<html>"}], ids=["silent", "errors", "not Docker"])
+@pytest.mark.parametrize("answers", [None, {}, {"/version": b"<html>"}], ids=["silent", "errors", "not Docker"])
 def test_a_server_that_is_no_working_engine_has_a_reason(
-    answers: dict[bytes, bytes] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    answers: dict[str, bytes] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/s")
     with server_of(tmp_path / "s", answers):
@@ -118,7 +101,7 @@ def test_a_server_that_is_no_working_engine_has_a_reason(
 
 def test_an_engine_that_answers_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/s")
-    with server_of(tmp_path / "s", {b"/version": EXAMPLE_VERSION, b"/_ping": b"OK"}):
+    with server_of(tmp_path / "s", {"/version": EXAMPLE_VERSION, "/_ping": b"OK"}):
         assert engine.explain_no_engine(5) == ""
 
 
@@ -143,10 +126,7 @@ def test_one_process_at_a_time_uses_the_engine(tmp_path: Path) -> None:
     [
         ({"docker": 0}, "docker compose"),
         ({"docker": 1, "docker-compose": 0}, "docker-compose"),
-        ({"docker-compose": 0}, "docker-compose"),
         ({"docker": 1}, ""),
-        ({"docker": 1, "docker-compose": 1}, ""),
-        ({}, ""),
     ],
 )
 def test_the_command_of_compose_is_one_that_works(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import shlex
 import tomllib
@@ -14,6 +13,7 @@ import msgspec
 import pytest
 import typer
 
+from harness.scripts import load_script
 from horologe_cli.local.topology import settings_sections
 from horologe_cli.main import app
 from horologe_common import wire
@@ -41,13 +41,9 @@ SHELLS = ("", "sh", "bash", "console")
 
 @pytest.fixture(scope="module")
 def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "docs")
-        spec.loader.exec_module(module)
+        module: ModuleType = load_script("docs/generate.py", "docs_generate")
     return module
 
 

@@ -15,48 +15,38 @@ from conftest import STATE_VARIABLES
 from harness.short_paths import SOCKET_PATH_BYTES, choose_temporary_folder
 
 ROOT = Path(__file__).resolve().parents[2]
-SOCKETS = "tests/system/sockets/test_sdk.py::test_arrays_in_arrays_out"
-SETTINGS = "tests/common/service/test_settings.py"
-UMASK = "tests/repository/test_environment_of_tests.py::test_files_can_be_read_by_other_users"
-HELP = "tests/system/commands/test_cli.py::test_every_command_has_help_with_examples[up]"
+TESTS = (
+    "tests/system/sockets/test_sdk.py::test_arrays_in_arrays_out",
+    "tests/common/service/test_settings.py",
+    "tests/repository/test_environment_of_tests.py::test_files_can_be_read_by_other_users",
+    "tests/system/commands/test_cli.py::test_every_command_has_help_with_examples[up]",
+)
+"""Tests of sockets, settings, files and terminals."""
 
 
-def run_test(test: str, variables: dict[str, str], umask: int = 0o022) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **variables}, umask=umask, capture_output=True, text=True, timeout=100,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_sockets_fit_below_a_long_temporary_folder(tmp_path: Path) -> None:
+def test_neither_variables_nor_the_umask_of_the_user_matter(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 20)
     folder.mkdir()
-    run_test(SOCKETS, {"TMPDIR": str(folder)})
-
-
-@pytest.mark.parametrize(
-    ("test", "variables"),
-    [
-        (HELP, {"HOROLOGE_HTTP_PORT": "no number", "HOROLOGE_NONSENSE_X": "1"}),
-        (HELP, {"HOROLOGE_CONFIG": "/nowhere.toml"}),
-        (HELP, {"FORCE_COLOR": "1", "COLUMNS": "20"}),
-        (SOCKETS, {"HOME": "/nonexistent"}),
-        (SETTINGS, {"HOROLOGE_LINKS_BIND": "tcp://127.0.0.1:1", "HOROLOGE_WORKER_CACHE": "/nonexistent"}),
-    ],
-)
-def test_variables_of_the_user_do_not_matter(test: str, variables: dict[str, str]) -> None:
-    run_test(test, variables)
+    variables = {
+        "TMPDIR": str(folder),
+        "HOME": "/nonexistent",
+        "HOROLOGE_HTTP_PORT": "no number",
+        "HOROLOGE_NONSENSE_X": "1",
+        "HOROLOGE_CONFIG": "/nowhere.toml",
+        "HOROLOGE_LINKS_BIND": "tcp://127.0.0.1:1",
+        "HOROLOGE_WORKER_CACHE": "/nonexistent",
+        "FORCE_COLOR": "1",
+        "COLUMNS": "20",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
+    env = os.environ | variables
+    done = subprocess.run(command, cwd=ROOT, env=env, umask=0o077, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_files_can_be_read_by_other_users(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644
-
-
-def test_the_umask_of_the_user_does_not_matter() -> None:
-    run_test(UMASK, {}, umask=0o077)
 
 
 def test_the_speed_of_the_machine_fails_no_check_of_hypothesis() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
+from harness.scripts import load_script
 from horologe_cli.demo import digits
 from horologe_common.clock import ms
 from horologe_gpu_worker.repository.manifest import read_manifest
@@ -26,12 +26,7 @@ DIGITS = {"digits-linear": 0.96, "digits-mlp": 0.97, "digits-cnn": 0.99, "novice
 
 @cache
 def export_script() -> Any:
-    spec = importlib.util.spec_from_file_location("models_export", ROOT / "models" / "export.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("models/export.py", "models_export")
 
 
 def probabilities(path: Path) -> np.ndarray[Any, Any]:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
+from harness.scripts import load_script
 from horologe_cli.local.topology import settings_sections
 from horologe_common.transport.keys import make_keys
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-ROOT = Path(__file__).resolve().parents[2]
 LOST_WITH_A_NODE = {"cache", "recordings"}
 """Volumes that a service can do without on another node."""
 
 
 @pytest.fixture(scope="module")
 def module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("swarm_stack", ROOT / "deploy" / "swarm" / "stack.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module: ModuleType = load_script("deploy/swarm/stack.py", "swarm_stack")
     return module
 
 

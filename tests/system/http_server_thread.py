@@ -97,22 +97,24 @@ class HttpServerThread:
 
 
 def read_response(sock: socket.socket, body: bool = True) -> tuple[int, dict[str, str], bytes]:
-    """Return status, headers and body of a response. Raise ConnectionError if the server closes the connection."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        data += _receive(sock)
-    head, _, rest = data.partition(b"\r\n\r\n")
-    lines = head.decode().split("\r\n")
+    """Return status, headers and body of a response; a pipelined response behind it stays unread.
+
+    Raises ConnectionError if the server closes the connection.
+    """
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += _receive(sock, 1)
+    lines = head.decode().strip().split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
     size = int(headers.get("content-length", "0")) if body and not lines[0].startswith("HTTP/1.1 1") else 0
-    while len(rest) < size:
-        rest += _receive(sock)
-    assert len(rest) == size, rest
-    return int(lines[0].split()[1]), headers, rest
+    content = b""
+    while len(content) < size:
+        content += _receive(sock, size - len(content))
+    return int(lines[0].split()[1]), headers, content
 
 
-def _receive(sock: socket.socket) -> bytes:
-    data = sock.recv(65536)
+def _receive(sock: socket.socket, size: int) -> bytes:
+    data = sock.recv(size)
     if not data:
         raise ConnectionError("closed")
     return data
@@ -152,25 +154,3 @@ def flood(sock: socket.socket, data: bytes, times: int, pause: float = 0) -> Non
     for _ in range(times):
         sock.sendall(data)
         threading.Event().wait(pause)
-
-
-def read_response_once(sock: socket.socket, body: bool) -> tuple[int, dict[str, str], bytes]:
-    """Read a response byte by byte, so that a pipelined response behind it stays unread."""
-    data = b""
-    while not data.endswith(b"\r\n\r\n"):
-        data += sock.recv(1)
-    lines = data.decode().strip().split("\r\n")
-    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
-    rest = b""
-    while body and len(rest) < int(headers["content-length"]):
-        rest += sock.recv(1)
-    return int(lines[0].split()[1]), headers, rest
-
-
-def wait_for_infer(http: HttpServerThread) -> None:
-    """Retry until the server has noticed the closed connections."""
-    for _ in range(100):
-        response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=GOOD)
-        if response.status_code == 200:
-            return
-    raise AssertionError(response.text)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
 
-from horologe_common.core.protocol import Out
+from horologe_common.core.protocol import Out, PeerConnected
 from horologe_common.transport.keys import load_keys
 from horologe_common.transport.links import Links
 from horologe_common.transport.reactor import Reactor
@@ -98,12 +97,6 @@ class Running:
         self.core.out.append(Out(to, message, buffers))
         self.reactor.post_threadsafe("test", self.core.address, None)
 
-    def wait_until(self, fulfilled: Callable[[], bool]) -> None:
-        end = time.monotonic() + 10
-        while not fulfilled():
-            assert time.monotonic() < end
-            time.sleep(0.01)
-
     def break_dealers(self, operation: str) -> None:
         """Let an operation fail on every socket that has connected, as if its descriptor were invalid."""
         for sock in self.links._sockets.monitors:
@@ -130,6 +123,20 @@ def start() -> Iterator[Any]:
     yield begin
     for one in running:
         one.stop()
+
+
+@pytest.fixture
+def pair(start: Any, tmp_path: Path) -> Callable[..., tuple[Running, Running]]:
+    """A function that starts a controller, and a worker with a link to it. Settings are those of the worker."""
+
+    def begin(scheme: str = "ipc", **link: Any) -> tuple[Running, Running]:
+        endpoint = f"{scheme}://{tmp_path}/c"
+        left, right = start("controller", bind=(endpoint,)), start("worker", connect=(endpoint,), **link)
+        for end in (left, right):
+            end.core.wait_for(PeerConnected)
+        return left, right
+
+    return begin
 
 
 def _fail(*_: Any, **__: Any) -> None:

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from controller.cluster_builders import (
-    OTHER,
-    WORKER,
-    a_controller,
-    end,
-    register,
-    resident,
-    state,
-    submit,
-    tick,
-)
+from controller.controller_builders import OTHER, WORKER, a_new_controller, finish, register, state, submit, tick
 from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerDisconnected
@@ -28,7 +18,7 @@ A, B = (a_report(a_spec(name, weights_bytes=6 << 24)) for name in ("a", "b"))
 
 
 def test_a_load_under_way_when_the_controller_restarts_has_its_pages_and_is_not_asked_for_again() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, A, B, shares=(Share(0, "cpu", 10, (), (("a/1", 5),)),))
     submit(controller, 1, model="b/1")
     submit(controller, 2, model="a/1")
@@ -39,7 +29,7 @@ def test_a_load_under_way_when_the_controller_restarts_has_its_pages_and_is_not_
 
 
 def test_the_pages_of_an_adopted_load_that_fails_are_free() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, A, B, shares=(Share(0, "cpu", 10, (), (("a/1", 5),)),))
     submit(controller, 1, model="b/1")
     controller.handle(ms(9), WORKER, Result(5, Status.TOO_LATE, ms(9), ms(9)), ())
@@ -48,31 +38,31 @@ def test_the_pages_of_an_adopted_load_that_fails_are_free() -> None:
 
 
 def test_a_load_that_was_refused_is_planned_again_after_a_pause() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, A)
     submit(controller, 1, model="a/1")
     [load] = sent(controller, Load)
-    end(controller, load, ms(1), Status.REFUSED, reason="pages: a/1 needs 6, 4 of 10 are free")
+    finish(controller, load, ms(1), Status.REFUSED, reason="pages: a/1 needs 6, 4 of 10 are free")
     assert not sent(controller, Load)
     tick(controller, ms(11))
     [again] = sent(controller, Load)
-    end(controller, again, ms(19))
+    finish(controller, again, ms(19))
     assert len(sent(controller, Infer)) == 1
     assert not sent(controller, Outcome)
 
 
 def test_a_model_that_has_left_the_report_is_unknown_and_its_pages_are_taken_back() -> None:
-    controller = a_controller()
-    register(controller, A, a_report(), shares=resident("a/1"))
+    controller = a_new_controller()
+    register(controller, A, a_report(), resident=("a/1",))
     submit(controller, 1, 2, model="sum/1")
     [load] = sent(controller, Load)
-    register(controller, shares=resident("a/1"))
+    register(controller, resident=("a/1",))
     assert [unload.model for unload in sent(controller, Unload)] == ["a/1"]
     assert [outcome.status for outcome in sent(controller, Outcome)] == [Status.UNKNOWN_MODEL] * 2, "those queued"
     assert state(controller) is None
     submit(controller, 3, model="a/1")
     assert [outcome.status for outcome in sent(controller, Outcome)] == [Status.UNKNOWN_MODEL]
-    end(controller, load, ms(2), Status.FAILED, reason="not served by this worker")
+    finish(controller, load, ms(2), Status.FAILED, reason="not served by this worker")
     [share] = controller.cluster.shares()
     assert share.pages_free == 10
     register(controller, A, a_report())
@@ -81,39 +71,39 @@ def test_a_model_that_has_left_the_report_is_unknown_and_its_pages_are_taken_bac
 
 
 def test_a_model_withdrawn_while_it_loads_is_unloaded_when_it_has() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, a_report())
     submit(controller, 1)
     [load] = sent(controller, Load)
     register(controller)
-    end(controller, load, ms(2))
+    finish(controller, load, ms(2))
     assert [unload.model for unload in sent(controller, Unload)] == ["sum/1"]
     [share] = controller.cluster.shares()
     assert share.pages_free == 10
 
 
 def test_a_batch_that_ends_after_its_model_was_withdrawn_is_answered() -> None:
-    controller = a_controller(scheduler="clockwork")
-    register(controller, a_report(), shares=resident("sum/1"))
+    controller = a_new_controller(scheduler="clockwork")
+    register(controller, a_report(), resident=("sum/1",))
     submit(controller, 1)
     submit(controller, 2)
     first, second = sent(controller, Infer)
-    register(controller, shares=resident("sum/1"))
-    end(controller, first, ms(2))
-    end(controller, second, ms(3), Status.REFUSED)
+    register(controller, resident=("sum/1",))
+    finish(controller, first, ms(2))
+    finish(controller, second, ms(3), Status.REFUSED)
     [outcome] = sent(controller, Outcome)
     assert (outcome.id, outcome.status) == (2, Status.UNKNOWN_MODEL)
     assert not controller.pending()
 
 
 def test_a_model_withdrawn_at_one_worker_goes_on_at_the_other() -> None:
-    controller = a_controller(scheduler="edf")
-    register(controller, a_report(), shares=resident("sum/1"))
-    register(controller, a_report(), worker=OTHER, shares=resident("sum/1"))
+    controller = a_new_controller(scheduler="edf")
+    register(controller, a_report(), resident=("sum/1",))
+    register(controller, a_report(), worker=OTHER, resident=("sum/1",))
     submit(controller, 1, 2, 3, best_effort=True)
     for infer in sent(controller, Infer, WORKER):
-        register(controller, shares=resident("sum/1"))
-        end(controller, infer, ms(1), Status.REFUSED)
+        register(controller, resident=("sum/1",))
+        finish(controller, infer, ms(1), Status.REFUSED)
     submit(controller, 4, now_ns=ms(2))
     submit(controller, 5, now_ns=ms(2), best_effort=True)
     assert state(controller) == ("READY", "")
@@ -121,35 +111,35 @@ def test_a_model_withdrawn_at_one_worker_goes_on_at_the_other() -> None:
 
 
 def test_pages_of_a_model_that_the_worker_holds_and_does_not_serve_are_asked_back() -> None:
-    controller = a_controller()
-    register(controller, a_report(), msgspec.structs.replace(A, profile=None), shares=resident("a/1", "gone/1"))
+    controller = a_new_controller()
+    register(controller, a_report(), msgspec.structs.replace(A, profile=None), resident=("a/1", "gone/1"))
     assert [unload.model for unload in sent(controller, Unload)] == ["a/1", "gone/1"]
     [share] = controller.cluster.shares()
     assert share.pages_free == 10
 
 
 def test_one_share_that_cannot_load_a_model_does_not_withdraw_it_from_the_others() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, a_report(), shares=(Share(0, "cpu", 10), Share(1, "cpu", 10)))
     submit(controller, 1)
     [load] = sent(controller, Load)
-    end(controller, load, ms(1), Status.FAILED, reason="bad page")
+    finish(controller, load, ms(1), Status.FAILED, reason="bad page")
     assert state(controller) == ("READY", "")
     [other] = sent(controller, Load)
     assert other.share != load.share
-    end(controller, other, ms(2), Status.FAILED, reason="bad page")
+    finish(controller, other, ms(2), Status.FAILED, reason="bad page")
     assert state(controller) == ("UNAVAILABLE", "bad page")
     assert [outcome.status for outcome in sent(controller, Outcome)] == [Status.FAILED]
 
 
 def test_a_share_that_could_not_load_a_model_is_not_asked_for_its_queue() -> None:
-    controller = a_controller()
+    controller = a_new_controller()
     register(controller, a_report(), shares=(Share(0, "cpu", 10), Share(1, "cpu", 10)))
     submit(controller, 1, best_effort=True)
     [load] = sent(controller, Load)
-    end(controller, load, ms(1), Status.FAILED, reason="bad page")
+    finish(controller, load, ms(1), Status.FAILED, reason="bad page")
     [other] = sent(controller, Load)
-    end(controller, other, ms(2))
+    finish(controller, other, ms(2))
     assert [infer.share for infer in sent(controller, Infer)] == [other.share]
 
 
@@ -168,7 +158,7 @@ def test_the_profile_of_a_worker_that_is_gone_is_not_what_is_promised() -> None:
 def test_a_trial_is_not_spent_on_a_worker_that_takes_nothing_more() -> None:
     cluster = Cluster(10)
     cluster.workers[WORKER] = worker = WorkerMirror(WORKER, same_host=True)
-    cluster.register_worker(worker, Register(resident("sum/1"), (a_report(exec_ms=40),)))
+    cluster.register_worker(worker, Register((Share(0, "cpu", 10, ("sum/1",)),), (a_report(exec_ms=40),)))
     assert cluster.best_exec_ns(0, "sum/1", 1, ms(20)) == ms(40), "from now on it is doubted"
     cluster.drain_worker(worker)
     assert cluster.best_exec_ns(s(2), "sum/1", 1, ms(20)) == ms(40)
@@ -177,8 +167,8 @@ def test_a_trial_is_not_spent_on_a_worker_that_takes_nothing_more() -> None:
 
 
 def test_a_metric_says_which_models_are_dynamic() -> None:
-    controller = a_controller()
-    register(controller, a_report(), shares=resident("sum/1"))
+    controller = a_new_controller()
+    register(controller, a_report(), resident=("sum/1",))
     dynamic = "horologe_model_dynamic", "sum", "1"
     controller.refresh_stats()
     assert controller.stats.values[dynamic] == 0
@@ -189,8 +179,8 @@ def test_a_metric_says_which_models_are_dynamic() -> None:
 
 
 def test_gauges_end_with_what_they_are_of() -> None:
-    controller = a_controller()
-    register(controller, a_report(), shares=resident("sum/1"))
+    controller = a_new_controller()
+    register(controller, a_report(), resident=("sum/1",))
     controller.refresh_stats()
     waiting, slowness = (
         ("nv_inference_pending_request_count", "sum", "1"),
@@ -206,3 +196,56 @@ def test_gauges_end_with_what_they_are_of() -> None:
     register(controller, now_ns=s(2))
     controller.refresh_stats()
     assert waiting not in controller.stats.values
+
+
+SMALL, LARGE = a_spec(batch_sizes=(1, 2, 4)), a_spec(batch_sizes=(1, 2, 4, 8))
+
+
+def test_a_worker_without_all_batch_sizes_is_not_given_the_model_and_it_is_said_why() -> None:
+    controller = a_new_controller()
+    register(controller, a_report(LARGE), resident=("sum/1",))
+    register(controller, a_report(SMALL), worker=OTHER, resident=("sum/1",))
+    ready, reason = state(controller)
+    assert ready == "READY"
+    assert OTHER in reason
+    assert "[8]" in reason
+    submit(controller, *range(20))
+    assert sent(controller, Infer, WORKER)
+    assert not sent(controller, Infer, OTHER)
+    controller.handle(1, WORKER, PeerDisconnected(WORKER), ())
+    tick(controller, 1)
+    assert state(controller) == ("READY", ""), "now it is the one that says what the model is"
+    assert [load.model for load in sent(controller, Load, OTHER)] == ["sum/1"]
+
+
+def test_a_worker_with_more_batch_sizes_than_admitted_runs_those_that_are() -> None:
+    controller = a_new_controller()
+    register(controller, a_report(SMALL), resident=("sum/1",))
+    register(controller, a_report(LARGE), worker=OTHER, resident=("sum/1",))
+    assert state(controller) == ("READY", "")
+    submit(controller, *range(7))
+    submit(controller, 8, rows=5)
+    assert [outcome.status for outcome in sent(controller, Outcome)] == [Status.INVALID_INPUT]
+    infers = sent(controller, Infer)
+    assert all(infer.batch_size <= 4 for infer in infers)
+    assert controller.pending() == 7
+
+
+def test_requests_queued_when_the_batch_sizes_change_are_queued_anew_or_told() -> None:
+    controller = a_new_controller(in_flight=1)
+    register(controller, a_report(SMALL), resident=("sum/1",))
+    submit(controller, 1)
+    [first] = sent(controller, Infer)
+    submit(controller, 2, 3, 4)
+    submit(controller, 5, rows=4)
+    register(controller, a_report(a_spec(batch_sizes=(1, 2))), resident=("sum/1",))
+    [outcome] = sent(controller, Outcome)
+    assert (outcome.id, outcome.status) == (5, Status.INVALID_INPUT)
+    assert not sent(controller, Unload), "it can go on where it is"
+    finish(controller, first, ms(3))
+    [second] = sent(controller, Infer)
+    assert second.batch_size == 2
+    finish(controller, second, ms(6))
+    [third] = sent(controller, Infer)
+    finish(controller, third, ms(9))
+    assert not controller.pending()

@@ -7,10 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.changed_model_builders import FRONTEND, MODEL, OTHER, SELECTOR, WORKER, a_controller, submit
+from controller.changed_model_builders import with_old_content
+from controller.controller_builders import (
+    FRONTEND,
+    MODEL,
+    OTHER,
+    WORKER,
+    a_new_controller,
+    connect,
+    register,
+    submit,
+)
 from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import s
-from horologe_common.core.protocol import PeerConnected
 from horologe_common.models import MAX_DIM, Profile, TensorSpec
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -26,9 +35,7 @@ from horologe_common.wire import (
     encode,
 )
 from horologe_controller.core.cluster.report_checks import check_register, failed_result
-from horologe_controller.core.controller import Controller
 from horologe_controller.schedulers import SCHEDULERS
-from horologe_controller.settings import ControllerSettings
 
 LARGEST, LEAST = (1 << 64) - 1, -(1 << 63)
 GOOD = a_report(a_spec(content_hash="old"))
@@ -63,12 +70,8 @@ BAD_MODELS = [
 def test_a_model_out_of_range_is_unavailable_and_the_others_are_served(
     report: ModelReport, reason: str, scheduler: str
 ) -> None:
-    controller = Controller("controller/0#1", ControllerSettings(scheduler=scheduler, margin_ns=0), "host")
-    for peer in (FRONTEND, SELECTOR, WORKER):
-        controller.handle(0, peer, PeerConnected(peer, "host"), ())
-    controller.handle(0, WORKER, Register((Share(0, "cpu", 8, (MODEL,)),), (GOOD, report)), ())
-    controller.tick(0)
-    controller.check()
+    controller = a_new_controller(scheduler=scheduler)
+    register(controller, GOOD, report, resident=(MODEL,))
     announced = sent(controller, Models, FRONTEND)[-1]
     states = {state.spec.name: state for state in announced.models}
     assert (states["sum"].state, states["evil"].state) == ("READY", "UNAVAILABLE")
@@ -85,7 +88,7 @@ def test_a_model_out_of_range_is_unavailable_and_the_others_are_served(
     [(LARGEST, 0, 0), (0, LARGEST, 0), (5, 4, 0), (0, LEAST, 0), (LEAST, LARGEST, 0), (1, 2, LARGEST), (1, 2, -1)],
 )
 def test_a_result_with_times_out_of_range_is_failed_and_changes_no_estimate(times: tuple[int, int, int]) -> None:
-    controller = a_controller()
+    controller = with_old_content()
     predicted_ns = controller.cluster.cached_exec_ns(0, MODEL, 1)
     submit(controller, 1)
     [infer] = sent(controller, Infer)
@@ -102,8 +105,8 @@ def test_a_result_with_times_out_of_range_is_failed_and_changes_no_estimate(time
 
 @pytest.mark.parametrize("pong", [Pong(1, 0), Pong(-1, 0), Pong(0, LARGEST), Pong(0, -1), Pong(LARGEST, 0)])
 def test_a_clock_out_of_range_is_not_used(pong: Pong) -> None:
-    controller = a_controller()
-    controller.handle(0, "worker/2#1", PeerConnected("worker/2#1", "another host"), ())
+    controller = with_old_content()
+    connect(controller, "worker/2#1", host="another host")
     controller.handle(0, "worker/2#1", pong, ())
     assert not controller.cluster.workers["worker/2#1"].reachable
     controller.handle(0, "worker/2#1", Pong(0, s(100)), ())
@@ -145,12 +148,9 @@ def test_a_device_out_of_range_is_not_known() -> None:
 
 
 def test_a_worker_with_models_out_of_range_leaves_another_worker_alone() -> None:
-    controller = a_controller(WORKER)
-    controller.handle(0, OTHER, PeerConnected(OTHER, "host"), ())
+    controller = with_old_content(WORKER)
     bad = msgspec.structs.replace(GOOD, profile=Profile({1: LARGEST}, LEAST))
-    controller.handle(0, OTHER, Register((Share(0, "cpu", 8, (MODEL,)),), (bad,)), ())
-    controller.tick(0)
-    controller.check()
+    register(controller, bad, worker=OTHER, resident=(MODEL,))
     assert [share.worker for share in controller.cluster.capable[MODEL]] == [WORKER]
     for number in range(1, 5):
         submit(controller, number)

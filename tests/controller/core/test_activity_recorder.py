@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from controller.plan_bench import FRONTEND, SELECTOR, Bench
+from controller.controller_builders import FRONTEND, SELECTOR
+from controller.plan_bench import Bench
 from harness.builders import sent
 from horologe_common.clock import ms, s
 from horologe_common.status import Status

@@ -8,12 +8,13 @@ import pytest
 
 from controller.controller_builders import (
     FRONTEND,
-    PROMPT_SCHEDULERS,
     SELECTOR,
     WORKER,
     a_controller,
     finish,
+    finish_loads,
     join,
+    register,
     submit,
 )
 from harness.builders import a_report, a_spec, sent
@@ -27,18 +28,11 @@ from horologe_common.wire import (
     Infer,
     Load,
     Outcome,
-    Register,
     Result,
     RowStatus,
-    Share,
 )
 from horologe_controller.core.cluster.lane import ACTION_GRACE_NS
 from horologe_controller.core.controller import PING_NS
-
-
-@pytest.fixture(params=PROMPT_SCHEDULERS)
-def scheduler(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.mark.parametrize("status", [Status.TOO_LATE, Status.MISSING_INPUT])
@@ -47,7 +41,7 @@ def test_a_batch_that_did_not_run_is_planned_again(status: Status) -> None:
     submit(controller, 1, 2)
     (infer,) = sent(controller, Infer)
     rows = (RowStatus(0, 0, status),) if status == Status.MISSING_INPUT else ()
-    finish(controller, infer, ms(5), Status.OK if rows else status, rows)
+    finish(controller, infer, ms(5), Status.OK if rows else status, rows=rows)
     again = [row.submit_id for infer in sent(controller, Infer) for row in infer.rows]
     assert again == ([1] if rows else [1, 2])
     assert not sent(controller, Outcome)
@@ -59,7 +53,7 @@ def test_a_request_that_its_worker_refuses_for_a_model_withdrawn_ends_as_those_t
     for number in (1, 2, 3):
         submit(controller, number)
     (infer,) = sent(controller, Infer)
-    controller.handle(ms(1), WORKER, Register((Share(0, "cpu", 64),), tuple(map(a_report, left))), ())
+    register(controller, *map(a_report, left), now_ns=ms(1))
     controller.handle(ms(1), WORKER, Result(infer.action_id, Status.REFUSED, ms(1), ms(1)), ())
     controller.tick(ms(1))
     outcomes = sent(controller, Outcome)
@@ -75,12 +69,10 @@ def test_a_request_refused_for_a_model_withdrawn_runs_where_it_is_still_served(s
     controller = a_controller(scheduler)
     submit(controller, 1)
     (infer,) = sent(controller, Infer)
-    join(controller, "worker/1#1", now_ns=ms(1))
-    controller.handle(ms(1), WORKER, Register((Share(0, "cpu", 64),), ()), ())
+    register(controller, a_report(), worker="worker/1#1", now_ns=ms(1))
+    register(controller, now_ns=ms(1))
     finish(controller, infer, ms(2), Status.REFUSED)
-    for load in sent(controller, Load, "worker/1"):
-        controller.handle(ms(7), "worker/1#1", Result(load.action_id, Status.OK, ms(2), ms(7)), ())
-    controller.tick(ms(7))
+    finish_loads(controller, "worker/1#1", ms(7))
     assert [again.rows for again in sent(controller, Infer, "worker/1")] == [infer.rows]
     assert not sent(controller, Outcome)
 
@@ -89,8 +81,6 @@ def test_a_draining_worker_is_given_nothing_more(scheduler: str) -> None:
     """A draining worker refuses at once, so its lanes look idle: a request would use up its three attempts there."""
     controller = a_controller(scheduler)
     join(controller, "worker/1#1")
-    for load in sent(controller, Load, "worker/1"):
-        controller.handle(ms(1), "worker/1#1", Result(load.action_id, Status.OK, 0, ms(1)), ())
     controller.handle(ms(1), WORKER, Drain(), ())
     controller.tick(ms(1))
     assert sent(controller, Drain, WORKER), "the worker may end when its actions have"
@@ -102,10 +92,7 @@ def test_a_draining_worker_is_given_nothing_more(scheduler: str) -> None:
 
 def test_a_draining_worker_is_not_asked_to_load_what_another_can() -> None:
     controller = a_controller("horologe", reports=[a_report(a_spec(name)) for name in "abcd"], pages=1)
-    join(controller, "worker/1#1", [a_report(a_spec(name)) for name in "abcd"], pages=1)
-    for load in sent(controller, Load, "worker/1"):
-        controller.handle(ms(1), "worker/1#1", Result(load.action_id, Status.OK, 0, ms(1)), ())
-    controller.tick(ms(1))
+    join(controller, "worker/1#1", *(a_report(a_spec(name)) for name in "abcd"), pages=1)
     submit(controller, 1, now_ns=ms(1), model="c/1")
     (load,) = sent(controller, Load, WORKER)
     controller.handle(ms(2), "worker/1#1", Drain(), ())
@@ -133,8 +120,6 @@ def test_the_requests_of_a_dead_worker_go_to_another() -> None:
     submit(controller, 1)
     (infer,) = sent(controller, Infer)
     join(controller, "worker/1#1", now_ns=ms(1))
-    for load in sent(controller, Load, "worker/1"):
-        controller.handle(ms(2), "worker/1#1", Result(load.action_id, Status.OK, ms(1), ms(2)), ())
     controller.handle(ms(3), WORKER, PeerDisconnected(WORKER), ())
     controller.tick(ms(3))
     (again,) = sent(controller, Infer, "worker/1#1")
@@ -156,8 +141,6 @@ def test_a_request_that_hangs_worker_after_worker_is_not_given_to_every_one() ->
     controller = a_controller(lookahead_ns=ms(1))
     for number in range(1, 6):
         join(controller, f"worker/{number}#1")
-        for load in sent(controller, Load, f"worker/{number}"):
-            controller.handle(0, f"worker/{number}#1", Result(load.action_id, Status.OK, 0, ms(5)), ())
     submit(controller, 1, budget_ms=60_000)
     given = sent(controller, Infer)
     for now_ns in range(ms(100), s(30), s(2)):

@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-import pytest
-
 from controller.controller_builders import (
     FRONTEND,
-    PROMPT_SCHEDULERS,
+    OTHER,
     SELECTOR,
     WORKER,
     a_controller,
+    a_new_controller,
     finish,
     join,
+    register,
     submit,
 )
-from harness.builders import a_report, a_spec, sent
+from harness.builders import a_report, sent
 from horologe_common.clock import ms, s
-from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.distribution import Distribution
 from horologe_common.status import Status
 from horologe_common.wire import (
     Cancel,
-    Describe,
-    Description,
     Dispatch,
     Infer,
-    Load,
     Outcome,
     Ping,
     Pong,
-    Register,
     Result,
-    Share,
     Submit,
-    Unload,
 )
-from horologe_controller.core.controller import Controller
 from horologe_controller.core.runtime_distributions import RuntimeDistributions, SoloDistribution
-from horologe_controller.settings import ControllerSettings
-
-
-@pytest.fixture(params=PROMPT_SCHEDULERS)
-def scheduler(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def test_a_request_becomes_an_infer_with_a_window_and_a_dispatch(scheduler: str) -> None:
@@ -56,32 +43,6 @@ def test_a_request_becomes_an_infer_with_a_window_and_a_dispatch(scheduler: str)
     finish(controller, infer, ms(23))
     assert controller.pending() == 0
     assert not sent(controller, Outcome)
-
-
-def test_queued_requests_are_batched(scheduler: str) -> None:
-    controller = a_controller(scheduler, in_flight=1)
-    submit(controller, *range(1, 18))
-    (first,) = sent(controller, Infer)
-    submit(controller, *range(18, 22), now_ns=ms(1))
-    finish(controller, first, ms(3))
-    sizes = [len(first.rows)] + [len(infer.rows) for infer in sent(controller, Infer)]
-    assert sizes == [16, 4]
-
-
-def test_load_comes_before_infer_and_lru_goes_first(scheduler: str) -> None:
-    reports = [a_report(a_spec(name)) for name in ("a", "b", "c")]
-    controller = a_controller(scheduler, reports, pages=2)
-    submit(controller, 1, model="a/1")
-    finish(controller, sent(controller, Infer)[0], ms(10))
-    submit(controller, 2, model="c/1", now_ns=ms(20))
-    assert not sent(controller, Infer)
-    assert [unload.model for unload in sent(controller, Unload)] == ["b/1"]
-    (load,) = sent(controller, Load)
-    assert load.model == "c/1"
-    controller.handle(ms(26), WORKER, Result(load.action_id, Status.OK, ms(20), ms(26)), ())
-    controller.tick(ms(26))
-    assert [infer.model for infer in sent(controller, Infer)] == ["c/1"]
-    controller.check()
 
 
 def test_cancelled_requests_leave_the_queue() -> None:
@@ -111,24 +72,13 @@ def test_a_result_of_an_unknown_action_changes_nothing() -> None:
 
 
 def test_windows_are_in_the_workers_clock() -> None:
-    controller = Controller("controller/0#1", ControllerSettings(scheduler="edf", margin_ns=0), "host")
-    controller.handle(0, FRONTEND, PeerConnected(FRONTEND, "host"), ())
-    controller.handle(0, SELECTOR, PeerConnected(SELECTOR, "host"), ())
-    controller.handle(0, WORKER, PeerConnected(WORKER, "elsewhere"), ())
-    controller.handle(0, WORKER, Register((Share(0, "cpu", 4, ("sum/1",)),), (a_report(),)), ())
-    controller.tick(0)
+    controller = a_new_controller(scheduler="edf")
+    register(controller, a_report(), resident=("sum/1",), host="elsewhere")
     (ping,) = sent(controller, Ping, WORKER)
     controller.handle(ms(2), WORKER, Pong(ping.sent_ns, ms(5001)), ())
     submit(controller, 1, now_ns=ms(10))
     (infer,) = sent(controller, Infer)
     assert infer.earliest_ns == ms(10) + ms(5000)
-
-
-def test_the_cluster_can_be_described() -> None:
-    controller = a_controller()
-    controller.handle(0, FRONTEND, Describe(9), ())
-    (description,) = sent(controller, Description, FRONTEND)
-    assert description.shares[0].resident == ("sum/1",)
 
 
 def test_a_share_does_not_wait_for_the_inputs_of_a_solo_request() -> None:
@@ -143,18 +93,16 @@ def test_a_share_does_not_wait_for_the_inputs_of_a_solo_request() -> None:
 
 def test_a_run_of_the_profiler_says_how_slow_its_device_is() -> None:
     """By the profiles, as a multiple of the fastest one: the distributions that come of it hold for any device."""
-    controller, slow_worker = a_controller(), "worker/1#1"
-    join(controller, slow_worker, [a_report(exec_ms=5)])
-    for load in sent(controller, Load, slow_worker):
-        controller.handle(0, slow_worker, Result(load.action_id, Status.OK, 0, ms(5)), ())
+    controller = a_controller()
+    join(controller, OTHER, a_report(exec_ms=5))
     for solo in (True, False):
         for number in (1, 2):
             message = Submit(number, "sum/1", s(10), 1, "profiler/0#1", number, best_effort=True, solo=solo)
             controller.handle(0, SELECTOR, message, ())
             controller.tick(0)
-        infers = [infer for worker in (WORKER, slow_worker) for infer in sent(controller, Infer, worker)]
+        infers = [infer for worker in (WORKER, OTHER) for infer in sent(controller, Infer, worker)]
         assert [infer.slowness for infer in infers] == ([1.0, 2.5] if solo else [1.0, 1.0])
-        for infer, worker in zip(infers, (WORKER, slow_worker), strict=True):
+        for infer, worker in zip(infers, (WORKER, OTHER), strict=True):
             controller.handle(0, worker, Result(infer.action_id, Status.OK, 0, 1), ())
 
 

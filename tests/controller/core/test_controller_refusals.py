@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.controller_builders import FRONTEND, PROMPT_SCHEDULERS, SELECTOR, WORKER, a_controller, submit
+from controller.controller_builders import FRONTEND, SELECTOR, WORKER, a_controller, finish, submit
 from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
@@ -14,14 +14,8 @@ from horologe_common.wire import (
     Load,
     Models,
     Outcome,
-    Result,
 )
 from horologe_controller.core.scheduling.scheduler import SENTENCES, Reason
-
-
-@pytest.fixture(params=PROMPT_SCHEDULERS)
-def scheduler(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def test_a_hopeless_request_is_refused_at_once_with_the_missing_time(scheduler: str) -> None:
@@ -107,8 +101,7 @@ def test_a_model_that_does_not_load_is_withdrawn_with_its_reason() -> None:
     controller = a_controller(reports=[a_report(), a_report(a_spec("bad"))], preload=False)
     submit(controller, 1, model="bad/1")
     (load,) = sent(controller, Load, WORKER)
-    controller.handle(1, WORKER, Result(load.action_id, Status.FAILED, 0, 1, reason="corrupt file"), ())
-    controller.tick(1)
+    finish(controller, load, 1, Status.FAILED, reason="corrupt file")
     (outcome,) = sent(controller, Outcome)
     assert outcome.status == Status.FAILED
     assert "corrupt file" in outcome.reason

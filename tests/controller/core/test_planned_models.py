@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.plan_bench import FRONTEND, SELECTOR, TUNER, Bench
+from controller.controller_builders import FRONTEND, SELECTOR, TUNER
+from controller.plan_bench import Bench
 from harness.builders import a_spec
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected
@@ -20,9 +21,6 @@ from horologe_common.wire import (
     Result,
 )
 from horologe_controller.schedulers import SCHEDULERS
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from controller.plan_bench import FRONTEND, SELECTOR, TUNER, Bench
+from controller.controller_builders import FRONTEND, SELECTOR, TUNER
+from controller.plan_bench import Bench
 from harness.builders import sent
 from horologe_common.clock import ms
 from horologe_common.core.protocol import PeerDisconnected

@@ -7,23 +7,28 @@ from typing import Any
 import numpy as np
 import pytest
 
+from controller.controller_builders import (
+    FRONTEND,
+    OTHER,
+    SELECTOR,
+    TUNER,
+    a_controller,
+    connect,
+    register,
+    submit,
+    tick,
+)
 from harness.builders import a_report, a_spec, sent
 from horologe_common.clock import ms
-from horologe_common.core.protocol import PeerConnected, PeerDisconnected
+from horologe_common.core.protocol import PeerDisconnected
 from horologe_common.distribution import Distribution
-from horologe_common.status import Status
 from horologe_common.wire import (
     Describe,
     DescribeScheduling,
     Description,
-    Load,
-    Register,
     RequestTrace,
     ResourcePlan,
-    Result,
     SchedulingState,
-    Share,
-    Submit,
     UseScheduler,
 )
 from horologe_controller.core.arrival_tracer import MAX_REQUESTS
@@ -34,25 +39,17 @@ from horologe_controller.core.runtime_distributions import (
     store_distributions,
 )
 from horologe_controller.schedulers import SCHEDULERS
-from horologe_controller.settings import ControllerSettings
 
-FRONTEND, SELECTOR, WORKER, TUNER = "frontend/0#1", "selector/0#1", "worker/0#1", "tuner/0#1"
 SWITCHED = "horologe_scheduler_switches_total"
 
 
-def a_controller(scheduler: str = "auto", **settings: Any) -> Controller:
-    controller = Controller(
-        "controller/0#1", ControllerSettings(scheduler=scheduler, workers=1, margin_ns=ms(1), **settings), "host"
-    )
-    for address in (FRONTEND, SELECTOR, WORKER, TUNER):
-        controller.handle(0, address, PeerConnected(address, "host"), ())
-    controller.handle(0, WORKER, Register((Share(0, "cpu", 64),), (a_report(), a_report(a_spec("other")))), ())
+def with_tuner(scheduler: str = "auto", **settings: Any) -> Controller:
+    """Return a controller with a tuner, and a worker that has loaded two models."""
+    reports = [a_report(), a_report(a_spec("other"))]
+    controller = a_controller(scheduler, reports, margin_ns=ms(1), **settings)
+    connect(controller, TUNER)
     controller.handle(0, TUNER, ResourcePlan(0), ())
-    controller.tick(0)
-    for _ in range(2):
-        for load in sent(controller, Load):
-            controller.handle(0, WORKER, Result(load.action_id, Status.OK, 0, ms(5)), ())
-            controller.tick(0)
+    tick(controller, 0)
     return controller
 
 
@@ -69,7 +66,7 @@ def described(controller: Controller) -> Description:
 
 
 def test_a_tuner_changes_the_scheduler_and_operators_see_why() -> None:
-    controller = a_controller()
+    controller = with_tuner()
     assert described(controller).scheduler == "auto: horologe"
     use(controller, "orloj")
     description = described(controller)
@@ -81,13 +78,13 @@ def test_a_tuner_changes_the_scheduler_and_operators_see_why() -> None:
 
 
 def test_the_first_change_of_the_scheduler_is_an_increase_of_its_counter() -> None:
-    before = a_controller().stats.values
+    before = with_tuner().stats.values
     assert {name: before[SWITCHED, name] for name in SCHEDULERS} == dict.fromkeys(SCHEDULERS, 0)
-    assert not any(key[0] == SWITCHED for key in a_controller("edf").stats.values)
+    assert not any(key[0] == SWITCHED for key in with_tuner("edf").stats.values)
 
 
 def test_without_its_tuner_the_controller_returns_to_the_default() -> None:
-    controller = a_controller()
+    controller = with_tuner()
     use(controller, "edf")
     controller.handle(ms(2), TUNER, PeerDisconnected(TUNER), ())
     controller.tick(ms(2))
@@ -106,25 +103,22 @@ def test_without_its_tuner_the_controller_returns_to_the_default() -> None:
     ],
 )
 def test_other_changes_are_ignored(scheduler: str, sender: str, name: str, values: dict[str, Any]) -> None:
-    controller = a_controller(scheduler)
+    controller = with_tuner(scheduler)
     use(controller, name, sender, **values)
     assert described(controller).scheduler.endswith("horologe")
     assert not controller.stats.values.get((SWITCHED, name))
 
 
 def test_settings_change_with_the_scheduler_and_the_configured_ones_come_back() -> None:
-    controller = a_controller()
+    controller = with_tuner()
     use(controller, "horologe", admission=False)
     assert not controller.scheduler.settings.admission
     use(controller, "horologe")
     assert controller.scheduler.settings.admission
 
 
-def submit(controller: Controller, now_ns: int, count: int, **fields: Any) -> None:
-    for number in range(count):
-        message = Submit(now_ns + number, "sum/1", ms(50), 1, FRONTEND, number, **fields)
-        controller.handle(now_ns, SELECTOR, message, ())
-    controller.tick(now_ns)
+def submit_many(controller: Controller, now_ns: int, count: int, **fields: Any) -> None:
+    submit(controller, *range(now_ns, now_ns + count), now_ns=now_ns, budget_ms=50, **fields)
 
 
 def traces(controller: Controller, now_ns: int) -> list[RequestTrace]:
@@ -133,9 +127,9 @@ def traces(controller: Controller, now_ns: int) -> list[RequestTrace]:
 
 
 def test_a_tuner_gets_the_requests_with_the_budgets_of_their_clients() -> None:
-    controller = a_controller()
-    submit(controller, ms(10), 3)
-    submit(controller, ms(20), 1, best_effort=True, length=7, application="chat")
+    controller = with_tuner()
+    submit_many(controller, ms(10), 3)
+    submit_many(controller, ms(20), 1, best_effort=True, length=7, application="chat")
     (trace,) = traces(controller, ms(150))
     assert trace.models == ("sum/1",)
     assert [request.budget_ns for request in trace.requests] == [ms(50)] * 4
@@ -147,19 +141,19 @@ def test_a_tuner_gets_the_requests_with_the_budgets_of_their_clients() -> None:
 
 
 def test_traces_are_bounded_and_only_sent_with_auto() -> None:
-    controller = a_controller(max_queued=10)
-    submit(controller, ms(10), MAX_REQUESTS - 10)
-    submit(controller, ms(20), 20)
+    controller = with_tuner(max_queued=10)
+    submit_many(controller, ms(10), MAX_REQUESTS - 10)
+    submit_many(controller, ms(20), 20)
     (trace,) = traces(controller, ms(150))
     assert len(trace.requests) == MAX_REQUESTS - 10
     assert trace.left_out == 20
-    fixed = a_controller("horologe")
-    submit(fixed, ms(10), 3)
+    fixed = with_tuner("horologe")
+    submit_many(fixed, ms(10), 3)
     assert traces(fixed, ms(150)) == []
 
 
 def test_a_tuner_gets_the_state_that_a_rehearsal_needs() -> None:
-    controller = a_controller()
+    controller = with_tuner()
     parts = [SoloDistribution("chat", 16, Distribution.from_samples([ms(2), ms(3), ms(9)]))]
     controller.cluster.distributions["other/1"] = RuntimeDistributions(ms(1), parts)
     controller.handle(ms(1), TUNER, DescribeScheduling(("other/1", "sum/1", "unknown/1")), ())
@@ -179,7 +173,7 @@ def test_a_tuner_gets_the_state_that_a_rehearsal_needs() -> None:
 
 def test_the_state_has_the_configured_settings_whatever_the_tuner_has_changed() -> None:
     """A rehearsal plays the default with them, and each other candidate with its own changes."""
-    controller = a_controller()
+    controller = with_tuner()
     use(controller, "horologe", policy={"advance": 8.0})
     assert controller.scheduler.settings.policy == {"advance": 8.0}
     controller.handle(ms(1), TUNER, DescribeScheduling(("sum/1",)), ())
@@ -189,10 +183,8 @@ def test_the_state_has_the_configured_settings_whatever_the_tuner_has_changed() 
 
 def test_the_state_has_dynamic_models_at_the_pace_of_each_share() -> None:
     """Distributions are those of some device. The shares here take 1.5 and 3 times as long."""
-    controller = a_controller()
-    second = "worker/1#1"
-    controller.handle(0, second, PeerConnected(second, "host"), ())
-    controller.handle(0, second, Register((Share(0, "cpu", 64),), (a_report(a_spec("other")),)), ())
+    controller = with_tuner()
+    register(controller, a_report(a_spec("other")), worker=OTHER)
     parts = [SoloDistribution("", 0, Distribution.from_samples([ms(2), ms(3), ms(9)]))]
     known = controller.cluster.distributions["other/1"] = RuntimeDistributions(ms(1), parts)
     for share, pace in zip(controller.cluster.shares(), (1.5, 3.0), strict=True):

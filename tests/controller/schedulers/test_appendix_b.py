@@ -8,15 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controller.desk import NOW, SchedulerDesk
 from harness.builders import a_report, a_spec
-from horologe_common.clock import ms, s
+from horologe_common.clock import ms
 from horologe_common.core import indexed_heap
 from horologe_common.models import PAGE_BYTES
-from horologe_common.wire import Register
-from horologe_common.wire import Share as Told
 from horologe_controller.core.actions import Actions
-from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
-from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.loading.demand import ADVANCE_NS, CAPACITY_PART, Demand
 from horologe_controller.core.scheduling.planner import Planner
 from horologe_controller.core.scheduling.ranking import Ranking, Strategy
@@ -27,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from horologe_common.models import ModelSpec
+    from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import ModelResidency, Share
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.scheduler import Decisions
 
-NOW = s(1000)
 SIZES = (1, 2, 4, 8)
 
 
@@ -134,40 +131,32 @@ def _no_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) ->
     return None
 
 
-class ScanDesk:
+class ScanDesk(SchedulerDesk):
     """A planner, its cluster, and devices that end every action within its expected time."""
 
     def __init__(self, kind: type[Planner], models: int, shares: int, pages: int, admission: bool) -> None:
-        self.settings = ControllerSettings(admission=admission, preload=False)
-        self.planner = kind(Clockwork(self.settings), self.settings)
-        self.cluster = Cluster(10)
-        self.actions = Actions("controller/0#1", self.cluster)
-        self.decisions: list[Any] = []
-        specs = [
+        settings = ControllerSettings(admission=admission, preload=False)
+        self.specs = [
             a_spec(f"m{number}", batch_sizes=SIZES, weights_bytes=(1 + number % 3) * PAGE_BYTES)
             for number in range(models)
         ]
-        self.specs = {spec.key: spec for spec in specs}
-        self.cluster.specs = self.specs
-        reports = tuple(a_report(spec, exec_ms=1 + number % 4, per_row_ms=0.4) for number, spec in enumerate(specs))
+        self.planner = kind(Clockwork(settings), settings)
+        super().__init__(self.planner, self.specs, pages)
+        self.actions = Actions("controller/0#1", self.cluster)
+        self.decisions: list[Any] = []
+        reports = [a_report(spec, exec_ms=1 + number % 4, per_row_ms=0.4) for number, spec in enumerate(self.specs)]
         room: float = pages
         resident = []
-        for key, spec in self.specs.items():
+        for spec in self.specs:
             if spec.pages <= room:
-                resident.append(key)
+                resident.append(spec.key)
                 room -= spec.pages
         for number in range(shares):
-            worker = self.cluster.workers[f"w{number}"] = WorkerMirror(f"w{number}", True)
-            self.cluster.register_worker(worker, Register((Told(0, "d", pages, tuple(resident)),), reports))
-        self.asked = 0
+            self.register(number, resident, reports)
 
     def ask(self, now_ns: int, model: int, budget_ms: float) -> None:
-        self.asked += 1
-        spec = list(self.specs.values())[model % len(self.specs)]
-        request = Request(
-            self.asked, "s", self.asked, spec, spec.key, 1, "f", self.asked, now_ns, now_ns + ms(budget_ms), False
-        )
-        refusals = self.planner.add(now_ns, [request], self.cluster)
+        request = self.a_request(now_ns, self.specs[model % len(self.specs)], budget_ms)
+        refusals = self.add(now_ns, request)
         self.decisions.append(("ask", [(refusal.request.id, refusal.retry_after_ns) for refusal in refusals]))
 
     def end_one(self, now_ns: int, choice: int) -> None:
@@ -200,10 +189,6 @@ class ScanDesk:
             self.cluster.check()
             if not plan.load:
                 return
-
-
-def _ids(requests: list[Request]) -> list[int]:
-    return [request.id for request in requests]
 
 
 steps = st.lists(

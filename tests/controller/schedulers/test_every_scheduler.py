@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,21 +27,19 @@ __all__ = ["contributing_example"]
 
 
 class ContractDesk(SchedulerDesk):
-    """A scheduler, and workers of one share each with the same models resident."""
+    """A scheduler, and a worker of one share. By default there is one model, and the worker holds all."""
 
-    def __init__(
-        self, name: str, models: Sequence[ModelSpec], resident: Sequence[str] = (), workers: int = 1, pages: int = 64
-    ) -> None:
+    def __init__(self, name: str, *models: ModelSpec, resident: Sequence[str] | None = None) -> None:
         self.settings = ControllerSettings(scheduler=name)
-        super().__init__(create_scheduler(self.settings), models, pages)
-        for number in range(workers):
-            self.register(number, resident)
+        self.models = models or (a_spec(),)
+        super().__init__(create_scheduler(self.settings), self.models)
+        self.register(0, [model.key for model in self.models] if resident is None else resident)
 
     def ask(
-        self, spec: ModelSpec, deadline_ms: float, rows: int = 1, now_ns: int = NOW, best_effort: bool = False
+        self, deadline_ms: float, spec: ModelSpec | None = None, rows: int = 1, best_effort: bool = False
     ) -> tuple[Request, Refusal | None]:
-        request = self.a_request(now_ns, spec, deadline_ms, rows, best_effort=best_effort)
-        refusals = self.add(now_ns, request)
+        request = self.a_request(NOW, spec or self.models[0], deadline_ms, rows, best_effort=best_effort)
+        refusals = self.add(NOW, request)
         return request, refusals[0] if refusals else None
 
     def plan(self, now_ns: int = NOW) -> Decisions:
@@ -59,9 +57,8 @@ class ContractDesk(SchedulerDesk):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in (*LATE_ON_PURPOSE, "deferred")])
 def test_a_request_that_fits_is_started_at_once(name: str) -> None:
-    spec = a_spec()
-    desk = ContractDesk(name, [spec], [spec.key])
-    request, refusal = desk.ask(spec, 50)
+    desk = ContractDesk(name)
+    request, refusal = desk.ask(50)
     assert refusal is None
     (batch,) = desk.plan().start
     assert [one.id for one in batch.requests] == [request.id]
@@ -73,9 +70,8 @@ def test_a_request_that_fits_is_started_at_once(name: str) -> None:
 @names
 @pytest.mark.parametrize(("deadline_ms", "fits"), [(2.0, True), (1.99, False), (0, False), (-5, False)])
 def test_refused_as_soon_as_not_even_batch_one_fits(name: str, deadline_ms: float, fits: bool) -> None:
-    spec = a_spec()
-    desk = ContractDesk(name, [spec], [spec.key])
-    request, refusal = desk.ask(spec, deadline_ms)
+    desk = ContractDesk(name)
+    request, refusal = desk.ask(deadline_ms)
     assert (refusal is None) == fits
     if refusal:
         assert refusal.request is request
@@ -87,11 +83,10 @@ def test_refused_as_soon_as_not_even_batch_one_fits(name: str, deadline_ms: floa
 @names
 def test_refused_when_its_turn_has_not_come_before_any_work(name: str) -> None:
     """If no LOAD ends in time, the request is refused when a batch of one cannot finish any more."""
-    spec = a_spec()
-    desk = ContractDesk(name, [spec], pages=64)
-    request, _ = desk.ask(spec, 10)
+    desk = ContractDesk(name, resident=())
+    request, _ = desk.ask(10)
     first = desk.plan()
-    assert [model for _, model in first.load] == [spec.key]
+    assert [model for _, model in first.load] == [request.model]
     assert not first.start
     assert not first.refuse
     last_start_ns = request.deadline_ns - EXEC[1]
@@ -106,56 +101,35 @@ def test_refused_when_its_turn_has_not_come_before_any_work(name: str) -> None:
 
 @everyone
 def test_nothing_to_do_needs_no_waking(name: str) -> None:
-    spec = a_spec()
-    plan = ContractDesk(name, [spec], [spec.key]).plan()
+    plan = ContractDesk(name).plan()
     assert not any((plan.start, plan.load, plan.unload, plan.refuse))
     assert plan.wake_ns is None
 
 
 @names
-def test_no_batch_holds_a_request_that_could_not_make_its_deadline_in_it(name: str) -> None:
-    spec = a_spec()
-    desk = ContractDesk(name, [spec], [spec.key])
-    for deadline_ms in (2.1, 2.6, 3.0, 4.0, 9.0, 9.5, 11, 30, 31, 32, 33, 34, 50, 51, 52, 53):
-        desk.ask(spec, deadline_ms)
-    started = desk.plan().start
-    assert started
-    for batch in started:
-        assert batch.expected_ns == EXEC[batch.batch_size]
-        assert sum(request.rows for request in batch.requests) <= batch.batch_size
-        deadlines_ns = [request.deadline_ns for request in batch.requests]
-        assert batch.start_ns + batch.expected_ns <= min(deadlines_ns)
-        decides = max if name == "horologe" else min  # the default's window is open while one of them can be in time
-        assert batch.latest_ns + batch.expected_ns <= decides(deadlines_ns)
-
-
-@names
 def test_requests_of_a_model_are_batched(name: str) -> None:
-    spec = a_spec()
-    desk = ContractDesk(name, [spec], [spec.key])
+    desk = ContractDesk(name)
     for _ in range(16):
-        desk.ask(spec, 100)
+        desk.ask(100)
     first = desk.plan().start[0]
     assert (first.batch_size, len(first.requests)) == (16, 16)
 
 
 @everyone
 def test_rows_count_towards_the_batch(name: str) -> None:
-    spec = a_spec()
-    desk = ContractDesk(name, [spec], [spec.key])
+    desk = ContractDesk(name)
     for rows in (5, 5, 5, 5):
-        desk.ask(spec, 200, rows)
+        desk.ask(200, rows=rows)
     for batch in desk.plan().start:
         rows = sum(request.rows for request in batch.requests)
-        assert batch.batch_size == spec.compiled_batch_size(rows)
+        assert batch.batch_size == desk.models[0].compiled_batch_size(rows)
 
 
 @everyone
 def test_no_more_in_flight_than_set(name: str) -> None:
-    spec = a_spec(batch_sizes=(1,))
-    desk = ContractDesk(name, [spec], [spec.key])
+    desk = ContractDesk(name, a_spec(batch_sizes=(1,)))
     for _ in range(10):
-        desk.ask(spec, 500)
+        desk.ask(500)
     plan = desk.plan()
     assert 1 <= len(plan.start) <= desk.settings.in_flight
     for before, after in pairwise(plan.start):
@@ -165,9 +139,9 @@ def test_no_more_in_flight_than_set(name: str) -> None:
 @everyone
 def test_load_comes_before_infer_and_only_where_there_are_pages(name: str) -> None:
     small, large = a_spec("small"), a_spec("large", weights_bytes=100 * PAGE_BYTES)
-    desk = ContractDesk(name, [small, large], pages=64)
-    desk.ask(small, 200)
-    desk.ask(large, 200)
+    desk = ContractDesk(name, small, large, resident=())
+    desk.ask(200, small)
+    desk.ask(200, large)
     plan = desk.plan()
     assert [model for _, model in plan.load] == [small.key]
     assert not plan.start
@@ -177,11 +151,11 @@ def test_load_comes_before_infer_and_only_where_there_are_pages(name: str) -> No
 @everyone
 def test_the_least_recently_used_makes_room_unless_it_is_wanted(name: str) -> None:
     specs = [a_spec(one, weights_bytes=20 * PAGE_BYTES) for one in ("old", "wanted", "recent", "new")]
-    desk = ContractDesk(name, specs, [spec.key for spec in specs[:3]], pages=64)
+    desk = ContractDesk(name, *specs, resident=[spec.key for spec in specs[:3]])
     share = next(desk.cluster.shares())
     for model in ("old/1", "wanted/1", "recent/1"):
         share.mark_used(model)
-    desk.ask(specs[3], 300)
+    desk.ask(300, specs[3])
     plan = desk.plan()
     assert [model for _, model in plan.unload] == ["old/1"]
     assert [model for _, model in plan.load] == ["new/1"]
@@ -190,9 +164,9 @@ def test_the_least_recently_used_makes_room_unless_it_is_wanted(name: str) -> No
 @everyone
 def test_a_model_that_runs_is_not_unloaded(name: str) -> None:
     specs = [a_spec(one, weights_bytes=40 * PAGE_BYTES) for one in ("running", "new")]
-    desk = ContractDesk(name, specs, [specs[0].key], pages=64)
-    desk.ask(specs[0], 300)
-    desk.ask(specs[1], 300)
+    desk = ContractDesk(name, *specs, resident=[specs[0].key])
+    desk.ask(300, specs[0])
+    desk.ask(300, specs[1])
     plan = desk.plan()
     started = {(id(batch.share), batch.model) for batch in plan.start}
     assert not started & {(id(share), model) for share, model in plan.unload}
@@ -201,46 +175,21 @@ def test_a_model_that_runs_is_not_unloaded(name: str) -> None:
 @names
 def test_best_effort_gets_what_is_left(name: str) -> None:
     spec, other = a_spec("a"), a_spec("b")
-    desk = ContractDesk(name, [spec, other], [spec.key, other.key])
-    patient, _ = desk.ask(spec, 30_000, best_effort=True)
-    urgent = [desk.ask(other, 20)[0] for _ in range(16)]
+    desk = ContractDesk(name, spec, other)
+    patient, _ = desk.ask(30_000, best_effort=True)
+    urgent = [desk.ask(20, other)[0] for _ in range(16)]
     started = [request.id for batch in desk.plan().start for request in batch.requests]
     assert started[: len(urgent)] == [request.id for request in urgent]
     assert patient.id not in started[: len(urgent)]
-    idle = ContractDesk(name, [spec], [spec.key])
-    alone, _ = idle.ask(spec, 30_000, best_effort=True)
+    idle = ContractDesk(name)
+    alone, _ = idle.ask(30_000, best_effort=True)
     assert [one.id for batch in idle.plan().start for one in batch.requests] == [alone.id]
 
 
 @everyone
 def test_a_removed_request_is_forgotten(name: str) -> None:
-    spec = a_spec()
-    desk = ContractDesk(name, [spec], [spec.key])
-    gone, stays = desk.ask(spec, 100)[0], desk.ask(spec, 100)[0]
+    desk = ContractDesk(name)
+    gone, stays = desk.ask(100)[0], desk.ask(100)[0]
     desk.scheduler.remove(gone)
     assert [one.id for batch in desk.start() for one in batch.requests] == [stays.id]
     assert len(desk.scheduler) == 0
-
-
-@everyone
-def test_the_same_questions_get_the_same_answers(name: str) -> None:
-    def told() -> list[Any]:
-        specs = [a_spec(one, weights_bytes=30 * PAGE_BYTES) for one in "abcd"]
-        desk = ContractDesk(name, specs, ["a/1", "b/1"], workers=3)
-        plans = []
-        for turn in range(20):
-            now_ns = NOW + ms(turn)
-            for number, spec in enumerate(specs):
-                desk.ask(spec, 5 + 7 * number + turn % 3, now_ns=now_ns)
-            plan = desk.plan(now_ns)
-            plans.append(
-                (
-                    [(batch.share.worker, batch.model, [one.id for one in batch.requests]) for batch in plan.start],
-                    [(share.worker, model) for share, model in (*plan.load, *plan.unload)],
-                    [refusal.request.id for refusal in plan.refuse],
-                    plan.wake_ns,
-                )
-            )
-        return plans
-
-    assert told() == told()

@@ -1,4 +1,4 @@
-"""ORLOJ's queue against algorithm 1 and eq. 2 written out, and against the same on trees."""
+"""ORLOJ's queue against algorithm 1 and eq. 2 written out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.orloj_tournament import TournamentQueue
 from horologe_common.clock import ms, s
 from horologe_common.distribution import Distribution, batch_of, mixture
 from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
@@ -107,40 +106,33 @@ def test_it_chooses_what_algorithm_1_chooses(
 ) -> None:
     scores = scores_of(b_per_ms)
     oracle = Oracle(b_per_ms, earliest=earliest)
-    arrays: ScoreQueue[int] = ScoreQueue(scores, earliest=earliest)
-    trees = TournamentQueue(scores, earliest=earliest)
-    queues = (arrays, trees)
+    queue: ScoreQueue[int] = ScoreQueue(scores, earliest=earliest)
     t_ns = NOW
     for key, (what, number, left_ms, cost) in enumerate(told):
         if what == "insert":
             deadline_ns = t_ns + ms(left_ms) + key  # no two alike
             oracle.requests[key] = Pending(number, deadline_ns, 1, cost)
-            for queue in queues:
-                queue.insert(key, number, ((deadline_ns, cost),))
+            queue.insert(key, number, ((deadline_ns, cost),))
         elif what == "remove" and oracle.requests:
             gone = sorted(oracle.requests)[number % len(oracle.requests)]
             del oracle.requests[gone]
-            for queue in queues:
-                queue.remove(gone)
+            queue.remove(gone)
         else:
             t_ns += ms(number / 3)
-            late = oracle.late(t_ns)
-            assert sorted(arrays.timed_out_keys(t_ns)) == sorted(trees.timed_out_keys(t_ns)) == late
+            assert sorted(queue.timed_out_keys(t_ns)) == oracle.late(t_ns)
             place = oracle.size(t_ns)
-            found = arrays.choose_batch(t_ns)
-            tree = trees.choose_batch(t_ns)
+            found = queue.choose_batch(t_ns)
             if place is None:
-                assert found is tree is None
+                assert found is None
                 continue
             viable = sorted((oracle.score(place, key, t_ns) for key in oracle.viable(place, t_ns)), reverse=True)
-            for one in (found, tree):
-                assert one is not None
-                size, keys = one
-                assert size == SIZES[place]
-                assert len(keys) == len(set(keys)) == min(size, len(viable))
-                scored = [oracle.score(place, key, t_ns) for key in keys]
-                assert scored == pytest.approx(viable[: len(keys)], rel=1e-6, abs=1e-12)
-        arrays.check()
+            assert found is not None
+            size, keys = found
+            assert size == SIZES[place]
+            assert len(keys) == len(set(keys)) == min(size, len(viable))
+            scored = [oracle.score(place, key, t_ns) for key in keys]
+            assert scored == pytest.approx(viable[: len(keys)], rel=1e-6, abs=1e-12)
+        queue.check()
 
 
 @given(st.floats(-5, 130), st.integers(0, 2), st.sampled_from([1e-6, 1e-4, 1e-2, 1e-1]))
@@ -165,10 +157,8 @@ def test_missing_several_deadlines_is_the_sum_of_missing_each() -> None:
     scores, oracle = scores_of(sizes=(1,)), Oracle(1e-4, earliest=True)
     together = ((NOW + ms(20), 1.0), (NOW + ms(40), 1.5), (NOW + ms(90), 4.0))
     queue: ScoreQueue[int] = ScoreQueue(scores)
-    trees = TournamentQueue(scores)
     rival_ns = NOW + ms(120)
-    for one in (queue, trees):
-        one.insert(1, 0, together)
+    queue.insert(1, 0, together)
     for t_ns in (NOW, NOW + ms(15), NOW + ms(35), NOW + ms(60)):
         parts = ((NOW + ms(20), 1.0), (NOW + ms(40), 0.5), (NOW + ms(90), 2.5))
         wanted = sum(
@@ -177,11 +167,10 @@ def test_missing_several_deadlines_is_the_sum_of_missing_each() -> None:
         )
         for cost, first in ((0.999, 1), (1.001, 2)):  # a rival with just less, or more
             alone = equation_2(oracle.latency[0][1], oracle.mean_ns[0], 1e-4, rival_ns, t_ns, 1.0)
-            for one in (queue, trees):
-                one.insert(2, 1, ((rival_ns, cost * wanted / alone),))
-                keys = (one.choose_batch(t_ns) or (0, []))[1]
-                assert keys[0] == first
-                one.remove(2)
+            queue.insert(2, 1, ((rival_ns, cost * wanted / alone),))
+            keys = (queue.choose_batch(t_ns) or (0, []))[1]
+            assert keys[0] == first
+            queue.remove(2)
     assert queue.timed_out_keys(NOW + ms(90)) == [1]
 
 
@@ -209,17 +198,16 @@ def test_the_two_orders_of_sizes() -> None:
 
 
 def test_rows_fill_a_batch() -> None:
-    queues: list[ScoreQueue[int] | TournamentQueue] = [ScoreQueue(scores_of()), TournamentQueue(scores_of())]
-    for queue in queues:
-        for key, rows in enumerate((3, 1, 2)):
-            queue.insert(key, 1, ((NOW + ms(150) + key, 1.0),), rows)
-        assert queue.choose_batch(NOW) == (4, [0, 1])
-        queue.remove(1)
-        assert queue.choose_batch(NOW) == (4, [0])
-        queue.remove(0)
-        assert queue.choose_batch(NOW) == (2, [2])  # no smaller size holds it
-        queue.remove(2)
-        assert queue.choose_batch(NOW) is None
+    queue: ScoreQueue[int] = ScoreQueue(scores_of())
+    for key, rows in enumerate((3, 1, 2)):
+        queue.insert(key, 1, ((NOW + ms(150) + key, 1.0),), rows)
+    assert queue.choose_batch(NOW) == (4, [0, 1])
+    queue.remove(1)
+    assert queue.choose_batch(NOW) == (4, [0])
+    queue.remove(0)
+    assert queue.choose_batch(NOW) == (2, [2])  # no smaller size holds it
+    queue.remove(2)
+    assert queue.choose_batch(NOW) is None
 
 
 def test_the_base_of_times_moves_before_an_overflow() -> None:

@@ -1,4 +1,4 @@
-"""The price of device time: which batches do not start although a device is idle."""
+"""The price of device time, and `controller.fairness`: which batches do not start although a device is idle."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from controller.desk import NOW, Desk
 from horologe_common.clock import ms, s, us
 from horologe_controller.core.scheduling.device_price import DevicePrice
+from horologe_controller.settings import ControllerSettings
 from horologe_experiments.clockwork.catalogue_models import catalogue_models
 from horologe_experiments.harness.experiment_world import ExperimentWorld
 from horologe_experiments.harness.interval_ledger import IntervalLedger
@@ -31,19 +32,26 @@ def take(rates: NDArray[np.float64], step: int) -> NDArray[np.float64]:
     return np.asarray(rates[step])
 
 
-def served(cheap: list[float], costly: float, best_effort: float = 0.0, slowness: float = 1.0) -> list[float]:
+def served(
+    cheap: list[float],
+    costly: float,
+    best_effort: float = 0.0,
+    slowness: float = 1.0,
+    cheap_slo_ms: float = 5,
+    **settings: Any,
+) -> list[float]:
     """Return the requests per second in time: cheap, costly, best effort. `cheap`: its rate in each second.
 
-    A cheap request takes 1.3 ms and has 5 ms, a costly one takes about 8 ms and has 100 ms. `slowness`: executions take
-    this multiple of their profiles.
+    A cheap request takes 1.3 ms, a costly one takes about 8 ms and has 100 ms. `slowness`: executions take this
+    multiple of their profiles.
     """
-    setting = ClusterSettings(noise=NOISES["none"], settle_ns=ms(500))
+    setting = ClusterSettings(noise=NOISES["none"], settle_ns=ms(500), controller=ControllerSettings(**settings))
     rates = [
         np.array([[rate, 0.0] for rate in cheap]),
         np.array([[0.0, costly]] * len(cheap)),
         np.array([[0.0, best_effort]] * len(cheap)),
     ]
-    slos_ns = ms(5), ms(100), 0
+    slos_ns = ms(cheap_slo_ms), ms(100), 0
     streams = [
         PoissonStream(partial(take, rate), s(1), partial(lambda slo_ns, _: slo_ns, slo_ns), group)
         for group, (rate, slo_ns) in enumerate(zip(rates, slos_ns, strict=True))
@@ -138,3 +146,14 @@ def test_executions_that_take_longer_than_their_profiles_are_no_reason_to_declin
     with_price = served(rates, 0.0, slowness=3.0)
     without_price(monkeypatch)
     assert with_price[0] == pytest.approx(served(rates, 0.0, slowness=3.0)[0], rel=0.02)
+
+
+def test_fairness_serves_the_costly_model_too_and_fewer_requests_in_all() -> None:
+    rates = 2000.0, 500.0
+    parts = []
+    for fairness in ("goodput", "fair"):
+        rows = served([rates[0]] * 4, rates[1], cheap_slo_ms=100, fairness=fairness)
+        parts.append([row / rate for row, rate in zip(rows, rates, strict=False)])
+    most, fair = parts
+    assert 4 * most[1] < most[0]
+    assert 1.5 * most[1] < fair[1] < fair[0] < most[0]

@@ -1,4 +1,4 @@
-"""Properties that the planner relies on, hung devices, and best-effort work."""
+"""The planner: ranks, hung devices, best-effort work, loads, and batches no larger than what saves device time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from controller.desk import NOW, Desk
 from harness.builders import a_spec
 from horologe_common.clock import ms, us
+from horologe_common.core.instruments import RollingQuantile
 from horologe_common.models import Profile
 from horologe_common.wire import ModelReport, Register
 from horologe_common.wire import Share as Told
 from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
+from horologe_controller.core.cluster.estimates import Estimate, efficient_sizes
 from horologe_controller.core.cluster.lane import ACTION_GRACE_NS, Action, Lane
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.queues import ModelQueue
@@ -205,3 +207,36 @@ def test_a_batch_that_may_still_grow_starts_one_return_latency_before_the_device
         now_ns = desk.wake_ns
         started += len(desk.plan(now_ns)[0])
     assert now_ns == NOW + 2 * us(700) - ms(1)
+
+
+@pytest.mark.parametrize(
+    ("exec_ms", "efficient"),
+    [
+        ({1: 10, 2: 20, 4: 40, 8: 80}, {1}),
+        ({1: 2.61, 2: 3.78, 4: 5.61, 8: 9.13, 16: 15.67}, {1, 2, 4, 8, 16}),
+        ({1: 6.96, 2: 9.47, 4: 14.27, 8: 29.94, 16: 56.02}, {1, 2, 4, 16}),
+        ({1: 10, 2: 19.9, 4: 39.4, 8: 78.0}, {1, 4}),
+        ({1: 0.01, 2: 0.02, 4: 0.04}, {1, 2, 4}),
+    ],
+)
+def test_sizes_that_save_time_per_row_are_efficient(exec_ms: dict[int, float], efficient: set[int]) -> None:
+    assert efficient_sizes({0: ms(8), **{size: ms(time) for size, time in exec_ms.items()}}) == efficient
+
+
+@pytest.mark.parametrize(("name", "rows"), [("horologe", [1, 1]), ("clockwork", [2])])
+def test_requests_run_alone_if_a_batch_takes_as_long_as_they_do(name: str, rows: list[int]) -> None:
+    desk = Desk(name, [("m",)])
+    share = next(iter(desk.cluster.shares()))
+    seed_ns = {size: ms(10) * size for size in desk.specs["m"].batch_sizes}
+    share.estimates["m/1"] = Estimate({0: ms(1), **seed_ns}, RollingQuantile())
+    desk.ask(NOW, 500)
+    first, _ = desk.plan(NOW)
+    desk.ask(NOW + us(10), 500)
+    desk.ask(NOW + us(10), 500)
+    desk.end(first[0], NOW + ms(10))
+    later, _ = desk.plan(NOW + ms(10))
+    now_ns = NOW + ms(10)
+    while len(desk.scheduler):
+        now_ns += ms(1)
+        later += desk.plan(now_ns)[0]
+    assert [len(action.requests) for action in later] == rows

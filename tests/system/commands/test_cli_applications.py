@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-COMMANDS = ("list", "show", "create", "delete", "rollback", "predict", "feedback")
 OK, FAILED, USAGE = 0, 1, 2
 
 
@@ -102,35 +101,10 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         yield Shell(f"ipc://{tmp_path}/f", selector, frontend)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_examples(command: str) -> None:
-    result = run_horologe("application", command, "--help")
-    assert f"horologe application {command}" in result.stdout
-    assert "--json" in result.stdout
-
-
 def test_an_application_from_flags(shell: Shell) -> None:
-    shown = shell.json(
-        "create",
-        "canary",
-        "-m",
-        "echo/1",
-        "-m",
-        "echo/2",
-        "--policy",
-        "static",
-        "--shadow",
-        "other",
-        "--set",
-        "weights.echo/1=95",
-        "--set",
-        "weights.echo/2=5",
-        "--slo-ms",
-        "20",
-        "--default",
-        "0",
-        "--no-cache",
-    )
+    models = ("-m", "echo/1", "-m", "echo/2", "--shadow", "other")
+    policy = ("--policy", "static", "--set", "weights.echo/1=95", "--set", "weights.echo/2=5")
+    shown = shell.json("create", "canary", *models, *policy, "--slo-ms", "20", "--default", "0", "--no-cache")
     assert shell.selector.applications["canary"] == Application(
         "canary",
         ("echo/1", "echo/2"),

@@ -25,9 +25,7 @@ CASES = [
     ("frontend", "http.port={port}", "http.host, http.port: 127.0.0.1:"),
     ("frontend", "frontend.clients=foo", "frontend.clients: got 'foo', wanted tcp://HOST:PORT or ipc://PATH"),
     ("edge", "controller.scheduler=magic", "controller.scheduler: got 'magic', wanted one of clockwork"),
-    ("controller", "controller.policy.advance=nan", "controller.policy.advance: got 'nan', wanted 0 to 1000"),
     ("controller", "controler.workers=1", "controler: no such section; the sections are links"),
-    ("controller", "log.level=loud", "log.level: got 'loud', wanted one of debug, info, warning, error"),
     ("controller", "links.bind=foo://x", "links.bind: got 'foo://x', wanted tcp://HOST:PORT"),
     ("controller", "links.bind=ipc:///no/where/x", "links.bind"),
     ("controller", "metrics.bind=127.0.0.1:{port}", "metrics.bind: got 127.0.0.1:{port}, wanted a free address"),
@@ -36,13 +34,10 @@ CASES = [
     ("selector", "selector.state={file}", "selector.state: got '{file}', wanted a folder that this user can write"),
     ("selector", "links.connect=tcp://far:1", "links: tcp://far:1 needs keys"),
     ("worker", "worker.cache={file}", "worker.cache: got '{file}', wanted a folder that this user can write"),
-    ("worker", "worker.name=a/b", "worker.name: got 'a/b', wanted `str` matching regex"),
     ("profiler", "profiler.state={file}", "profiler.state: got '{file}', wanted a folder that this user can write"),
     ("tuner", "tuner.state={file}", "tuner.state: got '{file}', wanted a folder that this user can write"),
     ("tuner", "tracing.endpoint=collector:4318", "tracing.endpoint: got 'collector:4318', wanted http://"),
-    ("up", "controller.scheduler=magic", "controller.scheduler: got 'magic', wanted one of"),
     ("up", "frontend.max_pending=-1", "frontend.max_pending: got '-1', wanted 1 to"),
-    ("up", "nothing.at=all", "nothing: no such section"),
 ]
 
 

@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from http.client import HTTPConnection
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from harness.http_calls import send_http
 from harness.model_folders import a_python_model
 from harness.waiting import until
 from horologe_cli.local.ports import free_port
@@ -24,17 +25,6 @@ SERVICES = {
 }
 
 
-def is_healthy(port: int) -> bool:
-    connection = HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
-    finally:
-        connection.close()
-
-
 def handles_sigterm(pid: int) -> bool:
     """Return whether the process has a handler: it has one a moment after its first answer."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -42,33 +32,35 @@ def handles_sigterm(pid: int) -> bool:
     return bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
-@pytest.mark.parametrize("service", SERVICES)
 @pytest.mark.parametrize("reader", ["ended", "stopped"])
-def test_a_service_runs(service: str, reader: str, tmp_path: Path) -> None:
+def test_services_run(reader: str, tmp_path: Path) -> None:
     a_python_model(tmp_path / "models")
-    port, (read, write) = free_port("127.0.0.1"), os.pipe()
+    read, write = os.pipe()
     if reader == "stopped":
         os.set_blocking(write, False)
-        while True:  # fill the pipe
-            try:
+        with suppress(BlockingIOError):
+            while True:  # fill the pipe
                 os.write(write, b"x" * 4096)
-            except BlockingIOError:
-                break
         os.set_blocking(write, True)
-    sets = (f"metrics.bind=127.0.0.1:{port}", "log.level=debug", *SERVICES[service])
-    options = [word for text in sets for word in ("--set", text.format(tmp_path))]
-    process = subprocess.Popen([sys.executable, "-m", service, *options], stdout=write, stderr=write, cwd=tmp_path)
+    processes = {}
+    for service, texts in SERVICES.items():
+        address = f"127.0.0.1:{free_port('127.0.0.1')}"
+        sets = (f"metrics.bind={address}", "log.level=debug", *(text.format(tmp_path) for text in texts))
+        command = [sys.executable, "-m", service, *(f"--set={text}" for text in sets)]
+        processes[address] = subprocess.Popen(command, stdout=write, stderr=write, cwd=tmp_path)
     os.close(write)
     if reader == "ended":
         os.close(read)
     try:
-        until(lambda: is_healthy(port) or process.poll() is not None)
-        assert is_healthy(port)
-        until(lambda: handles_sigterm(process.pid))
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == 0
+        for address, process in processes.items():
+            until(lambda: send_http("GET", f"http://{address}/health")[0] == 200, retry=(OSError,))  # noqa: B023
+            until(lambda: handles_sigterm(process.pid))  # noqa: B023
+        for process in processes.values():
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(15) == 0
     finally:
-        process.kill()
-        process.wait()
+        for process in processes.values():
+            process.kill()
+            process.wait()
         if reader == "stopped":
             os.close(read)

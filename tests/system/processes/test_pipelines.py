@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
-from urllib.request import Request, urlopen
 
 import numpy as np
 import psutil
 import pytest
 
+from harness.http_calls import infer, send_http
 from harness.model_folders import an_emulated_model
 from harness.pipeline_folders import write_pipelines
+from harness.running_services import READY_S, RunningServices
 from horologe import Application, AsyncClient, Client
-from horologe_cli.local.local_system import LocalSystem
-from horologe_cli.local.topology import SystemOptions
 from horologe_common.status import HorologeError, ModelFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-READY_S = 50
 PATIENT_MS = 20_000
 DRIVERS = {
     "diamond": """
@@ -87,42 +82,26 @@ DRIVERS = {
 }
 
 
-class Running:
-    """A system of separate processes with two workers."""
-
-    def __init__(self, folder: Path) -> None:
-        models = folder / "models"
-        for name in "abc":
-            an_emulated_model(models, name)
-        write_pipelines(models / "pipelines", DRIVERS, "2s", "FP32", width=4)
-        self.endpoint = f"ipc://{folder}/clients"
-        self.lines: list[str] = []
-        options = SystemOptions(
-            str(models), 2, True, "127.0.0.1:0", (self.endpoint,), "off",
-            sets=(f"worker.cache={folder}/cache", "selector.store=memory"),
-        )  # fmt: skip
-        self.local = LocalSystem(options, lambda name, line: self.lines.append(f"{name}: {line}"))
-
-    def kill(self, module: str) -> None:
-        """Kill one process that runs the module."""
-        for child in psutil.Process().children(recursive=True):
-            if module in child.cmdline():
-                os.kill(child.pid, signal.SIGKILL)
-                return
-        raise AssertionError(f"no process runs {module}")
-
-
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    running = Running(tmp_path_factory.mktemp("p"))
-    with running.local:
-        running.local.wait_ready(READY_S)
-        yield running
-    assert not [line for line in running.lines if " fault" in line]
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServices]:
+    folder = tmp_path_factory.mktemp("p")
+    for name in "abc":
+        an_emulated_model(folder / "models", name)
+    write_pipelines(folder / "models" / "pipelines", DRIVERS, "2s", "FP32", width=4)
+    with RunningServices(folder, "selector.store=memory", workers=2, split=True) as system:
+        yield system
+
+
+def kill(system: RunningServices, victim: str) -> None:
+    """Kill a process of the services, or one of a driver."""
+    if victim != "driver":
+        return system.kill(victim)
+    children = psutil.Process(system.pid("selector")).children()
+    next(child for child in children if "horologe_selector.drivers.driver_process" in child.cmdline()).kill()
 
 
 @pytest.fixture
-def client(system: Running) -> Iterator[Client]:
+def client(system: RunningServices) -> Iterator[Client]:
     with Client(system.endpoint) as client:
         yield client
 
@@ -131,20 +110,15 @@ def tensor(value: float) -> Any:
     return np.full((1, 4), value, np.float32)
 
 
-def test_a_pipeline_is_served_like_a_model(system: Running, client: Client) -> None:
+def test_a_pipeline_is_served_like_a_model(system: RunningServices, client: Client) -> None:
     assert client.predict("diamond", tensor(3), slo_ms=PATIENT_MS).tolist() == [[6] * 4]
     (state,) = client.models("diamond")
     assert (state.state, state.spec.runtime, state.spec.key) == ("READY", "pipeline", "diamond/1")
-    with urlopen(f"{system.local.topology.http}/v2/models/diamond/ready") as response:
-        assert response.status == 200
-    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
-    request = Request(
-        f"{system.local.topology.http}/v2/models/diamond/infer", json.dumps(body).encode(), {"X-Slo-Ms": "20000"}
-    )
-    with urlopen(request) as response:
-        assert json.load(response)["outputs"][0]["data"] == [2, 4, 6, 8]
-    with urlopen(f"{system.local.topology.http}/v2/models/diamond/stats") as response:
-        assert json.load(response)["model_stats"][0]["inference_stats"]["success"]["count"] >= 2
+    http = system.topology.http
+    assert send_http("GET", f"{http}/v2/models/diamond/ready")[0] == 200
+    assert infer(http, "diamond", headers={"X-Slo-Ms": "20000"}) == (200, [2, 4, 6, 8])
+    (stats,) = json.loads(send_http("GET", f"{http}/v2/models/diamond/stats")[1])["model_stats"]
+    assert stats["inference_stats"]["success"]["count"] >= 2
     structure = client.pipeline("diamond").structure
     assert structure is not None
     assert {stage.name: stage.parents for stage in structure.stages} == {"a": (), "b": ("a",), "c": ("a",)}
@@ -185,17 +159,8 @@ def test_a_faulty_driver_fails_its_query_and_no_other(client: Client, pipeline: 
         handle.result()
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "horologe_selector",
-        "horologe_controller",
-        "horologe_gpu_worker",
-        "horologe_selector.drivers.driver_process",
-        "horologe_frontend",
-    ],
-)
-def test_queries_have_one_answer_each_if_a_process_is_killed(system: Running, module: str) -> None:
+@pytest.mark.parametrize("victim", ["selector", "controller", "worker-0", "driver", "frontend"])
+def test_queries_have_one_answer_each_if_a_process_is_killed(system: RunningServices, victim: str) -> None:
     """The victim is killed when a third and two thirds of the queries are sent."""
 
     async def scenario() -> Counter[str]:
@@ -215,7 +180,7 @@ def test_queries_have_one_answer_each_if_a_process_is_killed(system: Running, mo
             for number in range(450):
                 tasks.append(asyncio.create_task(ask(number)))
                 if number in (150, 300):
-                    system.kill(module)
+                    kill(system, victim)
                 await asyncio.sleep(0.005)
             await asyncio.wait_for(asyncio.gather(*tasks), 20)
             return statuses
@@ -224,4 +189,4 @@ def test_queries_have_one_answer_each_if_a_process_is_killed(system: Running, mo
     assert statuses.total() == 450
     assert statuses["OK"] > 130
     assert set(statuses) <= {"OK", "REFUSED", "LATE", "LOST", "FAILED", "UNKNOWN_MODEL"}
-    system.local.wait_ready(READY_S)
+    system.wait_ready(READY_S)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 
 import numpy as np
-import psutil
 import pytest
 
+from harness.http_calls import send_http
 from harness.model_folders import a_folder, an_emulated_model
+from harness.running_services import RunningServices
 from harness.waiting import until
 from horologe import Client
-from horologe_cli.local.local_system import LocalSystem
-from horologe_cli.local.topology import SystemOptions
 from horologe_cli.measuring.model_times import measure_model
 from horologe_common.clock import ms
 from horologe_common.recording.recording_file import Handled, read_segments
@@ -42,52 +39,33 @@ class Model:
 """
 
 
-class House:
-    """Edge, worker and profiler. The messages to the controller are recorded."""
+class ProfiledServices(RunningServices):
+    """A process for each service, with a profiler. The messages to the controller are recorded."""
 
-    def __init__(self, folder: Path, split: bool) -> None:
+    def __init__(self, folder: Path) -> None:
         an_emulated_model(folder / "models")
         a_folder(folder / "models", "sleepy", SLEEPY_TOML, model_py=SLEEPY)
-        self.folder, self.split = folder, split
-        self.lines: list[str] = []
-        self.endpoint = f"ipc://{folder}/clients"
+        self.folder = folder
         sets = (
-            f"worker.cache={folder}/cache",
-            f"profiler.state={folder}/state",
             "profiler.busy_share=0.5",
             "frontend.sample_ns=20ms",
             f"recorder.directory={folder}/records",
             "recorder.roles=controller",
         )
-        options = SystemOptions(
-            str(folder / "models"), 1, split, "127.0.0.1:0", (self.endpoint,), "127.0.0.1:0", sets=sets, profiler=True
-        )
-        self.embedded = LocalSystem(options, lambda name, line: self.lines.append(f"{name}: {line}"))
-
-    def pid(self, module: str) -> int:
-        """Return the id of the process that runs `module`, or 0 if there is none."""
-        for child in psutil.Process().children(recursive=True):
-            if module in child.cmdline():
-                return int(child.pid)
-        return 0
+        super().__init__(folder, *sets, split=True, metrics="127.0.0.1:0", profiler=True)
 
     def metric(self, name: str) -> float:
         """Return a metric of the profiler, summed over all labels; 0 while the profiler is not reachable."""
-        host = self.embedded.topology.metrics["profiler"].removeprefix("http://").partition("/")[0]
-        connection = HTTPConnection(host, timeout=5)
         try:
-            connection.request("GET", "/metrics")
-            lines = connection.getresponse().read().decode().splitlines()
+            lines = send_http("GET", self.topology.metrics["profiler"])[1].decode().splitlines()
         except OSError:
             return 0.0
-        finally:
-            connection.close()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
     def distributions(self) -> list[Distributions]:
         """Return the Distributions messages that the controller has received so far."""
         written = self._written()
-        os.kill(self.pid("horologe_controller" if self.split else "horologe_cli.local.edge"), signal.SIGUSR1)
+        self.kill("controller", signal.SIGUSR1)
         until(lambda: self._written() > written)
         records = self.folder / "records"
         newest = max(records.glob("*.rec"), key=lambda path: path.stat().st_mtime_ns)
@@ -103,11 +81,9 @@ class House:
         return sum("recording written" in line for line in self.lines)
 
 
-@pytest.fixture(params=[False, True], ids=["fused", "split"], scope="module")
-def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    house = House(tmp_path_factory.mktemp("p"), request.param)
-    with house.embedded:
-        house.embedded.wait_ready(60)
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProfiledServices]:
+    with ProfiledServices(tmp_path_factory.mktemp("p")) as house:
         yield house
 
 
@@ -116,8 +92,7 @@ def ask(client: Client, count: int, application: str = "chat") -> None:
         client.predict("pretend", X + number, slo_ms=5000, application=application)
 
 
-def test_samples_flow_distributions_arrive_and_survive_a_kill(house: House) -> None:
-    until(lambda: house.pid("horologe_profiler"))
+def test_samples_flow_distributions_arrive_and_survive_a_kill(house: ProfiledServices) -> None:
     with Client(house.endpoint) as client:
 
         def learned() -> bool:
@@ -131,12 +106,12 @@ def test_samples_flow_distributions_arrive_and_survive_a_kill(house: House) -> N
         assert newest.model == "pretend/1"
         assert [(part.application, part.length) for part in newest.histograms] == [("chat", 0)]
         assert ms(1) <= newest.histograms[0].edges_ns[0] < ms(20)
-        until(lambda: list((house.folder / "state").glob("*.msgpack")))
+        until(lambda: list((house.folder / "profiler.state").glob("*.msgpack")))
 
-        first = house.pid("horologe_profiler")
-        os.kill(first, signal.SIGKILL)
+        first = house.pid("profiler")
+        house.kill("profiler")
         ask(client, 50)
-        until(lambda: house.pid("horologe_profiler") not in (0, first))
+        until(lambda: house.pid("profiler") != first)
         until(lambda: any("state restored" in line for line in house.lines))
         until(lambda: house.metric("horologe_profiler_published_total") >= 1)
         after = house.distributions()
@@ -150,7 +125,7 @@ def test_samples_flow_distributions_arrive_and_survive_a_kill(house: House) -> N
         until(learns_on)
 
 
-def test_lengths_are_distinguished(house: House) -> None:
+def test_lengths_are_distinguished(house: ProfiledServices) -> None:
     """Execution times that grow with the length of rows give one histogram for each range of lengths."""
     with Client(house.endpoint) as client:
 
@@ -176,7 +151,7 @@ def test_lengths_are_distinguished(house: House) -> None:
     assert newest.row_ns_per_length > 0
 
 
-def test_a_sweep_measures_a_running_system(house: House) -> None:
+def test_a_sweep_measures_a_running_system(house: ProfiledServices) -> None:
     with Client(house.endpoint) as client:
         (state,) = client.models("pretend")
         found = measure_model(client, state.spec, (), 3, lambda share: None)

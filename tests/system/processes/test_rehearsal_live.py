@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from harness.model_folders import SIGNATURE, a_folder
 from harness.offered_load import ClosedLoad
+from harness.running_services import RunningServices
 from harness.waiting import until
 from horologe import Client
-from horologe_cli.local.local_system import LocalSystem
-from horologe_cli.local.topology import SystemOptions
 from horologe_common.status import HorologeError
 from horologe_common.transport.sockets import LinkSettings
 from horologe_common.wire import UseScheduler
@@ -27,10 +26,7 @@ CHANGES = ("orloj", "clockwork", "edf", "nexus", "horologe")
 
 def last_rehearsal(client: Client) -> dict[str, float]:
     """Return what each scheduler would have served, or nothing before the first rehearsal."""
-    try:
-        rehearsal = client.tune("status")["rehearsal"]
-    except HorologeError:  # the tuner is not connected yet
-        return {}
+    rehearsal = client.tune("status")["rehearsal"]
     return dict(rehearsal["served"]) if rehearsal else {}
 
 
@@ -40,24 +36,18 @@ def uses(client: Client, name: str) -> bool:
 
 def test_rehearsals_run_and_changes_under_load_lose_nothing(tmp_path: Path) -> None:
     a_folder(tmp_path / "models", "pretend", MODEL)
-    endpoint = f"ipc://{tmp_path}/clients"
-    sets = (f"worker.cache={tmp_path}/cache", f"tuner.state={tmp_path}/state", "tuner.rehearsal_interval_ns=5s",
-            "worker.pages_bytes=64MiB", "worker.host_bytes=1MiB")  # fmt: skip
-    options = SystemOptions(
-        str(tmp_path / "models"), 1, False, "127.0.0.1:0", (endpoint,), "off", scheduler="auto", sets=sets
-    )
-    local = LocalSystem(options, lambda name, line: None)
-    with local:
-        local.wait_ready(60)
+    sets = ("tuner.rehearsal_interval_ns=5s", "worker.pages_bytes=64MiB", "worker.host_bytes=1MiB")
+    with RunningServices(tmp_path, *sets, scheduler="auto") as local:
+        endpoint = local.endpoint
         load = ClosedLoad(endpoint, 4)
         with Client(endpoint) as client:
             until(lambda: client.describe().scheduler.startswith("auto: "))
-            until(lambda: "horologe" in last_rehearsal(client))
+            until(lambda: "horologe" in last_rehearsal(client), retry=(HorologeError,))  # once the tuner is connected
             (edge,) = local._folder.glob("edge")
             settings = LinkSettings(connect=(f"unix://{edge}",), bind=(f"unix://{tmp_path}/tuner",))
             tuner = Running("tuner", settings, (), False, "9")
             try:
-                tuner.wait_until(lambda: any(sender.startswith("controller") for sender, _ in tuner.core.heard))
+                until(lambda: any(sender.startswith("controller") for sender, _ in tuner.core.heard))
                 controller = next(sender for sender, _ in tuner.core.heard if sender.startswith("controller"))
                 for name in CHANGES * 2:
                     tuner.say(controller, UseScheduler(name, {}, f"{name} is next"))

@@ -20,14 +20,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 from bench.service_processes import ServiceProcesses, clients_of, one_of_each
 from harness.model_folders import an_emulated_model
-from harness.offered_load import START_S, Tally, offer, wait_for_service
-from horologe import AsyncClient, Client
-from horologe_cli.local.local_system import LocalSystem
+from harness.offered_load import START_S, ClosedLoad, run_beside_load, wait_for_service
+from harness.running_services import RunningServices
+from horologe import AsyncClient
 from horologe_cli.local.ports import free_port
-from horologe_cli.local.topology import SystemOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 SLO_MS = 20_000.0
 """Longer than the restart of a controller on a busy machine."""
@@ -47,22 +46,6 @@ def processes(folder: Path) -> Iterator[ServiceProcesses]:
         yield processes
     logs = [line for name in processes.services for line in processes.read_log(name).splitlines()]
     assert not [line for line in logs if " fault" in line or "aborted" in line]
-
-
-def run_under_steady_load(endpoint: str, work: Callable[[], None]) -> Counter[str]:
-    """Send requests while `work` runs in a thread. Return how they ended."""
-
-    async def scenario() -> Counter[str]:
-        tally = Tally()
-        async with AsyncClient(endpoint) as client:
-            await wait_for_service(client, START_S)
-            working = asyncio.create_task(asyncio.to_thread(work))
-            while not working.done():
-                await offer(client, tally, RATE, 1, slo_ms=SLO_MS)
-            await working
-        return tally.counts()
-
-    return asyncio.run(scenario())
 
 
 class HttpLoad(threading.Thread):
@@ -85,22 +68,6 @@ class HttpLoad(threading.Thread):
         self._connection.close()
 
 
-class BlockingLoad(threading.Thread):
-    """Sends requests with the blocking client, with a pause before each, until `stop` is set."""
-
-    def __init__(self, endpoint: str, stop: threading.Event) -> None:
-        super().__init__()
-        self.answers = 0
-        self._client = Client(endpoint)
-        self._stopped = stop
-
-    def run(self) -> None:
-        with self._client:
-            while not self._stopped.wait(0.01):
-                self._client.predict("pretend", [[1.0, 2.0, 3.0, 4.0]], slo_ms=SLO_MS)
-                self.answers += 1
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_rolling_restart_of_every_service_loses_nothing(processes: ServiceProcesses, folder: Path) -> None:
@@ -108,22 +75,21 @@ def test_a_rolling_restart_of_every_service_loses_nothing(processes: ServiceProc
     endpoint = clients_of(folder)
     settings = dict(text.split("=", 1) for text in processes.services["frontend-0"].settings)
     http = [HttpLoad(int(settings["http.port"]), stop) for _ in range(4)]
-    blocking = BlockingLoad(endpoint, stop)
+    blocking = ClosedLoad(endpoint, pause_s=0.01, slo_ms=SLO_MS)
 
     def restart_all() -> None:
-        for load in (*http, blocking):
+        for load in http:
             load.start()
         try:
             for name in processes.services:
                 processes.restart(name)
         finally:
             stop.set()
-            for load in (*http, blocking):
+            for load in http:
                 load.join()
 
-    counts = run_under_steady_load(endpoint, restart_all)
-    assert counts.keys() == {"OK"}
-    assert blocking.answers > 0
+    assert run_beside_load(endpoint, restart_all, RATE, SLO_MS).keys() == {"OK"}
+    assert blocking.stop() == {"OK": blocking.sent}
     for load in http:
         assert load.statuses.keys() == {200}
 
@@ -147,22 +113,14 @@ def test_one_of_two_frontends_may_die(processes: ServiceProcesses, folder: Path)
 def test_a_restarted_edge_loses_nothing(tmp_path: Path) -> None:
     """Clients of the only edge send nothing more to it, and hold their requests until it is back."""
     an_emulated_model(tmp_path / "models")
-    endpoint = f"ipc://{tmp_path}/clients"
-    options = SystemOptions(
-        models=str(tmp_path / "models"), workers=1, http="127.0.0.1:0", clients=(endpoint,), metrics="off",
-        sets=(f"worker.cache={tmp_path}/cache",),
-    )  # fmt: skip
-    lines: list[str] = []
-    with LocalSystem(options, lambda name, line: lines.append(line)) as system:
-        system.wait_ready(START_S)
+    with RunningServices(tmp_path) as system:
 
         def restart() -> None:
             for name in ("edge", "worker-0"):
-                old = psutil.Process(system.supervisor.pids()[name])
+                old = psutil.Process(system.pid(name))
                 old.terminate()
                 old.wait(20)
                 time.sleep(1)
 
-        assert run_under_steady_load(endpoint, restart).keys() == {"OK"}
-    assert not [line for line in lines if " fault" in line]
-    assert sum("drained" in line for line in lines) >= 2
+        assert run_beside_load(system.endpoint, restart, RATE, SLO_MS).keys() == {"OK"}
+    assert sum("drained" in line for line in system.lines) >= 2

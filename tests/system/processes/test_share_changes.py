@@ -2,126 +2,63 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
-import threading
-import time
-from collections import Counter
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from harness.model_folders import an_emulated_model
+from harness.offered_load import ClosedLoad
+from harness.running_services import RunningServices
 from harness.waiting import until
 from horologe import Client
-from horologe_cli.local.local_system import LocalSystem
-from horologe_cli.local.topology import SystemOptions
-from horologe_common.core.protocol import Out, PeerConnected, instance, role
-from horologe_common.service.service import boot_id
-from horologe_common.status import HorologeError
-from horologe_common.transport.links import Links
-from horologe_common.transport.reactor import Reactor
+from horologe_common.core.protocol import PeerConnected, instance, role
 from horologe_common.transport.sockets import LinkSettings
 from horologe_common.wanted_shares import WantedShare
 from horologe_common.wire import Events, PlannedModel, ResourcePlan
 from horologe_tuner.scalers.process import ProcessScaler
 from horologe_tuner.settings import TunerSettings
+from system.reactors import Running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import Any
 
-    from horologe_common.core.protocol import Buffer
     from horologe_common.wire import DeviceState
 
-X = np.zeros((1, 4), np.float32)
 SLO_MS = 10_000
 CHANGES = int(os.environ.get("SHARE_CHANGES", "3"))
 """`SHARE_CHANGES=50 pytest tests/system/processes/test_share_changes.py` changes a share fifty times."""
 
 
-class PlanningCore:
-    """Core of a second tuner: keeps the devices that the controller reports, and sends plans."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.out: list[Out] = []
-        self.controller = ""
-        self.number = 0
-        self.devices: tuple[DeviceState, ...] = ()
-
-    def handle(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        if isinstance(message, PeerConnected) and role(message.address) == "controller":
-            self.controller = message.address
-            self.out.append(Out(self.controller, ResourcePlan(0)))
-        elif isinstance(message, Events) and message.devices is not None:
-            self.devices = message.devices
-        elif isinstance(message, tuple):
-            self.number += 1
-            self.out.append(Out(self.controller, ResourcePlan(self.number, message)))
-
-    def tick(self, now_ns: int) -> None:
-        """Nothing to decide."""
-
-    def wakeup_ns(self) -> int | None:
-        return None
-
-
-class Planner:
-    """Sends plans to the controller from a thread of its own."""
+class Planner(Running):
+    """A second tuner: sends plans to the controller, which reports its devices."""
 
     def __init__(self, endpoint: str) -> None:
-        links = Links("tuner/test", boot_id(), LinkSettings(connect=(endpoint,)))
-        self.core = PlanningCore(links.address("tuner", "test"))
-        self._reactor = Reactor([self.core], links)
-        links.open([self.core.address])
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._reactor.serve()))
-        self._thread.start()
-        until(lambda: self.core.controller)
+        super().__init__("tuner", LinkSettings(connect=(endpoint,)), (), False, "test")
+        self.controller, self.number = until(self._find_controller), 0
+        self.say(self.controller, ResourcePlan(0))
+
+    def _find_controller(self) -> str:
+        peers = [peer.address for peer in self.core.of_kind(PeerConnected)]
+        return next((peer for peer in peers if role(peer) == "controller"), "")
 
     def assign(self, **workers: tuple[str, ...]) -> None:
         """Send a plan: model -> the workers that hold it."""
         models = tuple(PlannedModel(model, 1, 2, workers=names) for model, names in workers.items())
-        self._reactor.post_threadsafe("test", self.core.address, models)
+        self.number += 1
+        self.say(self.controller, ResourcePlan(self.number, models))
+
+    @property
+    def devices(self) -> Sequence[DeviceState]:
+        """The devices of the last report that has some."""
+        reports = [event.devices for event in self.core.of_kind(Events) if event.devices is not None]
+        return reports[-1] if reports else ()
 
     def has_loaded(self, worker: str, model: str) -> bool:
-        names = {instance(device.worker).partition("/")[2]: device.loaded for device in self.core.devices}
+        names = {instance(device.worker).partition("/")[2]: device.loaded for device in self.devices}
         return f"{model}/1" in names.get(worker, ())
-
-    def close(self) -> None:
-        self._reactor.loop.call_soon_threadsafe(self._reactor.stop)
-        self._thread.join(10)
-
-
-class Load:
-    """Requests to one model from a thread, until `stop`. Each has exactly one outcome."""
-
-    def __init__(self, endpoint: str, model: str) -> None:
-        self.outcomes: Counter[str] = Counter()
-        self.sent = 0
-        self._endpoint, self._model = endpoint, model
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        with Client(self._endpoint) as client:
-            while not self._stopping.is_set():
-                self.sent += 1
-                try:
-                    client.predict(self._model, X, slo_ms=SLO_MS)
-                    self.outcomes["OK"] += 1
-                except HorologeError as error:
-                    self.outcomes[f"{error.status.name}: {error.reason}"] += 1
-                time.sleep(0.002)
-
-    def stop(self) -> tuple[Counter[str], int]:
-        self._stopping.set()
-        self._thread.join()
-        return self.outcomes, self.sent
 
 
 class SharedGpu:
@@ -130,13 +67,7 @@ class SharedGpu:
     def __init__(self, folder: Path) -> None:
         for model in ("left", "right"):
             an_emulated_model(folder / "models", model)
-        self.endpoint = f"ipc://{folder}/clients"
-        sets = (f"worker.cache={folder}/cache", f"tuner.state={folder}/state", "worker.pages_bytes=64MiB",
-                "worker.host_bytes=1MiB")  # fmt: skip
-        options = SystemOptions(
-            str(folder / "models"), 1, False, "127.0.0.1:0", (self.endpoint,), "off", sets=sets, tuner=True
-        )
-        self.local = LocalSystem(options, lambda name, line: None)
+        self.local = RunningServices(folder, "worker.pages_bytes=64MiB", "worker.host_bytes=1MiB", tuner=True)
         self.shares = [a_share("left-0", 40), a_share("right-0", 50)]
 
     def start(self) -> None:
@@ -163,36 +94,39 @@ class SharedGpu:
         self.scaler.set_shares(self.shares)
 
     def kill(self, worker: str) -> None:
-        os.kill(self.local.supervisor.pids()[f"worker-{worker}"], signal.SIGKILL)
+        self.local.kill(f"worker-{worker}")
+
+
+def a_load(gpu: SharedGpu, model: str) -> ClosedLoad:
+    return ClosedLoad(gpu.local.endpoint, model=model, pause_s=0.002, slo_ms=SLO_MS)
 
 
 def a_share(worker: str, percent: float, **fields: Any) -> WantedShare:
     return WantedShare(worker, "gpu-0", "v100", percent, **fields)
 
 
-@pytest.fixture
-def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedGpu]:
-    monkeypatch.setattr("asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler", lambda *_: None)
-    gpu = SharedGpu(tmp_path)
-    with gpu.local:
-        gpu.local.wait_ready(60)
-        gpu.start()
-        yield gpu
-        gpu.planner.close()
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedGpu]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler", lambda *_: None)
+        gpu = SharedGpu(tmp_path_factory.mktemp("g"))
+        with gpu.local:
+            gpu.start()
+            yield gpu
+            gpu.planner.stop()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_changing_the_size_of_a_share_under_load_loses_nothing(gpu: SharedGpu) -> None:
-    loads = [Load(gpu.endpoint, model) for model in ("left", "left", "right")]
+    loads = [a_load(gpu, model) for model in ("left", "left", "right")]
     for change in range(CHANGES):
         gpu.change_left(30 + 10 * (change % 3))
     until(lambda: set(gpu.local.supervisor.pids()).issuperset({f"worker-left-{CHANGES}"}))
     for load in loads:
-        outcomes, sent = load.stop()
-        assert outcomes == {"OK": sent}
-        assert sent > CHANGES
-    with Client(gpu.endpoint) as client:
+        assert load.stop() == {"OK": load.sent}
+        assert load.sent > CHANGES
+    with Client(gpu.local.endpoint) as client:
         until(lambda: len(client.describe().shares) == 3)
         shares = {instance(share.worker): share for share in client.describe().shares}
     left, right = shares[f"worker/left-{CHANGES}"], shares["worker/right-0"]
@@ -203,29 +137,28 @@ def test_changing_the_size_of_a_share_under_load_loses_nothing(gpu: SharedGpu) -
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_worker_that_dies_in_the_middle_of_a_change_loses_nothing(gpu: SharedGpu) -> None:
-    load = Load(gpu.endpoint, "left")
+    load = a_load(gpu, "left")
     gpu.change_left(50, lambda old, new: gpu.kill(old.worker))
     gpu.change_left(20, lambda old, new: gpu.kill(new.worker))
-    outcomes, sent = load.stop()
-    assert outcomes == {"OK": sent}
+    assert load.stop() == {"OK": load.sent}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_device_that_disappears_loses_nothing(gpu: SharedGpu) -> None:
     """All workers of the device die at once. Others serve until they are back."""
-    loads = [Load(gpu.endpoint, model) for model in ("left", "right")]
+    loads = [a_load(gpu, model) for model in ("left", "right")]
     planner = gpu.planner
-    before = {device.worker for device in planner.core.devices}
+    before = {device.worker for device in planner.devices}
     for share in gpu.shares:
         gpu.kill(share.worker)
     until(lambda: not {f"worker/{share.worker}" for share in gpu.shares} & connected(planner, before))
-    until(lambda: planner.has_loaded("left-0", "left") and planner.has_loaded("right-0", "right"))
+    left, right = gpu.shares
+    until(lambda: planner.has_loaded(left.worker, "left") and planner.has_loaded(right.worker, "right"))
     for load in loads:
-        outcomes, sent = load.stop()
-        assert outcomes == {"OK": sent}
+        assert load.stop() == {"OK": load.sent}
 
 
 def connected(planner: Planner, incarnations: set[str]) -> set[str]:
     """Return the names of the workers that are still connected as one of these incarnations."""
-    return {instance(device.worker) for device in planner.core.devices if device.worker in incarnations}
+    return {instance(device.worker) for device in planner.devices if device.worker in incarnations}

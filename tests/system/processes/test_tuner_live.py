@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import threading
 import time
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 import pytest
 
 from harness.model_folders import a_folder
 from harness.pipeline_folders import CHAIN, write_pipelines
+from harness.running_services import RunningServices
 from horologe import AsyncClient, Client
-from horologe_cli.local.local_system import LocalSystem
-from horologe_cli.local.topology import SystemOptions
 from horologe_common.clock import ms, s
 from horologe_common.status import HorologeError
 from horologe_experiments.live.local_services import apply_plan
 from horologe_load.arrivals import gamma
-from horologe_planning.envelope import TrafficEnvelope, envelope_of, window_lengths
+from horologe_planning.envelope import envelope_of, window_lengths
 from horologe_planning.plan import Placement, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 MANIFEST = """batch_sizes = [1, 2, 4]
@@ -75,88 +67,21 @@ async def send_queries(endpoint: str, arrivals: list[float]) -> Counter[str]:
     return outcomes
 
 
-def status_when(client: Client, hardware: str, count: int) -> dict[str, Any]:
-    """Wait until so many devices of a type are connected, and return the tuner's status."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        assert time.monotonic() < end, "condition not met in time"
-        try:
-            status = client.tune("status")
-            if status["devices_connected"].get(hardware, 0) == count:
-                return status
-        except HorologeError:
-            pass
-        time.sleep(0.1)
-
-
-@contextmanager
-def run_system(folder: Path) -> Iterator[LocalSystem]:
-    """Run the pipeline's models, an edge, a tuner and one worker of the type `cpu`."""
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_spike_and_a_drop_lose_no_query(tmp_path: Path) -> None:
     for name, times in (("a", (40, 60, 100)), ("b", (30, 45, 80))):
-        a_folder(folder / "models", name, MANIFEST.format(*times))
-    write_pipelines(folder / "models" / "pipelines", {"chain": CHAIN}, slo="5s", datatype="FP32")
-    sets = (
-        f"worker.cache={folder}/cache", f"tuner.state={folder}/state", "worker.pages_bytes=64MiB",
-        "tuner.demand=relative", "tuner.settle_ns=2s", f"selector.state={folder}/state",
-    )  # fmt: skip
-    clients = (f"ipc://{folder}/clients",)
-    options = SystemOptions(str(folder / "models"), 1, False, "127.0.0.1:0", clients, "off", sets=sets, tuner=True)
-    with LocalSystem(options, lambda name, line: None) as system:
-        system.wait_ready(60)
-        yield system
-
-
-def send_spike(folder: Path) -> tuple[Counter[str], dict[str, Any]]:
-    """Send the queries of `STEPS`. Return how they ended, and the tuner's status."""
+        a_folder(tmp_path / "models", name, MANIFEST.format(*times))
+    write_pipelines(tmp_path / "models" / "pipelines", {"chain": CHAIN}, slo="5s", datatype="FP32")
     arrivals, begin_s = [], 0.0
     for seed, (rate, seconds) in enumerate(STEPS):
         arrivals += [begin_s + at_ns / 1e9 for at_ns in gamma(rate, 1.0, seconds, seed)]
         begin_s += seconds
-    with run_system(folder) as system, Client(endpoint := system.topology.clients[0]) as client:
+    sets = ("worker.pages_bytes=64MiB", "tuner.demand=relative", "tuner.settle_ns=2s")
+    with RunningServices(tmp_path, *sets, tuner=True) as system, Client(system.endpoint) as client:
         apply_plan(client, a_plan(), PATIENCE_S)
-        return asyncio.run(send_queries(endpoint, arrivals)), client.tune("status")
-
-
-@pytest.fixture(scope="module")
-def spike(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Future[tuple[Counter[str], dict[str, Any]]]]:
-    """Start a system with a spike and a drop, which mostly waits, beside that of the other test."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(send_spike, tmp_path_factory.mktemp("spike"))
-
-
-@pytest.fixture
-def system(spike: object, tmp_path: Path) -> Iterator[LocalSystem]:
-    with run_system(tmp_path) as system:
-        yield system
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(200)
-def test_queries_survive_a_killed_tuner_and_a_killed_worker(system: LocalSystem) -> None:
-    endpoint = system.topology.clients[0]
-    plan = a_plan()
-    stages = tuple(msgspec.structs.replace(stage, replicas=2) for stage in plan.placements)
-    plan = msgspec.structs.replace(plan, placements=stages, envelope=TrafficEnvelope((s(1), s(60)), (1_000, 60_000)))
-
-    def kill(process: str) -> None:
-        os.kill(system.supervisor.pids()[process], signal.SIGKILL)
-
-    timers = [threading.Timer(4, kill, ("tuner",)), threading.Timer(8, kill, ("worker-2",))]
-    with Client(endpoint) as client:
-        apply_plan(client, plan, PATIENCE_S)
-        for timer in timers:
-            timer.start()
-        outcomes = asyncio.run(send_queries(endpoint, [number / 40 for number in range(600)]))
-        status = status_when(client, "v100", 4)
-    assert outcomes == {"OK": 600}
-    assert status["plans"][0]["replicas"] == {"a": 2, "b": 2}
-    assert system.supervisor.restarts()["tuner"] == system.supervisor.restarts()["worker-2"] == 1
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_spike_and_a_drop_lose_no_query(spike: Future[tuple[Counter[str], dict[str, Any]]]) -> None:
-    outcomes, status = spike.result()
+        outcomes = asyncio.run(send_queries(system.endpoint, arrivals))
+        status = client.tune("status")
     events = [entry["event"] for entry in reversed(status["journal"])]
     assert set(outcomes) == {"OK"}
     assert "scaled up" in events

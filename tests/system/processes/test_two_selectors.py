@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
+import signal
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
+
+from bench.service_processes import ServiceProcesses, clients_of, one_of_each
 from harness.model_folders import an_emulated_model
 from harness.redis_server import RedisServer, a_redis
 from horologe import Application, AsyncClient
@@ -33,63 +36,16 @@ APPLICATION = "digits"
 server = pytest.fixture(name="server")(a_redis)
 
 
-class SelectorProcesses:
-    """Runs a process for each service, and does not restart killed ones."""
-
-    def __init__(self, redis: RedisServer) -> None:
-        folder = redis.folder
-        an_emulated_model(folder / "models", cache="true")
-        selectors = [f"ipc://{folder}/selector-{number}" for number in range(2)]
-        controller = f"ipc://{folder}/controller"
-        self.endpoint = f"ipc://{folder}/clients"
-        self.folder = folder
-        self.processes = {"controller": self._start("horologe_controller", f"links.bind={controller}")}
-        for number, endpoint in enumerate(selectors):
-            self.processes[f"selector-{number}"] = self._start(
-                "horologe_selector",
-                f"links.bind={endpoint}",
-                f"links.connect={controller}",
-                f"selector.name={number}",
-                "selector.store=redis",
-                f"selector.redis={redis.url}",
-            )
-        self.processes["worker"] = self._start(
-            "horologe_gpu_worker",
-            f"links.connect={controller}",
-            f"worker.repository={folder}/models",
-            f"worker.cache={folder}/cache",
-            "worker.pin=false",
-        )
-        self.processes["frontend"] = self._start(
-            "horologe_frontend",
-            f"links.bind=ipc://{folder}/frontend",
-            f"links.connect={','.join([*selectors, controller])}",
-            f"frontend.clients={self.endpoint}",
-            "http.port=0",
-        )
-
-    def _start(self, module: str, *sets: str) -> subprocess.Popen[bytes]:
-        env = {name: value for name, value in os.environ.items() if not name.startswith("HOROLOGE_")}
-        with (self.folder / "log").open("a") as log:
-            flags = [f"--set={text}" for text in (*sets, "metrics.bind=")]
-            return subprocess.Popen([sys.executable, "-m", module, *flags], stdout=log, stderr=log, env=env)
-
-    def kill(self, name: str) -> None:
-        self.processes[name].kill()
-        self.processes[name].wait(20)
-
-    def stop(self) -> None:
-        for name in self.processes:
-            self.kill(name)
-
-
 @pytest.fixture
-def processes(server: RedisServer) -> Iterator[SelectorProcesses]:
-    processes = SelectorProcesses(server)
-    try:
+def processes(server: RedisServer) -> Iterator[ServiceProcesses]:
+    """Run a process for each service, two of the selector. Killed ones are not restarted."""
+    an_emulated_model(server.folder / "models", cache="true")
+    services = one_of_each(server.folder, 0, frontends=1, workers=1, middle=False)
+    for name in ("selector-0", "selector-1"):
+        sets = (*services[name].settings, "selector.store=redis", f"selector.redis={server.url}")
+        services[name] = services[name]._replace(settings=sets)
+    with ServiceProcesses(server.folder, services) as processes:
         yield processes
-    finally:
-        processes.stop()
 
 
 def rows(number: int) -> Any:
@@ -161,9 +117,11 @@ async def observed(client: AsyncClient, reply: Reply, inputs: Any = None) -> Sta
     return Status.OK
 
 
-def test_one_of_two_selectors_may_be_killed_and_the_other_serves_all_requests(processes: SelectorProcesses) -> None:
+def test_one_of_two_selectors_may_be_killed_and_the_other_serves_all_requests(
+    processes: ServiceProcesses, server: RedisServer
+) -> None:
     async def scenario() -> None:
-        async with AsyncClient(processes.endpoint) as client:
+        async with AsyncClient(clients_of(server.folder, 1)) as client:
             before = await until_both_serve(client)
             second = {context: await client.ask(APPLICATION, rows(2), context=context) for context in CONTEXTS}
             assert {context: selector_mark_of(reply) for context, reply in second.items()} == {
@@ -174,7 +132,7 @@ def test_one_of_two_selectors_may_be_killed_and_the_other_serves_all_requests(pr
             ends, stop = Counter[int](), asyncio.Event()
             task = asyncio.ensure_future(load(client, ends, stop))
             await wait_for_requests(ends, 100)
-            processes.kill("selector-0")
+            processes.stop("selector-0", signal.SIGKILL)
             await wait_for_requests(ends, 200)
             stop.set()
             await asyncio.wait_for(task, SETTLE_S)

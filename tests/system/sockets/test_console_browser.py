@@ -68,6 +68,9 @@ def test_the_keyboard_pauses_zooms_and_selects(desk: Page) -> None:
     page.keyboard.press("]")
     page.keyboard.press("]")
     page.wait_for_function("before => document.getElementById('detail').textContent !== before", arg=first)
+    shown, frames = page.inner_text("#traffic"), page.evaluate("state.frames.length")
+    page.wait_for_function("before => state.frames.length >= before + 3", arg=frames)
+    assert page.inner_text("#traffic") == shown
     page.keyboard.press("End")
     page.wait_for_selector("#state[data-state=live]")
 

@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def http() -> Iterator[HttpServerThread]:
-    with HttpServerThread() as http:
-        yield http
-
-
 def events(parts: Iterator[str], count: int) -> list[tuple[str, Any]]:
     """Read events until there are `count`. The stream ends when `parts` is deleted."""
     found: list[tuple[str, Any]] = []

@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import zmq
 
+from harness.waiting import until
 from horologe_cli.local.ports import free_port
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected
 from horologe_common.transport.keys import load_keys, make_keys
 from horologe_common.wire import PROTOCOL, Envelope, Hello, Ping, Pong, Welcome, decode, encode
-from system.reactors import no_signals, start
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from system.reactors import Running
-
-__all__ = ["no_signals", "start"]
 
 
 class Drain:
@@ -37,7 +35,7 @@ def test_a_process_accepts_connections_and_works_until_the_notice_is_over(start:
     service = start("controller", bind=(f"unix://{tmp_path}/c",), notice_ns=s(60), drain_ns=s(60))
     drain = Drain(service)
     service.signal()
-    service.wait_until(lambda: service.reactor.is_stopping)
+    until(lambda: service.reactor.is_stopping)
     peer = start("worker", connect=(f"unix://{tmp_path}/c",))
     peer.core.wait_for(PeerConnected)
     peer.say(service.core.address, Ping(3))
@@ -72,7 +70,7 @@ def test_a_core_has_its_clients_before_it_is_asked_whether_it_is_drained(start: 
     """Otherwise a frontend without a request in flight would end before its clients send their next one elsewhere."""
     service = start("frontend", clients=(f"ipc://{tmp_path}/clients",), drain_ns=s(60))
     client = start("worker", connect=(f"ipc://{tmp_path}/clients",))
-    service.wait_until(lambda: client.links.is_ready())
+    until(lambda: client.links.is_ready())
     drain, heard = Drain(service), service.core.heard
     before, known = len(heard), []
 
@@ -82,7 +80,7 @@ def test_a_core_has_its_clients_before_it_is_asked_whether_it_is_drained(start: 
 
     service.core.drained = is_drained
     service.signal()
-    service.wait_until(lambda: bool(known))
+    until(lambda: bool(known))
     drain.finished.set()
     service.join()
     assert known[0]

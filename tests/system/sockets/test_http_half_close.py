@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from horologe_frontend.http.connection import PROBE_S
-from system.http_server_thread import GOOD, HttpServerThread, http, is_closed, read_response, request
-
-__all__ = ["http"]
+from system.http_server_thread import GOOD, HttpServerThread, is_closed, read_response, request
 
 CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(GOOD), GOOD)
 POST = b"POST /v2/models/echo/infer HTTP/%s\r\n%s\r\n%s"
@@ -279,6 +277,7 @@ def test_refused_has_the_status_of_the_setting_wherever_it_comes_from(settings: 
         with http.connect() as third:
             third.sendall(request())
             assert read_response(third)[0] == status, "http.max_connections"
+            assert is_closed(third)
         http.release_slow()
         assert read_response(slow)[0] == 200
         sock.sendall(request("lost"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from typing import TYPE_CHECKING, Any
@@ -13,24 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from horologe_frontend.auth import read_keys
-from system.http_server_thread import (
-    GOOD,
-    HttpServerThread,
-    check_infer,
-    http,
-    is_closed,
-    read_response,
-    read_response_once,
-    request,
-)
+from system.http_server_thread import GOOD, HttpServerThread, is_closed, read_response, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 MS = 1_000_000
-
-__all__ = ["http"]
 
 
 def test_httpx_client(http: HttpServerThread) -> None:
@@ -50,24 +38,8 @@ def test_httpx_client(http: HttpServerThread) -> None:
 def test_head_has_no_body(http: HttpServerThread) -> None:
     with http.connect() as sock:
         sock.sendall(b"HEAD /v2 HTTP/1.1\r\nHost: x\r\n\r\nGET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
-        status, headers, _ = read_response_once(sock, body=False)
+        status, headers, _ = read_response(sock, body=False)
         assert (status, headers["content-length"]) == (200, headers["content-length"])
-        assert read_response(sock)[0] == 200
-
-
-def test_pipelined_requests_are_answered_in_order(http: HttpServerThread) -> None:
-    bodies = [GOOD.replace(b"[1,2", b"[%d,2" % i) for i in range(20)]
-    with http.connect() as sock:
-        sock.sendall(b"".join(request(body=body) for body in bodies))
-        firsts = [json.loads(read_response_once(sock, True)[2])["outputs"][0]["data"][0] for _ in bodies]
-    assert firsts == list(range(20))
-
-
-def test_request_in_single_bytes(http: HttpServerThread) -> None:
-    with http.connect() as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for byte in request():
-            sock.sendall(bytes([byte]))
         assert read_response(sock)[0] == 200
 
 
@@ -87,22 +59,6 @@ def test_http_1_0_and_close(http: HttpServerThread) -> None:
             status, headers, _ = read_response(sock)
             assert (status, headers["connection"]) == (200, "close")
             assert is_closed(sock)
-
-
-def test_expect_100_continue(http: HttpServerThread) -> None:
-    head, _, body = request(extra="Expect: 100-continue\r\n").partition(b"\r\n\r\n")
-    with http.connect() as sock:
-        sock.sendall(head + b"\r\n\r\n")
-        assert read_response(sock)[0] == 100
-        sock.sendall(body)
-        assert read_response(sock)[0] == 200
-
-
-def test_upgrade_is_ignored(http: HttpServerThread) -> None:
-    with http.connect() as sock:
-        sock.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
-        assert read_response(sock)[0] == 200
-    check_infer(http)
 
 
 @pytest.mark.parametrize("tensors", [1, 400_000])

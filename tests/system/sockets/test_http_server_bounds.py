@@ -8,22 +8,9 @@ import socket
 import httpx
 import pytest
 
-from system.http_server_thread import (
-    GOOD,
-    HttpServerThread,
-    check_infer,
-    flood,
-    http,
-    is_closed,
-    read_response,
-    read_response_once,
-    request,
-    wait_for_infer,
-)
+from system.http_server_thread import HttpServerThread, check_infer, flood, is_closed, read_response, request
 
 MS = 1_000_000
-
-__all__ = ["http"]
 
 
 def test_body_over_the_limit_is_refused_unread() -> None:
@@ -49,18 +36,6 @@ def test_bytes_of_all_bodies_are_bounded() -> None:
         check_infer(http)
 
 
-@pytest.mark.parametrize("filler", [b"x" * 80_000, b"X: " + b"y" * 80_000, b"X: y\r\n" * 15_000])
-def test_headers_over_the_limit(http: HttpServerThread, filler: bytes) -> None:
-    with http.connect() as sock:
-        sock.sendall(b"GET /v2 HTTP/1.1\r\n" + filler)
-        assert read_response(sock)[0] in (400, 431)
-        assert is_closed(sock)
-    with http.connect() as sock:
-        sock.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 70_000 + b"\r\n\r\n")
-        assert read_response(sock)[0] == 431
-    check_infer(http)
-
-
 def test_endless_header_closes_the_connection(http: HttpServerThread) -> None:
     with http.connect() as sock:
         sock.sendall(b"GET /v2 HTTP/1.1\r\nX: ")
@@ -78,8 +53,6 @@ def test_endless_header_closes_the_connection(http: HttpServerThread) -> None:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03",
         b"GET /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-        b"POST /v2 HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello",
         b"POST /v2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"GET \xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
         b"GET /v2 HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n",
@@ -133,38 +106,6 @@ def test_disconnect_cancels_the_request(http: HttpServerThread) -> None:
     check_infer(http)
 
 
-def test_requests_in_flight_are_bounded() -> None:
-    with HttpServerThread(max_requests=2, client_share=1.0) as http:
-        socks = [http.connect() for _ in range(2)]
-        for sock in socks:
-            sock.sendall(request("slow"))
-        http.wait(lambda: len(http.gateway.predicts) == 2)
-        response = httpx.post(f"{http.server.url}/v2/models/echo/infer", content=GOOD)
-        assert response.status_code == 429
-        assert response.headers["retry-after"] == "1"
-        http.release_slow()
-        for sock in socks:
-            assert read_response(sock)[0] == 200
-            sock.close()
-        check_infer(http)
-
-
-def test_connections_are_bounded() -> None:
-    with HttpServerThread(max_connections=2, client_share=1.0) as http:
-        socks = [http.connect() for _ in range(2)]
-        for sock in socks:
-            sock.sendall(request())
-            assert read_response(sock)[0] == 200
-        with http.connect() as third:
-            third.sendall(request())
-            assert read_response(third)[0] == 429
-            assert is_closed(third)
-        for sock in socks:
-            sock.close()
-        http.wait(lambda: True)
-        wait_for_infer(http)
-
-
 def test_one_client_cannot_take_all_connections() -> None:
     with HttpServerThread(max_connections=4) as http:
         host, _, port = http.address.rpartition(":")
@@ -184,4 +125,4 @@ def test_a_read_of_tiny_requests_does_not_delay_another_client(http: HttpServerT
         sock.sendall(b"".join(tiny % number for number in range(60)) * 20)
         other.sendall(request())
         assert read_response(other)[0] == 200
-        assert read_response_once(sock, True)[0] == 404
+        assert read_response(sock, True)[0] == 404

@@ -27,9 +27,7 @@ from horologe_common.wire import (
     Welcome,
     encode,
 )
-from system.reactors import client, no_signals, packet, reply, start
-
-__all__ = ["client", "no_signals", "start"]
+from system.reactors import packet, reply
 
 if TYPE_CHECKING:
     from pathlib import Path

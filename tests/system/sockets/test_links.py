@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from fakes.proxy import Proxy
+from harness.waiting import until
 from horologe_cli.local.ports import free_port
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.transport.keys import make_keys
 from horologe_common.wire import Ping, Pong, Sample, Tensor
-from system.reactors import Running, no_signals, start
-
-__all__ = ["no_signals", "start"]
+from system.reactors import Running
 
 NOT_A_FRAME = b"\xff" * 9
 """A frame of ZMTP with an impossible length: a protocol error, after which libzmq does not reconnect."""
@@ -77,12 +76,9 @@ def test_a_link_that_is_silent_in_one_direction_is_lost_at_both_ends_and_made_an
         left.stop()
 
 
-def test_a_link_is_made_anew_after_a_frame_that_is_too_long(start: Any, tmp_path: Any) -> None:
+def test_a_link_is_made_anew_after_a_frame_that_is_too_long(pair: Any) -> None:
     """The end that connected refuses the frame: for libzmq a protocol error, like a frame without memory for it."""
-    left = start("controller", bind=(f"ipc://{tmp_path}/c",))
-    right = start("worker", connect=(f"ipc://{tmp_path}/c",), max_frame_bytes=1 << 16)
-    left.core.wait_for(PeerConnected)
-    right.core.wait_for(PeerConnected)
+    left, right = pair(max_frame_bytes=1 << 16)
     size = 1 << 20
     left.say(right.core.address, Sample("m/1", (Tensor("x", "UINT8", (1, size), size),)), [bytes(size)])
     right.core.wait_for(PeerConnected, 2)
@@ -107,11 +103,8 @@ def test_a_worker_connects_to_a_holder_again_when_only_their_link_has_failed(sta
 
 
 @pytest.mark.parametrize("operation", ["getsockopt", "send"])
-def test_a_socket_that_fails_is_replaced(start: Any, tmp_path: Any, operation: str) -> None:
-    left = start("controller", bind=(f"ipc://{tmp_path}/c",))
-    right = start("worker", connect=(f"ipc://{tmp_path}/c",))
-    left.core.wait_for(PeerConnected)
-    right.core.wait_for(PeerConnected)
+def test_a_socket_that_fails_is_replaced(pair: Any, operation: str) -> None:
+    left, right = pair()
     right.break_dealers(operation)
     right.say(left.core.address, Ping(1))
     wait_until_remade(left, right)
@@ -130,11 +123,8 @@ def test_a_process_is_ready_while_its_links_are_up(start: Any, tmp_path: Any, sc
     assert not worker.links.is_ready()
 
 
-def test_a_stream_that_is_broken_by_strange_bytes_is_made_anew(start: Any, tmp_path: Any) -> None:
-    left = start("controller", bind=(f"unix://{tmp_path}/c",))
-    right = start("worker", connect=(f"unix://{tmp_path}/c",))
-    left.core.wait_for(PeerConnected)
-    right.core.wait_for(PeerConnected)
+def test_a_stream_that_is_broken_by_strange_bytes_is_made_anew(pair: Any) -> None:
+    left, right = pair("unix")
     for end in (left, right):
         (stream,) = end.links.streams.open
         end.reactor.loop.call_soon_threadsafe(stream._transport.write, NOT_A_FRAME)
@@ -144,11 +134,8 @@ def test_a_stream_that_is_broken_by_strange_bytes_is_made_anew(start: Any, tmp_p
     exchange(left, right)
 
 
-def test_a_stream_without_memory_for_a_packet_is_made_anew(start: Any, tmp_path: Any) -> None:
-    left = start("controller", bind=(f"unix://{tmp_path}/c",))
-    right = start("worker", connect=(f"unix://{tmp_path}/c",))
-    left.core.wait_for(PeerConnected)
-    right.core.wait_for(PeerConnected)
+def test_a_stream_without_memory_for_a_packet_is_made_anew(pair: Any) -> None:
+    left, right = pair("unix")
     streams = right.links.streams
     on_packets = streams.on_packets
 
@@ -182,7 +169,7 @@ def test_a_second_process_of_a_name_is_refused_until_the_first_is_lost(start: An
     first = start("worker", connect=(f"{scheme}://{tmp_path}/c",))
     left.core.wait_for(PeerConnected)
     second = start("worker", connect=(f"{scheme}://{tmp_path}/c",))
-    second.wait_until(lambda: second.links.peers.stats.values.get(("horologe_links_refused_total",), 0) >= 2)
+    until(lambda: second.links.peers.stats.values.get(("horologe_links_refused_total",), 0) >= 2)
     assert not second.links.is_ready()
     exchange(left, first)
     first.stop()
@@ -195,7 +182,7 @@ def test_the_end_of_a_second_process_of_a_name_does_not_affect_the_first(start: 
     first = start("worker", connect=(f"ipc://{tmp_path}/c",))
     first.core.wait_for(PeerConnected)
     second = start("worker", connect=(f"ipc://{tmp_path}/c",))
-    second.wait_until(lambda: bool(second.links.peers.stats.values))
+    until(lambda: bool(second.links.peers.stats.values))
     second.stop()
     exchange(left, first)
     assert not left.core.of_kind(PeerDisconnected)
@@ -207,7 +194,7 @@ def test_one_of_two_selectors_of_one_name_is_used(start: Any, tmp_path: Any) -> 
     frontend = start("frontend", connect=(f"ipc://{tmp_path}/a", f"ipc://{tmp_path}/b"))
     (used,) = [end for end in ends if end.core.address == frontend.core.wait_for(PeerConnected)[0].address]
     (other,) = [end for end in ends if end is not used]
-    other.wait_until(lambda: other.links.peers.stats.values[("horologe_links_refused_total",)] >= 1)
+    until(lambda: other.links.peers.stats.values[("horologe_links_refused_total",)] >= 1)
     exchange(frontend, used)
     assert not frontend.links.is_ready()
     used.stop()

@@ -1,8 +1,10 @@
-"""Reactors talk over real sockets: handshake, routes, coming and going, garbage, keys."""
+"""Reactors talk over real sockets: handshake, routes, coming and going, garbage, keys, work of other threads."""
 
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,24 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fakes.proxy import Proxy
+from harness.waiting import until
 from horologe_cli.local.ports import free_port
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected
-from horologe_common.wire import (
-    PROTOCOL,
-    Directory,
-    Hello,
-    Ping,
-    Pong,
-    Predict,
-    Rejected,
-    Sample,
-    Tensor,
-    Welcome,
-)
+from horologe_common.wire import PROTOCOL, Directory, Hello, Ping, Pong, Predict, Rejected, Sample, Tensor, Welcome
 from horologe_common.wire.message import MAX_FRAME_BYTES
-from system.reactors import client, no_signals, packet, reply, start
-
-__all__ = ["client", "no_signals", "start"]
+from system.reactors import packet, reply
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,11 +71,8 @@ def test_a_connection_made_anew_is_news_to_both_ends(start: Any) -> None:
         left.stop()
 
 
-def test_large_and_many_packets_arrive_whole_and_in_order_over_a_stream(start: Any, tmp_path: Path) -> None:
-    left = start("controller", bind=(f"unix://{tmp_path}/c",))
-    right = start("worker", connect=(f"unix://{tmp_path}/c",))
-    left.core.wait_for(PeerConnected)
-    right.core.wait_for(PeerConnected)
+def test_large_and_many_packets_arrive_whole_and_in_order_over_a_stream(pair: Any) -> None:
+    left, right = pair("unix")
     big = bytes(range(256)) * 40_000
     tensor = Tensor("x", "UINT8", (1, len(big)), len(big))
     for number in range(20):
@@ -95,10 +82,8 @@ def test_large_and_many_packets_arrive_whole_and_in_order_over_a_stream(start: A
     assert [sample.model for sample in left.core.wait_for(Sample, 20)] == [f"m/{number}" for number in range(20)]
 
 
-def test_a_stream_that_sends_nonsense_is_closed_and_others_go_on(start: Any, tmp_path: Path) -> None:
-    left = start("controller", bind=(f"unix://{tmp_path}/c",))
-    right = start("worker", connect=(f"unix://{tmp_path}/c",))
-    left.core.wait_for(PeerConnected)
+def test_a_stream_that_sends_nonsense_is_closed_and_others_go_on(pair: Any, tmp_path: Path) -> None:
+    left, right = pair("unix")
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.settimeout(10)
         stranger.connect(f"{tmp_path}/c")
@@ -132,22 +117,11 @@ def test_workers_find_the_holders_through_the_directory(start: Any, tmp_path: Pa
     assert controller.core.wait_for(PeerConnected, 2)
 
 
-def test_a_fault_in_a_core_is_logged_and_survived(start: Any, client: Any, tmp_path: Path) -> None:
-    frontend = start("frontend", clients=(f"ipc://{tmp_path}/clients",))
-    sock = client(f"ipc://{tmp_path}/clients")
-    sock.send(packet(Predict(1, "fault", "", 0, ()), Ping(3)))
-    assert reply(sock).sent_ns == 3
-    assert frontend.reactor.core_host.faults == 1
-
-
 @pytest.mark.parametrize("scheme", ["ipc", "unix"])
 def test_turns_that_raise_again_and_again_lose_no_message_and_fill_no_log(
-    start: Any, tmp_path: Path, scheme: str, caplog: pytest.LogCaptureFixture
+    pair: Any, scheme: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    left = start("controller", bind=(f"{scheme}://{tmp_path}/c",))
-    right = start("worker", connect=(f"{scheme}://{tmp_path}/c",))
-    left.core.wait_for(PeerConnected)
-    right.core.wait_for(PeerConnected)
+    left, right = pair(scheme)
     receive, broken = left.links.receive, True
 
     def receive_and_raise(inbox: list[Any]) -> bool:
@@ -160,7 +134,7 @@ def test_turns_that_raise_again_and_again_lose_no_message_and_fill_no_log(
     for number in range(20):
         right.say(left.core.address, Ping(number))
         left.core.wait_for(Ping, number + 1)
-    left.wait_until(lambda: left.reactor.core_host.faults >= 10)
+    until(lambda: left.reactor.core_host.faults >= 10)
     broken = False
     right.say(left.core.address, Ping(20))
     assert [ping.sent_ns for ping in left.core.wait_for(Ping, 21)] == list(range(21))
@@ -261,27 +235,36 @@ def test_a_connection_that_is_not_of_our_kind_silences_nobody(
     assert frontend.reactor.core_host.faults == 0
 
 
-def test_a_fault_of_the_loop_itself_is_logged_and_survived(start: Any, client: Any, tmp_path: Path) -> None:
-    frontend = start("frontend", clients=(f"ipc://{tmp_path}/clients",))
-    sock = client(f"ipc://{tmp_path}/clients")
-    sock.send(packet(Ping(1)))
-    assert isinstance(reply(sock), Pong)
-    whole, faults = frontend.links.receive, iter([RuntimeError("asked for")])
-
-    def receive(inbox: Any) -> bool:
-        for fault in faults:
-            raise fault
-        return bool(whole(inbox))
-
-    frontend.links.receive = receive
-    sock.send(packet(Ping(2)))
-    assert isinstance(reply(sock), Pong)
-    assert frontend.reactor.core_host.faults == 1
-
-
 def test_the_directory_is_only_believed_from_those_one_connected_to(start: Any, client: Any, tmp_path: Path) -> None:
     worker = start("worker", bind=(f"ipc://{tmp_path}/w",), follows=True)
     sock = client(f"ipc://{tmp_path}/w")
     sock.send(packet(Directory((f"ipc://{tmp_path}/evil",)), Hello(PROTOCOL, ())))
     assert isinstance(reply(sock), Welcome)
     assert f"ipc://{tmp_path}/evil" not in worker.links.outgoing._dealers
+
+
+def test_work_of_another_thread_runs_on_the_thread_of_the_loop(start: Any, tmp_path: Path) -> None:
+    running = start("controller", bind=(f"ipc://{tmp_path}/c",))
+    threads: list[threading.Thread] = []
+    until(lambda: running.reactor.is_running)
+    running.reactor.call_between_turns(lambda: threads.append(threading.current_thread()), 5)
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
+
+
+def test_errors_of_the_work_reach_the_caller_and_a_stalled_loop_is_a_timeout(start: Any, tmp_path: Path) -> None:
+    running = start("controller", bind=(f"ipc://{tmp_path}/c",))
+    until(lambda: running.reactor.is_running)
+    with pytest.raises(ZeroDivisionError):
+        running.reactor.call_between_turns(lambda: 1 // 0, 5)
+    with pytest.raises(TimeoutError):
+        running.reactor.call_between_turns(lambda: time.sleep(0.3), 0.01)
+
+
+def test_nothing_runs_in_a_loop_that_has_ended(start: Any, tmp_path: Path) -> None:
+    running = start("controller", bind=(f"ipc://{tmp_path}/c",))
+    until(lambda: running.reactor.is_running)
+    running.stop()
+    done: list[int] = []
+    running.reactor.call_between_turns(lambda: done.append(1), 5)
+    assert not done

@@ -1,7 +1,8 @@
-"""The blocking client over real sockets, against a frontend that misbehaves on demand."""
+"""The clients of the SDK over real sockets, against a frontend that misbehaves on demand."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from fakes.frontend import FakeFrontend, echo, free_endpoint, stay_silent
+from fakes.frontend import FakeFrontend, free_endpoint, stay_silent
 from fakes.proxy import Proxy
 from harness.waiting import until
 from horologe import (
+    AsyncClient,
     Cancelled,
     Client,
     HorologeError,
@@ -22,7 +24,7 @@ from horologe import (
     UnknownModel,
 )
 from horologe_common.status import Status
-from horologe_common.wire import Answer, Cancel, Hello, ModelInfo, Predict
+from horologe_common.wire import Answer, Cancel, Hello, Predict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +40,8 @@ def endpoint(tmp_path: Path) -> str:
     return f"ipc://{tmp_path}/f"
 
 
-def test_arrays_in_arrays_out(endpoint: str) -> None:
-    with FakeFrontend(endpoint), Client(endpoint) as client:
+def test_arrays_in_arrays_out(connect: Any, endpoint: str) -> None:
+    with FakeFrontend(endpoint), connect(endpoint) as client:
         assert np.array_equal(client.predict("echo", X, slo_ms=5000), X)
         outputs = client.predict("pair", {"a": [[1.0, 2.0]], "b": [[1, 2, 3]]})
         assert {name: array.dtype.name for name, array in outputs.items()} == {"a": "float32", "b": "int64"}
@@ -49,8 +51,8 @@ def test_arrays_in_arrays_out(endpoint: str) -> None:
         assert all(np.array_equal(y, X + at) for at, y in enumerate(many))
 
 
-def test_models_admit_and_describe(endpoint: str) -> None:
-    with FakeFrontend(endpoint), Client(endpoint) as client:
+def test_models_admit_and_describe(connect: Any, endpoint: str) -> None:
+    with FakeFrontend(endpoint), connect(endpoint) as client:
         assert [state.spec.name for state in client.models()] == ["echo", "pair", "words"]
         assert client.models("pair")[0].state == "READY"
         assert client.admit("echo", admitted=False)[0].state == "UNAVAILABLE"
@@ -61,21 +63,14 @@ def test_models_admit_and_describe(endpoint: str) -> None:
             client.predict("nope", X)
 
 
-def test_a_signature_is_asked_for_once(endpoint: str) -> None:
-    with FakeFrontend(endpoint) as frontend, Client(endpoint) as client:
-        for _ in range(3):
-            client.predict("echo", X)
-        assert len(frontend.named(ModelInfo)) == 1
-
-
-def test_an_error_names_the_field_and_many_may_return_theirs(endpoint: str) -> None:
+def test_an_error_names_the_field_and_many_may_return_theirs(connect: Any, endpoint: str) -> None:
     def react(message: Any, buffers: Any) -> Any:
         if isinstance(message, Predict) and message.inputs[0].shape != (1, 4):
             reason = f"input 'x': shape: got {list(message.inputs[0].shape)}, wanted [-1, 4]"
             return [(Answer(message.id, Status.INVALID_INPUT, (), reason), ())]
         return None
 
-    with FakeFrontend(endpoint, react=react), Client(endpoint) as client:
+    with FakeFrontend(endpoint, react=react), connect(endpoint) as client:
         with pytest.raises(InvalidInput, match=r"input 'x': shape: got \[4\], wanted \[-1, 4\]"):
             client.predict("echo", X[0])
         values = client.predict_many("echo", [X, X[0], X], return_exceptions=True)
@@ -118,21 +113,21 @@ def test_a_forked_process_has_a_connection_of_its_own(endpoint: str) -> None:
         assert len(frontend.clients) == 2
 
 
-def test_without_an_answer_a_request_is_lost_in_time(endpoint: str) -> None:
-    with FakeFrontend(endpoint, react=stay_silent), Client(endpoint) as client:
+def test_without_an_answer_a_request_is_lost_in_time(connect: Any, endpoint: str) -> None:
+    with FakeFrontend(endpoint, react=stay_silent), connect(endpoint) as client:
         client.models("echo")
         with pytest.raises(Lost, match="no answer came"):
             client.predict("echo", X, slo_ms=30)
 
 
-def test_without_a_server_a_request_is_lost_in_time(endpoint: str) -> None:
+def test_without_a_server_a_request_is_lost_in_time(connect: Any, endpoint: str) -> None:
     for nobody in (endpoint, free_endpoint()):
-        with Client(nobody) as client, pytest.raises(Lost, match="could not be reached"):
+        with connect(nobody) as client, pytest.raises(Lost, match="could not be reached"):
             client.predict("echo", X, slo_ms=30)
 
 
-def test_a_frontend_that_dies_loses_what_it_had_and_the_next_one_serves(endpoint: str) -> None:
-    with Client(endpoint) as client:
+def test_a_frontend_that_dies_loses_what_it_had_and_the_next_one_serves(connect: Any, endpoint: str) -> None:
+    with connect(endpoint) as client:
         with FakeFrontend(endpoint, react=stay_silent) as first:
             handle = client.submit("echo", X, timeout=60)
             killer = threading.Timer(0.1, first.stop)
@@ -147,10 +142,10 @@ def test_a_frontend_that_dies_loses_what_it_had_and_the_next_one_serves(endpoint
 
 
 @pytest.mark.parametrize("break_link", [lambda proxy: proxy.inject(b"\xff" * 9), Proxy.mute], ids=["bytes", "silence"])
-def test_a_connection_that_libzmq_gives_up_is_made_anew(break_link: Callable[[Proxy], None]) -> None:
+def test_a_connection_that_libzmq_gives_up_is_made_anew(connect: Any, break_link: Callable[[Proxy], None]) -> None:
     endpoint = free_endpoint()
     port = int(endpoint.rpartition(":")[2])
-    with FakeFrontend(endpoint), Proxy(port) as proxy, Client(f"tcp://127.0.0.1:{proxy.port}") as client:
+    with FakeFrontend(endpoint), Proxy(port) as proxy, connect(f"tcp://127.0.0.1:{proxy.port}") as client:
         assert np.array_equal(client.predict("echo", X, timeout=20), X)
         break_link(proxy)
         handle = client.submit("echo", X, timeout=60)
@@ -159,11 +154,11 @@ def test_a_connection_that_libzmq_gives_up_is_made_anew(break_link: Callable[[Pr
         assert np.array_equal(client.predict("echo", X, timeout=20), X)
 
 
-def test_a_request_waits_for_a_frontend_within_its_deadline(endpoint: str) -> None:
+def test_a_request_waits_for_a_frontend_within_its_deadline(connect: Any, endpoint: str) -> None:
     frontend = FakeFrontend(endpoint)
     starter = threading.Timer(0.2, frontend.__enter__)
     starter.start()
-    with Client(endpoint) as client:
+    with connect(endpoint) as client:
         assert np.array_equal(client.predict("echo", X, timeout=20), X)
     starter.join()
     frontend.stop()
@@ -181,22 +176,11 @@ def test_cancelling_a_handle_tells_the_frontend(endpoint: str) -> None:
         until(lambda: frontend.named(Cancel) == [Cancel((frontend.named(Predict)[0].id,))])
 
 
-@pytest.mark.parametrize("protocol", [2])
-def test_another_protocol_version_is_said_to_be_so(endpoint: str, protocol: int) -> None:
-    with FakeFrontend(endpoint, protocol=protocol), Client(endpoint) as client:
+def test_another_protocol_version_is_said_to_be_so(connect: Any, endpoint: str) -> None:
+    with FakeFrontend(endpoint, protocol=2), connect(endpoint) as client:
         for _ in range(2):
             with pytest.raises(ProtocolMismatch, match="wanted 2"):
                 client.predict("echo", X, timeout=20)
-
-
-def test_garbage_from_the_server_is_ignored(endpoint: str) -> None:
-    def react(message: Any, buffers: Any) -> Any:
-        if isinstance(message, Predict):
-            return [(b"", ()), (b"\xc1garbage", ()), (Answer(999, 0), ()), echo(message, buffers)]
-        return None
-
-    with FakeFrontend(endpoint, react=react), Client(endpoint) as client:
-        assert np.array_equal(client.predict("echo", X, timeout=20), X)
 
 
 def test_closing_from_another_thread_cancels_who_waits(endpoint: str) -> None:
@@ -222,9 +206,9 @@ def test_closing_from_another_thread_cancels_who_waits(endpoint: str) -> None:
             client.close()
 
 
-def test_closing_ends_what_was_submitted(endpoint: str) -> None:
+def test_closing_ends_what_was_submitted(connect: Any, endpoint: str) -> None:
     with FakeFrontend(endpoint, react=stay_silent):
-        with Client(endpoint) as client:
+        with connect(endpoint) as client:
             handle = client.submit("echo", X)
         with pytest.raises(Cancelled):
             handle.result()
@@ -233,7 +217,51 @@ def test_closing_ends_what_was_submitted(endpoint: str) -> None:
             client.models()
 
 
-def test_large_arrays_travel(endpoint: str) -> None:
+def test_large_arrays_travel(connect: Any, endpoint: str) -> None:
     large = np.random.default_rng(1).random((64, 4096)).astype(np.float32)
-    with FakeFrontend(endpoint), Client(endpoint) as client:
+    with FakeFrontend(endpoint), connect(endpoint) as client:
         assert np.array_equal(client.predict("echo", large, timeout=20), large)
+
+
+def test_async_requests_of_one_turn_leave_in_one_packet(endpoint: str) -> None:
+    async def scenario(frontend: FakeFrontend) -> None:
+        async with AsyncClient(endpoint) as client:
+            await client.predict("echo", X)
+            before = len(frontend.packets)
+            await asyncio.gather(*(client.predict("echo", X) for _ in range(32)))
+            assert len(frontend.packets) == before + 1
+
+    with FakeFrontend(endpoint) as frontend:
+        asyncio.run(scenario(frontend))
+
+
+def test_async_cancelling_the_task_tells_the_frontend(endpoint: str) -> None:
+    async def scenario(frontend: FakeFrontend) -> None:
+        async with AsyncClient(endpoint) as client:
+            task = asyncio.create_task(client.predict("echo", X, timeout=60))
+            await asyncio.to_thread(until, lambda: bool(frontend.named(Predict)))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(until, lambda: bool(frontend.named(Cancel)))
+            assert frontend.named(Cancel)[0].ids == (frontend.named(Predict)[0].id,)
+
+    with FakeFrontend(endpoint, react=stay_silent) as frontend:
+        asyncio.run(scenario(frontend))
+
+
+def test_an_async_client_belongs_to_one_loop(endpoint: str) -> None:
+    async def first(client: AsyncClient) -> None:
+        client.submit("echo", X).cancel()
+
+    async def second(client: AsyncClient) -> None:
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await client.predict("echo", X)
+
+    client = AsyncClient(endpoint)
+    loops = [asyncio.new_event_loop() for _ in range(2)]
+    loops[0].run_until_complete(first(client))
+    loops[1].run_until_complete(second(client))
+    loops[0].run_until_complete(client.close())
+    for loop in loops:
+        loop.close()

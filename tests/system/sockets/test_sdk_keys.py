@@ -33,20 +33,20 @@ def keys(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
-def test_with_its_keys_a_client_is_let_in(keys: Path) -> None:
+def test_with_its_keys_a_client_is_let_in(connect: Any, keys: Path) -> None:
     endpoint = free_endpoint()
-    with FakeFrontend(endpoint, keys=keys), Client(endpoint, keys=keys) as client:
+    with FakeFrontend(endpoint, keys=keys), connect(endpoint, keys=keys) as client:
         assert np.array_equal(client.predict("echo", X, timeout=20), X)
 
 
-def test_a_proxy_whose_frontend_restarts_refuses_no_key(keys: Path) -> None:
+def test_a_proxy_whose_frontend_restarts_refuses_no_key(connect: Any, keys: Path) -> None:
     """Docker's proxy accepts connections, and closes them while the container does not listen."""
     endpoint = free_endpoint()
     port = int(endpoint.rpartition(":")[2])
     with (
         FakeFrontend(endpoint, keys=keys),
         Proxy(port) as proxy,
-        Client(f"tcp://127.0.0.1:{proxy.port}", keys=keys) as client,
+        connect(f"tcp://127.0.0.1:{proxy.port}", keys=keys) as client,
     ):
         assert np.array_equal(client.predict("echo", X, timeout=20), X)
         proxy.refuses = True
@@ -59,7 +59,7 @@ def test_a_proxy_whose_frontend_restarts_refuses_no_key(keys: Path) -> None:
 
 
 @pytest.mark.parametrize("whose", ["no key at all", "a key nobody knows", "the wrong server's key"])
-def test_without_a_valid_key_a_client_is_told_so(keys: Path, whose: str) -> None:
+def test_without_a_valid_key_a_client_is_told_so(connect: Any, keys: Path, whose: str) -> None:
     endpoint = free_endpoint()
     server = service_keys(keys)[0]
     how: dict[str, Any] = {
@@ -67,7 +67,7 @@ def test_without_a_valid_key_a_client_is_told_so(keys: Path, whose: str) -> None
         "a key nobody knows": {"server_key": server},
         "the wrong server's key": {"server_key": zmq.curve_keypair()[0], "client_key": zmq.curve_keypair()[1]},
     }[whose]
-    with FakeFrontend(endpoint, keys=keys) as frontend, Client(endpoint, **how) as client:
+    with FakeFrontend(endpoint, keys=keys) as frontend, connect(endpoint, **how) as client:
         with pytest.raises(Unauthenticated):
             client.predict("echo", X, timeout=30)
         with pytest.raises(Unauthenticated):

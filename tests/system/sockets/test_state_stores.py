@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
@@ -177,16 +175,6 @@ def read_aside(folder: Path) -> bytes:
     return aside.read_bytes()
 
 
-def test_a_file_that_is_no_database_is_kept_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    content = b"nothing that SQLite would know " * 100
-    (tmp_path / "selector-0.sqlite").write_bytes(content)
-    store = open_store(sqlite_settings(tmp_path))
-    create_record(store, "f\nnew")
-    store.close()
-    assert "the state store is damaged" in caplog.text
-    assert read_aside(tmp_path) == content
-
-
 def test_the_readable_records_of_a_damaged_file_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = open_store(sqlite_settings(tmp_path))
     keys = [f"f\n{number:04}" for number in range(1000)]
@@ -206,17 +194,6 @@ def test_the_readable_records_of_a_damaged_file_are_kept(tmp_path: Path, caplog:
     store.close()
     assert "the state store is damaged" in caplog.text
     assert len(read_aside(tmp_path)) == len(content)
-
-
-def test_another_programs_database_is_kept_aside(tmp_path: Path) -> None:
-    path = tmp_path / "selector-0.sqlite"
-    with sqlite3.connect(path) as other:
-        other.execute("CREATE TABLE theirs (x)")
-    other.close()
-    open_store(sqlite_settings(tmp_path)).close()
-    (aside,) = tmp_path.glob("selector-0.sqlite.damaged-????????")
-    with contextlib.closing(sqlite3.connect(aside)) as other:
-        assert other.execute("SELECT count(*) FROM theirs").fetchall() == [(0,)]
 
 
 def test_a_file_that_another_selector_has_open_is_an_error(tmp_path: Path) -> None:

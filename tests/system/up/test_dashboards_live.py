@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from harness.model_folders import an_emulated_model
 from harness.pipeline_folders import CHAIN, write_pipelines
 from harness.prometheus_server import MISSING, Prometheus
 from harness.running_up import Up
+from harness.waiting import until
 from horologe import Application, AsyncClient, Client
 from horologe_common.clock import ms, s
 from horologe_common.status import HorologeError
@@ -31,7 +32,7 @@ from horologe_planning.plan import Placement, Plan, encode_plans
 import dashboard_queries  # isort: skip  # its folder is on the path of prometheus_server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [
@@ -43,7 +44,7 @@ SECONDS = 16.0
 """One second more than `RATE_INTERVAL`."""
 MORE_S = 15.0
 """Time within which a panel that has no data yet must have some."""
-PATIENCE_S = 90.0
+PATIENCE_S, PAUSE_S = 90.0, 0.2
 INTERVAL_S = 0.02
 RATE_INTERVAL = "15s"
 SLO_MS, TIGHT_MS = 5_000, 0.2
@@ -91,18 +92,6 @@ class Load:
         self._thread.join()
 
 
-def until(what: str, condition: Callable[[], Any]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            if condition():
-                return
-        except HorologeError:
-            pass
-        assert time.monotonic() < end_s, what
-        time.sleep(0.2)
-
-
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("up")
@@ -121,7 +110,7 @@ def prometheus(up: Up) -> Iterator[str]:
     """Yield the URL of a Prometheus that has scraped the system under load."""
     with Client(up.ready["clients"][0]) as client:
         client.declare(Application("vote", ("a", "b"), slo_ms=SLO_MS, default=0.0))
-        until("a tuner", lambda: client.tune("status"))
+        until(lambda: client.tune("status"), PATIENCE_S, (HorologeError,), PAUSE_S)
         client.tune("apply", encode_plans([PLAN]))
         client.tune("apply", encode_plans([SHARING]), dry_run=True)
     load = Load(up.ready["clients"][0])
@@ -129,7 +118,9 @@ def prometheus(up: Up) -> Iterator[str]:
     try:
         time.sleep(SECONDS)
         with Client(up.ready["clients"][0]) as client:
-            until("a rehearsal", lambda: (client.tune("status")["rehearsal"] or {}).get("served"))
+            until(
+                lambda: (client.tune("status")["rehearsal"] or {}).get("served"), PATIENCE_S, (HorologeError,), PAUSE_S
+            )
         yield server.url
     finally:
         load.stop()
@@ -191,7 +182,7 @@ def test_native_histograms_arrive(up: Up, prometheus: str, tmp_path: Path) -> No
             result = dashboard_queries.ask(server.url, "query", query=query)["result"]
             return bool(result) and 0 < float(result[0]["value"][1]) < 60
 
-        until("a quantile of a native histogram", has_data)
+        until(has_data, PATIENCE_S, pause_s=PAUSE_S)
         (target,) = dashboard_queries.ask(server.url, "targets")["activeTargets"]
         assert target["lastError"] == ""
     finally:

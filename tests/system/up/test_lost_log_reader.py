@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import time
-from http.client import HTTPConnection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.http_calls import infer
 from harness.model_folders import a_python_model
 from harness.running_up import HOROLOGE
+from harness.waiting import until
 from horologe_cli.local.ports import free_port
 
 if TYPE_CHECKING:
@@ -33,27 +32,12 @@ REDIRECTIONS = {
 }
 
 
-def infer(port: int, model: str) -> Any:
-    """Return the outputs of a request, or None if it failed."""
-    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
-    connection = HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("POST", f"/v2/models/{model}/infer", json.dumps(body))
-        answer = connection.getresponse()
-        content = json.loads(answer.read())
-    except OSError:
-        return None
-    finally:
-        connection.close()
-    return content["outputs"][0]["data"] if answer.status == 200 else None
-
-
 @pytest.mark.parametrize("redirection", REDIRECTIONS)
 def test_up_serves(tmp_path: Path, redirection: str) -> None:
     a_python_model(tmp_path / "models", LOUD, "loud", timeout='"5s"')
-    port = free_port("127.0.0.1")
+    address = f"127.0.0.1:{free_port('127.0.0.1')}"
     options = (
-        f"up --workers 1 --models models --no-profiler --no-tuner --metrics off --http 127.0.0.1:{port} "
+        f"up --workers 1 --models models --no-profiler --no-tuner --metrics off --http {address} "
         f"--client ipc://{tmp_path}/c --set log.level=debug"
     )
     command = f"echo $BASHPID > pid; exec '{HOROLOGE[0]}' -m horologe_cli.main {options}"
@@ -62,18 +46,12 @@ def test_up_serves(tmp_path: Path, redirection: str) -> None:
         start_new_session=True,
     )  # fmt: skip
     try:
-        end = time.monotonic() + 40
-        while infer(port, "loud") is None:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        until(lambda: infer(f"http://{address}", "loud")[0] == 200, retry=(OSError,))
         for _ in range(20):  # each writes 50 kB
-            assert infer(port, "loud") == [1, 2, 3, 4]
+            assert infer(f"http://{address}", "loud") == (200, [1, 2, 3, 4])
         pid = int((tmp_path / "pid").read_text())
         os.kill(pid, signal.SIGTERM)
-        end = time.monotonic() + 15
-        while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
-            time.sleep(0.05)
-        assert not os.path.exists(f"/proc/{pid}")
+        until(lambda: not os.path.exists(f"/proc/{pid}"), 15)
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()

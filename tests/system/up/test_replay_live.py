@@ -4,42 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.running_up import Up
+from harness.waiting import until
 from horologe import Application, Client, HorologeError
 from horologe_cli.demo.digits import held_out
 from horologe_sim.replay import replay_recording
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MODELS = Path(__file__).parents[3] / "models"
 THREE = ("digits-cnn", "digits-mlp", "digits-linear")
 
 
-def teach(client: Client, count: int) -> None:
-    """Query both applications, and send feedback on their answers."""
+def teach(client: Client, count: int) -> bool:
+    """Query both applications, and send feedback on their answers. Return True."""
     images, truths = held_out()
     for at in range(count):
         for name in ("one", "all"):
             reply = client.ask(name, images[at : at + 2], context=f"user-{at % 7}")
             client.feedback(name, reply, truths[at : at + 2])
-
-
-def retry(call: Callable[[], object]) -> None:
-    """Repeat the call for at most 60 s while it raises HorologeError, because the selector restarts."""
-    end = time.monotonic() + 60
-    while True:
-        try:
-            call()
-            return
-        except HorologeError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
+    return True
 
 
 def test_the_replay_of_a_learning_selector_is_identical(tmp_path: Path) -> None:
@@ -54,7 +38,7 @@ def test_the_replay_of_a_learning_selector_is_identical(tmp_path: Path) -> None:
         os.kill(selector, signal.SIGUSR1)
         teach(client, 1)
         os.kill(selector, signal.SIGKILL)
-        retry(lambda: teach(client, 30))
+        until(lambda: teach(client, 30), 60, (HorologeError,), 0.1)  # the selector restarts
     up.stop(signal.SIGTERM)
     reports = [replay_recording(path, "selector") for path in sorted((tmp_path / "recordings").glob("selector*.rec"))]
     assert len(reports) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRIVER = "async def run(call, inputs):\n    return {'y': inputs['x']}\n"
-REQUEST = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}
+SERVED = 200, [1, 2, 3, 4]
 SHORTAGE_S = 1.5
 
 
@@ -33,14 +32,6 @@ def no_descriptors(pid: int) -> Iterator[None]:
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
     yield
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def infer(up: Up, model: str, slo_ms: int = 500) -> Any:
-    """Return the outputs of a request, or its error."""
-    body = json.dumps({**REQUEST, "parameters": {"slo_ms": slo_ms}}).encode()
-    status, content = up.http("POST", f"{up.ready['http']}/v2/models/{model}/infer", body)
-    answer = json.loads(content)
-    return answer["outputs"][0]["data"] if status == 200 else answer["error"]
 
 
 def child_of(pid: int, module: str) -> int:
@@ -56,24 +47,27 @@ def test_processes_come_back_after_a_shortage(tmp_path: Path) -> None:
     write_pipelines(tmp_path / "models" / "pipelines", {"drive": DRIVER}, datatype="FP32", width=4)
     up = Up(tmp_path, "--models", "models", "--no-profiler", "--no-tuner", "--metrics", "off")
     models, worker, edge = ("pretend", "code"), up.ready["processes"]["worker-0"], up.ready["processes"]["edge"]
+
+    def answer(model: str) -> Any:
+        return up.infer(model, slo_ms=500)
+
     try:
-        for model in (*models, "drive"):
-            until(lambda model=model: infer(up, model) == [1, 2, 3, 4])  # type: ignore[misc]
+        until(lambda: all(answer(model) == SERVED for model in (*models, "drive")))
 
         with no_descriptors(worker):  # the process of a Python model
             os.kill(child_of(worker, "horologe_gpu_worker.runtimes.python.model_process"), signal.SIGKILL)
-            until(lambda: infer(up, "code") and "process not started: trying again" in up.read_log())
-            assert infer(up, "pretend") == [1, 2, 3, 4]
-        until(lambda: infer(up, "code") == [1, 2, 3, 4])
+            until(lambda: answer("code") and "process not started: trying again" in up.read_log())
+            assert answer("pretend") == SERVED
+        until(lambda: answer("code") == SERVED)
 
         driver = child_of(edge, "horologe_selector.drivers.driver_process")
         soft, hard = resource.prlimit(edge, resource.RLIMIT_NOFILE)
         resource.prlimit(edge, resource.RLIMIT_NOFILE, (psutil.Process(edge).num_fds() + 2, hard))  # for the request
         os.kill(driver, signal.SIGKILL)
-        until(lambda: infer(up, "drive") != [1, 2, 3, 4])
-        assert infer(up, "pretend") == [1, 2, 3, 4]
+        until(lambda: answer("drive") != SERVED)
+        assert answer("pretend") == SERVED
         resource.prlimit(edge, resource.RLIMIT_NOFILE, (soft, hard))
-        until(lambda: infer(up, "drive") == [1, 2, 3, 4])
+        until(lambda: answer("drive") == SERVED)
 
         with no_descriptors(up.process.pid):  # a worker
             os.kill(worker, signal.SIGKILL)
@@ -81,8 +75,8 @@ def test_processes_come_back_after_a_shortage(tmp_path: Path) -> None:
             time.sleep(SHORTAGE_S)
             for model in models:
                 assert up.get(f"{up.ready['http']}/v2/models/{model}/ready")[0] == 503
-            assert infer(up, "drive") == [1, 2, 3, 4]
-        until(lambda: [infer(up, model) for model in models] == [[1, 2, 3, 4]] * 2)
+            assert answer("drive") == SERVED
+        until(lambda: [answer(model) for model in models] == [SERVED] * 2)
         assert all(up.get(f"{up.ready['http']}/v2/models/{model}/ready")[0] == 200 for model in models)
     finally:
         assert up.stop(signal.SIGTERM) == 0

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import signal
 from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from harness.http_calls import send_http
 from harness.model_folders import a_folder
 from harness.running_up import Up
-from horologe import Application, Client, InvalidInput, ModelFailed
-from horologe_common.string_tensors import join_strings
+from horologe import Application, Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,16 +21,6 @@ if TYPE_CHECKING:
 
 WORDS = ["cat", "d\xf6g", "", "a\0b", "x\0", "😀", "n" * 50_000]
 PATIENT_MS = 10_000
-PYTHON = """
-batch_sizes = [1, 8]
-inputs = [{ name = "x", datatype = "BYTES", shape = [-1] }]
-outputs = [{ name = "y", datatype = "BYTES", shape = [-1] }]
-"""
-REVERSED = """
-class Model:
-    def predict_batch(self, inputs):
-        return {"y": [bytes(reversed(item)) for item in inputs["x"]]}
-"""
 PIPELINE = """
 [twice]
 slo = "10s"
@@ -66,7 +54,6 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     text = a_graph(identity, kind=TensorProto.STRING, dims=["rows"])
     a_folder(models, "text", "cache = true\n", model_onnx=text)
     (models / "text" / "config.pbtxt").write_text(CONFIG)
-    a_folder(models, "bytes", PYTHON, model_py=REVERSED)
     centred = [helper.make_node("ReduceMean", ["x"], ["m"], keepdims=1), helper.make_node("Sub", ["x", "m"], ["y"])]
     a_folder(models, "waveform", model_onnx=a_graph(*centred, kind=TensorProto.FLOAT, dims=["samples"]))
     pipelines = models / "pipelines"
@@ -94,40 +81,9 @@ def test_text_arrives_as_it_was_sent(target: str, up: Up, client: Client) -> Non
         assert [item.decode() for item in outputs["y"]] == WORDS
     inputs = [{"name": "x", "datatype": "BYTES", "shape": [len(WORDS)], "data": WORDS}]
     body = {"inputs": inputs, "parameters": {"slo_ms": PATIENT_MS}}
-    status, content = up.http("POST", f"{up.ready['http']}/v2/models/{target}/infer", json.dumps(body).encode())
+    url = f"{up.ready['http']}/v2/models/{target}/infer"
+    status, content = send_http("POST", url, json.dumps(body).encode(), timeout_s=PATIENT_MS / 1000)
     assert (status, json.loads(content)["outputs"][0]["data"]) == (200, WORDS)
-
-
-def test_text_of_every_client_has_one_entry_in_the_cache(up: Up, client: Client) -> None:
-    assert not client.predict_full("text", ["only d\xf6gs"], slo_ms=PATIENT_MS).cached
-    assert client.predict_full("text", np.array(["only d\xf6gs".encode()], object), slo_ms=PATIENT_MS).cached
-
-
-def test_a_bad_element_fails_its_own_request_only(client: Client) -> None:
-    good = [client.submit("text", [f"good {number}"], slo_ms=PATIENT_MS) for number in range(20)]
-    bad = [client.submit("text", [b"fine", b"\xff"], slo_ms=PATIENT_MS) for _ in range(5)]
-    good += [client.submit("text", [f"more {number}"], slo_ms=PATIENT_MS) for number in range(20)]
-    for request in bad:
-        with pytest.raises(InvalidInput, match=r"input 'x': BYTES: element \[1\]"):
-            request.result()
-    assert [bytes(request.result().value[0]).decode()[:4] for request in good] == ["good"] * 20 + ["more"] * 20
-    with pytest.raises(ModelFailed, match=r"stage text: input 'x': BYTES: element \[0\]"):
-        client.predict("twice", [b"\xff"], slo_ms=PATIENT_MS)
-
-
-def test_python_models_take_any_bytes(up: Up, client: Client) -> None:
-    items = [b"\xff\x00", "d\xf6g".encode(), b""]
-    reply = client.predict_full("bytes", items, slo_ms=PATIENT_MS)
-    assert reply.value.tolist() == [bytes(reversed(item)) for item in items]
-    blob = join_strings(items)
-    tensor = {"name": "x", "datatype": "BYTES", "shape": [3], "parameters": {"binary_data_size": len(blob)}}
-    url = f"{up.ready['http']}/v2/models/bytes/infer"
-    header = json.dumps({"inputs": [tensor]}).encode()
-    request = Request(url, header + blob, {"Inference-Header-Content-Length": str(len(header))})
-    with pytest.raises(HTTPError) as caught:
-        urlopen(request, timeout=10)
-    with caught.value as error:
-        assert "output 'y': BYTES: element [0]" in json.loads(error.read())["error"]
 
 
 def test_a_model_whose_rows_differ_is_served_without_batches_and_says_so(up: Up, client: Client) -> None:
@@ -141,14 +97,9 @@ def test_a_model_whose_rows_differ_is_served_without_batches_and_says_so(up: Up,
     (note,) = models["text"]["notes"]
     assert "config.pbtxt of Triton is not used: max_batch_size 8" in note
     assert "version_policy" in note
-    assert (models["text"]["batched"], models["bytes"]["notes"]) == (True, [])
-    status, content = up.http("POST", f"{up.ready['http']}/v2/repository/index", b"{}")
+    assert models["text"]["batched"] is True
+    status, content = send_http("POST", f"{up.ready['http']}/v2/repository/index", b"{}")
     reasons = {entry["name"]: entry["reason"] for entry in json.loads(content)}
     assert status == 200
     assert reasons["waveform"].startswith("not batched: ")
     assert up.read_log().count("model note") == 2
-
-
-def test_the_command_line_shows_text_and_notes(up: Up) -> None:
-    answer = up.ask("predict", "text", "--input", '["d\xf6g"]', "--slo-ms", str(PATIENT_MS))
-    assert answer["outputs"] == {"y": ["d\xf6g"]}

@@ -1,4 +1,4 @@
-"""`horologe up` and commands against it, as processes: ready, answers, settings, ^C."""
+"""`horologe up` and commands against it, as processes: starting, ready, answers, settings, ^C."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import json
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.model_folders import ECHO, a_python_model, an_emulated_model, an_onnx_model
+from harness.http_calls import infer, send_http
+from harness.model_folders import a_python_model, an_emulated_model, an_onnx_model
 from harness.running_up import HOROLOGE, Up
 from harness.waiting import until
+from horologe_cli.local.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
 
 INPUT = "[[1, 2, 3, 4]]"
 FOLDERS = ("worker.cache", "profiler.state", "selector.state", "tuner.state")
@@ -58,63 +61,6 @@ def test_serves_until_it_is_stopped(up: Up) -> None:
     pids = up.ready["processes"].values()
     assert up.stop(signal.SIGINT) == 0
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
-
-
-SLOW = """
-import time
-from pathlib import Path
-
-while not Path({!r}).exists():
-    time.sleep(0.05)
-"""
-
-
-def test_load_waits_for_a_model_that_is_slow_to_construct(tmp_path: Path) -> None:
-    an_emulated_model(tmp_path / "models")
-    up = Up(tmp_path, "--no-profiler", "--metrics", "off")
-    try:
-        a_python_model(tmp_path / "models", SLOW.format(str(tmp_path / "constructed")) + ECHO, name="slow")
-        assert "is still loading after 1 s" in up.ask("load", "slow", "--timeout", "1", code=1)
-        full = [*HOROLOGE, "load", "slow", "--endpoint", up.ready["clients"][0]]
-        pipe = subprocess.PIPE
-        with subprocess.Popen(full, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path, env=up.env) as load:
-            assert load.stderr
-            assert "horologe: loading slow for" in load.stderr.readline()
-            (tmp_path / "constructed").touch()
-            assert "READY" in load.communicate(timeout=40)[0]
-        assert load.returncode == 0
-        assert [model["name"] for model in up.ask("models", "slow")] == ["slow"]
-        assert "'nothing'" in up.ask("models", "nothing", code=1)
-        assert "not in any worker's repository" in up.ask("load", "nothing", "--no-wait", code=1)
-    finally:
-        up.stop(signal.SIGKILL)
-
-
-CRASHING = """
-import os
-
-class Model:
-    def predict_batch(self, inputs):
-        if inputs["x"].any():
-            os._exit(7)
-        return {"y": inputs["x"]}
-"""
-
-
-def test_a_crash_of_a_model_is_logged_and_counted(tmp_path: Path) -> None:
-    a_python_model(tmp_path / "models", CRASHING, name="crashing")
-    up = Up(tmp_path, "--no-profiler")
-    try:
-        url = up.ready["metrics"]["worker-0"]
-        metric = 'horologe_model_failures_total{model="crashing",version="1",cause="crash"}'
-        assert f"{metric} 0\n" in up.get(url)[1].decode()
-        failure = up.ask("predict", "crashing", "--input", INPUT, "--slo-ms", "20000", code=1)
-        assert "FAILED: model crashing/1: process ended (exit code 7)" in failure
-        assert f"{metric} 1\n" in up.get(url)[1].decode()
-        (line,) = [line for line in up.read_log().splitlines() if "model process restarts" in line]
-        assert all(word in line for word in ("crashing/1", "cause=crash", "exit code 7"))
-    finally:
-        up.stop(signal.SIGKILL)
 
 
 def test_settings_come_from_the_file_and_the_command_line(tmp_path: Path) -> None:
@@ -180,13 +126,42 @@ def test_writes_only_to_the_folders_of_its_settings(tmp_path: Path) -> None:
     assert set((tmp_path / "models").rglob("*")) == files
 
 
-def test_a_signal_writes_the_recordings_of_all_services(tmp_path: Path) -> None:
+@pytest.fixture
+def address() -> str:
+    return f"127.0.0.1:{free_port('127.0.0.1')}"
+
+
+@pytest.fixture
+def starting(tmp_path: Path, address: str) -> Iterator[Up]:
+    """Start a system with a known address: it is asked before it is ready."""
+    a_python_model(tmp_path / "models", "while True: pass\n", name="hang", load_timeout='"9s"')
     an_emulated_model(tmp_path / "models")
-    up = Up(tmp_path, "--no-profiler", "--no-tuner", "--set", f"recorder.directory={tmp_path / 'recordings'}")
-    try:
-        up.ask("predict", "pretend", "--input", INPUT, "--slo-ms", "20000")
-        up.process.send_signal(signal.SIGUSR1)
-        until(lambda: len(list((tmp_path / "recordings").glob("*-asked.rec"))) == 2)
-        up.ask("predict", "pretend", "--input", INPUT, "--slo-ms", "20000")
-    finally:
-        assert up.stop(signal.SIGTERM) == 0
+    up = Up(tmp_path, "--http", address, "--no-tuner", "--no-profiler")
+    yield up
+    up.stop(signal.SIGTERM)
+
+
+def test_the_others_are_served_while_a_model_hangs_and_health_waits_for_its_timeout(starting: Up, address: str) -> None:
+    http = f"http://{address}"
+
+    def get(path: str) -> tuple[int, Any]:
+        status, body = send_http("GET", f"{http}/v2/{path}")
+        return status, json.loads(body or b"{}")
+
+    until(lambda: infer(http, "pretend")[0] == 200, retry=(OSError,))
+    assert get("models/hang/ready")[1]["state"] == "LOADING"
+    assert get("health/ready")[0] == 503
+    assert get("health/live")[0] == 200
+    status, error = infer(http, "hang")
+    assert (status, "is loading" in error) == (429, True)
+    assert infer(http, "nothing")[0] == 404
+    index = json.loads(send_http("POST", f"{http}/v2/repository/index", b"{}")[1])
+    assert [(model["name"], model["state"]) for model in index] == [("hang", "LOADING"), ("pretend", "READY")]
+    assert "worker/0: " in index[0]["reason"]
+
+    assert {model["name"]: model["state"] for model in starting.ready["models"]} == {
+        "hang": "UNAVAILABLE",
+        "pretend": "READY",
+    }
+    assert get("health/ready")[0] == 200
+    assert "load_timeout" in get("models/hang/ready")[1]["reason"]

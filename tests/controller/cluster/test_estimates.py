@@ -1,10 +1,16 @@
-"""Predicted durations of actions, and trials of predictions that refuse every request."""
+"""Predicted durations of actions, the pace of shares, and what is kept of a budget for the return."""
 
 from __future__ import annotations
 
-from horologe_common.clock import ms, s
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from horologe_common.clock import ms, s, us
 from horologe_common.core.instruments import AGE_NS, RollingQuantile
+from horologe_controller.core.cluster.dynamic_pace import PACE_AGE_NS, PACE_BATCHES, DynamicPace
 from horologe_controller.core.cluster.estimates import PROFILE_PART, TRIAL_EXECS, TRIAL_NS, Estimate, ShareTrials
+from horologe_controller.core.cluster.lane import MessageLatency
 
 FAST_NS, SLOW_NS, BUDGET_NS = ms(5), ms(85), ms(40)
 
@@ -114,3 +120,68 @@ def test_failed_trials_of_one_model_delay_those_of_others_on_the_share() -> None
     assert first_trial_ns(second, within_ns=ms(2), from_ns=at_ns) == at_ns + TRIAL_NS
     second.observe(at_ns + TRIAL_NS + ms(1), 1, ms(1))
     assert trials.next_ns == 0
+
+
+def after_batches(*ratios: float, spread: float = 0.05) -> DynamicPace:
+    """Return a pace after batches of 10 ms that took these multiples of the expected time."""
+    pace = DynamicPace()
+    for number, ratio in enumerate(ratios):
+        pace.observe(ms(10 * number), int(ratio * ms(10)), ms(10), spread)
+    return pace
+
+
+def test_without_batches_the_profile_counts() -> None:
+    assert DynamicPace().at(0) == 1.0
+
+
+def test_a_slower_device_shows_after_a_few_batches() -> None:
+    assert after_batches(*[3.0] * 8).at(ms(80)) == pytest.approx(3.0, rel=0.2)
+    assert after_batches(*[3.0] * 4 * PACE_BATCHES).at(ms(10 * 4 * PACE_BATCHES)) == pytest.approx(3.0, rel=0.02)
+
+
+def test_one_stall_is_not_a_slow_device() -> None:
+    assert after_batches(1.0, 1.0, 20.0).at(ms(30)) < 1.5
+    assert after_batches(20.0).at(ms(10)) < 1.5
+
+
+def test_batches_whose_time_is_hard_to_predict_say_little() -> None:
+    certain, uncertain = (after_batches(2.0, 2.0, spread=spread).at(ms(20)) for spread in (0.0, 1.0))
+    assert 1.0 < uncertain < 1.1 < certain
+
+
+def test_it_is_dropped_where_no_batch_shows_a_recovery() -> None:
+    pace = after_batches(*[3.0] * PACE_BATCHES)
+    end_ns = ms(10 * (PACE_BATCHES - 1))
+    assert pace.at(end_ns + PACE_AGE_NS) > 2.0
+    assert pace.at(end_ns + PACE_AGE_NS + 1) == 1.0
+    pace.observe(end_ns + s(5), ms(10), ms(10), 0.05)
+    assert pace.at(end_ns + s(5)) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("budget_ms", "least_ms", "reserved_ms"),
+    [
+        pytest.param(100, 10, 1.5, id="time to spare: return latency and margin"),
+        pytest.param(14.5, 10, 1, id="4 ms to wait: half of the margin"),
+        pytest.param(10.5, 10, 0.5, id="no time to wait: no margin"),
+        pytest.param(9, 10, 0.5, id="too late anyway"),
+        pytest.param(4, 0, 0.9375, id="nothing known of the model"),
+        pytest.param(1, 0, 0.25, id="a quarter at most"),
+    ],
+)
+def test_the_margin_shrinks_with_the_time_to_wait(budget_ms: float, least_ms: float, reserved_ms: float) -> None:
+    latency = MessageLatency()
+    assert latency.reserved_ns(ms(budget_ms), ms(least_ms), us(500), ms(1)) == ms(reserved_ms)
+
+
+times = st.integers(0, ms(100))
+
+
+@given(times, times, times, times)
+def test_a_request_that_could_be_in_time_without_a_margin_still_can(
+    budget_ns: int, least_ns: int, return_ns: int, margin_ns: int
+) -> None:
+    reserved_ns = MessageLatency().reserved_ns(budget_ns, least_ns, return_ns, margin_ns)
+    assert 0 <= reserved_ns <= min(return_ns + margin_ns, budget_ns / 4)
+    if least_ns + return_ns <= budget_ns:
+        assert least_ns + reserved_ns <= budget_ns
