@@ -10,7 +10,7 @@ from horologe_common.clock import ms, s
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_experiments.igniter.shared_models import EmulatedHardware, share_workers
 from horologe_planning.plan import Placement, Plan
-from horologe_planning.provisioning.share_tables import GpuType
+from horologe_planning.provisioning.workloads import GpuType
 from horologe_sim.controller_only.controller_world import ClusterSettings, ControllerWorld, WorldOptions
 from horologe_sim.controller_only.direct_device import DeviceEntry
 from horologe_sim.controller_only.request_load import Loop

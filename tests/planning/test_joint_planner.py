@@ -10,20 +10,17 @@ from hypothesis import strategies as st
 from horologe_common.clock import ms
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_common.pipelines import PipelineStructure
-from horologe_planning.catalogue import catalogue_profiles
+from horologe_planning.catalogue import CASCADE, VIDEO_MONITORING, catalogue_profiles
 from horologe_planning.estimator.pipeline_workload import PipelineTrace
-from horologe_planning.example_pipelines import CASCADE, VIDEO_MONITORING
 from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
 from horologe_planning.interference.derived_coefficients import (
     SIMILAR,
     catalogue_coefficients,
     derive_coefficients,
 )
-from horologe_planning.joint_planning.first_layouts import first_layouts
-from horologe_planning.joint_planning.joint_planner import joint_plan, plan_layout
-from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
-from horologe_planning.joint_planning.layout_moves import batch_changes, placements, transfers
-from horologe_planning.joint_planning.layout_search import SharedDevices
+from horologe_planning.joint_planning.joint_planner import SharedDevices, joint_plan, plan_layout
+from horologe_planning.joint_planning.layout_candidates import first_layouts, least_candidates, least_share
+from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator, ShareTimes
 from horologe_planning.joint_planning.layouts import (
     LEAST_PERCENT,
     STEP_PERCENT,
@@ -31,19 +28,20 @@ from horologe_planning.joint_planning.layouts import (
     Layout,
     PlannedDevice,
     StageShare,
+    batch_changes,
     dedicated_layout,
     describe_layout,
     fill_device,
     layout_price,
     make_layout,
+    placements,
+    transfers,
 )
-from horologe_planning.joint_planning.share_demand import least_candidates, least_share
-from horologe_planning.joint_planning.share_times import ShareTimes
 from horologe_planning.plan import encode_plans, parse_plans
-from horologe_planning.search.bounds import frictionless
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.objective import Objective
 from horologe_planning.search.pipeline_planner import describe_plan, make_plan
+from horologe_planning.search.whole_devices import frictionless
 
 PRICES = parse_prices(DEFAULT_PRICES)
 PROFILES = catalogue_profiles()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from horologe_common.pipelines import PipelineStage, PipelineStructure
-from horologe_planning.example_pipelines import IMAGE_PROCESSING
+from horologe_planning.catalogue import IMAGE_PROCESSING
 from horologe_planning.hardware import parse_prices
-from horologe_planning.infeasible import Infeasible
+from horologe_planning.report import Infeasible
 from horologe_planning.search.evaluation import Evaluator, first_true
 from horologe_planning.search.objective import percentile_ns
 from horologe_planning.search.variants import cheapest_accurate, combinations, most_accurate

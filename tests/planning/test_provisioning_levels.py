@@ -15,10 +15,18 @@ from horologe_planning.hardware import HardwareType
 from horologe_planning.plan import Placement, Plan, ProvisioningLevel
 from horologe_planning.profiles import StageProfile, collect_profiles
 from horologe_planning.search.evaluation import Evaluator
-from horologe_planning.search.levels import provisioning_levels
+from horologe_planning.search.higher_rates import provisioning_levels
 from horologe_planning.search.objective import Objective
-from horologe_tuner.core.scaling.provisioning_levels import HOLD_NS, RecentPeak, carried_factor, level_replicas
-from horologe_tuner.core.scaling.scaling_rules import ScalingRules, ScalingState, decide, find_demand
+from horologe_tuner.core.scaling.scaling_rules import (
+    HOLD_NS,
+    RecentPeak,
+    ScalingRules,
+    ScalingState,
+    carried_factor,
+    decide,
+    find_demand,
+    level_replicas,
+)
 
 LEVELS = tuple(
     ProvisioningLevel(factor, replicas)

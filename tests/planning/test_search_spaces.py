@@ -10,12 +10,10 @@ import pytest
 
 from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStage, PipelineStructure
-from horologe_planning.catalogue import catalogue_profiles
-from horologe_planning.example_pipelines import CASCADE, VIDEO_MONITORING
+from horologe_planning.catalogue import CASCADE, VIDEO_MONITORING, catalogue_profiles
 from horologe_planning.interference.derived_coefficients import catalogue_coefficients
-from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
-from horologe_planning.joint_planning.layout_search import SharedDevices
-from horologe_planning.joint_planning.share_times import ShareTimes
+from horologe_planning.joint_planning.joint_planner import SharedDevices
+from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator, ShareTimes
 from horologe_planning.profiles import StageProfile, collect_profiles
 from horologe_planning.search.cheapest_first import SearchResult, search_cheapest
 from horologe_planning.search.pipeline_planner import make_plan

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import DeviceState, Result
-    from horologe_planning.provisioning.share_tables import GpuType
+    from horologe_planning.provisioning.workloads import GpuType
     from horologe_sim.controller_only.direct_device import DirectDevice
 
 MEASURE_NS = s(2)

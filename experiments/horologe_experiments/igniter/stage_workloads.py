@@ -24,8 +24,7 @@ from horologe_planning.joint_planning.layouts import (
 )
 from horologe_planning.provisioning.device_shares import shares_by_device
 from horologe_planning.provisioning.provisioner import provision
-from horologe_planning.provisioning.share_tables import GpuType
-from horologe_planning.provisioning.workloads import ProvisioningError, Workload
+from horologe_planning.provisioning.workloads import GpuType, ProvisioningError, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

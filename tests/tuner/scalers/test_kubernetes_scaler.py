@@ -233,7 +233,7 @@ def test_without_a_cluster_the_setting_is_an_error(monkeypatch: pytest.MonkeyPat
 
 
 def test_names_of_hardware_types() -> None:
-    from horologe_tuner.worker_names import WorkerNames
+    from horologe_tuner.scaler import WorkerNames
 
     names = WorkerNames(("v100=big", "*=worker-*"))
     assert [names.find_name(hardware) for hardware in ("v100", "k80")] == ["big", "worker-k80"]

@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from horologe_cli.output import stderr_console
-from horologe_cli.planning.pipeline_report import draw_plan, plan_text
-from horologe_cli.planning.pipeline_shares import plan_shares, read_share_times
-from horologe_cli.planning.planning_inputs import parse_accuracy
-from horologe_cli.planning.planning_problem import read_problem
+from horologe_cli.planning.figures import draw_plan
+from horologe_cli.planning.pipeline_report import plan_text
+from horologe_cli.planning.planning_problem import parse_accuracy, read_problem
+from horologe_common.interference.coefficients_file import CoefficientsError, read_coefficients
+from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.service.settings import SettingsError
+from horologe_planning.interference.derived_coefficients import catalogue_coefficients
+from horologe_planning.joint_planning.joint_planner import joint_plan, plan_layout
+from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator, ShareTimes
+from horologe_planning.provisioning.workloads import DEFAULT_OPTIONS
 from horologe_planning.report import ReportedPlan
-from horologe_planning.search.levels import with_levels
+from horologe_planning.search.higher_rates import with_levels
 from horologe_planning.search.objective import Objective
-from horologe_planning.search.pipeline_planner import make_plan
+from horologe_planning.search.pipeline_planner import make_plan, runs_limit
 from horologe_planning.search.variants import cheapest_accurate, most_accurate, with_models
 from horologe_sim.scenario.pooled_plan import PooledPlan, plan_pooled, pool_simulation
 from horologe_sim.scenario.pooled_tuning import pooled_tuning_plan
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from horologe_planning.plan import Plan
     from horologe_planning.report import PlanReport
     from horologe_planning.search.evaluation import Evaluator
+
 
 WHOLE, POOLED, SHARES = "whole devices", "pooled devices", "shares of devices"
 
@@ -140,3 +146,43 @@ def _plan_pool(
         return pooled, None
     show("simulating parts of the pool")
     return pooled, pooled_tuning_plan(simulation, pooled, planned.plan)
+
+
+CATALOGUE_GPU = "v100"
+"""Hardware type of the catalogue's coefficients."""
+
+
+def read_share_times(options: PlanOptions, problem: PlanningProblem, *, live: bool) -> ShareTimes | None:
+    """Return the times on shares by the coefficients files, without files by those of the catalogue.
+
+    Those of the catalogue are derived from similar models, so a running system is not planned by them. None if no
+    model of the pipeline has coefficients on a hardware type with a price. Raises SettingsError for a file that cannot
+    be read.
+    """
+    margin = DEFAULT_OPTIONS.margin if options.margin is None else options.margin
+    try:
+        files = [read_coefficients(path) for path in options.coefficients or ()]
+    except CoefficientsError as error:
+        raise SettingsError(f"--coefficients: {error}") from error
+    models = {file.interference_model for file in files}
+    if len(models) > 1:
+        raise SettingsError(f"--coefficients: got interference models {', '.join(sorted(models))}, wanted one for all")
+    if files:
+        times = ShareTimes({file.gpu.name: file.catalogue for file in files}, problem.profiles, margin, models.pop())
+    elif live:
+        return None
+    else:
+        known = catalogue_coefficients(problem.profiles, DEFAULT_INTERFERENCE_MODEL, CATALOGUE_GPU)
+        times = ShareTimes({CATALOGUE_GPU: known}, problem.profiles, margin)
+    stages = {model for stage in problem.structure.stages for model in (stage.model, *stage.variants)}
+    shareable = any(times.is_shareable(kind, model) for kind in problem.hardware for model in stages)
+    return times if shareable else None
+
+
+def plan_shares(
+    evaluator: Evaluator, whole: ReportedPlan, times: ShareTimes, cost_limit: float, show: Callable[[str], None]
+) -> ReportedPlan | None:
+    """Return the plan on shares, None if none was found that costs less than `cost_limit`."""
+    layouts = LayoutEvaluator(evaluator, times, lambda runs: show(f"shares: {runs} layouts"))
+    layout = plan_layout(layouts, cost_limit, runs_limit(evaluator))
+    return joint_plan(layouts, layout, whole) if layout is not None else None

@@ -13,9 +13,9 @@ from horologe_cli.output import is_silent, open_client, print_result, stderr_con
 from horologe_cli.planning.workload_file import WORKLOADS_SUFFIX
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
 from horologe_common.status import HorologeError
-from horologe_planning.infeasible import Infeasible
 from horologe_planning.plan import PLAN_VERSION, Plan, PlanDocument, encode_plans
 from horologe_planning.provisioning.device_shares import device_counts
+from horologe_planning.report import Infeasible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_planning.hardware import PRICE_ROUNDING
-from horologe_planning.infeasible import Infeasible
 from horologe_planning.plan import MAX_REPLICAS, Placement
+from horologe_planning.report import Infeasible
 from horologe_planning.search.evaluation import first_true, replace_stage
 from horologe_planning.search.whole_devices import removals, widen_bottleneck
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from horologe_planning.infeasible import Infeasible
+from horologe_planning.report import Infeasible
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.pipeline_planner import make_plan
 

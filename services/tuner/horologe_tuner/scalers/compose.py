@@ -11,8 +11,7 @@ from docker.errors import DockerException, NotFound
 from horologe_common.service.http_answers import bound_session
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import check_shares, worker_environment
-from horologe_tuner.scaler import ScalingError
-from horologe_tuner.worker_names import WorkerNames
+from horologe_tuner.scaler import ScalingError, WorkerNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

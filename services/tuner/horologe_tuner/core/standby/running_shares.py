@@ -10,18 +10,27 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.core.protocol import instance
 from horologe_planning.plan import ROUNDING, WHOLE_PERCENT
-from horologe_tuner.core.standby.decisions import SharingDecision
-from horologe_tuner.core.standby.running_stage import RunningStage, ShareStatus, StageStatus, initial_steps
-from horologe_tuner.core.standby.shadows import collect_shadows, percent_left
-from horologe_tuner.core.standby.share_workers import percent_by_device, place_of, worker_name
+from horologe_tuner.core.standby.running_stage import (
+    RunningStage,
+    ShareStatus,
+    SharingDecision,
+    StageStatus,
+    initial_steps,
+)
+from horologe_tuner.core.standby.share_workers import (
+    collect_shadows,
+    percent_by_device,
+    percent_left,
+    place_of,
+    worker_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from horologe_common.wire import DeviceState, Events
     from horologe_planning.plan import Placement
-    from horologe_tuner.core.standby.decisions import Reason
-    from horologe_tuner.core.standby.running_stage import ShareSteps, StageTarget
+    from horologe_tuner.core.standby.running_stage import Reason, ShareSteps, StageTarget
     from horologe_tuner.core.standby.shadow_rules import ShadowRules
 
 
