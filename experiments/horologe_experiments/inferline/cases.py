@@ -163,7 +163,7 @@ def measure_load_curve(case: PipelineCase, unit: Configuration, seed: int) -> Lo
     queries = []
     for load in CURVE_LOADS:
         arrivals_ns = gamma(load * capacity, 1.0, CURVE_S, [seed, 11])
-        simulation = Simulation(case.structure, case.profiles, unit, arrivals_ns, seed)
-        simulation.run_until()
+        simulation = Simulation(PipelineTrace(case.structure, arrivals_ns, seed), case.profiles, unit)
+        simulation.run()
         queries.append(load * capacity * float(simulation.latencies_ns.mean()) / 1e9)
     return LoadCurve([0.0, *CURVE_LOADS], [0.0, *queries])

@@ -23,7 +23,7 @@ def test_a_plan_reaches_controller_scaler_and_state_file() -> None:
     assert bench.plans[1:] == [ResourcePlan(1, models)]
     assert bench.scaled == [{"v100": 3}]
     assert bench.saved[-1].applied[0].replicas == {"front": 2, "back": 1}
-    assert [entry.event for entry in bench.journal] == ["applied"]
+    assert bench.noted() == ["applied"]
 
 
 def test_a_spike_scales_up_at_once_and_a_drop_down_later() -> None:
@@ -99,7 +99,7 @@ def test_a_scaling_that_fails_is_tried_again() -> None:
         bench.events(100, 5.1)
     calls = len(bench.scaled)
     assert 3 <= calls <= 5  # every 5 s, and when the first events come
-    assert [entry.event for entry in bench.journal].count("scaler failed") == 1
+    assert bench.noted().count("scaler failed") == 1
     assert bench.status()["scaler_error"] == "no engine"
     assert bench.tuner.stats.values["horologe_tuner_scaler_errors_total",] == calls
     bench.scaler_error = ""

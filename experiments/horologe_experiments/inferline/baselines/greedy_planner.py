@@ -68,7 +68,7 @@ def best_action(evaluator: Evaluator, configuration: Configuration, *, can_move:
     if (cheaper := cheaper_action(evaluator, configuration, can_move=can_move)) is not None:
         return cheaper
     larger = [changed for changed in increased_batches(evaluator, configuration) if evaluator.is_feasible(changed)]
-    return min(larger, key=lambda changed: evaluator.verdict(changed).missed_bound, default=None)
+    return min(larger, key=evaluator.missed_bound, default=None)
 
 
 def cheaper_action(
