@@ -125,20 +125,6 @@ def test_free_replicas_take_all_that_waits_up_to_the_batch_and_pay_for_the_padde
     assert (load.calls, load.mean_batch, load.utilisation, load.longest_queue) == (4, 2.0, 1.0, 3)
 
 
-def test_a_join_waits_for_all_visited_parents_and_for_every_call_of_a_fan_out() -> None:
-    stages = (
-        PipelineStage("left", "left", (), 1.0, 1.0),
-        PipelineStage("right", "right", (), 1.0, 3.0),
-        PipelineStage("join", "join", ("left", "right"), 1.0, 1.0),
-    )
-    times = {"left": 5, "right": 4, "join": 1}
-    profiles = collect_profiles(StageProfile(name, "cpu", {1: ns}) for name, ns in times.items())
-    structure = PipelineStructure("joined", 10, stages)
-    simulation = a_simulation(structure, profiles, configured(structure), [0])
-    simulation.run_until()
-    assert simulation.latencies_ns.tolist() == [13]
-
-
 def test_visits_and_fan_out_are_drawn_by_their_probabilities_and_below_visited_parents_only() -> None:
     structure, _ = a_chain({1: 1}, {1: 1}, {1: 1}, visits=0.5, fan_out=2.25)
     calls = draw_calls(structure, 40_000, seed=3)
@@ -147,13 +133,6 @@ def test_visits_and_fan_out_are_drawn_by_their_probabilities_and_below_visited_p
     assert calls[visited].mean() == pytest.approx(2.25, abs=0.01)
     assert not (visited[:, 1] & ~visited[:, 0]).any()
     assert np.array_equal(calls, draw_calls(structure, 40_000, seed=3))
-
-
-def test_queries_that_visit_no_stage_are_complete_at_once() -> None:
-    structure, profiles = a_chain({1: 5}, visits=0.0)
-    simulation = a_simulation(structure, profiles, configured(structure), [0, 7])
-    simulation.run_until()
-    assert simulation.latencies_ns.tolist() == [0, 0]
 
 
 def test_inputs_have_every_rank_equally_often_and_a_batch_takes_the_time_of_its_longest() -> None:
@@ -184,18 +163,6 @@ def test_new_replicas_work_when_they_are_ready_and_removed_ones_finish_their_bat
     assert simulation.replica_ns() == {"m0": 700 + 90}  # the removed one was busy until 100
     prices = parse_prices(["cpu=3.6"])
     assert simulation.cost(configured(structure), prices) == pytest.approx(790e-9 * 1e-3)
-
-
-def test_a_replica_that_is_removed_when_it_becomes_ready_takes_no_batch() -> None:
-    structure, profiles = a_chain({1: 10})
-    simulation = a_simulation(structure, profiles, configured(structure, replicas=0), [0])
-    simulation.set_replicas("m0", 1, ready_at_ns=5)
-    simulation.run_until(5)
-    simulation.set_replicas("m0", 0)
-    simulation.run_until(50)
-    simulation.set_replicas("m0", 1, ready_at_ns=60)
-    simulation.run_until()
-    assert simulation.latencies_ns.tolist() == [70]
 
 
 def test_a_run_ends_as_soon_as_too_many_queries_have_missed() -> None:

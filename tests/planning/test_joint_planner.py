@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +10,6 @@ from horologe_common.clock import ms
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_common.pipelines import PipelineStructure
 from horologe_planning.catalogue import CASCADE, VIDEO_MONITORING, catalogue_profiles
-from horologe_planning.estimator.pipeline_workload import PipelineTrace
-from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
 from horologe_planning.interference.derived_coefficients import (
     SIMILAR,
     catalogue_coefficients,
@@ -38,12 +35,11 @@ from horologe_planning.joint_planning.layouts import (
     transfers,
 )
 from horologe_planning.plan import encode_plans, parse_plans
-from horologe_planning.search.evaluation import Evaluator
-from horologe_planning.search.objective import Objective
 from horologe_planning.search.pipeline_planner import describe_plan, make_plan
 from horologe_planning.search.whole_devices import frictionless
+from planning.planner_builders import PRICES
+from planning.planner_builders import an_evaluator as dedicated_evaluator
 
-PRICES = parse_prices(DEFAULT_PRICES)
 PROFILES = catalogue_profiles()
 COEFFICIENTS = catalogue_coefficients(PROFILES, "pcie-contention")
 
@@ -53,10 +49,7 @@ def share_times(margin: float = 0.0) -> ShareTimes:
 
 
 def an_evaluator(structure: PipelineStructure = CASCADE, rate: float = 50.0, seconds: float = 20.0) -> LayoutEvaluator:
-    gaps_ns = np.random.default_rng(1).exponential(1e9 / rate, int(rate * seconds))
-    workload = PipelineTrace(structure, np.cumsum(gaps_ns).astype(np.int64), 1)
-    dedicated = Evaluator(workload, PROFILES, PRICES, Objective(structure.slo_ns, confidence=0.0))
-    return LayoutEvaluator(dedicated, share_times(1.0))
+    return LayoutEvaluator(dedicated_evaluator(structure, structure.slo_ns, rate, seconds=seconds), share_times(1.0))
 
 
 def a_device(*shares: tuple[str, float, int], hardware: str = "v100") -> PlannedDevice:
