@@ -14,7 +14,7 @@ from scipy.optimize import least_squares
 
 from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
 from horologe_common.interference.prediction import MS_PER_S, Array
-from horologe_planning.interference.line_fitting import NAN, Fitted, fit_line
+from horologe_planning.interference.line_fitting import NAN, Fitted, fit_line, fit_slope
 from horologe_planning.interference.model_measurements import ProfileError
 
 if TYPE_CHECKING:
@@ -199,9 +199,7 @@ def contention_slope(profile: ModelProfile, gpu: GpuCoefficients) -> Fitted:
             for run in profile.contention
         ]
     )
-    slope, left = float(growth @ cache / (cache @ cache)), len(cache) - 1
-    error = float(((growth - slope * cache) ** 2).sum())
-    return Fitted(slope, float(np.sqrt(error / left / (cache @ cache))) if left else NAN)
+    return fit_slope(cache, growth)
 
 
 def _fit_contention(profile: ModelProfile, gpu: GpuCoefficients) -> Fitted:
@@ -250,10 +248,7 @@ def _fit_frequency(profile: GpuProfile) -> Fitted:
     if not (excess**2).sum():
         raise ProfileError(f"{profile.name}: alpha_f: not determined, missing a run with a demand above the power cap")
     drop = np.array([run.frequency_mhz - profile.max_frequency_mhz for run in throttled])
-    slope = float(excess @ drop / (excess @ excess))
-    left = len(throttled) - 1
-    error = float(((drop - slope * excess) ** 2).sum())
-    return Fitted(slope, float(np.sqrt(error / left / (excess @ excess))) if left else NAN)
+    return fit_slope(excess, drop)
 
 
 def _fixed(name: str, fixed: Mapping[str, float]) -> Fitted | None:

@@ -165,7 +165,6 @@ def first_layouts(candidate: LayoutCandidate) -> Iterator[Layout]:
 
 
 def _few_pieces(demands: Sequence[ShareDemand], devices: int) -> list[Piece]:
-    """Return as few shares of each stage as possible."""
     scale = devices * WHOLE / sum(demand.total_percent for demand in demands)
     pieces = []
     for demand in demands:
@@ -180,7 +179,6 @@ def _least_pieces(demands: Sequence[ShareDemand], devices: int) -> list[Piece]:
 
 
 def _pieces_everywhere(demands: Sequence[ShareDemand], devices: int) -> list[Piece]:
-    """Return a share of each stage for each device."""
     return [Piece(demand.total_percent / devices, demand) for demand in demands for _ in range(devices)]
 
 

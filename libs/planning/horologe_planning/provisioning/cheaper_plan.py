@@ -172,7 +172,6 @@ def _without(gpus: Sequence[_Gpu], removed: int) -> list[_Gpu]:
 
 
 def _has_model(tables: ShareTables, row: int) -> bool:
-    """Return whether a workload has coefficients on the GPU type of the tables."""
     return tables.workloads[row].model in tables.kind.models
 
 
@@ -199,7 +198,6 @@ def _ratios(tables: ShareTables, members: Index, units: Index) -> Index:
 
 
 def _violations(gpu: _Gpu, margin: float) -> list[PredictedViolation]:
-    """Return the workloads of a GPU beyond their limits, less the margin."""
     members = np.array([gpu.rows], np.intp)
     predicted = gpu.tables.predict(members, gpu.units[None])
     found = []

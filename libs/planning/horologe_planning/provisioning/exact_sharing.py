@@ -119,7 +119,6 @@ def _extend(members: Index, units: Index, least: Index, whole: int) -> tuple[Ind
 
 
 def _solve(fleets: Sequence[Fleet], sets: Sequence[SharedSet]) -> Any:
-    """Return the result of HiGHS for the set partition."""
     count = len(fleets[0].tables.workloads)
     columns = np.concatenate([np.full(len(shared.members), place) for place, shared in enumerate(sets)])
     rows = np.concatenate([shared.members for shared in sets])

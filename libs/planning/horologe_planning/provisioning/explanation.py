@@ -86,7 +86,6 @@ def explain_plan(
 def _reasons(
     shares: Sequence[PlacedShare], kind: GpuType, model: InterferenceModel, options: ProvisioningOptions
 ) -> list[ShareReason]:
-    """Return the reasons for the shares of one GPU."""
     placements = [share.placement for share in shares]
     models = [kind.models[placement.coefficients] for placement in placements]
     batch = np.array([float(placement.max_batch) for placement in placements])

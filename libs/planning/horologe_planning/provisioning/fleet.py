@@ -155,7 +155,6 @@ class Fleet:
         return members, units
 
     def _widen(self, slots: int) -> None:
-        """Give every GPU at least that many slots."""
         missing = slots - self.members.shape[1]
         if missing > 0:
             self.members = np.pad(self.members, ((0, 0), (0, missing)), constant_values=NO_WORKLOAD)

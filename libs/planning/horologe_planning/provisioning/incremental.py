@@ -201,7 +201,6 @@ def update_plan(
 def _updated(
     plans: Sequence[Plan], workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
 ) -> SharedPlans:
-    """Return the changed plans with the margin of the options."""
     running = RunningProvision.resume(plans, workloads, kinds, options)
     for workload in workloads:
         rate = running.rate(workload.name)
@@ -214,5 +213,4 @@ def _updated(
 
 
 def _devices(plans: Iterable[Plan]) -> dict[str, set[str]]:
-    """Return the ids of each workload's GPUs."""
     return {plan.name: {placement.device for placement in plan.shares} for plan in plans}

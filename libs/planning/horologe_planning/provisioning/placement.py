@@ -141,7 +141,6 @@ SPLIT_LIMIT = 10_000
 
 
 def _parts(workload: Workload, largest: float) -> list[Workload]:
-    """Return parts of at most the largest rate each."""
     if workload.rate <= largest:
         return [workload]
     full = int(workload.rate / largest)

@@ -69,7 +69,6 @@ def provision(
 def _cheapest_plan(
     workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
 ) -> SharedPlans:
-    """Return the cheapest plan found over the sets of GPU types."""
     plans = [_provision_on(fleets) for fleets in fleet_choices(workloads, kinds, options)]
     best = min(plans, key=lambda plan: plan.report.cost_per_hour)
     return with_report(best, cost_bound=min(plan.report.cost_bound for plan in plans), margin=options.margin)

@@ -131,13 +131,11 @@ class ShareTables:
         self._compute(np.array([row]))
 
     def _number_owners(self) -> None:
-        """Number the names of the workloads."""
         numbers: dict[str, int] = {}
         owner = [numbers.setdefault(workload.name, len(numbers)) for workload in self.workloads]
         self._owner, self._has_parts = np.array(owner, np.intp), len(numbers) < len(owner)
 
     def _compute(self, rows: Index) -> None:
-        """Fill the tables of these rows."""
         workloads = [self.workloads[row] for row in rows]
         self._tabulate(rows, [self._bound(workload) for workload in workloads])
         for row in rows[self.least[rows] > self.kind.whole]:

@@ -127,7 +127,6 @@ def _service_path(evaluator: Evaluator, configuration: Configuration) -> tuple[i
 
 
 def _explain(evaluator: Evaluator) -> Infeasible:
-    """Return the error of a problem that no configuration solves."""
     fastest = frictionless(evaluator)
     if evaluator.is_feasible(fastest):
         return Infeasible(f"{evaluator.structure.name}: needs more than {MAX_REPLICAS} replicas of a stage")

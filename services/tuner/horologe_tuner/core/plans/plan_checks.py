@@ -107,7 +107,6 @@ def _find_conflict(plan: Plan, others: Iterable[Plan]) -> str:
 
 
 def _hardware_types(plan: Plan, placement: Placement) -> tuple[str, ...]:
-    """Return the hardware types of a placement's model in a plan."""
     if placement.is_share:
         return ("shares",)
     if plan.pooled:

@@ -121,7 +121,6 @@ class PlanTuner:
         return Status.OK, ""
 
     def _plans(self, without: Iterable[str] = ()) -> list[Plan]:
-        """Return the applied plans, without those of some names."""
         return [running.plan for name, running in self.plans.items() if name not in without]
 
     def _adopt(self, now_ns: int, plan: Plan, dry_run: bool) -> None:

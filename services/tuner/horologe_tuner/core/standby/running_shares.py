@@ -18,9 +18,8 @@ from horologe_tuner.core.standby.running_stage import (
     initial_steps,
 )
 from horologe_tuner.core.standby.share_workers import (
-    collect_shadows,
+    find_shadows,
     percent_by_device,
-    percent_left,
     place_of,
     worker_name,
 )
@@ -103,8 +102,7 @@ class RunningShares:
 
     def shadows(self) -> dict[str, Placement]:
         """Return the shadow of each active share that has one, by the worker of the active share."""
-        stages = self.stages.values()
-        return collect_shadows(stages, percent_left(stages), self.rules)
+        return find_shadows(self.stages.values(), self.rules)
 
     def wanted(self) -> dict[str, WantedWorker]:
         """Return the shares that must have a worker, by worker.
@@ -215,7 +213,6 @@ class RunningShares:
                 stage.unrepaired = "its shadow is not ready" if starting else "nothing is left of its device"
 
     def _decide_calm(self, now_ns: int) -> Iterator[SharingDecision]:
-        """Switch calm stages back to their smaller shares."""
         for stage in self.stages.values():
             if stage.is_moving or not any(True for _ in stage.standby_below()):
                 continue

@@ -1,4 +1,4 @@
-"""Workers of shares: each size of a placement on a device has a worker process, and a name for it."""
+"""Workers of shares: each size of a placement on a device has a worker process with a name. Sizes of shadows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from horologe_planning.plan import ROUNDING, WHOLE_PERCENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
     from horologe_planning.plan import Placement
     from horologe_tuner.core.standby.running_stage import RunningStage
@@ -44,33 +44,18 @@ def percent_by_device(placements: Iterable[Placement]) -> dict[str, float]:
     return totals
 
 
-def percent_left(stages: Iterable[RunningStage]) -> dict[str, float]:
-    """Return the percent of each device that no active share has. Room that a move needs counts as taken."""
-    running = list(stages)
-    active = percent_by_device(share for stage in running for share in stage.active())
-    planned = percent_by_device(share for stage in running for share in stage.target.shares)
-    return {
-        device: WHOLE_PERCENT - max(active.get(device, 0.0), planned.get(device, 0.0)) for device in (active | planned)
-    }
+def find_shadows(stages: Collection[RunningStage], rules: ShadowRules) -> dict[str, Placement]:
+    """Return the shadow of each active share, min(10%, what is left of the device) larger, by the share's worker.
 
-
-def find_shadow(share: Placement, left: Mapping[str, float], rules: ShadowRules) -> Placement | None:
-    """Return the shadow of an active share: min(10%, what is left of the device) larger. None without room."""
-    room = min(rules.extra_percent, left[share.device])
-    steps = int((room + ROUNDING) / rules.unit_percent)
-    return resized(share, share.percent + steps * rules.unit_percent) if steps > 0 else None
-
-
-def collect_shadows(
-    stages: Iterable[RunningStage], left: Mapping[str, float], rules: ShadowRules
-) -> dict[str, Placement]:
-    """Return the shadow of each active share that has room for one, by the worker of the active share.
-
-    A stage that moves has none.
+    Room that a move needs counts as taken. A stage that moves has no shadow, nor a share on a device without room.
     """
+    active = percent_by_device(share for stage in stages for share in stage.active())
+    planned = percent_by_device(share for stage in stages for share in stage.target.shares)
     shadows = {}
     for stage in stages:
         for share in stage.active() if not stage.is_moving else ():
-            if (shadow := find_shadow(share, left, rules)) is not None:
-                shadows[worker_name(share)] = shadow
+            taken = max(active.get(share.device, 0.0), planned.get(share.device, 0.0))
+            steps = int((min(rules.extra_percent, WHOLE_PERCENT - taken) + ROUNDING) / rules.unit_percent)
+            if steps > 0:
+                shadows[worker_name(share)] = resized(share, share.percent + steps * rules.unit_percent)
     return shadows
