@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import msgspec
 import numpy as np
 import pytest
 
@@ -13,28 +10,10 @@ from horologe_common.interference.prediction import (
     DEFAULT_INTERFERENCE_MODEL,
     INTERFERENCE_MODELS,
 )
-from horologe_common.interference.v100 import PAPER, V100_CATALOGUES
+from horologe_common.interference.v100 import PAPER
 from horologe_experiments.igniter.held_out_errors import gpu_lets_errors, model_errors
 from horologe_experiments.igniter.igniter_data import MODELS, gpu_profile, model_profile, read_rows
 from horologe_planning.interference.fitting import fit_gpu, fit_model
-
-if TYPE_CHECKING:
-    pass
-
-from planning.interference_builders import GPU
-
-
-@pytest.mark.parametrize("field", ["max_power_w", "pcie_bytes_per_ms", "frequency_slope", "price_per_hour"])
-def test_coefficients_of_a_gpu_are_checked(field: str) -> None:
-    with pytest.raises(ValueError, match=f"{field}: got nan"):
-        msgspec.structs.replace(GPU, **{field: float("nan")}).validate()
-
-
-def test_catalogued_coefficients_are_valid() -> None:
-    for gpu, models in V100_CATALOGUES.values():
-        gpu.validate()
-        for model in models.values():
-            model.validate()
 
 
 @needs_measurements
