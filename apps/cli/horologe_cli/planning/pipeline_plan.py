@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -54,26 +54,10 @@ class PipelineReport(msgspec.Struct, frozen=True):
     """Of the chosen variants. None without variants."""
 
 
-class MadePlan(NamedTuple):
-    """A plan of a pipeline, with its report and its text."""
-
-    plan: Plan
-    report: PipelineReport
-    text: str
-
-
-class Choice(NamedTuple):
-    """The plan on whole devices, with the problem that it solves."""
-
-    evaluator: Evaluator
-    planned: ReportedPlan
-    accuracy: float | None = None
-
-
 def plan_pipeline(
     pipeline: str, traffic: ProblemOptions, options: PlanOptions, server: ServerOptions, silent: bool
-) -> MadePlan:
-    """Return the cheapest plan of a pipeline. Raises SettingsError, HorologeError and Infeasible."""
+) -> tuple[Plan, PipelineReport, str]:
+    """Return the cheapest plan of a pipeline, with report and text. Raises SettingsError, HorologeError, Infeasible."""
     problem = read_problem(pipeline, traffic, server, options.recent)
     times = read_share_times(options, problem, live=traffic.live or options.recent)
     objective = Objective(problem.structure.slo_ns, options.attainment, options.confidence)
@@ -96,7 +80,7 @@ def plan_pipeline(
     if options.plot:
         draw_plan(options.plot, evaluator, planned.plan.placements, evaluator.forecast(planned.plan.placements))
     report = PipelineReport(made, planned.report, pooled, shared.report if shared else None, accuracy)
-    return MadePlan(plan, report, plan_text(plan, planned, report, problem.hardware))
+    return plan, report, plan_text(plan, planned, report, problem.hardware)
 
 
 @contextmanager
@@ -112,8 +96,8 @@ def _progress(silent: bool) -> Iterator[Callable[[str], None]]:
 
 def _choose(
     problem: PlanningProblem, options: PlanOptions, objective: Objective, show: Callable[[str], None]
-) -> Choice:
-    """Return the plan on whole devices, of the variants that the options ask for."""
+) -> tuple[Evaluator, ReportedPlan, float | None]:
+    """Return the problem, its plan on whole devices, and the accuracy of the variants if the options ask for some."""
     structure, accuracy = problem.structure, parse_accuracy(options.accuracy or ())
     if options.budget and options.floor:
         raise SettingsError("--budget, --floor: got both, wanted at most one of them")
@@ -130,8 +114,8 @@ def _choose(
         chosen = cheapest_accurate(structure, accuracy, evaluator_of, options.floor)
     else:
         evaluator = evaluator_of(structure)
-        return Choice(evaluator, make_plan(evaluator))
-    return Choice(evaluator_of(with_models(structure, chosen.models)), chosen.planned, chosen.accuracy)
+        return evaluator, make_plan(evaluator), None
+    return evaluator_of(with_models(structure, chosen.models)), chosen.planned, chosen.accuracy
 
 
 def _plan_pool(

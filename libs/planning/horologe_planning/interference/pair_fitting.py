@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
 _STEP = {"scheduling_offset_ms": 0.001, "cache_scale": 1.0, "frequency_slope": 1.0}
 """Typical size of each fitted coefficient."""
-_MISSING = {
-    "scheduling_offset_ms": "a pair with a short active time",
-    "cache_scale": "a pair with a high L2 utilisation",
-    "frequency_slope": "a pair with a power demand above the cap",
-}
 
 
 class PairArrays(NamedTuple):
@@ -69,15 +64,11 @@ def fit_pairs(
     gpu: GpuCoefficients,
     arrays: PairArrays,
     fixed: Collection[str] = (),
-    keep_undetermined: bool = False,
 ) -> GpuFit:
     """Return `gpu` with beta_sch, cache_scale and alpha_f that minimise the relative error of the pairs.
 
     alpha_sch stays: pairs cannot separate it from beta_sch (Eq. 6 with two workloads). So do the coefficients named in
-    `fixed`.
-
-    Raises ProfileError that names a coefficient that the pairs do not determine, and the pair that is missing. With
-    `keep_undetermined`, the coefficient keeps the value in `gpu` instead.
+    `fixed`, and those that the pairs do not determine: they have no deviation.
     """
     free = [name for name in _STEP if name not in fixed]
     if not free:
@@ -95,9 +86,7 @@ def fit_pairs(
     strength = np.linalg.norm(result.jac, axis=0) * steps
     for name, effect in zip(free, strength, strict=True):
         if effect < 1e-6:
-            if keep_undetermined:
-                return fit_pairs(model, gpu, arrays, {*fixed, name}, keep_undetermined=True)
-            raise ProfileError(f"{gpu.name}: {name}: not determined, missing {_MISSING[name]}")
+            return fit_pairs(model, gpu, arrays, {*fixed, name})
     fitted = dict(zip(free, result.x.tolist(), strict=True))
     deviations = dict(zip(free, _standard_deviations(result).tolist(), strict=True))
     return GpuFit(msgspec.structs.replace(gpu, **fitted), deviations)

@@ -71,12 +71,6 @@ class Fleet:
         added = allocation.units[fits].sum(axis=1) - self.used[gpus[fits]]
         return FittingGpus(gpus[fits], members[fits], allocation.units[fits], added)
 
-    def apply(self, candidates: FittingGpus, place: int) -> int:
-        """Put the workload on the GPU at `place` of the candidates. Return the GPU."""
-        gpu = int(candidates.gpus[place])
-        self.set_gpu(gpu, candidates.members[place], candidates.units[place])
-        return gpu
-
     def open_gpu(self, row: int) -> int:
         """Put the workload on an empty GPU, a new one if there is none, and return the GPU."""
         units = self.least_units([row])

@@ -74,7 +74,12 @@ def place_open(
             cost = float(candidates.added[choice]) / fleet.tables.kind.whole * fleet.price
             if best is None or cost < best[0]:
                 best = (cost, place, candidates, choice)
-    return GpuPlace(best[1], fleets[best[1]].apply(best[2], best[3])) if best else None
+    if best is None:
+        return None
+    _, place, candidates, choice = best
+    gpu = int(candidates.gpus[choice])
+    fleets[place].set_gpu(gpu, candidates.members[choice], candidates.units[choice])
+    return GpuPlace(place, gpu)
 
 
 def place_new(fleets: Sequence[Fleet], row: int) -> GpuPlace:

@@ -20,10 +20,9 @@ DEVICE_LENGTH = 12
 """Characters of the end of a device's id in the name of a worker."""
 
 
-def worker_name(placement: Placement, percent: float | None = None) -> str:
-    """Return the instance name of the share's worker, with the planned percent unless another is given."""
-    size = placement.percent if percent is None else percent
-    return f"{placement.stage}.{placement.device[-DEVICE_LENGTH:]}.{round(size * 10)}"
+def worker_name(placement: Placement) -> str:
+    """Return the instance name of the share's worker."""
+    return f"{placement.stage}.{placement.device[-DEVICE_LENGTH:]}.{round(placement.percent * 10)}"
 
 
 def place_of(placement: Placement) -> tuple[str, str]:
