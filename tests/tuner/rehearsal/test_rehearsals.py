@@ -212,20 +212,15 @@ def test_rehearsals_have_a_part_of_a_core() -> None:
     assert call.cpu_s == 15.0
 
 
-def test_a_failed_rehearsal_changes_nothing_and_is_logged_once() -> None:
-    bench = RehearsalBench()
-    assert bench.rehearse(RehearsalScores(error="no memory")) == []
-    assert bench.rehearse(RehearsalScores(error="no memory")) == []
+def test_a_rehearsal_that_fails_is_logged_once_and_the_default_returns() -> None:
+    bench, failed = RehearsalBench(), RehearsalScores(error="no memory")
+    assert bench.rehearse(failed) == bench.rehearse(failed) == []
     (entry,) = bench.journal
     assert (entry.event, entry.text) == ("rehearsal failed", "no memory")
-
-
-def test_the_default_returns_if_the_rehearsals_of_another_scheduler_fail() -> None:
-    bench = RehearsalBench()
     bench.change(scores_of(horologe=90, edf=95))
-    (change,) = bench.rehearse(RehearsalScores(error="no memory"))
+    (change,) = bench.rehearse(failed)
     assert (change.scheduler, change.reason) == ("horologe", "the rehearsal failed: no memory")
-    assert bench.rehearse(RehearsalScores(error="no memory")) == []
+    assert bench.rehearse(failed) == []
 
 
 def test_metrics_are_those_of_the_last_rehearsal_and_counters_start_at_zero() -> None:

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 from horologe_planning.hardware import PRICE_ROUNDING
 from horologe_planning.joint_planning.layout_candidates import LayoutCandidate, first_layouts, least_candidates
 from horologe_planning.joint_planning.layouts import (
-    WHOLE,
     Layout,
     PlannedDevice,
     StageShare,
@@ -35,7 +34,7 @@ from horologe_planning.joint_planning.layouts import (
     placements,
     transfers,
 )
-from horologe_planning.plan import Placement, Plan
+from horologe_planning.plan import WHOLE_PERCENT, Placement, Plan
 from horologe_planning.report import Alternative, PlanReport, ReportedPlan
 from horologe_planning.search.cheapest_first import RUNS_LIMIT, search_cheapest, take_best_changes
 
@@ -143,7 +142,7 @@ class SharedDevices:
         profile = self._evaluator.problem.profiles[self._evaluator.models[stage]].get(hardware)
         if profile is None:
             return layout
-        devices = (PlannedDevice(hardware, (StageShare(stage, WHOLE, size),)) for size in profile.batch_sizes)
+        devices = (PlannedDevice(hardware, (StageShare(stage, WHOLE_PERCENT, size),)) for size in profile.batch_sizes)
         return min((make_layout((*layout, device)) for device in devices), key=self.reached_slo_ns)
 
 

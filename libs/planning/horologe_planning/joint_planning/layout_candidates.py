@@ -16,7 +16,6 @@ from horologe_planning.joint_planning.layouts import (
     LEAST_PERCENT,
     SHARES_LIMIT,
     STEP_PERCENT,
-    WHOLE,
     Layout,
     PlannedDevice,
     StageShare,
@@ -24,7 +23,7 @@ from horologe_planning.joint_planning.layouts import (
     fill_device,
     make_layout,
 )
-from horologe_planning.plan import Placement
+from horologe_planning.plan import WHOLE_PERCENT, Placement
 from horologe_planning.search.evaluation import first_true, replace_stage
 from horologe_planning.search.whole_devices import frictionless, isolated_stages
 
@@ -99,7 +98,7 @@ def _candidate(stages: Sequence[StageOption]) -> LayoutCandidate:
     for stage in stages:
         if isinstance(stage, ShareDemand):
             percent[stage.hardware] = percent.get(stage.hardware, 0.0) + stage.total_percent
-    pools = {hardware: ceil(total / WHOLE - 1e-9) for hardware, total in percent.items()}
+    pools = {hardware: ceil(total / WHOLE_PERCENT - 1e-9) for hardware, total in percent.items()}
     return LayoutCandidate(pools, tuple(stages))
 
 
@@ -112,7 +111,7 @@ def least_share(evaluator: LayoutEvaluator, stage: str, hardware: str) -> ShareD
     for replicas in range(1, REPLICAS_LIMIT + 1):
         if least and without_gain == REPLICAS_WITHOUT_GAIN:
             break
-        better = _least_of(evaluator, ideal, ShareDemand(stage, hardware, WHOLE, replicas, 0), least)
+        better = _least_of(evaluator, ideal, ShareDemand(stage, hardware, WHOLE_PERCENT, replicas, 0), least)
         without_gain = 0 if better else without_gain + 1
         least = better or least
     return least
@@ -124,19 +123,19 @@ def _least_of(
     """Return the shares of so many replicas whose sum is less than that of `least`, over all batch sizes, if any."""
     place, model = list(evaluator.models).index(tried.stage), evaluator.models[tried.stage]
     known = evaluator.problem.profiles[model]
-    most_percent = least.total_percent / tried.replicas - STEP_PERCENT if least else WHOLE
+    most_percent = least.total_percent / tried.replicas - STEP_PERCENT if least else WHOLE_PERCENT
     found = None
     for batch in reversed(known[tried.hardware].batch_sizes):
 
         def is_enough(steps: int, batch: int = batch) -> bool:
             percent = steps * STEP_PERCENT
-            name = tried.hardware if percent == WHOLE else share_name(tried.hardware, percent, ())
+            name = tried.hardware if percent == WHOLE_PERCENT else share_name(tried.hardware, percent, ())
             if name not in known:
                 known[name] = evaluator.times.profile(tried.hardware, model, percent, ())
             fields = {"hardware": name, "max_batch": batch, "replicas": tried.replicas}
             return evaluator.problem.is_feasible(replace_stage(ideal, place, **fields))
 
-        most_steps = int(min(most_percent, WHOLE) / STEP_PERCENT + 1e-9)
+        most_steps = int(min(most_percent, WHOLE_PERCENT) / STEP_PERCENT + 1e-9)
         if steps := first_true(is_enough, round(LEAST_PERCENT / STEP_PERCENT), most_steps):
             found = tried._replace(percent=steps * STEP_PERCENT, batch=batch)
             most_percent = found.percent - STEP_PERCENT
@@ -165,10 +164,10 @@ def first_layouts(candidate: LayoutCandidate) -> Iterator[Layout]:
 
 
 def _few_pieces(demands: Sequence[ShareDemand], devices: int) -> list[Piece]:
-    scale = devices * WHOLE / sum(demand.total_percent for demand in demands)
+    scale = devices * WHOLE_PERCENT / sum(demand.total_percent for demand in demands)
     pieces = []
     for demand in demands:
-        count = max(1, ceil(demand.total_percent * scale / WHOLE - 0.25))  # a share may be a quarter too small
+        count = max(1, ceil(demand.total_percent * scale / WHOLE_PERCENT - 0.25))  # a share may be a quarter too small
         pieces += [Piece(demand.total_percent / count, demand)] * count
     return pieces
 

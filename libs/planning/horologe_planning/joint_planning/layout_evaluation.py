@@ -29,8 +29,8 @@ from horologe_common.interference.prediction import (
     predict_shares,
     stack_coefficients,
 )
-from horologe_planning.joint_planning.layouts import WHOLE, Layout, PlannedDevice, layout_price
-from horologe_planning.plan import Placement
+from horologe_planning.joint_planning.layouts import Layout, PlannedDevice, layout_price
+from horologe_planning.plan import WHOLE_PERCENT, Placement
 from horologe_planning.search.evaluation import Configuration, Evaluator, Forecast
 
 if TYPE_CHECKING:
@@ -143,10 +143,10 @@ class ShareTimes:
         without coefficients.
         """
         whole = self._profiles[model][hardware]
-        if percent == WHOLE and not neighbours:
+        if percent == WHOLE_PERCENT and not neighbours:
             return whole
         sizes = np.array(whole.batch_sizes, float)
-        alone = self._predict(hardware, sizes, (model, WHOLE, 1), ())
+        alone = self._predict(hardware, sizes, (model, WHOLE_PERCENT, 1), ())
         beside = self._predict(hardware, sizes, (model, percent, 1), neighbours)
         error = 1 + self._margin * self._gpus[hardware].models[model].relative_error
         execution = (beside.gpu_ms + beside.feedback_ms)[:, 0] / (alone.gpu_ms + alone.feedback_ms)[:, 0] * error

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from horologe_planning.plan import WHOLE_PERCENT
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -22,10 +24,9 @@ if TYPE_CHECKING:
     from horologe_planning.plan import Placement
 
 
-WHOLE = 100.0
 LEAST_PERCENT = 10.0
 """Smallest share. iGniter measured no smaller ones."""
-SHARES_LIMIT = int(WHOLE / LEAST_PERCENT)
+SHARES_LIMIT = int(WHOLE_PERCENT / LEAST_PERCENT)
 STEP_PERCENT = 2.5
 """Shares are multiples of it (r_unit of iGniter section 4.1)."""
 
@@ -47,7 +48,7 @@ class PlannedDevice(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """True if one replica has the device for itself."""
-        return len(self.shares) == 1 and self.shares[0].percent == WHOLE
+        return len(self.shares) == 1 and self.shares[0].percent == WHOLE_PERCENT
 
     @property
     def percent(self) -> float:
@@ -67,7 +68,7 @@ def make_layout(devices: Iterable[PlannedDevice]) -> Layout:
 def dedicated_layout(configuration: Iterable[Placement]) -> Layout:
     """Return the layout of a configuration of whole devices."""
     return make_layout(
-        PlannedDevice(stage.hardware, (StageShare(stage.stage, WHOLE, stage.max_batch),))
+        PlannedDevice(stage.hardware, (StageShare(stage.stage, WHOLE_PERCENT, stage.max_batch),))
         for stage in configuration
         for _ in range(stage.replicas)
     )
@@ -97,11 +98,11 @@ def fill_device(weights: Mapping[int, float]) -> dict[int, float]:
     if not weights:
         return {}
     percent = dict.fromkeys(weights, LEAST_PERCENT)
-    steps = round((WHOLE - LEAST_PERCENT * len(weights)) / STEP_PERCENT)
+    steps = round((WHOLE_PERCENT - LEAST_PERCENT * len(weights)) / STEP_PERCENT)
     total = sum(weights.values())
     for _ in range(steps):
         # The share that is furthest below its part of the device gets the next step.
-        neediest = min(percent, key=lambda key: (percent[key] - WHOLE * weights[key] / total, key))
+        neediest = min(percent, key=lambda key: (percent[key] - WHOLE_PERCENT * weights[key] / total, key))
         percent[neediest] += STEP_PERCENT
     return percent
 
