@@ -29,7 +29,7 @@ from horologe_gpu_worker.settings import WorkerSettings
 from horologe_selector.driver import DriverEnded
 from horologe_selector.drivers.driver_processes import DriverProcesses
 from horologe_selector.settings import SelectorSettings
-from horologe_tuner import rehearsal_thread
+from horologe_tuner import rehearsal_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -306,5 +306,5 @@ def test_a_rehearsal_is_started_as_soon_as_it_can_be(shortage: Shortage, monkeyp
     monkeypatch.setattr(msgspec.json, "encode", lambda call: b"")
     shortage.begin(3)
     call: Any = SimpleNamespace(cpu_s=1.0)
-    assert "exit code 1" in rehearsal_thread.run_rehearsal(call).error
+    assert "exit code 1" in rehearsal_process.run_rehearsal(call).error
     assert shortage.failed == 3

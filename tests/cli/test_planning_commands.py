@@ -15,9 +15,8 @@ from typer.testing import CliRunner
 from horologe_cli.main import app
 from horologe_cli.planning import pipeline_plan
 from horologe_load.arrivals import read_trace
-from horologe_planning.catalogue import catalogue_profiles
+from horologe_planning.catalogue import CASCADE, catalogue_profiles
 from horologe_planning.estimator.pipeline_workload import PipelineTrace
-from horologe_planning.example_pipelines import CASCADE
 from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
 from horologe_planning.plan import encode_plans, parse_plans
 from horologe_planning.search.evaluation import Evaluator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from horologe_cli.commands.serving.application_text import read_application
-from horologe_cli.planning.planning_inputs import read_plans
+from horologe_cli.planning.planning_problem import read_plans
 from horologe_cli.planning.workload_file import read_problem_file
 from horologe_common.metrics.endpoint import MetricsSettings
 from horologe_common.service.settings import load_settings

@@ -12,7 +12,7 @@ from horologe_experiments.igniter.table3 import STRATEGIES, V100
 from horologe_gpu_worker.runtime import DeviceConfig
 from horologe_gpu_worker.runtimes.emulated import EmulatedRuntime
 from horologe_planning.plan import encode_plans, parse_plans
-from horologe_planning.provisioning.plan_prediction import with_batch_times
+from horologe_planning.provisioning.device_shares import with_batch_times
 
 if TYPE_CHECKING:
     from pathlib import Path

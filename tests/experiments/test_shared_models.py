@@ -12,7 +12,7 @@ from horologe_experiments.harness.experiment_world import ExperimentWorld, Loop,
 from horologe_experiments.harness.interval_ledger import IntervalLedger
 from horologe_experiments.igniter.shared_models import EmulatedHardware, share_workers
 from horologe_planning.plan import Placement, Plan
-from horologe_planning.provisioning.share_tables import GpuType
+from horologe_planning.provisioning.workloads import GpuType
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.direct_device import DeviceEntry
 from horologe_sim.engine.noise import NOISES

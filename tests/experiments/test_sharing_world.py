@@ -17,9 +17,7 @@ from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_planning.plan import Plan
 from horologe_planning.provisioning.device_shares import shares_by_device, with_shares
 from horologe_planning.provisioning.provisioner import provision
-from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
-from horologe_planning.provisioning.share_tables import GpuType
-from horologe_planning.provisioning.workloads import Workload
+from horologe_planning.provisioning.workloads import GpuType, ProvisioningOptions, Workload
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.request_load import Chunk
 from horologe_sim.engine.noise import NOISES

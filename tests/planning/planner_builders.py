@@ -8,9 +8,8 @@ import numpy as np
 
 from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStructure
-from horologe_planning.catalogue import catalogue_profiles
+from horologe_planning.catalogue import CASCADE, catalogue_profiles
 from horologe_planning.estimator.pipeline_workload import PipelineTrace
-from horologe_planning.example_pipelines import CASCADE
 from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.objective import Objective

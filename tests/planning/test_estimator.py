@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStage, PipelineStructure
-from horologe_planning.estimator.estimator import Simulation
+from horologe_experiments.inferline.serving_simulation import ServingSimulation
 from horologe_planning.estimator.estimator_kernel import input_rank
 from horologe_planning.estimator.pipeline_workload import PipelineTrace, draw_calls
 from horologe_planning.hardware import parse_prices
@@ -32,6 +32,17 @@ def a_chain(*latencies_ns: dict[int, int], visits: float = 1.0, fan_out: float =
 
 def configured(structure: PipelineStructure, batch: int = 1, replicas: int = 1) -> list[Placement]:
     return [Placement(stage.name, stage.model, "cpu", batch, replicas) for stage in structure.stages]
+
+
+def a_simulation(
+    structure: PipelineStructure,
+    profiles: Profiles,
+    configurations: list[Placement],
+    arrivals_ns: Any,
+    seed: int = 0,
+    **fields: int,
+) -> ServingSimulation:
+    return ServingSimulation(PipelineTrace(structure, arrivals_ns, seed), profiles, configurations, **fields)
 
 
 @st.composite
@@ -73,7 +84,7 @@ def problems(draw: st.DrawFn) -> dict[str, Any]:
 @given(problems())
 def test_equal_to_the_reference_to_the_nanosecond(problem: dict[str, Any]) -> None:
     changes = problem.pop("changes")
-    simulation = Simulation(**problem)
+    simulation = a_simulation(**problem)
     for change in changes:
         simulation.run_until(change.at_ns)
         simulation.set_replicas(change.stage, change.replicas, change.ready_ns)
@@ -89,7 +100,7 @@ def test_equal_to_the_reference_to_the_nanosecond(problem: dict[str, Any]) -> No
 @given(problems(), st.lists(st.integers(0, 120), max_size=8))
 def test_stops_do_not_change_the_result(problem: dict[str, Any], stops: list[int]) -> None:
     del problem["changes"]
-    whole, in_parts = Simulation(**problem), Simulation(**problem)
+    whole, in_parts = a_simulation(**problem), a_simulation(**problem)
     whole.run_until()
     for stop_ns in sorted(stops):
         in_parts.run_until(stop_ns)
@@ -100,32 +111,18 @@ def test_stops_do_not_change_the_result(problem: dict[str, Any], stops: list[int
 
 def test_more_batches_than_the_heap_has_room_for() -> None:
     structure, profiles = a_chain({1: ms(50)})
-    simulation = Simulation(structure, profiles, configured(structure, replicas=5000), np.arange(3000))
+    simulation = a_simulation(structure, profiles, configured(structure, replicas=5000), np.arange(3000))
     simulation.run_until()
     assert set(simulation.latencies_ns) == {ms(50)}
 
 
 def test_free_replicas_take_all_that_waits_up_to_the_batch_and_pay_for_the_padded_size() -> None:
     structure, profiles = a_chain({1: 10, 4: 30})
-    simulation = Simulation(structure, profiles, configured(structure, batch=4), [0, 1, 2, 3])
+    simulation = a_simulation(structure, profiles, configured(structure, batch=4), [0, 1, 2, 3])
     simulation.run_until()
     assert simulation.latencies_ns.tolist() == [10, 39, 38, 37]
     (load,) = simulation.loads()
     assert (load.calls, load.mean_batch, load.utilisation, load.longest_queue) == (4, 2.0, 1.0, 3)
-
-
-def test_a_join_waits_for_all_visited_parents_and_for_every_call_of_a_fan_out() -> None:
-    stages = (
-        PipelineStage("left", "left", (), 1.0, 1.0),
-        PipelineStage("right", "right", (), 1.0, 3.0),
-        PipelineStage("join", "join", ("left", "right"), 1.0, 1.0),
-    )
-    times = {"left": 5, "right": 4, "join": 1}
-    profiles = collect_profiles(StageProfile(name, "cpu", {1: ns}) for name, ns in times.items())
-    structure = PipelineStructure("joined", 10, stages)
-    simulation = Simulation(structure, profiles, configured(structure), [0])
-    simulation.run_until()
-    assert simulation.latencies_ns.tolist() == [13]
 
 
 def test_visits_and_fan_out_are_drawn_by_their_probabilities_and_below_visited_parents_only() -> None:
@@ -138,13 +135,6 @@ def test_visits_and_fan_out_are_drawn_by_their_probabilities_and_below_visited_p
     assert np.array_equal(calls, draw_calls(structure, 40_000, seed=3))
 
 
-def test_queries_that_visit_no_stage_are_complete_at_once() -> None:
-    structure, profiles = a_chain({1: 5}, visits=0.0)
-    simulation = Simulation(structure, profiles, configured(structure), [0, 7])
-    simulation.run_until()
-    assert simulation.latencies_ns.tolist() == [0, 0]
-
-
 def test_inputs_have_every_rank_equally_often_and_a_batch_takes_the_time_of_its_longest() -> None:
     ranks = [input_rank(np.uint64(7), query, 1, 0, RANKS) for query in range(6400)]
     assert ranks[:50] == [reference_rank(7, query, 1, 0, RANKS) for query in range(50)]
@@ -152,7 +142,7 @@ def test_inputs_have_every_rank_equally_often_and_a_batch_takes_the_time_of_its_
     structure, profiles = a_chain({1: 1, 2: 1})
     rows = tuple(range(RANKS))
     profiles["m0"]["cpu"] = StageProfile("m0", "cpu", {1: 1, 2: 1}, 1000, rows)
-    simulation = Simulation(structure, profiles, configured(structure, batch=2), [0, 0], seed=5)
+    simulation = a_simulation(structure, profiles, configured(structure, batch=2), [0, 0], seed=5)
     simulation.run_until()
     longest = max(reference_rank(5, query, 0, 0, RANKS) for query in (0, 1))
     assert simulation.latencies_ns.tolist() == [1000 + 2 * longest] * 2
@@ -160,7 +150,7 @@ def test_inputs_have_every_rank_equally_often_and_a_batch_takes_the_time_of_its_
 
 def test_new_replicas_work_when_they_are_ready_and_removed_ones_finish_their_batch() -> None:
     structure, profiles = a_chain({1: 100})
-    simulation = Simulation(structure, profiles, configured(structure), [0, 0, 0, 500, 500])
+    simulation = a_simulation(structure, profiles, configured(structure), [0, 0, 0, 500, 500])
     simulation.run_until(10)
     simulation.set_replicas("m0", 2, ready_at_ns=50)
     assert (simulation.replicas("m0"), simulation.waiting("m0")) == (2, 2)
@@ -175,21 +165,9 @@ def test_new_replicas_work_when_they_are_ready_and_removed_ones_finish_their_bat
     assert simulation.cost(configured(structure), prices) == pytest.approx(790e-9 * 1e-3)
 
 
-def test_a_replica_that_is_removed_when_it_becomes_ready_takes_no_batch() -> None:
-    structure, profiles = a_chain({1: 10})
-    simulation = Simulation(structure, profiles, configured(structure, replicas=0), [0])
-    simulation.set_replicas("m0", 1, ready_at_ns=5)
-    simulation.run_until(5)
-    simulation.set_replicas("m0", 0)
-    simulation.run_until(50)
-    simulation.set_replicas("m0", 1, ready_at_ns=60)
-    simulation.run_until()
-    assert simulation.latencies_ns.tolist() == [70]
-
-
 def test_a_run_ends_as_soon_as_too_many_queries_have_missed() -> None:
     structure, profiles = a_chain({1: ms(60)})
-    simulation = Simulation(structure, profiles, configured(structure), np.zeros(1000, int), missed_limit=3)
+    simulation = a_simulation(structure, profiles, configured(structure), np.zeros(1000, int), missed_limit=3)
     simulation.run_until()
     assert simulation.stopped
     assert not simulation.finished
@@ -224,7 +202,7 @@ def test_configurations_that_do_not_fit_are_errors(fields: dict[str, Any], messa
     structure, profiles = a_chain({1: 1, 2: 2})
     stage = {"stage": "m0", "model": "m0", "hardware": "cpu", "max_batch": 1, "replicas": 1, **fields}
     with pytest.raises(ValueError, match=message):
-        Simulation(structure, profiles, [Placement(**stage)], [0])
+        a_simulation(structure, profiles, [Placement(**stage)], [0])
 
 
 def test_a_fan_out_beyond_the_limit_is_an_error() -> None:
@@ -237,7 +215,7 @@ def test_of_several_free_groups_the_one_listed_first_takes_the_batch() -> None:
     structure, profiles = a_chain({1: 30})
     profiles["m0"]["gpu"] = StageProfile("m0", "gpu", {1: 10})
     groups = [Placement("m0", "m0", "gpu"), Placement("m0", "m0", "cpu")]
-    simulation = Simulation(structure, profiles, groups, [0, 0, 0, 100])
+    simulation = a_simulation(structure, profiles, groups, [0, 0, 0, 100])
     simulation.run_until()
     assert simulation.latencies_ns.tolist() == [10, 30, 20, 10]
     fast, slow = simulation.loads()

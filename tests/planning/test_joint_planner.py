@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,42 +9,36 @@ from hypothesis import strategies as st
 from horologe_common.clock import ms
 from horologe_common.interference.v100 import CALIBRATED
 from horologe_common.pipelines import PipelineStructure
-from horologe_planning.catalogue import catalogue_profiles
-from horologe_planning.estimator.pipeline_workload import PipelineTrace
-from horologe_planning.example_pipelines import CASCADE, VIDEO_MONITORING
-from horologe_planning.hardware import DEFAULT_PRICES, parse_prices
+from horologe_planning.catalogue import CASCADE, VIDEO_MONITORING, catalogue_profiles
 from horologe_planning.interference.derived_coefficients import (
     SIMILAR,
     catalogue_coefficients,
     derive_coefficients,
 )
-from horologe_planning.joint_planning.first_layouts import first_layouts
-from horologe_planning.joint_planning.joint_planner import joint_plan, plan_layout
-from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
-from horologe_planning.joint_planning.layout_moves import batch_changes, placements, transfers
-from horologe_planning.joint_planning.layout_search import SharedDevices
+from horologe_planning.joint_planning.joint_planner import SharedDevices, joint_plan, plan_layout
+from horologe_planning.joint_planning.layout_candidates import first_layouts, least_candidates, least_share
+from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator, ShareTimes
 from horologe_planning.joint_planning.layouts import (
     LEAST_PERCENT,
     STEP_PERCENT,
-    WHOLE,
     Layout,
     PlannedDevice,
     StageShare,
+    batch_changes,
     dedicated_layout,
     describe_layout,
     fill_device,
     layout_price,
     make_layout,
+    placements,
+    transfers,
 )
-from horologe_planning.joint_planning.share_demand import least_candidates, least_share
-from horologe_planning.joint_planning.share_times import ShareTimes
-from horologe_planning.plan import encode_plans, parse_plans
-from horologe_planning.search.bounds import frictionless
-from horologe_planning.search.evaluation import Evaluator
-from horologe_planning.search.objective import Objective
+from horologe_planning.plan import WHOLE_PERCENT, encode_plans, parse_plans
 from horologe_planning.search.pipeline_planner import describe_plan, make_plan
+from horologe_planning.search.whole_devices import frictionless
+from planning.planner_builders import PRICES
+from planning.planner_builders import an_evaluator as dedicated_evaluator
 
-PRICES = parse_prices(DEFAULT_PRICES)
 PROFILES = catalogue_profiles()
 COEFFICIENTS = catalogue_coefficients(PROFILES, "pcie-contention")
 
@@ -55,10 +48,7 @@ def share_times(margin: float = 0.0) -> ShareTimes:
 
 
 def an_evaluator(structure: PipelineStructure = CASCADE, rate: float = 50.0, seconds: float = 20.0) -> LayoutEvaluator:
-    gaps_ns = np.random.default_rng(1).exponential(1e9 / rate, int(rate * seconds))
-    workload = PipelineTrace(structure, np.cumsum(gaps_ns).astype(np.int64), 1)
-    dedicated = Evaluator(workload, PROFILES, PRICES, Objective(structure.slo_ns, confidence=0.0))
-    return LayoutEvaluator(dedicated, share_times(1.0))
+    return LayoutEvaluator(dedicated_evaluator(structure, structure.slo_ns, rate, seconds=seconds), share_times(1.0))
 
 
 def a_device(*shares: tuple[str, float, int], hardware: str = "v100") -> PlannedDevice:
@@ -95,7 +85,7 @@ def test_times_that_no_similar_model_has_are_errors() -> None:
 
 def test_a_whole_device_has_the_measured_times_and_a_share_longer_ones() -> None:
     times = share_times()
-    whole = times.profile("v100", "resnet50_v2", WHOLE, ())
+    whole = times.profile("v100", "resnet50_v2", WHOLE_PERCENT, ())
     assert whole is PROFILES["resnet50_v2"]["v100"]
     half = times.profile("v100", "resnet50_v2", 50.0, ())
     beside = times.profile("v100", "resnet50_v2", 50.0, [("resnet152_v2", 50.0, 16)])
@@ -110,7 +100,7 @@ def test_a_whole_device_has_the_measured_times_and_a_share_longer_ones() -> None
 def test_small_batches_gain_from_several_shares() -> None:
     """A batch of one leaves most of a V100 idle, so that four quarters serve more than the whole."""
     times, batch = share_times(), 1
-    whole = times.profile("v100", "resnet50_v2", WHOLE, ())
+    whole = times.profile("v100", "resnet50_v2", WHOLE_PERCENT, ())
     quarter = times.profile("v100", "resnet50_v2", 25.0, [("resnet50_v2", 25.0, batch)] * 3)
     assert 4 * quarter.throughput(batch) > 1.5 * whole.throughput(batch)
 
@@ -118,7 +108,7 @@ def test_small_batches_gain_from_several_shares() -> None:
 @given(st.dictionaries(st.integers(0, 20), st.floats(0.1, 1000), min_size=1, max_size=10))
 def test_filled_devices_are_full_and_no_share_is_below_the_least(weights: dict[int, float]) -> None:
     percent = fill_device(weights)
-    assert sum(percent.values()) == WHOLE
+    assert sum(percent.values()) == WHOLE_PERCENT
     assert min(percent.values()) >= LEAST_PERCENT
     assert all(value % STEP_PERCENT == 0 for value in percent.values())
     for low in percent:
@@ -140,7 +130,7 @@ def layouts(draw: st.DrawFn) -> Layout:
         percent = fill_device({place: draw(st.integers(1, 9)) for place in range(len(stages))})
         sizes = [draw(st.sampled_from([1, 8])) for _ in stages]
         devices.append(a_device(*zip(stages, percent.values(), sizes, strict=True)))
-    whole = a_device(("slow", WHOLE, 4), hardware="k80")
+    whole = a_device(("slow", WHOLE_PERCENT, 4), hardware="k80")
     return make_layout([*devices, *[whole] * draw(st.integers(0, 2))])
 
 
@@ -155,7 +145,7 @@ def test_changes_keep_devices_full_and_never_add_one(layout: Layout) -> None:
     ]  # fmt: skip
     for other in changed:
         assert layout_price(other, PRICES) <= layout_price(layout, PRICES)
-        assert all(device.percent == WHOLE for device in other)
+        assert all(device.percent == WHOLE_PERCENT for device in other)
         assert all(len({share.stage for share in device.shares}) == len(device.shares) for device in other)
         assert all(share.percent >= LEAST_PERCENT for device in other for share in device.shares)
         assert [device for device in other if device.hardware == "k80" and len(device.shares) > 1] == []
@@ -173,12 +163,12 @@ def test_a_layout_of_whole_devices_has_the_forecast_of_its_configuration() -> No
 def test_equal_shares_are_one_group_and_unequal_ones_the_fastest_first() -> None:
     evaluator = an_evaluator()
     shared = a_device(("fast", 40.0, 8), ("slow", 60.0, 8))
-    layout = make_layout([shared, shared, a_device(("slow", WHOLE, 16), hardware="k80")])
+    layout = make_layout([shared, shared, a_device(("slow", WHOLE_PERCENT, 16), hardware="k80")])
     groups = evaluator.configuration(layout)
     assert [(group.stage, group.replicas) for group in groups] == [("fast", 2), ("slow", 2), ("slow", 1)]
     assert groups[0].hardware == "v100/40% beside resnet152_v2/60%/8"
     assert groups[2].hardware == "k80"
-    assert not evaluator.is_feasible(make_layout([a_device(("fast", WHOLE, 1))]))
+    assert not evaluator.is_feasible(make_layout([a_device(("fast", WHOLE_PERCENT, 1))]))
     assert describe_layout(layout) == "1 x k80 (slow 100% batch 16); 2 x v100 (fast 40% batch 8, slow 60% batch 8)"
 
 
@@ -186,8 +176,8 @@ def test_the_least_share_is_feasible_and_less_is_not() -> None:
     evaluator = an_evaluator()
     demand = least_share(evaluator, "slow", "v100")
     assert demand is not None
-    assert LEAST_PERCENT <= demand.total_percent < WHOLE
-    assert least_share(an_evaluator(rate=3000.0, seconds=2), "slow", "v100").total_percent > WHOLE  # type: ignore[union-attr]
+    assert LEAST_PERCENT <= demand.total_percent < WHOLE_PERCENT
+    assert least_share(an_evaluator(rate=3000.0, seconds=2), "slow", "v100").total_percent > WHOLE_PERCENT  # type: ignore[union-attr]
 
 
 def test_candidates_have_the_fewest_devices_for_each_choice_of_hardware() -> None:
@@ -230,7 +220,7 @@ def test_the_tuner_can_carry_out_the_plan_of_a_layout() -> None:
     evaluator = an_evaluator(VIDEO_MONITORING, rate=150.0)
     layout = make_layout([
         a_device(("detect", 60.0, 8), ("persons", 40.0, 4)), a_device(("detect", 40.0, 4), ("vehicles", 60.0, 8)),
-        *[a_device(("plates", WHOLE, 2), hardware="cpu")] * 2,
+        *[a_device(("plates", WHOLE_PERCENT, 2), hardware="cpu")] * 2,
     ])  # fmt: skip
     plan, _ = joint_plan(evaluator, layout, describe_plan(evaluator.problem, frictionless(evaluator.problem)))
     assert parse_plans(encode_plans([plan])) == (plan,)

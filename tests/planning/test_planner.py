@@ -15,23 +15,23 @@ from horologe_common.distribution import Distribution
 from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_experiments.inferline.baselines.greedy_planner import cheaper_action, initialize, minimize_cost
 from horologe_experiments.inferline.exact_search import find_cheapest
-from horologe_planning.estimator.pipeline_workload import PipelineTrace
-from horologe_planning.example_pipelines import (
+from horologe_planning.catalogue import (
     CASCADE,
     EXAMPLE_PIPELINES,
     IMAGE_PROCESSING,
     SOCIAL_MEDIA,
     VIDEO_MONITORING,
 )
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 from horologe_planning.hardware import parse_prices
-from horologe_planning.infeasible import Infeasible
 from horologe_planning.plan import Plan, encode_plans, parse_plans
-from horologe_planning.profiles import Profiles, StageProfile, collect_profiles
-from horologe_planning.search.bounds import fastest_hardware, frictionless, isolated_bounds
+from horologe_planning.profiles import RANKS, Profiles, StageProfile, collect_profiles
+from horologe_planning.report import Infeasible
 from horologe_planning.search.evaluation import Evaluator
-from horologe_planning.search.growth import faster_problem
+from horologe_planning.search.higher_rates import faster_problem
 from horologe_planning.search.objective import BLOCKS, Objective, student_quantile
 from horologe_planning.search.pipeline_planner import describe_plan, make_plan
+from horologe_planning.search.whole_devices import fastest_hardware, frictionless, isolated_bounds
 from planning.planner_builders import PRICES, an_evaluator, gamma_arrivals
 
 
@@ -198,11 +198,11 @@ def test_an_accelerator_that_is_slower_for_one_call_and_faster_in_batches_is_fou
 
 def test_times_that_depend_on_the_input_are_planned_by_their_distribution() -> None:
     lengths = Distribution.from_samples([ms(10)] * 90 + [ms(60)] * 10)
-    point = StageProfile("m", "cpu", {1: ms(10), 2: ms(20)})
+    row_ns = tuple(round(lengths.quantile_ns((rank + 0.5) / RANKS)) for rank in range(RANKS))
     profiles = {
         "mean": StageProfile("m", "cpu", {1: ms(15), 2: ms(30)}),
-        "distribution": point.with_distribution(lengths, 0.0),
-        "tail": point.with_distribution(lengths, 0.0).at_quantile(0.99),
+        "distribution": StageProfile("m", "cpu", {1: ms(15), 2: ms(30)}, 0, row_ns),
+        "tail": StageProfile("m", "cpu", {1: ms(60), 2: ms(120)}),
     }
     structure = PipelineStructure("p", ms(80), (PipelineStage("m", "m", (), 1.0, 1.0),))
     costs = {}
@@ -211,7 +211,6 @@ def test_times_that_depend_on_the_input_are_planned_by_their_distribution() -> N
         costs[name] = make_plan(evaluator).report.cost_per_hour
     assert costs["mean"] < costs["distribution"] < costs["tail"]
     assert profiles["distribution"].mean_latency_ns(1) == pytest.approx(ms(15), rel=0.05)
-    assert profiles["tail"].latency_ns[1] == pytest.approx(ms(60), rel=0.01)
 
 
 @pytest.mark.parametrize("name", EXAMPLE_PIPELINES)
@@ -252,5 +251,4 @@ def test_a_plan_has_the_envelope_and_the_figures_of_the_stages() -> None:
     for placed, chosen in zip(plan.placements, configuration, strict=True):
         assert placed.throughput == evaluator.profile_of(chosen).throughput(chosen.max_batch)
         assert placed.provisioning_ratio(plan.rate) == pytest.approx(report.utilisation[placed.stage], rel=0.2)
-    document = encode_plans([plan], msgspec.to_builtins(report))
-    assert parse_plans(document) == (plan,)
+    assert parse_plans(encode_plans([plan])) == (plan,)

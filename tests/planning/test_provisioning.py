@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_common.interference.v100 import V100_CATALOGUES
-from horologe_experiments.igniter.paper_provisioning import PAPER_OPTIONS, paper_bound, with_predictions
+from horologe_experiments.igniter.paper_provisioning import paper_bound, provision_as_paper, with_predictions
 from horologe_experiments.igniter.provisioning_baselines import (
     judge,
     plan_ffd,
@@ -20,7 +20,7 @@ from horologe_experiments.igniter.provisioning_baselines import (
     violations,
 )
 from horologe_planning.plan import encode_plans, parse_plans
-from horologe_planning.provisioning.device_shares import device_counts
+from horologe_planning.provisioning.device_shares import device_counts, with_batch_times
 from horologe_planning.provisioning.exact_sharing import (
     cheapest_partition,
     feasible_sets,
@@ -28,12 +28,9 @@ from horologe_planning.provisioning.exact_sharing import (
 )
 from horologe_planning.provisioning.explanation import explain_plan
 from horologe_planning.provisioning.placement import RULES
-from horologe_planning.provisioning.plan_prediction import with_batch_times
-from horologe_planning.provisioning.provisioner import empty_fleets, place_all, provision
-from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
-from horologe_planning.provisioning.share_bounds import least_bound
-from horologe_planning.provisioning.share_tables import GpuType
-from horologe_planning.provisioning.workloads import ProvisioningError, Workload
+from horologe_planning.provisioning.provisioner import empty_fleets, place_all, plan_of, provision
+from horologe_planning.provisioning.share_tables import least_bound
+from horologe_planning.provisioning.workloads import GpuType, ProvisioningError, ProvisioningOptions, Workload
 from horologe_planning.report import SharedPlans, SharingReport
 from planning.workload_lists import (
     LARGEST,
@@ -54,14 +51,14 @@ def shares(plan: SharedPlans) -> dict[str, tuple[float, int]]:
 
 def test_the_plan_of_table_1() -> None:
     rates = (("A", "alexnet", 500, 15), ("R", "resnet50", 400, 40), ("V", "vgg19", 200, 60))
-    plan = provision([Workload(*row) for row in rates], [PAPER], PAPER_OPTIONS)
+    plan = provision_as_paper([Workload(*row) for row in rates], PAPER)
     assert shares(plan) == {"A": (10, 4), "R": (30, 8), "V": (37.5, 6)}
     assert len(groups(plan)) == 1
 
 
 def test_the_twelve_workloads_of_table_3() -> None:
     assert [workload.name for workload in TABLE_3] == [f"W{number}" for number in range(1, 13)]
-    plan = provision(TABLE_3, [PAPER], PAPER_OPTIONS)
+    plan = provision_as_paper(TABLE_3, PAPER)
     check_plan(plan, TABLE_3)
     assert plan.report.cost_per_hour == pytest.approx(18.36)
     assert {frozenset({"W1", "W5", "W11"}), frozenset({"W9", "W10"})} <= groups(plan)  # GPU5 and GPU4 of Fig. 14
@@ -88,7 +85,7 @@ def test_baselines_on_table_3() -> None:
     assert all(len(workloads) <= 2 for workloads in groups(lets))
     assert {share for share, _ in shares(lets).values()} <= {20, 40, 50, 60, 80, 100}
     gslice = plan_gslice(TABLE_3, PAPER, INTERFERENCE_MODELS["igniter"])
-    assert groups(gslice) == groups(provision(TABLE_3, [PAPER], PAPER_OPTIONS))
+    assert groups(gslice) == groups(provision_as_paper(TABLE_3, PAPER))
     assert len(violations(gslice)) >= 3
 
 
@@ -136,9 +133,10 @@ def test_a_smaller_batch_than_theorem_1_needs_a_smaller_share() -> None:
 @pytest.mark.parametrize("factor", [1.0, 3.1])
 def test_two_parts_of_a_workload_are_never_on_one_gpu(factor: float) -> None:
     small = GpuType(msgspec.structs.replace(V100.gpu, name="small", price_per_hour=0.5), V100.with_times(2.2).models)
-    for options in (ProvisioningOptions(), ProvisioningOptions(exact_workloads=0)):
-        loads = [msgspec.structs.replace(load, rate=load.rate * factor) for load in TABLE_3]
-        check_plan(provision(loads, [V100, small], options), loads)
+    loads = [msgspec.structs.replace(load, rate=load.rate * factor) for load in TABLE_3]
+    check_plan(provision(loads, [V100, small]), loads)
+    for rule in RULES:
+        check_plan(plan_of(place_all(empty_fleets(loads, [V100, small], ProvisioningOptions()), rule)), loads)
 
 
 @settings(max_examples=8, deadline=None)
@@ -170,11 +168,9 @@ def test_a_device_with_all_times_multiplied_has_the_same_shares() -> None:
 
 def test_a_workload_too_large_for_a_gpu_is_split() -> None:
     load = Workload("big", "vgg19", 1500, 40)
-    for options in (ProvisioningOptions(), PAPER_OPTIONS):
-        plan = provision([load], [V100], options)
-        check_plan(plan, [load])
-        assert len(plan.plans[0].placements) > 1
-    assert len(provision([load], [V100]).plans[0].placements) <= 4
+    plan = provision([load], [V100])
+    check_plan(plan, [load])
+    assert 1 < len(plan.plans[0].placements) <= 4
 
 
 @settings(max_examples=30, deadline=None)
@@ -277,8 +273,7 @@ def test_the_parts_of_a_latency_add_up(workloads: list[Workload], model: str) ->
 
 def test_batches_are_of_the_sizes_that_a_model_has() -> None:
     loads = [msgspec.structs.replace(load, batch_sizes=(1, 4, 16)) for load in TABLE_3]
-    for options in (ProvisioningOptions(), PAPER_OPTIONS):
-        plan = provision(loads, [V100], options)
+    for plan in (provision(loads, [V100]), provision_as_paper(loads, V100)):
         check_plan(plan, loads)
         assert {share.placement.max_batch for share in shares_of(plan)} <= {1, 4, 16}
 

@@ -37,18 +37,18 @@ def test_changes_keep_every_slo_and_move_few(
         names = sorted(present)
         if kind == 0 or not names:
             added = Workload(f"new{number}", "resnet50", 400 * factor, 30)
-            present[added.name], change = added, running.add(added)
+            present[added.name] = added
+            running.add(added)
         elif kind == 1:
             name = names[place % len(names)]
             del present[name]
-            change = running.remove(name)
+            running.remove(name)
         else:
             name = names[place % len(names)]
             present[name] = msgspec.structs.replace(present[name], rate=present[name].rate * factor)
-            change = running.change_rate(name, present[name].rate)
+            running.change_rate(name, present[name].rate)
         running.check()
         check_plan(running.plan(), list(present.values()))
-        assert change.cost_after == pytest.approx(running.occupancy.cost)
 
 
 def test_changes_of_one_workload_among_many_move_at_most_two_others() -> None:
@@ -58,7 +58,7 @@ def test_changes_of_one_workload_among_many_move_at_most_two_others() -> None:
         for number, model in enumerate(rng.choice(sorted(LARGEST), 200).tolist())
     ]
     running = RunningProvision(loads, [V100])
-    moves = [len(running.change_rate(load.name, load.rate * rng.uniform(0.6, 1.25)).moved) for load in loads[:60]]
+    moves = [len(running.change_rate(load.name, load.rate * rng.uniform(0.6, 1.25))) for load in loads[:60]]
     running.check()
     assert np.quantile(moves, 0.95) <= 2
 
@@ -70,16 +70,15 @@ def test_a_running_plan_is_changed_to_any_other_list(
 ) -> None:
     kinds = [V100, SLOW] if two_types else [V100]
     plan = provision(before, kinds)
-    changed, change = update_plan(plan.plans, after, kinds, margin=plan.report.margin)
+    changed, moved = update_plan(plan.plans, after, kinds, margin=plan.report.margin)
     check_plan(changed, after)
-    assert set(change.moved) <= {load.name for load in before} & {load.name for load in after}
-    assert change.cost_after == pytest.approx(changed.report.cost_per_hour)
+    assert set(moved) <= {load.name for load in before} & {load.name for load in after}
 
 
 def test_a_running_plan_of_the_same_workloads_stays() -> None:
     plan = provision(TABLE_3, [V100])
-    changed, change = update_plan(plan.plans, TABLE_3, [V100], margin=plan.report.margin)
-    assert change == ((), plan.report.cost_per_hour, plan.report.cost_per_hour)
+    changed, moved = update_plan(plan.plans, TABLE_3, [V100], margin=plan.report.margin)
+    assert (moved, changed.report.cost_per_hour) == ((), plan.report.cost_per_hour)
     assert groups(changed) == groups(plan)
     assert {placed.name: placed.placements[0].device for placed in changed.plans} == {
         placed.name: placed.placements[0].device for placed in plan.plans
@@ -88,9 +87,9 @@ def test_a_running_plan_of_the_same_workloads_stays() -> None:
 
 def test_the_gpu_of_a_type_that_is_gone_is_replaced() -> None:
     plan = provision(TABLE_3[:3], [SLOW])
-    changed, change = update_plan(plan.plans, TABLE_3[:3], [V100], margin=plan.report.margin)
+    changed, moved = update_plan(plan.plans, TABLE_3[:3], [V100], margin=plan.report.margin)
     check_plan(changed, TABLE_3[:3])
-    assert set(change.moved) == {"W1", "W2", "W3"}
+    assert set(moved) == {"W1", "W2", "W3"}
 
 
 def test_an_unknown_workload_cannot_change_and_a_bad_one_changes_nothing() -> None:

@@ -6,26 +6,30 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from horologe_common.clock import ms
 from horologe_common.pipelines import PipelineStage, PipelineStructure
-from horologe_planning.catalogue import catalogue_profiles
-from horologe_planning.example_pipelines import CASCADE, VIDEO_MONITORING
+from horologe_planning.catalogue import CASCADE, VIDEO_MONITORING, catalogue_profiles
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
+from horologe_planning.hardware import parse_prices
 from horologe_planning.interference.derived_coefficients import catalogue_coefficients
-from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
-from horologe_planning.joint_planning.layout_search import SharedDevices
-from horologe_planning.joint_planning.share_times import ShareTimes
+from horologe_planning.joint_planning.joint_planner import SharedDevices
+from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator, ShareTimes
+from horologe_planning.plan import Placement
 from horologe_planning.profiles import StageProfile, collect_profiles
 from horologe_planning.search.cheapest_first import SearchResult, search_cheapest
+from horologe_planning.search.evaluation import Evaluator
+from horologe_planning.search.higher_rates import provisioning_levels
+from horologe_planning.search.objective import Objective
 from horologe_planning.search.pipeline_planner import make_plan
 from horologe_planning.search.whole_devices import WholeDevices, enlarge, without_spare_replicas
-from planning.planner_builders import an_evaluator
+from planning.planner_builders import an_evaluator, gamma_arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_planning.plan import Placement
     from horologe_planning.search.cheapest_first import SearchSpace
 
 
@@ -99,3 +103,28 @@ def test_parallel_stages_that_are_all_too_slow_are_widened_together() -> None:
     plan = make_plan(evaluator).plan
     assert evaluator.is_feasible(plan.placements)
     assert plan.placements[0].replicas == plan.placements[1].replicas
+
+
+def test_every_level_of_the_planner_meets_the_objective_at_its_rate() -> None:
+    structure = PipelineStructure(
+        "two", ms(100), (PipelineStage("a", "a", (), 1.0, 1.0), PipelineStage("b", "b", ("a",), 0.5, 1.0))
+    )
+    profiles = collect_profiles(
+        StageProfile(model, "gpu", {size: ms(time_ms + size) for size in (1, 2, 4)})
+        for model, time_ms in (("a", 8), ("b", 20))
+    )
+    hardware = parse_prices(["gpu=1"])
+    workload = PipelineTrace(structure, gamma_arrivals(200, 1, 60, 1), 1)
+    configuration = tuple(Placement(name, name, "gpu", 4, 2) for name in ("a", "b"))
+    levels = provisioning_levels(Evaluator(workload, profiles, hardware, Objective(ms(100))), configuration)
+    assert levels[-1].factor > 4
+    counts = np.array([level.replicas for level in levels])
+    assert (np.diff(counts, axis=0) >= 0).all()
+    assert counts[-1].sum() > counts[0].sum()
+    for level in levels[:: len(levels) - 1]:
+        faster = PipelineTrace(
+            structure, np.round(workload.arrivals_ns / level.factor).astype(np.int64), 1, workload.calls
+        )
+        replicas = zip(configuration, level.replicas, strict=True)
+        scaled = tuple(msgspec.structs.replace(stage, replicas=count) for stage, count in replicas)
+        assert Evaluator(faster, profiles, hardware, Objective(ms(100))).is_feasible(scaled)

@@ -14,7 +14,6 @@ from horologe_planning.envelope import (
     BIN_NS,
     LEAST_BINS,
     SlidingEnvelope,
-    TrafficEnvelope,
     envelope_of,
     window_lengths,
 )
@@ -55,16 +54,6 @@ def test_a_trace_shorter_than_a_window_counts_at_its_own_rate() -> None:
 def test_a_trace_that_is_empty_or_unsorted_is_an_error(arrivals: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         envelope_of(np.array(arrivals, dtype=np.int64), (s(1),))
-
-
-@pytest.mark.parametrize(
-    ("windows", "counts", "field"),
-    [((), (), "envelope"), ((s(1),), (1, 2), "envelope"), ((s(2), s(1)), (1, 2), "windows_ns"),
-     ((0, s(1)), (1, 2), "windows_ns"), ((s(1), s(2)), (2, 1), "counts"), ((s(1), s(2)), (0, 1), "counts")],
-)  # fmt: skip
-def test_an_invalid_envelope_names_the_field(windows: tuple[int, ...], counts: tuple[int, ...], field: str) -> None:
-    with pytest.raises(ValueError, match=field):
-        TrafficEnvelope(windows, counts).validate()
 
 
 def feed(envelope: SlidingEnvelope, arrivals: list[int], end_ns: int) -> None:
@@ -130,21 +119,3 @@ def test_the_highest_recent_rate_uses_whole_windows_of_the_last_30_s() -> None:
     assert envelope.max_rate(s(5), s(30)) == 10.0
     envelope.advance(s(131))
     assert envelope.max_rate(s(5), s(30)) == 0.0
-
-
-def test_an_arrival_costs_the_same_with_short_and_long_windows() -> None:
-    class CountingList(list[int]):
-        reads = 0
-
-        def __getitem__(self, index):  # type: ignore[no-untyped-def]
-            CountingList.reads += 1
-            return super().__getitem__(index)
-
-    costs = []
-    for longest in (1, 60):
-        envelope = SlidingEnvelope(tuple(s(longest) // 8 * n for n in range(1, 9)))
-        envelope._totals = CountingList(envelope._totals)
-        CountingList.reads = 0
-        feed(envelope, list(range(0, s(2), ms(1))), s(2))
-        costs.append(CountingList.reads)
-    assert costs[0] == costs[1]

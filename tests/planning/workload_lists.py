@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_experiments.igniter.provisioning_baselines import violations
 from horologe_planning.provisioning.device_shares import PlacedShare, shares_by_device
-from horologe_planning.provisioning.share_tables import GpuType
-from horologe_planning.provisioning.workloads import Workload
+from horologe_planning.provisioning.workloads import GpuType, Workload
 from horologe_planning.report import SharedPlans
 
 PAPER, V100 = (GpuType(*V100_CATALOGUES[name]) for name in ("igniter", "pcie-contention"))

@@ -15,7 +15,7 @@ from horologe_cli.local.topology import settings_sections
 from horologe_common.metrics.metric_definitions import METRICS
 from horologe_common.service.settings import load_settings
 from horologe_common.transport.keys import make_keys
-from horologe_tuner.worker_names import WorkerNames
+from horologe_tuner.scaler import WorkerNames
 from repository.helm_chart import (
     CHART,
     EXAMPLES,

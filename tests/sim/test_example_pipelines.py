@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from horologe_common.clock import ms
-from horologe_planning.catalogue import catalogue_profiles
-from horologe_planning.example_pipelines import EXAMPLE_PIPELINES
+from horologe_planning.catalogue import EXAMPLE_PIPELINES, catalogue_profiles
 from sim.sim_builders import a_scenario, an_entry, played, poisson
 
 REPOSITORY = Path(__file__).parents[2] / "benchmarks" / "emulated-pipelines"

@@ -19,7 +19,7 @@ from horologe_experiments.tournament.workload import Workload, build_workload
 from horologe_sim.controller_only.rehearsed_tuner import RehearsedTuner
 from horologe_sim.rehearsal_process import rehearse
 from horologe_tuner.core.rehearsal.rehearsal_documents import Candidate, RehearsalCall, RehearsalScores
-from horologe_tuner.rehearsal_thread import run_rehearsal
+from horologe_tuner.rehearsal_process import run_rehearsal
 from horologe_tuner.settings import TunerSettings
 
 DEFAULT = Candidate("horologe", "horologe")

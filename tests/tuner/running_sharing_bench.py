@@ -13,7 +13,7 @@ from horologe_tuner.core.standby.running_stage import StageTarget
 from horologe_tuner.core.standby.shadow_rules import ShadowRules
 
 if TYPE_CHECKING:
-    from horologe_tuner.core.standby.decisions import SharingDecision
+    from horologe_tuner.core.standby.running_stage import SharingDecision
 
 
 STEP_NS = ms(100)

@@ -9,6 +9,7 @@ import msgspec
 from harness.builders import sent
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected
+from horologe_common.wanted_shares import WantedShare, check_shares
 from horologe_common.wire import Events, ModelEvents, PipelineArrivals, Tune, Tuning
 from horologe_common.wire import ResourcePlan as PlanMessage
 from horologe_planning.envelope import TrafficEnvelope
@@ -29,13 +30,16 @@ STEP_NS = ms(100)
 class Bench:
     """A tuner with a controller that sends events every 100 ms, and a scaler that does what it is asked."""
 
-    def __init__(self, state: TunerState | None = None, connect: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, state: TunerState | None = None, connect: bool = True, rehearses: bool = False, **settings: Any
+    ) -> None:
         settings = {"scaler": "process", **settings}
-        self.tuner = Tuner("tuner/0#1", TunerSettings(**settings))
+        self.tuner = Tuner("tuner/0#1", TunerSettings(**settings), rehearses=rehearses)
         self.now_ns = s(1000)
         self.number = 0
         self.plans: list[PlanMessage] = []
         self.scaled: list[dict[str, int]] = []
+        self.shares: list[tuple[WantedShare, ...] | None] = []
         self.journal: list[JournalEntry] = []
         self.saved: list[TunerState] = []
         self.scaler_error = ""
@@ -60,9 +64,11 @@ class Bench:
         self.journal += sent(self.tuner, JournalEntry, self.tuner.journal)
         self.saved += sent(self.tuner, TunerState, self.tuner.store)
         for call in sent(self.tuner, ScaleTo, self.tuner.scaler):
+            check_shares(call.shares or ())
             self.scaled.append(call.workers)
-            answer = Scaled({} if self.scaler_error else call.workers, self.scaler_error)
-            self.give(self.tuner.scaler, answer)
+            self.shares.append(call.shares)
+            workers, names = {} if self.scaler_error else call.workers, (share.worker for share in call.shares or ())
+            self.give(self.tuner.scaler, Scaled(workers, self.scaler_error, tuple(names)))
 
     def events(
         self, rate: float = 0.0, seconds: float = 0.1, model: str = "classify/1", pipeline: str = "", **fields: Any
@@ -96,6 +102,10 @@ class Bench:
     def status(self) -> dict[str, Any]:
         document: dict[str, Any] = msgspec.json.decode(self.tune("status").document)
         return document
+
+    def noted(self) -> list[str]:
+        """Return the events of the journal."""
+        return [entry.event for entry in self.journal]
 
     def replicas(self) -> dict[str, int]:
         return dict(self.tuner.plans.plans["video"].state.replicas)

@@ -23,7 +23,7 @@ from horologe_experiments.igniter.provisioning_baselines import (
 from horologe_experiments.igniter.sharing_world import TUNER
 from horologe_planning.plan import parse_plans
 from horologe_planning.provisioning.device_shares import PlacedShare
-from horologe_tuner.core.standby.share_workers import worker_name
+from horologe_tuner.core.standby.share_workers import resized, worker_name
 from horologe_tuner.core.worker_scaling import ScaleTo
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.wire import DeviceState, Result
-    from horologe_planning.provisioning.share_tables import GpuType
+    from horologe_planning.provisioning.workloads import GpuType
     from horologe_sim.controller_only.direct_device import DirectDevice
 
 MEASURE_NS = s(2)
@@ -66,16 +66,16 @@ class Slice:
     @property
     def worker(self) -> str:
         """Name of the worker that serves."""
-        return worker_name(self.planned.placement, self.percent)
+        return worker_name(resized(self.planned.placement, self.percent))
 
     @property
     def next_worker(self) -> str:
         """Name of the worker that is being started, empty without."""
-        return "" if self.next_percent is None else worker_name(self.planned.placement, self.next_percent)
+        return "" if self.next_percent is None else worker_name(resized(self.planned.placement, self.next_percent))
 
     def _wanted(self, percent: float, standby_for: str = "") -> WantedShare:
         placed = self.planned.placement
-        worker = worker_name(placed, percent)
+        worker = worker_name(resized(placed, percent))
         return WantedShare(
             worker, placed.device, placed.hardware, percent, models=(placed.model,), standby_for=standby_for
         )

@@ -14,9 +14,8 @@ from horologe_experiments.inferline.dedicated_devices import run_dedicated
 from horologe_load.arrivals import gamma
 from horologe_planning.interference.derived_coefficients import catalogue_coefficients
 from horologe_planning.joint_planning.joint_planner import plan_layout
-from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator
+from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator, ShareTimes
 from horologe_planning.joint_planning.layouts import dedicated_layout, describe_layout
-from horologe_planning.joint_planning.share_times import ShareTimes
 from horologe_planning.search.pipeline_planner import make_plan
 from horologe_sim.scenario.pooled_plan import PoolSimulation
 

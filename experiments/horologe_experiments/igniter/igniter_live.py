@@ -22,8 +22,7 @@ from horologe_load.load_loops import open_loop
 from horologe_load.samples import ClientOutcome, Samples, no_garbage_collection
 from horologe_load.targets import ModelInput, SdkTarget
 from horologe_planning.plan import encode_plans
-from horologe_planning.provisioning.device_shares import shares_by_device
-from horologe_planning.provisioning.plan_prediction import with_batch_times
+from horologe_planning.provisioning.device_shares import shares_by_device, with_batch_times
 from horologe_tuner.core.standby.share_workers import worker_name
 
 if TYPE_CHECKING:

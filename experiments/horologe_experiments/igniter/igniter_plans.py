@@ -15,7 +15,7 @@ from horologe_experiments.igniter.table3 import PAPER_V100, STRATEGIES, TABLE_3,
 from horologe_planning.provisioning.device_shares import device_counts, shares_by_device
 from horologe_planning.provisioning.explanation import explain_plan
 from horologe_planning.provisioning.provisioner import provision
-from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
+from horologe_planning.provisioning.workloads import ProvisioningOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from horologe_experiments.harness.experiment import Progress
     from horologe_planning.provisioning.device_shares import PlacedShare
-    from horologe_planning.provisioning.share_tables import GpuType
+    from horologe_planning.provisioning.workloads import GpuType
     from horologe_planning.report import SharedPlans
 
 TRUTH = INTERFERENCE_MODELS["pcie-contention"]

@@ -15,8 +15,7 @@ from horologe_experiments.harness.runner import SimulationRuns
 from horologe_experiments.igniter.shared_models import EmulatedHardware, share_workers
 from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_experiments.igniter.table3 import STRATEGIES, TABLE_3, V100
-from horologe_planning.provisioning.device_shares import shares_by_device
-from horologe_planning.provisioning.plan_prediction import with_batch_times
+from horologe_planning.provisioning.device_shares import shares_by_device, with_batch_times
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.request_load import Chunk
 from horologe_tuner.core.tuner import Tuner

@@ -13,14 +13,13 @@ from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.harness.interval_ledger import IntervalLedger
 from horologe_experiments.igniter.gslice_tuner import GsliceTuner
 from horologe_experiments.igniter.igniter_run import IN_TIME, INTERFERENCE, requests
-from horologe_experiments.igniter.paper_provisioning import PAPER_OPTIONS
+from horologe_experiments.igniter.paper_provisioning import provision_as_paper
 from horologe_experiments.igniter.shared_models import EmulatedHardware
 from horologe_experiments.igniter.sharing_world import TUNER, SharingWorld
 from horologe_experiments.igniter.table3 import PAPER_V100, TABLE_3, V100
 from horologe_planning.provisioning.device_shares import shares_by_device, with_shares
 from horologe_planning.provisioning.provisioner import provision
-from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
-from horologe_planning.provisioning.workloads import BATCH_LIMIT
+from horologe_planning.provisioning.workloads import BATCH_LIMIT, ProvisioningOptions
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.settings import TunerSettings
@@ -33,7 +32,8 @@ if TYPE_CHECKING:
     from horologe_experiments.harness.experiment import Progress
     from horologe_experiments.igniter.sharing_world import TunerCore
     from horologe_planning.plan import Plan
-    from horologe_planning.provisioning.share_tables import GpuType
+    from horologe_planning.provisioning.workloads import Workload
+    from horologe_planning.report import SharedPlans
 
 INTERVAL_NS = ms(100)
 SECOND = 10
@@ -70,7 +70,7 @@ class IgniterShadow:
     def run(self, seed: int, quick: bool, changes: Mapping[str, Any], progress: Progress) -> Findings:
         """See `Experiment`."""
         scene = load_scene(self.name, Scene, quick, changes)
-        pair = _plans_of(scene.pair, PAPER_V100, PAPER_OPTIONS)
+        pair = _plans_of(provision_as_paper(_workloads(scene.pair), PAPER_V100))
         gslice = GsliceTuner(V100)
         rows, series = [], {}
         tuners: dict[str, TunerCore] = {"gslice+": gslice, "igniter": _tuner()}
@@ -105,7 +105,14 @@ class IgniterShadow:
         seconds = round(periods * PERIOD_NS / 1e9) + 3
         victim = scene.neighbours[0]
         core = _tuner(shadow_calm_ns=CALM_NS)
-        world = _world(scene, _plans_of(scene.neighbours, V100, OUR_OPTIONS), core, seed, seconds, noise=False)
+        world = _world(
+            scene,
+            _plans_of(provision(_workloads(scene.neighbours), [V100], OUR_OPTIONS)),
+            core,
+            seed,
+            seconds,
+            noise=False,
+        )
         begins = [s(1) + period * PERIOD_NS for period in range(periods)]
         for begin_ns in begins:
             for at_ns, factor in ((begin_ns, scene.error), (begin_ns + ERROR_NS, 1.0)):
@@ -158,12 +165,16 @@ def _tuner(**options: Any) -> Tuner:
     return Tuner(TUNER, TunerSettings(scaler="process"), **options)
 
 
-def _plans_of(names: Sequence[str], kind: GpuType, options: ProvisioningOptions) -> tuple[Plan, ...]:
-    """Return the plans of these workloads on one GPU. Raises ValueError if they need more than one."""
-    plans = provision([workload for workload in TABLE_3 if workload.name in names], [kind], options).plans
-    if len(shares_by_device(plans)) > 1:
-        raise ValueError(f"workloads: got {', '.join(names)}, wanted workloads that fit on one GPU")
-    return plans
+def _workloads(names: Sequence[str]) -> list[Workload]:
+    return [workload for workload in TABLE_3 if workload.name in names]
+
+
+def _plans_of(shared: SharedPlans) -> tuple[Plan, ...]:
+    """Return the plans, which must be on one GPU. Raises ValueError if they need more than one."""
+    if len(shares_by_device(shared.plans)) > 1:
+        names = ", ".join(plan.name for plan in shared.plans)
+        raise ValueError(f"workloads: got {names}, wanted workloads that fit on one GPU")
+    return shared.plans
 
 
 def with_largest_batch(plans: Sequence[Plan]) -> tuple[Plan, ...]:

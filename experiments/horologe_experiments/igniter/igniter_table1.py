@@ -8,7 +8,7 @@ import msgspec
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_experiments.harness.experiment import Bar, Findings, load_scene
-from horologe_experiments.igniter.paper_provisioning import PAPER_OPTIONS
+from horologe_experiments.igniter.paper_provisioning import provision_as_paper
 from horologe_experiments.igniter.plan_figure import draw_shares, figure_rows
 from horologe_experiments.igniter.provisioning_baselines import judge, plan_gpu_lets, plan_gslice, violations
 from horologe_experiments.igniter.table3 import PAPER_V100, V100
@@ -54,7 +54,7 @@ class IgniterTable1:
         plans = {
             "gslice+": plan_gslice(workloads, PAPER_V100, paper_model),
             "gpu-lets+": plan_gpu_lets(workloads, PAPER_V100, paper_model),
-            "igniter": provision(workloads, [PAPER_V100], PAPER_OPTIONS),
+            "igniter": provision_as_paper(workloads, PAPER_V100),
             "ours": provision(workloads, [V100]),
         }
         judged = {name: judge(plan, [V100], TRUTH) for name, plan in plans.items()}

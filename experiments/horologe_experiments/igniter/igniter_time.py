@@ -128,8 +128,8 @@ def _changes(rng: np.random.Generator, count: int, changes: int) -> tuple[list[t
             workloads[name] = msgspec.structs.replace(workloads[name], rate=rate)
             call = partial(running.change_rate, name, rate)
         begin = time.process_time()
-        change = call()
-        found.append((1000 * (time.process_time() - begin), len(change.moved)))
+        moved = call()
+        found.append((1000 * (time.process_time() - begin), len(moved)))
     fresh = provision(list(workloads.values()), [V100]).report.cost_per_hour
     return found, running.occupancy.cost / fresh
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from horologe_common.clock import ms
 from horologe_common.interference.prediction import MS_PER_S, predict_shares
-from horologe_planning.provisioning.device_shares import shares_by_device, with_shares
-from horologe_planning.provisioning.plan_prediction import device_sizes
-from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
-from horologe_planning.provisioning.share_bounds import ShareBound, least_shares, share_units
+from horologe_planning.provisioning.device_shares import device_sizes, shares_by_device, with_shares
+from horologe_planning.provisioning.exact_sharing import share_bound
+from horologe_planning.provisioning.provisioner import empty_fleets, place_all, plan_of
+from horologe_planning.provisioning.share_tables import ShareBound, least_shares, share_units
+from horologe_planning.provisioning.workloads import ProvisioningOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from horologe_common.interference.prediction import InterferenceModel
     from horologe_planning.plan import Plan
     from horologe_planning.provisioning.device_shares import PlacedShare
-    from horologe_planning.provisioning.share_tables import GpuType
-    from horologe_planning.provisioning.workloads import Workload
+    from horologe_planning.provisioning.fleet import Fleet
+    from horologe_planning.provisioning.workloads import GpuType, Workload
+    from horologe_planning.report import SharedPlans
 
 SLACK = 1e-9
 """Tolerance of a batch size before it is rounded up."""
@@ -50,8 +52,24 @@ def paper_bound(gpu: GpuCoefficients, model: ModelCoefficients, workload: Worklo
     return ShareBound(batch, share_units(share, gpu))
 
 
-PAPER_OPTIONS = ProvisioningOptions("igniter", 0.0, 0.0, paper_bound, 0, 0)
-"""iGniter's Algorithm 1 and nothing else."""
+PAPER_OPTIONS = ProvisioningOptions("igniter", 0.0, 0.0)
+"""iGniter's prediction, without a margin."""
+
+
+def paper_fleets(workloads: Sequence[Workload], kind: GpuType) -> list[Fleet]:
+    """Return empty fleets for workloads with the paper's batch sizes, where these fit on a whole GPU."""
+    bounds = [paper_bound(kind.gpu, kind.models[workload.model], workload) for workload in workloads]
+    sized = [
+        msgspec.structs.replace(workload, batch_sizes=(bound.batch,)) if bound.units <= kind.whole else workload
+        for workload, bound in zip(workloads, bounds, strict=True)
+    ]
+    return empty_fleets(sized, [kind], PAPER_OPTIONS)
+
+
+def provision_as_paper(workloads: Sequence[Workload], kind: GpuType) -> SharedPlans:
+    """Return the plan of iGniter's Algorithm 1 and nothing else."""
+    fleets = paper_fleets(workloads, kind)
+    return plan_of(place_all(fleets, "least-interference"), share_bound(fleets))
 
 
 def with_predictions(plans: Sequence[Plan], kinds: Sequence[GpuType], model: InterferenceModel) -> tuple[Plan, ...]:

@@ -17,7 +17,13 @@ from horologe_common.interference.prediction import (
     predict_shares,
     stack_coefficients,
 )
-from horologe_experiments.igniter.paper_provisioning import PAPER_OPTIONS, appropriate_batch, with_predictions
+from horologe_experiments.igniter.paper_provisioning import (
+    PAPER_OPTIONS,
+    appropriate_batch,
+    paper_fleets,
+    provision_as_paper,
+    with_predictions,
+)
 from horologe_planning.plan import Placement
 from horologe_planning.provisioning.device_shares import (
     PlacedShare,
@@ -26,15 +32,14 @@ from horologe_planning.provisioning.device_shares import (
     with_shares,
 )
 from horologe_planning.provisioning.placement import decreasing_order
-from horologe_planning.provisioning.provisioner import empty_fleets, place_all, plan_of, provision
+from horologe_planning.provisioning.provisioner import empty_fleets, place_all, plan_of
 from horologe_planning.provisioning.workloads import BATCH_LIMIT
 from horologe_planning.report import SharedPlans, SharingReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_planning.provisioning.share_tables import GpuType
-    from horologe_planning.provisioning.workloads import Workload
+    from horologe_planning.provisioning.workloads import GpuType, Workload
 
 GSLICE_THRESHOLD = 0.1
 GSLICE_ADJUSTMENTS = 5
@@ -53,7 +58,7 @@ utilisation in percent. gpu-lets adds DRAM utilisation, which iGniter's profiles
 
 def plan_ffd(workloads: Sequence[Workload], kind: GpuType) -> SharedPlans:
     """Return FFD+: the least share alone (r_lower), on the first GPU with so much left."""
-    (fleet,) = empty_fleets(workloads, [kind], PAPER_OPTIONS)
+    (fleet,) = paper_fleets(workloads, kind)
     bins: list[list[int]] = []
     least = fleet.tables.least
     for row in decreasing_order([fleet]):
@@ -63,14 +68,13 @@ def plan_ffd(workloads: Sequence[Workload], kind: GpuType) -> SharedPlans:
             bins.append(rows := [])
         rows.append(row)
     for rows in bins:
-        gpu = fleet.open_gpu(rows[0])
-        fleet.set_gpu(gpu, np.array(rows, np.intp), least[rows])
+        fleet.set_gpu(fleet.open_gpu(rows[0]), rows, least[rows])
     return plan_of([fleet])
 
 
 def plan_ffd_with_allocation(workloads: Sequence[Workload], kind: GpuType) -> SharedPlans:
     """Return FFD++: the first GPU on which Algorithm 2 finds shares (iGniter Fig. 19)."""
-    return plan_of(place_all(empty_fleets(workloads, [kind], PAPER_OPTIONS), "first-fit"))
+    return plan_of(place_all(paper_fleets(workloads, kind), "first-fit"))
 
 
 def plan_gslice(workloads: Sequence[Workload], kind: GpuType, model: InterferenceModel) -> SharedPlans:
@@ -80,7 +84,7 @@ def plan_gslice(workloads: Sequence[Workload], kind: GpuType, model: Interferenc
     `model` stands for the measurements. Where the shares exceed 100%, each is scaled down in proportion: the SMs are
     oversubscribed.
     """
-    placed = provision(workloads, [kind], PAPER_OPTIONS)
+    placed = provision_as_paper(workloads, kind)
     changed: list[PlacedShare] = []
     for present in shares_by_device(placed.plans).values():
         share, batch = np.full(len(present), GSLICE_SHARE), np.ones(len(present))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from horologe_planning.plan import Placement, Plan
-    from horologe_planning.provisioning.share_tables import GpuType
+    from horologe_planning.provisioning.workloads import GpuType
 
 LOAD_NS = ms(10)
 

@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from horologe_planning.joint_planning.layouts import (
-    WHOLE,
     Layout,
     PlannedDevice,
     StageShare,
     fill_device,
     make_layout,
 )
+from horologe_planning.plan import WHOLE_PERCENT
 from horologe_planning.provisioning.device_shares import shares_by_device
 from horologe_planning.provisioning.provisioner import provision
-from horologe_planning.provisioning.share_tables import GpuType
-from horologe_planning.provisioning.workloads import ProvisioningError, Workload
+from horologe_planning.provisioning.workloads import GpuType, ProvisioningError, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -143,4 +142,4 @@ def _whole_devices(evaluator: LayoutEvaluator, goal: StageGoal) -> list[PlannedD
         return []
     best = max(fast, key=profile.throughput)
     count = ceil(goal.rate / profile.throughput(best) - 1e-9)
-    return [PlannedDevice(goal.hardware, (StageShare(goal.stage, WHOLE, best),))] * max(count, 1)
+    return [PlannedDevice(goal.hardware, (StageShare(goal.stage, WHOLE_PERCENT, best),))] * max(count, 1)

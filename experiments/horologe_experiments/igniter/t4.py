@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from horologe_common.interference.v100 import CALIBRATED
-from horologe_planning.provisioning.share_tables import GpuType
+from horologe_planning.provisioning.workloads import GpuType
 
 G4DN_XLARGE_PRICE = 0.526
 """US dollars per hour (iGniter section 5.3: $7.89 for fifteen)."""

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_common.interference.v100 import CALIBRATED, PAPER
-from horologe_experiments.igniter.paper_provisioning import PAPER_OPTIONS
+from horologe_experiments.igniter.paper_provisioning import provision_as_paper
 from horologe_experiments.igniter.provisioning_baselines import plan_ffd, plan_gpu_lets, plan_gslice
 from horologe_planning.provisioning.provisioner import provision
-from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
-from horologe_planning.provisioning.share_tables import GpuType
-from horologe_planning.provisioning.workloads import Workload
+from horologe_planning.provisioning.workloads import GpuType, ProvisioningOptions, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +46,7 @@ class Strategy(NamedTuple):
 
 STRATEGIES = {
     "ours": Strategy(lambda margin: provision(TABLE_3, [V100], ProvisioningOptions(margin=margin))),
-    "igniter": Strategy(lambda margin: provision(TABLE_3, [PAPER_V100], PAPER_OPTIONS), 6, 0),
+    "igniter": Strategy(lambda margin: provision_as_paper(TABLE_3, PAPER_V100), 6, 0),
     "gpu-lets+": Strategy(lambda margin: plan_gpu_lets(TABLE_3, PAPER_V100, INTERFERENCE_MODELS["igniter"]), 8, 3),
     "ffd+": Strategy(lambda margin: plan_ffd(TABLE_3, PAPER_V100), 5, 10),
     "gslice+": Strategy(lambda margin: plan_gslice(TABLE_3, PAPER_V100, INTERFERENCE_MODELS["igniter"]), 6, 3),

@@ -16,17 +16,16 @@ from horologe_experiments.inferline.baselines.kubernetes import CpuUtilisation, 
 from horologe_experiments.inferline.scaling_policy import FixedReplicas
 from horologe_experiments.inferline.tuner_policy import InferLineTuner
 from horologe_load.arrivals import gamma
-from horologe_planning.catalogue import catalogue_profiles
+from horologe_planning.catalogue import EXAMPLE_PIPELINES, catalogue_profiles
 from horologe_planning.estimator.estimator import Simulation
 from horologe_planning.estimator.pipeline_workload import PipelineTrace
-from horologe_planning.example_pipelines import EXAMPLE_PIPELINES
 from horologe_planning.hardware import DEFAULT_PRICES, parse_prices, price_of
 from horologe_planning.plan import Placement
-from horologe_planning.search.bounds import fastest_hardware
 from horologe_planning.search.evaluation import Evaluator
-from horologe_planning.search.levels import with_levels
+from horologe_planning.search.higher_rates import with_levels
 from horologe_planning.search.objective import Objective
 from horologe_planning.search.pipeline_planner import describe_plan, make_plan
+from horologe_planning.search.whole_devices import fastest_hardware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -164,7 +163,7 @@ def measure_load_curve(case: PipelineCase, unit: Configuration, seed: int) -> Lo
     queries = []
     for load in CURVE_LOADS:
         arrivals_ns = gamma(load * capacity, 1.0, CURVE_S, [seed, 11])
-        simulation = Simulation(case.structure, case.profiles, unit, arrivals_ns, seed)
-        simulation.run_until()
+        simulation = Simulation(PipelineTrace(case.structure, arrivals_ns, seed), case.profiles, unit)
+        simulation.run()
         queries.append(load * capacity * float(simulation.latencies_ns.mean()) / 1e9)
     return LoadCurve([0.0, *CURVE_LOADS], [0.0, *queries])

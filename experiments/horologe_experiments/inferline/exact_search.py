@@ -9,7 +9,7 @@ import msgspec
 
 from horologe_planning.hardware import PRICE_ROUNDING
 from horologe_planning.plan import MAX_REPLICAS, Placement
-from horologe_planning.search.bounds import frictionless, least_alone
+from horologe_planning.search.whole_devices import frictionless, least_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable

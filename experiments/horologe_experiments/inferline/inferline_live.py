@@ -210,7 +210,7 @@ class LiveComparison:
         order = np.argsort(sent_ns, kind="stable")
         workload = PipelineTrace(self._case.structure, sent_ns[order], self._seed, calls[order])
         simulation = Simulation(workload, self._case.profiles, self._plan.placements)
-        simulation.run_until()
+        simulation.run()
         latencies_ns = np.empty_like(sent_ns)
         latencies_ns[order] = simulation.latencies_ns
         return latencies_ns

@@ -10,7 +10,7 @@ from horologe_experiments.harness.experiment import Bar, Findings, load_scene
 from horologe_experiments.inferline.cases import pipeline_case
 from horologe_experiments.inferline.exact_search import find_cheapest
 from horologe_load.arrivals import gamma
-from horologe_planning.infeasible import Infeasible
+from horologe_planning.report import Infeasible
 from horologe_planning.search.pipeline_planner import make_plan
 
 if TYPE_CHECKING:

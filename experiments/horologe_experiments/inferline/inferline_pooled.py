@@ -19,7 +19,7 @@ from horologe_experiments.inferline.cases import (
 from horologe_experiments.inferline.dedicated_devices import run_dedicated
 from horologe_load.arrivals import gamma
 from horologe_planning.estimator.pipeline_workload import draw_calls
-from horologe_planning.search.growth import busiest_stretch
+from horologe_planning.search.higher_rates import busiest_stretch
 from horologe_sim.scenario.pooled_plan import PoolSimulation, plan_pooled
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import numpy as np
 
 from horologe_common.clock import s
 from horologe_experiments.inferline.scaling_policy import Observation, StageLoad
-from horologe_experiments.inferline.stage_states import observe_stages, queries_in_flight
-from horologe_planning.estimator.estimator import Simulation
+from horologe_experiments.inferline.serving_simulation import ServingSimulation, observe_stages, queries_in_flight
+from horologe_planning.estimator.pipeline_workload import PipelineTrace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +96,7 @@ def serve(
     seed: int,
 ) -> ServedRun:
     """Serve a trace, and let the policy decide every `policy.interval_ns`."""
-    simulation = Simulation(case.structure, case.profiles, configuration, arrivals_ns, seed)
+    simulation = ServingSimulation(PipelineTrace(case.structure, arrivals_ns, seed), case.profiles, configuration)
     wanted = {stage.stage: stage.replicas for stage in configuration}
     changes = [(0, dict(wanted))]
     totals: dict[str, tuple[int, int]] = dict.fromkeys(wanted, (0, 0))
@@ -117,7 +117,7 @@ def serve(
 
 
 def _observe(
-    simulation: Simulation,
+    simulation: ServingSimulation,
     arrivals_ns: NDArray[np.int64],
     now_ns: int,
     interval_ns: int,

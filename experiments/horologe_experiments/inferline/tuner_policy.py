@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from horologe_common.clock import ms
 from horologe_planning.envelope import SlidingEnvelope
-from horologe_tuner.core.scaling.provisioning_levels import RecentPeak
 from horologe_tuner.core.scaling.scaling_rules import (
     DOWN_SPAN_NS,
     DOWN_WINDOW_NS,
+    RecentPeak,
     ScalingRules,
     ScalingState,
     decide,

@@ -1,4 +1,4 @@
-"""Profiles for experiments and examples: a V100 as measured by Clockwork, a K80 and a CPU derived from it.
+"""Profiles and pipelines for examples: a V100 as measured by Clockwork, a K80 and a CPU derived from it.
 
 V100: execution times of Clockwork (OSDI 2020), appendix A. Batch 32 continues the line from batch 8 to 16.
 
@@ -10,11 +10,16 @@ queries per second). A batch of k rows takes k times as long as one row: a singl
 
 `preprocess`, `alpr` and `language-id` are in neither paper. Their times are chosen, not measured: the first two cannot
 use a GPU (InferLine Fig. 3 on `preprocess`), and the last runs on both (InferLine section 4.3).
+
+The pipelines are the four of InferLine Fig. 2. Models of a similar size stand for those that have no profile:
+`resnest101` for the translation, `xception` for the classifier of texts, `inceptionv3` for the object detector. The
+paper states neither visits nor fan-out, so both are chosen here.
 """
 
 from __future__ import annotations
 
 from horologe_common.clock import ms
+from horologe_common.pipelines import PipelineStage, PipelineStructure
 from horologe_planning.profiles import Profiles, StageProfile, collect_profiles
 
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -73,3 +78,47 @@ def catalogue_profiles() -> Profiles:
         profiles += [v100, k80, derive_cpu(k80)]
     profiles += [cpu_profile(model, ms(row_ms)) for model, row_ms in CHOSEN_CPU_MS.items()]
     return collect_profiles(profiles)
+
+
+SLO_NS = ms(150)
+"""SLO of InferLine Fig. 5, 6 and 13."""
+
+IMAGE_PROCESSING = PipelineStructure(
+    "image-processing",
+    SLO_NS,
+    (
+        PipelineStage("preprocess", "preprocess", (), 1.0, 1.0),
+        PipelineStage("classify", "resnet152_v2", ("preprocess",), 1.0, 1.0, ("resnet50_v2", "resnet101_v2")),
+    ),
+)
+VIDEO_MONITORING = PipelineStructure(
+    "video-monitoring",
+    SLO_NS,
+    (
+        PipelineStage("detect", "inceptionv3", (), 1.0, 1.0),
+        PipelineStage("vehicles", "resnet50_v2", ("detect",), 0.6, 1.5),
+        PipelineStage("persons", "mobile_pose_resnet50_v1", ("detect",), 0.4, 1.5),
+        PipelineStage("plates", "alpr", ("vehicles",), 0.5, 1.0),
+    ),
+)
+SOCIAL_MEDIA = PipelineStructure(
+    "social-media",
+    SLO_NS,
+    (
+        PipelineStage("image", "resnet101_v2", (), 1.0, 1.0),
+        PipelineStage("language", "language-id", (), 1.0, 1.0),
+        PipelineStage("translate", "resnest101", ("language",), 0.4, 1.0),
+        PipelineStage("categorise", "xception", ("image", "language", "translate"), 1.0, 1.0),
+    ),
+)
+CASCADE = PipelineStructure(
+    "cascade",
+    SLO_NS,
+    (
+        PipelineStage("fast", "resnet18_v2", (), 1.0, 1.0),
+        PipelineStage("slow", "resnet152_v2", ("fast",), 0.3, 1.0),
+    ),
+)
+EXAMPLE_PIPELINES = {
+    pipeline.name: pipeline for pipeline in (IMAGE_PROCESSING, VIDEO_MONITORING, SOCIAL_MEDIA, CASCADE)
+}

@@ -97,10 +97,9 @@ class SlidingEnvelope:
     the lengths. The memory is one number for each bin of the longest window.
     """
 
-    def __init__(self, windows_ns: Sequence[int], bin_ns: int = BIN_NS) -> None:
-        self.bin_ns = bin_ns
+    def __init__(self, windows_ns: Sequence[int]) -> None:
         self.windows_ns = tuple(windows_ns)
-        self._bins = [max(1, window_ns // bin_ns) for window_ns in windows_ns]
+        self._bins = [max(1, window_ns // BIN_NS) for window_ns in windows_ns]
         self._size = max(*self._bins, 1) + 1
         self._totals = [0] * self._size
         """Ring: arrivals up to the end of each bin."""
@@ -112,7 +111,7 @@ class SlidingEnvelope:
 
     def advance(self, now_ns: int) -> None:
         """Finish the bins that end by `now_ns`. Time that goes back is ignored."""
-        current = now_ns // self.bin_ns
+        current = now_ns // BIN_NS
         if self._bin < 0:
             self._bin = self._first_bin = current
         if current - self._bin > self._size:  # an idle time longer than every window: all bins are empty
@@ -145,21 +144,21 @@ class SlidingEnvelope:
     def pop_rates(self) -> tuple[float, ...]:
         """Return the most arrivals per second by window since the last call. Windows end with finished bins."""
         peaks, self._peaks = self._peaks, self._counts()
-        return tuple(peak * 1e9 / (bins * self.bin_ns) for peak, bins in zip(peaks, self._bins, strict=True))
+        return tuple(peak * 1e9 / (bins * BIN_NS) for peak, bins in zip(peaks, self._bins, strict=True))
 
     def max_rate(self, window_ns: int, span_ns: int) -> float:
         """Return the highest rate per second of windows of `window_ns` within the last `span_ns`.
 
         Consecutive windows overlap by four fifths. `span_ns` is at most the longest window.
         """
-        bins, span = max(1, window_ns // self.bin_ns), min(span_ns // self.bin_ns, self._size - 1)
+        bins, span = max(1, window_ns // BIN_NS), min(span_ns // BIN_NS, self._size - 1)
         step, last, size = max(1, bins // 5), self._bin - 1, self._size
         most = 0
         for end in range(last, last - span + bins - 1, -step):
             most = max(most, self._totals[end % size] - self._totals[(end - bins) % size])
-        return most * 1e9 / (bins * self.bin_ns)
+        return most * 1e9 / (bins * BIN_NS)
 
     @property
     def observed_ns(self) -> int:
         """Time since the first `advance`."""
-        return 0 if self._bin < 0 else (self._bin - self._first_bin) * self.bin_ns
+        return 0 if self._bin < 0 else (self._bin - self._first_bin) * BIN_NS

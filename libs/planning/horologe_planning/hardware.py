@@ -1,4 +1,4 @@
-"""Hardware types and the price of one replica on each (cost model of InferLine section 6)."""
+"""Hardware types, and the price of one replica on each: the table `[hardware]` (cost model of InferLine section 6)."""
 
 from __future__ import annotations
 
@@ -66,3 +66,12 @@ def parse_prices(texts: Iterable[str]) -> dict[str, HardwareType]:
             raise ValueError(f"hardware.prices: got {name!r} twice, wanted each once")
         types[name] = HardwareType(name, price)
     return types
+
+
+class HardwareSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Hardware types that `horologe plan make` may choose, and what a replica on each costs."""
+
+    prices: tuple[str, ...] = DEFAULT_PRICES
+    """Dollars per hour of one replica by hardware type, as `v100=2.5`. A GPU costs the difference between an instance
+    with and without it, divided by its number of GPUs (InferLine section 6). The defaults are the prices of Amazon EC2
+    at the time of the paper."""

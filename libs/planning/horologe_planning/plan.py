@@ -205,9 +205,9 @@ def parse_document(document: bytes | str) -> PlanDocument:
     return parsed
 
 
-def encode_plans(plans: Iterable[Plan], report: dict[str, Any] | None = None) -> bytes:
-    """Return the JSON document of plans."""
-    return msgspec.json.encode(PlanDocument(PLAN_VERSION, tuple(plans), report or {}))
+def encode_plans(plans: Iterable[Plan]) -> bytes:
+    """Return the JSON document of plans, without a report."""
+    return msgspec.json.encode(PlanDocument(PLAN_VERSION, tuple(plans)))
 
 
 def check_devices(plans: Iterable[Plan]) -> None:

@@ -16,7 +16,6 @@ from horologe_common.model_limits import DURATION_MAX_NS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from horologe_common.distribution import Distribution
 
 RANKS = 64
 """Equally likely times of a row by which the estimator approximates a distribution. 64: the 0.99 quantile of a row lies
@@ -87,27 +86,6 @@ class StageProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def throughput(self, batch: int) -> float:
         """Return the calls per second of one replica with full batches (mu in the paper)."""
         return batch * 1e9 / self.mean_latency_ns(batch)
-
-    def with_distribution(self, row: Distribution, base_ns: float) -> StageProfile:
-        """Return the profile with the distribution `row` of the time of a batch of one, of which `base_ns` is c0."""
-        quantiles = [row.quantile_ns((rank + 0.5) / RANKS) for rank in range(RANKS)]
-        row_ns = tuple(max(0, round(quantile - base_ns)) for quantile in quantiles)
-        profile = msgspec.structs.replace(self, base_ns=round(base_ns), row_ns=row_ns)
-        means = {size: round(profile.mean_latency_ns(size)) for size in self.latency_ns}
-        return msgspec.structs.replace(profile, latency_ns=means)
-
-    def at_quantile(self, quantile: float) -> StageProfile:
-        """Return a profile of one time per batch size: this quantile of its distribution.
-
-        InferLine section 9 proposes this for models whose time depends on the input.
-        """
-        if not self.row_ns:
-            return self
-        table, latency_ns = self.latency_table(self.batch_sizes[-1]), {}
-        for size in self.batch_sizes:
-            below = (np.arange(1, RANKS + 1) / RANKS) ** size
-            latency_ns[size] = int(table[size, np.searchsorted(below, quantile)])
-        return StageProfile(self.model, self.hardware, latency_ns)
 
 
 Profiles = dict[str, dict[str, StageProfile]]

@@ -1,4 +1,4 @@
-"""Report on a plan: cost, forecast and alternatives, for people and scripts. A tuner does not read it."""
+"""Result of planning: a plan with the report on it, for people and scripts, or `Infeasible`."""
 
 from __future__ import annotations
 
@@ -62,3 +62,11 @@ class SharedPlans(NamedTuple):
 
     plans: tuple[Plan, ...]
     report: SharingReport
+
+
+class Infeasible(ValueError):
+    """No plan meets the SLO. `nearest_slo_ns`: the shortest SLO that one meets; 0: unknown."""
+
+    def __init__(self, reason: str, nearest_slo_ns: int = 0) -> None:
+        super().__init__(reason)
+        self.nearest_slo_ns = nearest_slo_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import monotonic_ns
@@ -9,14 +10,15 @@ from horologe_common.service.log import logger
 from horologe_common.service.service import Service
 from horologe_common.service.state_file import StateFile, check_writable
 from horologe_common.status import HorologeError
+from horologe_tuner.call_thread import CallThread
 from horologe_tuner.core.tuner import Tuner, TunerState
-from horologe_tuner.rehearsal_thread import RehearsalThread, is_installed
-from horologe_tuner.scaler_thread import ScalerThread
+from horologe_tuner.rehearsal_process import is_installed, run_rehearsal
+from horologe_tuner.scaler import scale
 from horologe_tuner.scalers import create_scaler
 from horologe_tuner.settings import TunerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.transport.reactor import Reactor
@@ -57,13 +59,15 @@ def main() -> None:
 
         reactor.attach(core.store, save)
         reactor.attach(core.journal, write_log)
-        rehearsals = RehearsalThread(lambda scores: reactor.post_threadsafe(core.rehearsal, core.address, scores))
-        reactor.attach(core.rehearsal, lambda message, buffers: rehearsals.call(message))
-        rehearsals.start()
-        if scaler is not None:
-            thread = ScalerThread(scaler, lambda scaled: reactor.post_threadsafe(core.scaler, core.address, scaled))
-            reactor.attach(core.scaler, lambda message, buffers: thread.call(message))
+
+        def answer_on_thread(name: str, address: str, answer: Callable[[Any], Any]) -> None:
+            thread = CallThread(name, answer, lambda answered: reactor.post_threadsafe(address, core.address, answered))
+            reactor.attach(address, lambda message, buffers: thread.call(message))
             thread.start()
+
+        answer_on_thread("rehearsal", core.rehearsal, run_rehearsal)
+        if scaler is not None:
+            answer_on_thread("scaler", core.scaler, partial(scale, scaler))
 
     service.run([core], links, prepare=attach)
 

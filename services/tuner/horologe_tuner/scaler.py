@@ -1,15 +1,18 @@
-"""Interface of a scaler: it starts and drains workers."""
+"""Interface of a scaler, which starts and drains workers, and what all scalers have in common."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from horologe_common.service.settings import SettingsError
 from horologe_common.status import HorologeError, Status
+from horologe_tuner.core.worker_scaling import Scaled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from horologe_common.wanted_shares import WantedShare
+    from horologe_tuner.core.worker_scaling import ScaleTo
 
 
 class ScalingError(HorologeError):
@@ -37,3 +40,51 @@ class Scaler(Protocol):
         hardware type. Raises ScalingError, and changes nothing, if the shares of a device do not add up. Raises it
         after all other changes if the last worker of a wanted name has not ended yet.
         """
+
+
+def scale(scaler: Scaler, message: ScaleTo) -> Scaled:
+    """Set the workers of each hardware type that has another number, more before fewer, and then the shares."""
+    wanted = message.workers
+    hardware, running, errors = tuple(wanted), {}, []
+    shares: tuple[str, ...] = ()
+    try:
+        running = dict(scaler.count_workers(hardware))
+        for name in sorted(hardware, key=lambda name: running[name] - wanted[name]):
+            if running[name] != wanted[name]:
+                try:
+                    scaler.set_workers(name, wanted[name])
+                except HorologeError as error:
+                    errors.append(error.reason)
+        running = dict(scaler.count_workers(hardware))
+        if message.shares is not None:
+            shares = scaler.set_shares(message.shares)
+    except HorologeError as error:
+        errors.append(error.reason)
+    except Exception as error:  # of a client library: the tuner must continue, and retry
+        errors.append(f"{type(error).__name__}: {error}")
+    return Scaled(running, "; ".join(dict.fromkeys(errors)), shares)
+
+
+ANY = "*"
+
+
+class WorkerNames:
+    """The setting `tuner.scaler_names`: the compose service, Swarm service or Deployment of each hardware type.
+
+    Raises SettingsError for an entry that is not `HARDWARE=NAME`.
+    """
+
+    def __init__(self, entries: tuple[str, ...]) -> None:
+        self._names: dict[str, str] = {}
+        for entry in entries:
+            hardware, equals, name = entry.partition("=")
+            if not (hardware and equals and name):
+                raise SettingsError(f"setting tuner.scaler_names: got {entry!r}, wanted HARDWARE=NAME")
+            self._names[hardware] = name
+
+    def find_name(self, hardware: str) -> str:
+        """Return the name for a hardware type. Raises SettingsError if none is set."""
+        if (name := self._names.get(hardware) or self._names.get(ANY)) is None:
+            wanted = ", ".join(self._names)
+            raise SettingsError(f"setting tuner.scaler_names: no name for hardware {hardware!r}, only for {wanted}")
+        return name.replace(ANY, hardware)

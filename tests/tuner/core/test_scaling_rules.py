@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 
 from horologe_common.clock import ms, s
 from horologe_planning.envelope import TrafficEnvelope
-from horologe_planning.plan import Placement, Plan, encode_plans, parse_plans
+from horologe_planning.plan import Placement, Plan, ProvisioningLevel
 from horologe_tuner.core.scaling.scaling_rules import (
+    HOLD_NS,
+    RecentPeak,
     ScalingRules,
     ScalingState,
+    carried_factor,
     decide,
     find_demand,
+    level_replicas,
     replicas_needed,
     running_part,
     scale_down,
@@ -134,33 +138,63 @@ def test_a_higher_rate_never_needs_fewer_replicas(low: float, high: float) -> No
     assert replicas_needed(FRONT, low, ratio) <= replicas_needed(FRONT, high, ratio)
 
 
-def test_a_plan_survives_its_document() -> None:
-    assert parse_plans(encode_plans((PLAN,))) == (PLAN,)
+LEVELS = ((0.5, (1, 1)), (1.0, (2, 1)), (2.0, (4, 1)), (4.0, (8, 2)))
+LEVELLED = msgspec.structs.replace(PLAN, levels=tuple(ProvisioningLevel(*level) for level in LEVELS))
+HEADROOM = ScalingRules(headroom=1.15)
+FEW = {"front": 2, "back": 1}
+
+
+def times(factor: float) -> tuple[float, ...]:
+    return tuple(factor * rate for rate in ENVELOPE.rates())
+
+
+@pytest.mark.parametrize(("factor", "replicas"), [(0.1, (1, 1)), (2.0, (4, 1)), (2.1, (8, 2)), (6.0, (12, 3))])
+def test_a_level_serves_all_factors_up_to_its_own(factor: float, replicas: tuple[int, int]) -> None:
+    assert tuple(level_replicas(LEVELLED, factor).values()) == replicas
+
+
+@pytest.mark.parametrize(("front", "back", "factor"), [(7, 1, 2.0), (16, 3, 6.0), (0, 1, 0.0)])
+def test_replicas_carry_the_highest_level_that_they_suffice_for(front: int, back: int, factor: float) -> None:
+    assert carried_factor(LEVELLED, {"front": front, "back": back}) == factor
+
+
+def test_traffic_beyond_the_sample_scales_up_to_its_level() -> None:
+    assert find_demand(LEVELLED, FEW, times(0.85), HEADROOM).rate == 0
+    assert find_demand(LEVELLED, FEW, times(1.0), HEADROOM).rate == pytest.approx(115)
+    decision = decide(s(9), LEVELLED, state(FEW, s(9)), times(1.4), None, HEADROOM)
+    assert decision
+    assert decision.after == {"front": 4, "back": 1}  # the provisioning ratio of 0.1 at the back is no reason to scale
+    assert decide(s(9), LEVELLED, state(decision.after, s(9)), times(1.55), None, HEADROOM) is None
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"name": ""}, "name: got ''"),
-        ({"slo_ns": 0}, "slo_ns: got 0"),
-        ({"rate": -1.0}, r"rate: got -1\.0"),
-        ({"placements": ()}, "placements: got 0"),
-        ({"placements": (FRONT, FRONT)}, "wanted one without a device for each"),
-        ({"entry": "side"}, "entry: got 'side', wanted one of front, back"),
-        ({"placements": (msgspec.structs.replace(FRONT, replicas=0),)}, "stage 'front': replicas: got 0"),
-        ({"placements": (msgspec.structs.replace(FRONT, max_batch=0),)}, "stage 'front': max_batch: got 0"),
-        ({"placements": (msgspec.structs.replace(FRONT, throughput=0.0),)}, "stage 'front': throughput: got 0"),
-        ({"placements": (msgspec.structs.replace(FRONT, scale_factor=0.0),)}, "stage 'front': scale_factor: got 0"),
-        ({"placements": (msgspec.structs.replace(FRONT, model=""),)}, "stage 'front': model: got ''"),
-    ],
+    ("rates", "headroom", "rate"),
+    [(times(1.9), 1.0, 190), ((2.5 * ENVELOPE.rates()[0], 70.0, 70.0), 1.15, 287.5)],
+    ids=["a tenth beyond the demand", "a burst in one window"],
 )
-def test_an_invalid_plan_names_the_field(change: dict[str, object], message: str) -> None:
-    document = encode_plans((msgspec.structs.replace(PLAN, **change),))
-    with pytest.raises(ValueError, match=message):
-        parse_plans(document)
+def test_scaling_up_by_levels(rates: tuple[float, ...], headroom: float, rate: float) -> None:
+    decision = decide(s(9), LEVELLED, state(FEW, s(9)), rates, None, ScalingRules(headroom=headroom))
+    assert decision
+    assert decision.rate == pytest.approx(rate)
+    assert decision.after == {"front": 8, "back": 2}
 
 
-@pytest.mark.parametrize("document", [b"", b"{}", b"[1]", b'{"version": 1, "plans": 7}', b"\xff"])
-def test_a_document_that_is_no_plan_is_an_error(document: bytes) -> None:
-    with pytest.raises(ValueError, match="plan: "):
-        parse_plans(document)
+def test_scaling_down_keeps_headroom() -> None:
+    running = state({"front": 8, "back": 2})
+    assert decide(s(60), LEVELLED, running, times(0.1), 160.0, HEADROOM) is None  # 1.6 with headroom and a tenth more
+    decision = decide(s(60), LEVELLED, running, times(0.1), 72.0, HEADROOM)
+    assert decision
+    assert decision.after == FEW
+
+
+def test_the_recent_peak_is_held_for_a_minute() -> None:
+    peak, sample = RecentPeak(), ENVELOPE.rates()
+    assert peak.add(s(1), times(2.0), sample) == pytest.approx(2.0)
+    assert peak.add(s(2), times(0.5), sample) == pytest.approx(2.0)
+    assert peak.add(s(1) + HOLD_NS, times(0.2), sample) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("headroom", [0.99, float("nan")])
+def test_a_headroom_below_one_is_an_error(headroom: float) -> None:
+    with pytest.raises(ValueError, match=r"tuner\.headroom: got .*, wanted at least 1"):
+        ScalingRules(headroom=headroom)

@@ -1,10 +1,12 @@
-"""The tuner's core: a plan is carried out, scaled with its traffic, stored and reported."""
+"""The tuner's core: plans are carried out, also such that share workers or models, scaled, stored and reported."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from harness.builders import a_spec, a_state
+from horologe_common.clock import ms
 from horologe_common.status import Status
 from horologe_common.wire import (
     DeviceState,
@@ -12,7 +14,8 @@ from horologe_common.wire import (
     PlannedModel,
     ResourcePlan,
 )
-from tuner.tuner_bench import CONTROLLER, Bench
+from horologe_planning.plan import Placement, Plan, ProvisioningLevel
+from tuner.tuner_bench import CONTROLLER, FRONT, PLAN, Bench
 
 
 def test_a_plan_reaches_controller_scaler_and_state_file() -> None:
@@ -23,7 +26,7 @@ def test_a_plan_reaches_controller_scaler_and_state_file() -> None:
     assert bench.plans[1:] == [ResourcePlan(1, models)]
     assert bench.scaled == [{"v100": 3}]
     assert bench.saved[-1].applied[0].replicas == {"front": 2, "back": 1}
-    assert [entry.event for entry in bench.journal] == ["applied"]
+    assert bench.noted() == ["applied"]
 
 
 def test_a_spike_scales_up_at_once_and_a_drop_down_later() -> None:
@@ -99,7 +102,7 @@ def test_a_scaling_that_fails_is_tried_again() -> None:
         bench.events(100, 5.1)
     calls = len(bench.scaled)
     assert 3 <= calls <= 5  # every 5 s, and when the first events come
-    assert [entry.event for entry in bench.journal].count("scaler failed") == 1
+    assert bench.noted().count("scaler failed") == 1
     assert bench.status()["scaler_error"] == "no engine"
     assert bench.tuner.stats.values["horologe_tuner_scaler_errors_total",] == calls
     bench.scaler_error = ""
@@ -151,3 +154,52 @@ def test_a_plan_for_a_model_that_is_withdrawn_stays_and_says_so() -> None:
     assert bench.status()["unserved_models"] == ["identify"]
     bench.events(400, 1.2)
     assert bench.replicas()["front"] > 2
+
+
+def test_stages_of_a_pooled_plan_share_their_workers() -> None:
+    bench = Bench()
+    bench.apply(msgspec.structs.replace(PLAN, pooled=True))
+    assert bench.scaled == [{"v100": 2}]
+    assert [model.shares for model in bench.plans[-1].models] == [2, 1]
+
+
+def test_a_pool_may_hold_a_model_on_several_hardware_types() -> None:
+    bench = Bench()
+    rows = [("a", "v100", 2), ("b", "v100", 2), ("a", "k80", 3), ("again", "k80", 3)]
+    stages = tuple(
+        Placement(f"{stage}@{kind}", "m" if stage in ("a", "again") else "n", kind, 8, count, throughput=100.0)
+        for stage, kind, count in rows
+    )
+    levels = (ProvisioningLevel(0.5, (1, 1, 2, 2)), ProvisioningLevel(1.0, (2, 2, 3, 3)))
+    pool = Plan("pool", ms(200), 100.0, stages, PLAN.envelope, levels=levels, pooled=True)
+    assert bench.apply(pool).status == Status.OK
+    models = (("m", 2, 8, "v100"), ("n", 2, 8, "v100"), ("m", 3, 8, "k80"))
+    assert bench.plans[-1].models == tuple(PlannedModel(*model) for model in models)
+    assert bench.scaled == [{"v100": 2, "k80": 3}]
+    bench.events(200, 2, model="m/1")
+    assert bench.scaled[-1] == {"v100": 4, "k80": 6}  # 1.54 times the planned rate, with headroom
+    other = Placement("only", "m", "v100", 2, 3, throughput=50.0)
+    answer = bench.apply(Plan("single", ms(100), 50.0, (other,), PLAN.envelope))
+    assert "hardware: got 'v100', wanted 'k80, v100', which model 'm' has in plan 'pool'" in answer.reason
+
+
+def test_several_pipelines_share_a_model() -> None:
+    bench = Bench()
+    bench.apply()
+    other = Placement("only", "classify", "v100", 2, 3, throughput=50.0)
+    bench.apply(Plan("single", ms(100), 50.0, (other,), PLAN.envelope))
+    assert bench.plans[-1].models[0] == PlannedModel("classify", 5, 2, "v100")
+    assert bench.scaled[-1] == {"v100": 6}
+    assert bench.tune("withdraw", b"single").status == Status.OK
+    assert bench.plans[-1].models[0] == PlannedModel("classify", 2, 4, "v100")
+    assert bench.tune("withdraw", b"video").status == Status.OK
+    assert bench.plans[-1].models == ()
+    assert bench.saved[-1].applied == ()
+
+
+def test_two_hardware_types_for_one_model_are_an_error() -> None:
+    bench = Bench()
+    bench.apply()
+    other = msgspec.structs.replace(FRONT, hardware="k80")
+    answer = bench.apply(Plan("single", ms(100), 50.0, (other,), PLAN.envelope))
+    assert answer.reason.startswith("stage 'front': hardware: got 'k80', wanted 'v100'")

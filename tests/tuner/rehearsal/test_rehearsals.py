@@ -18,29 +18,19 @@ from horologe_common.wire import (
     TracedRequest,
     UseScheduler,
 )
-from horologe_tuner.core.journal import JournalEntry
 from horologe_tuner.core.rehearsal.rehearsal_documents import RehearsalCall, RehearsalScores
 from horologe_tuner.core.rehearsal.rehearsals import DEFAULT, LEAST_REQUESTS, NEW_REQUESTS
-from horologe_tuner.core.tuner import Tuner
-from horologe_tuner.settings import TunerSettings
 from tuner.rehearsal_scores import scores_of
+from tuner.tuner_bench import CONTROLLER, Bench
 
-CONTROLLER = "controller/0#1"
 STATE = SchedulingState({"scheduler": "horologe"}, (ScheduledModel(a_report(a_spec("m"))),), (ScheduledShare(64),))
 
 
-class Bench:
+class RehearsalBench(Bench):
     """A tuner with a controller that sends traces."""
 
     def __init__(self, rehearses: bool = True, **settings: Any) -> None:
-        settings = {"rehearsal_interval_ns": s(10), **settings}
-        self.tuner = Tuner("tuner/0#1", TunerSettings(**settings), rehearses=rehearses)
-        self.now_ns = s(1000)
-        self.give(CONTROLLER, PeerConnected(CONTROLLER))
-
-    def give(self, sender: str, message: Any) -> None:
-        self.tuner.handle(self.now_ns, sender, message, ())
-        self.tuner.tick(self.now_ns)
+        super().__init__(rehearses=rehearses, **{"scaler": "none", "rehearsal_interval_ns": s(10), **settings})
 
     def trace(self, count: int = LEAST_REQUESTS) -> None:
         """Send the requests of the last ten seconds."""
@@ -50,7 +40,7 @@ class Bench:
 
     def wait(self, seconds: float) -> None:
         self.now_ns += s(seconds)
-        self.tuner.tick(self.now_ns)
+        self.run()
 
     def started(self) -> list[RehearsalCall]:
         """Answer the question for the state, and return the calls of the process."""
@@ -82,7 +72,7 @@ class Bench:
 
 
 def test_a_rehearsal_starts_with_enough_requests() -> None:
-    bench = Bench()
+    bench = RehearsalBench()
     bench.trace(LEAST_REQUESTS - 1)
     bench.wait(11)
     assert not bench.started()
@@ -95,7 +85,7 @@ def test_a_rehearsal_starts_with_enough_requests() -> None:
 
 
 def test_the_pause_is_as_long_as_the_requests_took_until_it_is_the_interval() -> None:
-    bench = Bench(rehearsal_interval_ns=s(20))
+    bench = RehearsalBench(rehearsal_interval_ns=s(20))
     bench.trace()
     assert len(bench.started()) == 1
     bench.score(scores_of(horologe=90))
@@ -107,7 +97,7 @@ def test_the_pause_is_as_long_as_the_requests_took_until_it_is_the_interval() ->
 
 
 def test_the_same_requests_are_not_played_again() -> None:
-    bench = Bench()
+    bench = RehearsalBench()
     bench.rehearse(scores_of(horologe=90))
     bench.wait(30)
     assert not bench.started()
@@ -116,11 +106,11 @@ def test_the_same_requests_are_not_played_again() -> None:
 
 
 def test_scores_change_the_scheduler_and_the_reason_is_logged() -> None:
-    bench = Bench()
+    bench = RehearsalBench()
     change = bench.change(scores_of(horologe=90, orloj=95))
     assert change.scheduler == "orloj"
     assert change.reason == "orloj would have served 95.00% of the last 1,900 requests, horologe 90.00%"
-    (entry,) = sent(bench.tuner, JournalEntry)
+    (entry,) = bench.journal
     assert (entry.event, entry.text) == ("scheduler changed", change.reason)
     assert bench.rehearse(scores_of(horologe=90, orloj=95)) == []
     (back,) = bench.rehearse(scores_of(horologe=95, orloj=95))
@@ -131,7 +121,7 @@ def test_scores_change_the_scheduler_and_the_reason_is_logged() -> None:
 
 
 def test_the_default_returns_at_once_when_the_traffic_is_not_the_rehearsed_one() -> None:
-    bench = Bench()
+    bench = RehearsalBench()
     bench.change(scores_of(horologe=90, orloj=95))
     assert bench.ended(1, 186, 14) == []
     (change,) = bench.ended(2, 90, 50)
@@ -141,7 +131,7 @@ def test_the_default_returns_at_once_when_the_traffic_is_not_the_rehearsed_one()
 
 
 def test_requests_from_before_a_change_of_the_traffic_are_not_played() -> None:
-    bench = Bench()
+    bench = RehearsalBench()
     bench.rehearse(scores_of(horologe=90))
     bench.ended(1, 100, 100)
     bench.trace(LEAST_REQUESTS - 1)
@@ -156,7 +146,7 @@ def test_requests_from_before_a_change_of_the_traffic_are_not_played() -> None:
 
 
 def test_a_scheduler_that_serves_more_than_in_its_rehearsal_stays_until_the_next_one() -> None:
-    bench = Bench()
+    bench = RehearsalBench()
     bench.change(scores_of(horologe=50, orloj=60))
     assert bench.ended(1, 180, 20) == []
     bench.trace(LEAST_REQUESTS)
@@ -167,7 +157,7 @@ def test_a_scheduler_that_serves_more_than_in_its_rehearsal_stays_until_the_next
 
 
 def test_scores_of_discarded_requests_change_nothing() -> None:
-    bench = Bench()
+    bench = RehearsalBench()
     bench.rehearse(scores_of(horologe=90))
     bench.wait(10)
     bench.trace()
@@ -177,7 +167,7 @@ def test_scores_of_discarded_requests_change_nothing() -> None:
 
 
 def test_a_replay_that_differs_from_what_was_served_changes_nothing() -> None:
-    bench = Bench()
+    bench = RehearsalBench()
     bench.wait(10)
     bench.ended(1, 150, 150)
     bench.trace()
@@ -192,7 +182,7 @@ def test_a_replay_that_differs_from_what_was_served_changes_nothing() -> None:
 
 
 def test_only_what_the_scheduler_in_use_has_served_is_compared_with_its_replay() -> None:
-    bench = Bench()
+    bench = RehearsalBench()
     bench.change(scores_of(horologe=90, orloj=99))
     bench.wait(5)
     bench.ended(1, 297, 3)
@@ -203,7 +193,7 @@ def test_only_what_the_scheduler_in_use_has_served_is_compared_with_its_replay()
 
 
 def test_the_current_scheduler_is_played_first() -> None:
-    bench = Bench()
+    bench = RehearsalBench()
     bench.change(scores_of(horologe=90, edf=95))
     bench.trace()
     bench.wait(10)
@@ -212,7 +202,7 @@ def test_the_current_scheduler_is_played_first() -> None:
 
 
 def test_rehearsals_have_a_part_of_a_core() -> None:
-    bench = Bench(rehearsal_share=0.25)
+    bench = RehearsalBench(rehearsal_share=0.25)
     bench.rehearse(scores_of(cpu_s=5.0, horologe=90))
     bench.trace()
     bench.wait(19)
@@ -222,24 +212,19 @@ def test_rehearsals_have_a_part_of_a_core() -> None:
     assert call.cpu_s == 15.0
 
 
-def test_a_failed_rehearsal_changes_nothing_and_is_logged_once() -> None:
-    bench = Bench()
-    assert bench.rehearse(RehearsalScores(error="no memory")) == []
-    assert bench.rehearse(RehearsalScores(error="no memory")) == []
-    (entry,) = sent(bench.tuner, JournalEntry)
+def test_a_rehearsal_that_fails_is_logged_once_and_the_default_returns() -> None:
+    bench, failed = RehearsalBench(), RehearsalScores(error="no memory")
+    assert bench.rehearse(failed) == bench.rehearse(failed) == []
+    (entry,) = bench.journal
     assert (entry.event, entry.text) == ("rehearsal failed", "no memory")
-
-
-def test_the_default_returns_if_the_rehearsals_of_another_scheduler_fail() -> None:
-    bench = Bench()
     bench.change(scores_of(horologe=90, edf=95))
-    (change,) = bench.rehearse(RehearsalScores(error="no memory"))
+    (change,) = bench.rehearse(failed)
     assert (change.scheduler, change.reason) == ("horologe", "the rehearsal failed: no memory")
-    assert bench.rehearse(RehearsalScores(error="no memory")) == []
+    assert bench.rehearse(failed) == []
 
 
 def test_metrics_are_those_of_the_last_rehearsal_and_counters_start_at_zero() -> None:
-    bench = Bench()
+    bench = RehearsalBench()
     counted, served = "horologe_tuner_rehearsals_total", "horologe_tuner_rehearsal_served"
 
     def values(name: str) -> dict[str, float]:
@@ -257,15 +242,15 @@ def test_metrics_are_those_of_the_last_rehearsal_and_counters_start_at_zero() ->
 
 
 def test_in_a_dry_run_changes_are_only_reported() -> None:
-    bench = Bench(dry_run=True)
+    bench = RehearsalBench(dry_run=True)
     assert bench.rehearse(scores_of(horologe=90, orloj=95)) == []
     assert bench.rehearse(scores_of(horologe=90, orloj=95)) == []
-    (entry,) = sent(bench.tuner, JournalEntry)
+    (entry,) = bench.journal
     assert entry.dry_run
 
 
 def test_without_a_simulator_nothing_is_rehearsed() -> None:
-    bench = Bench(rehearses=False)
+    bench = RehearsalBench(rehearses=False)
     bench.trace()
     bench.wait(100)
     assert not bench.started()
@@ -273,7 +258,7 @@ def test_without_a_simulator_nothing_is_rehearsed() -> None:
 
 
 def test_scores_for_a_controller_that_has_left_are_discarded() -> None:
-    bench = Bench()
+    bench = RehearsalBench()
     bench.trace()
     bench.wait(10)
     bench.started()

@@ -12,8 +12,7 @@ from horologe_cli.local.worker_pool import MAX_WORKERS, ControlServer, WorkerPoo
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import WantedShare
 from horologe_tuner.core.worker_scaling import Scaled, ScaleTo
-from horologe_tuner.scaler import ScalingError
-from horologe_tuner.scaler_thread import scale
+from horologe_tuner.scaler import ScalingError, scale
 from horologe_tuner.scalers.process import ProcessScaler
 from horologe_tuner.settings import TunerSettings
 

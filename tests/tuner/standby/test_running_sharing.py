@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,11 +11,11 @@ from hypothesis import strategies as st
 from horologe_common.clock import ms, s
 from horologe_common.latency_buckets import bucket_bound_ns, latency_bucket
 from horologe_common.status import Status
-from horologe_planning.plan import Placement, Plan, encode_plans, parse_plans
+from horologe_planning.plan import Placement, Plan
 from horologe_tuner.core.plans.plan_checks import ClusterModels, check_plan
 from horologe_tuner.core.standby.running_shares import RunningShares
 from horologe_tuner.core.standby.share_workers import percent_by_device, worker_name
-from tuner.running_sharing_bench import Bench, placement, targets_on
+from tuner.running_sharing_bench import Bench, placement
 
 
 def test_a_violation_is_confirmed_and_repaired_by_the_shadow() -> None:
@@ -181,39 +180,6 @@ def _check_standbys(sharing: RunningShares) -> None:
         wanted = {worker for worker, (share, _) in sharing.wanted().items() if share.stage == name}
         assert len(wanted) <= 3 * len(stage.serving)
         assert {worker_name(share) for share in stage.active()} <= wanted
-
-
-def broken(**changes: object) -> bytes:
-    """Return a document of two stages on a device, with other values in the first placement."""
-    plans = [Plan(target.stage, target.slo_ns, 400.0, target.shares) for target in targets_on({"w1": 20, "w5": 50})]
-    document = msgspec.json.decode(encode_plans(plans))
-    document["plans"][0]["placements"][0] |= changes
-    return msgspec.json.encode(document)
-
-
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
-        (b"{", "plan: "),
-        (b'{"gpus": []}', "`horologe plan make --json` writes version 1"),
-        (b'{"version": 2, "plans": []}', "version: got 2, wanted 1"),
-        (b'{"version": 1, "plans": []}', "plans: got 0, wanted 1 to"),
-        (
-            encode_plans([Plan("w1", ms(20), 1.0, (placement("w1", "v100-1", 20),))] * 2),
-            "plan 'w1': name: got it twice",
-        ),
-        (broken(percent=60), "device 'v100-1': percent: got 110 in all, wanted at most 100"),
-        (broken(percent=0), "plan 'w1': stage 'w1': percent: got 0, wanted"),
-        (broken(device=""), "stage 'w1': device: got none, wanted one for a share of 20%"),
-        (broken(scale_factor=-1), "stage 'w1': scale_factor: got -1"),
-        (broken(model="w5"), "plan 'w5': model: got 'w5', which plan 'w1' has"),
-        (broken(exec_ns=[[5, 1]]), "stage 'w1': exec_ns: got 1 for a batch of 5"),
-    ],
-)
-def test_a_document_that_is_not_valid_names_the_field(document: bytes, message: str) -> None:
-    with pytest.raises(ValueError, match=r"got|plan: ") as raised:
-        parse_plans(document)
-    assert message in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def settings_sections() -> dict[str, type[msgspec.Struct]]:
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.settings import FrontendSettings
     from horologe_gpu_worker.settings import WorkerSettings
-    from horologe_planning.hardware_settings import HardwareSettings
+    from horologe_planning.hardware import HardwareSettings
     from horologe_profiler.settings import ProfilerSettings
     from horologe_selector.settings import SelectorSettings
     from horologe_tuner.settings import TunerSettings

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from horologe_cli.output import stderr_console
-from horologe_cli.planning.pipeline_report import draw_plan, plan_text
-from horologe_cli.planning.pipeline_shares import plan_shares, read_share_times
-from horologe_cli.planning.planning_inputs import parse_accuracy
-from horologe_cli.planning.planning_problem import read_problem
+from horologe_cli.planning.figures import draw_plan
+from horologe_cli.planning.pipeline_report import plan_text
+from horologe_cli.planning.planning_problem import parse_accuracy, read_problem
+from horologe_common.interference.prediction import DEFAULT_INTERFERENCE_MODEL
 from horologe_common.service.settings import SettingsError
+from horologe_planning.interference.coefficients_file import CoefficientsError, read_coefficients
+from horologe_planning.interference.derived_coefficients import catalogue_coefficients
+from horologe_planning.joint_planning.joint_planner import joint_plan, plan_layout
+from horologe_planning.joint_planning.layout_evaluation import LayoutEvaluator, ShareTimes
+from horologe_planning.provisioning.workloads import DEFAULT_OPTIONS
 from horologe_planning.report import ReportedPlan
-from horologe_planning.search.levels import with_levels
+from horologe_planning.search.higher_rates import with_levels
 from horologe_planning.search.objective import Objective
-from horologe_planning.search.pipeline_planner import make_plan
+from horologe_planning.search.pipeline_planner import make_plan, runs_limit
 from horologe_planning.search.variants import cheapest_accurate, most_accurate, with_models
 from horologe_sim.scenario.pooled_plan import PooledPlan, plan_pooled, pool_simulation
 from horologe_sim.scenario.pooled_tuning import pooled_tuning_plan
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from horologe_planning.plan import Plan
     from horologe_planning.report import PlanReport
     from horologe_planning.search.evaluation import Evaluator
+
 
 WHOLE, POOLED, SHARES = "whole devices", "pooled devices", "shares of devices"
 
@@ -48,26 +54,10 @@ class PipelineReport(msgspec.Struct, frozen=True):
     """Of the chosen variants. None without variants."""
 
 
-class MadePlan(NamedTuple):
-    """A plan of a pipeline, with its report and its text."""
-
-    plan: Plan
-    report: PipelineReport
-    text: str
-
-
-class Choice(NamedTuple):
-    """The plan on whole devices, with the problem that it solves."""
-
-    evaluator: Evaluator
-    planned: ReportedPlan
-    accuracy: float | None = None
-
-
 def plan_pipeline(
     pipeline: str, traffic: ProblemOptions, options: PlanOptions, server: ServerOptions, silent: bool
-) -> MadePlan:
-    """Return the cheapest plan of a pipeline. Raises SettingsError, HorologeError and Infeasible."""
+) -> tuple[Plan, PipelineReport, str]:
+    """Return the cheapest plan of a pipeline, with report and text. Raises SettingsError, HorologeError, Infeasible."""
     problem = read_problem(pipeline, traffic, server, options.recent)
     times = read_share_times(options, problem, live=traffic.live or options.recent)
     objective = Objective(problem.structure.slo_ns, options.attainment, options.confidence)
@@ -90,7 +80,7 @@ def plan_pipeline(
     if options.plot:
         draw_plan(options.plot, evaluator, planned.plan.placements, evaluator.forecast(planned.plan.placements))
     report = PipelineReport(made, planned.report, pooled, shared.report if shared else None, accuracy)
-    return MadePlan(plan, report, plan_text(plan, planned, report, problem.hardware))
+    return plan, report, plan_text(plan, planned, report, problem.hardware)
 
 
 @contextmanager
@@ -106,8 +96,8 @@ def _progress(silent: bool) -> Iterator[Callable[[str], None]]:
 
 def _choose(
     problem: PlanningProblem, options: PlanOptions, objective: Objective, show: Callable[[str], None]
-) -> Choice:
-    """Return the plan on whole devices, of the variants that the options ask for."""
+) -> tuple[Evaluator, ReportedPlan, float | None]:
+    """Return the problem, its plan on whole devices, and the accuracy of the variants if the options ask for some."""
     structure, accuracy = problem.structure, parse_accuracy(options.accuracy or ())
     if options.budget and options.floor:
         raise SettingsError("--budget, --floor: got both, wanted at most one of them")
@@ -124,8 +114,8 @@ def _choose(
         chosen = cheapest_accurate(structure, accuracy, evaluator_of, options.floor)
     else:
         evaluator = evaluator_of(structure)
-        return Choice(evaluator, make_plan(evaluator))
-    return Choice(evaluator_of(with_models(structure, chosen.models)), chosen.planned, chosen.accuracy)
+        return evaluator, make_plan(evaluator), None
+    return evaluator_of(with_models(structure, chosen.models)), chosen.planned, chosen.accuracy
 
 
 def _plan_pool(
@@ -140,3 +130,43 @@ def _plan_pool(
         return pooled, None
     show("simulating parts of the pool")
     return pooled, pooled_tuning_plan(simulation, pooled, planned.plan)
+
+
+CATALOGUE_GPU = "v100"
+"""Hardware type of the catalogue's coefficients."""
+
+
+def read_share_times(options: PlanOptions, problem: PlanningProblem, *, live: bool) -> ShareTimes | None:
+    """Return the times on shares by the coefficients files, without files by those of the catalogue.
+
+    Those of the catalogue are derived from similar models, so a running system is not planned by them. None if no
+    model of the pipeline has coefficients on a hardware type with a price. Raises SettingsError for a file that cannot
+    be read.
+    """
+    margin = DEFAULT_OPTIONS.margin if options.margin is None else options.margin
+    try:
+        files = [read_coefficients(path) for path in options.coefficients or ()]
+    except CoefficientsError as error:
+        raise SettingsError(f"--coefficients: {error}") from error
+    models = {file.interference_model for file in files}
+    if len(models) > 1:
+        raise SettingsError(f"--coefficients: got interference models {', '.join(sorted(models))}, wanted one for all")
+    if files:
+        times = ShareTimes({file.gpu.name: file.catalogue for file in files}, problem.profiles, margin, models.pop())
+    elif live:
+        return None
+    else:
+        known = catalogue_coefficients(problem.profiles, DEFAULT_INTERFERENCE_MODEL, CATALOGUE_GPU)
+        times = ShareTimes({CATALOGUE_GPU: known}, problem.profiles, margin)
+    stages = {model for stage in problem.structure.stages for model in (stage.model, *stage.variants)}
+    shareable = any(times.is_shareable(kind, model) for kind in problem.hardware for model in stages)
+    return times if shareable else None
+
+
+def plan_shares(
+    evaluator: Evaluator, whole: ReportedPlan, times: ShareTimes, cost_limit: float, show: Callable[[str], None]
+) -> ReportedPlan | None:
+    """Return the plan on shares, None if none was found that costs less than `cost_limit`."""
+    layouts = LayoutEvaluator(evaluator, times, lambda runs: show(f"shares: {runs} layouts"))
+    layout = plan_layout(layouts, cost_limit, runs_limit(evaluator))
+    return joint_plan(layouts, layout, whole) if layout is not None else None

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from horologe_common.service.settings import SettingsError
 from horologe_planning.hardware import price_of
 from horologe_planning.plan import WHOLE_PERCENT
 from horologe_planning.provisioning.device_shares import shares_by_device
@@ -14,13 +13,12 @@ from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from horologe_cli.planning.pipeline_plan import PipelineReport
     from horologe_planning.hardware import HardwareType
     from horologe_planning.plan import Placement, Plan
     from horologe_planning.report import Alternative, PlanReport, ReportedPlan
-    from horologe_planning.search.evaluation import Configuration, Evaluator, Forecast
+    from horologe_planning.search.evaluation import Evaluator, Forecast
 
 PARTS = (0.5, 0.9, 0.99, 0.999)
 
@@ -132,30 +130,3 @@ def _alternative(title: str, alternative: Alternative | None) -> list[str]:
         return []
     stages = "; ".join(f"{stage.stage}: {stage.describe()}" for stage in alternative.placements)
     return [f"{title}: {stages}", f"  {alternative.reason}"]
-
-
-def draw_plan(path: Path, evaluator: Evaluator, configuration: Configuration, forecast: Forecast) -> None:
-    """Write a figure: the distribution of the latencies with the SLO, and the cost of each stage.
-
-    Raises SettingsError without matplotlib and for a file name without a known format.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise SettingsError("matplotlib: not installed: pip install 'horologe[planner]'") from error
-    figure = Figure(figsize=(9.2, 3.2), layout="constrained")
-    latency, cost = figure.subplots(1, 2)
-    times_ms = np.sort(forecast.latencies_ns) / 1e6
-    latency.plot(times_ms, 1 - np.arange(times_ms.size) / times_ms.size)
-    latency.axvline(evaluator.objective.slo_ns / 1e6, color="tab:red", linestyle="--", label="SLO")
-    latency.axhline(1 - evaluator.objective.attainment, color="gray", linestyle=":", label="misses permitted")
-    latency.set(xlabel="latency (ms)", ylabel="queries that take longer", yscale="log")
-    latency.legend()
-    names = [f"{stage.stage}\n{stage.describe()}" for stage in configuration]
-    cost.barh(names, [evaluator.price((stage,)) for stage in configuration])
-    cost.invert_yaxis()
-    cost.set(xlabel="dollars per hour")
-    try:
-        figure.savefig(path, dpi=150)
-    except ValueError as error:
-        raise SettingsError(f"--plot: {error}") from error

@@ -13,9 +13,9 @@ from horologe_cli.output import is_silent, open_client, print_result, stderr_con
 from horologe_cli.planning.workload_file import WORKLOADS_SUFFIX
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
 from horologe_common.status import HorologeError
-from horologe_planning.infeasible import Infeasible
 from horologe_planning.plan import PLAN_VERSION, Plan, PlanDocument, encode_plans
 from horologe_planning.provisioning.device_shares import device_counts
+from horologe_planning.report import Infeasible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,16 +71,16 @@ def make_once(request: PlanRequest, traffic: ProblemOptions, options: PlanOption
     if request.workloads:
         from horologe_cli.planning.workload_report import plan_workload_file
 
-        plans, workloads, text = plan_workload_file(request.workloads, options)
-        report["workloads"] = workloads
+        plans, report["workloads"], text = plan_workload_file(request.workloads, options)
         texts.append(text)
     if request.pipeline:
         from horologe_cli.planning.pipeline_plan import plan_pipeline
 
-        made = plan_pipeline(request.pipeline, traffic, options, server, is_silent(server.json))
-        plans = (*plans, renumber_devices(made.plan, device_counts(plans)))
-        report["pipeline"] = made.report
-        texts.append(made.text)
+        plan, report["pipeline"], text = plan_pipeline(
+            request.pipeline, traffic, options, server, is_silent(server.json)
+        )
+        plans = (*plans, renumber_devices(plan, device_counts(plans)))
+        texts.append(text)
     if options.apply:
         with open_client(server.endpoint, server.keys) as client:
             client.tune("apply", encode_plans(plans))

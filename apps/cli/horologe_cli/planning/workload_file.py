@@ -11,9 +11,7 @@ from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_common.service.settings import DURATIONS, SettingsError, parse_quantity
 from horologe_common.service.user_files import MAX_DOCUMENT_BYTES, read_toml
 from horologe_planning.interference.coefficients_file import CoefficientsError, read_coefficients
-from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
-from horologe_planning.provisioning.share_tables import GpuType, check_workloads
-from horologe_planning.provisioning.workloads import Workload
+from horologe_planning.provisioning.workloads import GpuType, ProvisioningOptions, Workload, check_workloads
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,19 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_cli.planning.planning_inputs import read_plans
+from horologe_cli.planning.figures import draw_shares
+from horologe_cli.planning.planning_problem import read_plans
 from horologe_cli.planning.workload_file import read_problem_file
-from horologe_common.service.settings import SettingsError
-from horologe_planning.provisioning.device_shares import device_counts, shares_by_device
+from horologe_planning.provisioning.device_shares import device_counts, shares_by_device, with_batch_times
 from horologe_planning.provisioning.explanation import PlanExplanation, explain_plan
 from horologe_planning.provisioning.incremental import update_plan
-from horologe_planning.provisioning.plan_prediction import with_batch_times
 from horologe_planning.provisioning.provisioner import provision, with_report
 from horologe_planning.report import SharedPlans, SharingReport
 from horologe_sim.report.tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from horologe_cli.commands.planning.planning_options import PlanOptions
@@ -50,8 +48,8 @@ def plan_workload_file(path: Path, options: PlanOptions) -> tuple[tuple[Plan, ..
     if options.previous is not None:
         earlier, (new_cost, bound) = read_plans(options.previous), (found.report.cost_per_hour, found.report.cost_bound)
         margin = _margin_of(earlier.report)
-        found, change = update_plan(earlier.plans, workloads, kinds, provisioning, margin)
-        found, moved = with_report(found, cost_bound=bound), change.moved
+        found, moved = update_plan(earlier.plans, workloads, kinds, provisioning, margin)
+        found = with_report(found, cost_bound=bound)
     report = WorkloadsReport(found.report, explain_plan(found, workloads, kinds, provisioning), moved, new_cost)
     if options.plot:
         draw_shares(options.plot, found.plans)
@@ -106,40 +104,3 @@ def workloads_text(found: SharedPlans, report: WorkloadsReport) -> str:
     for share, reason in zip(shares, explanation.shares, strict=True):
         lines.append(f"  {share.workload} {share.placement.percent:g}%: {reason.text()}")
     return "\n".join(lines)
-
-
-def draw_shares(path: Path, plans: Sequence[Plan]) -> None:
-    """Write a figure: the shares of each device, and each workload's predicted latency beside its limit.
-
-    Raises SettingsError without matplotlib and for a file name without a known format.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise SettingsError("matplotlib: not installed: pip install 'horologe[planner]'") from error
-    devices = shares_by_device(plans)
-    shares = [share for present in devices.values() for share in present]
-    figure = Figure(figsize=(9.2, max(3.2, 0.25 * len(shares))), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for device, present in devices.items():
-        used = 0.0
-        for place, share in enumerate(present):
-            left.barh(device, share.placement.percent, left=used, color=f"C{place % 10}", edgecolor="white")
-            left.text(used + 1, device, share.workload, va="center", fontsize=7)
-            used += share.placement.percent
-        left.barh(device, 100 - used, left=used, color="0.92")
-    left.set(xlabel="share of the device (%)", xlim=(0, 100))
-    names = [f"{number} {share.workload}" for number, share in enumerate(shares, start=1)]
-    errors = [share.placement.deviation_ns / 1e6 for share in shares]
-    right.barh(names, [share.latency_ms for share in shares], xerr=errors, height=0.6, label="predicted")
-    limits = [share.limit_ms for share in shares]
-    right.plot(limits, names, "|", color="tab:red", markersize=10, markeredgewidth=2, label="half of the SLO")
-    right.plot([share.slo_ms for share in shares], names, "|", color="0.4", markersize=10, label="SLO")
-    right.set(xlabel="ms", xlim=(0, None))
-    right.legend(fontsize=7)
-    for axes in (left, right):
-        axes.invert_yaxis()
-    try:
-        figure.savefig(path, dpi=150)
-    except ValueError as error:
-        raise SettingsError(f"--plot: {error}") from error

@@ -18,7 +18,7 @@ from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.wire import ModelReport
 from horologe_controller.settings import ControllerSettings
-from horologe_planning.search.growth import busiest_stretch
+from horologe_planning.search.higher_rates import busiest_stretch
 from horologe_planning.search.objective import Objective
 from horologe_sim.controller_only.controller_world import ClusterSettings
 from horologe_sim.controller_only.direct_device import DeviceEntry

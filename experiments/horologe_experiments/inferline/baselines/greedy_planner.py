@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_planning.hardware import PRICE_ROUNDING
-from horologe_planning.infeasible import Infeasible
 from horologe_planning.plan import MAX_REPLICAS, Placement
+from horologe_planning.report import Infeasible
 from horologe_planning.search.evaluation import first_true, replace_stage
 from horologe_planning.search.whole_devices import removals, widen_bottleneck
 
@@ -68,7 +68,7 @@ def best_action(evaluator: Evaluator, configuration: Configuration, *, can_move:
     if (cheaper := cheaper_action(evaluator, configuration, can_move=can_move)) is not None:
         return cheaper
     larger = [changed for changed in increased_batches(evaluator, configuration) if evaluator.is_feasible(changed)]
-    return min(larger, key=lambda changed: evaluator.verdict(changed).missed_bound, default=None)
+    return min(larger, key=evaluator.missed_bound, default=None)
 
 
 def cheaper_action(

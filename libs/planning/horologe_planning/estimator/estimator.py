@@ -12,13 +12,12 @@ Rules. Times are whole nanoseconds, and one seed gives one result.
 4. A query is complete when all stages that it visits are. Its latency is the time from its arrival.
 5. At each instant, first the batches that end there are finished in the order of their starts, then queries arrive in
    the order of the trace, then replicas take batches, stages in the order of the structure.
-6. Changes of replicas take effect before the events of their instant. A busy replica that is removed finishes its
-   batch.
+6. Replicas may be changed during a run, by experiments. Changes take effect before the events of their instant. A busy
+   replica that is removed finishes its batch.
 """
 
 from __future__ import annotations
 
-import heapq
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,12 +28,11 @@ from horologe_planning.estimator import estimator_kernel as kernel
 from horologe_planning.estimator.pipeline_workload import PipelineTrace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
     from horologe_common.pipelines import PipelineStructure
-    from horologe_planning.hardware import HardwareType
     from horologe_planning.plan import Placement
     from horologe_planning.profiles import Profiles
 
@@ -55,30 +53,26 @@ class StageLoad(NamedTuple):
 
 
 class Simulation:
-    """A run of one configuration that can be stopped at any time, changed and continued."""
+    """A run of one configuration."""
 
     def __init__(
         self,
-        structure: PipelineStructure | PipelineTrace,
+        work: PipelineTrace,
         profiles: Profiles,
         configurations: Sequence[Placement],
-        arrivals_ns: ArrayLike = (),
-        seed: int = 0,
         slo_ns: int = 0,
         missed_limit: int = NEVER_NS,
     ) -> None:
-        """Raise ValueError for an invalid trace, configuration or profile.
+        """Raise ValueError for an invalid configuration or profile.
 
-        `structure`: a structure with `arrivals_ns` and `seed`, or a workload made from them. `slo_ns`: by default the
-        pipeline's. The run ends early as soon as more than `missed_limit` queries have missed it.
+        `slo_ns`: by default the pipeline's. The run ends early as soon as more than `missed_limit` queries have missed
+        it.
         """
-        work = structure if isinstance(structure, PipelineTrace) else PipelineTrace(structure, arrivals_ns, seed)
         self.workload = work
         self._places = {stage.name: place for place, stage in enumerate(work.structure.stages)}
         check_configuration(work.structure, profiles, configurations)
         self.stage_of = np.array([self._places[c.stage] for c in configurations])
         """(groups,): place of the stage of each group of replicas."""
-        self._groups = {name: np.flatnonzero(self.stage_of == place) for name, place in self._places.items()}
         tables = [profiles[c.model][c.hardware].latency_table(c.max_batch) for c in configurations]
         shape = (len(tables), *(max(table.shape[axis] for table in tables) for axis in (0, 1)))
         latency_ns, ranks = np.zeros(shape, np.int64), np.ones(len(self._places), np.int64)
@@ -99,20 +93,12 @@ class Simulation:
             missed_limit,
         )
         self._state = _initial_state(work, [c.replicas for c in configurations])
-        self._ordered_ns = np.zeros(len(tables), np.int64)
-        """Sum of the times at which replicas were ordered."""
-        self._activations: list[tuple[int, int]] = []
-        """Heap of (time, group), one for each replica that is not ready yet."""
         self.stopped = False
         """True if the run ended early."""
 
-    def run_until(self, t_ns: int = NEVER_NS) -> None:
-        """Process all events before `t_ns`, by default until all queries are complete."""
-        while self._activations and self._activations[0][0] <= t_ns and not self.stopped:
-            at_ns, group = heapq.heappop(self._activations)
-            self._advance(at_ns)
-            self._state.replicas[group, (kernel.FREE, kernel.LIVE)] += 1
-        self._advance(t_ns)
+    def run(self) -> None:
+        """Process all events, until all queries are complete or too many have missed the SLO."""
+        self._advance(NEVER_NS)
 
     def _advance(self, t_ns: int) -> None:
         state = self._state
@@ -121,38 +107,6 @@ class Simulation:
             if result == kernel.FULL:
                 state = state._replace(batches=np.concatenate((state.batches, np.zeros_like(state.batches))))
         self._state = state
-        if t_ns < NEVER_NS and not self.stopped:
-            state.counters[kernel.NOW] = max(t_ns, self.now_ns)
-
-    def set_replicas(self, stage: str, count: int, ready_at_ns: int = 0) -> None:
-        """Change the replicas of a stage to `count`. New ones start to work at `ready_at_ns`, removed ones stop now.
-
-        The cost counts from now on. Raises ValueError if `count` is negative or the stage has several groups of
-        replicas, KeyError for an unknown stage.
-        """
-        if count < 0:
-            raise ValueError(f"replicas of {stage}: got {count}, wanted at least 0")
-        if len(self._groups[stage]) != 1:
-            raise ValueError(f"stage {stage}: got {len(self._groups[stage])} groups of replicas, wanted one to change")
-        group, now_ns = int(self._groups[stage][0]), self.now_ns
-        for _ in range(count - self.replicas(stage)):
-            self._ordered_ns[group] += now_ns
-            heapq.heappush(self._activations, (max(ready_at_ns, now_ns), group))
-        for _ in range(self.replicas(stage) - count):
-            self._remove_replica(group)
-
-    def _remove_replica(self, group: int) -> None:
-        """Remove the replica that would be ready last, else an idle one, else the busy one that is free first."""
-        replicas, pending = self._state.replicas[group], [a for a in self._activations if a[1] == group]
-        if pending:
-            self._activations.remove(max(pending))
-            heapq.heapify(self._activations)
-            self._state.totals[group, kernel.RELEASED_NS] += self.now_ns
-        elif replicas[kernel.FREE] > 0:
-            replicas[[kernel.FREE, kernel.LIVE]] -= 1
-            self._state.totals[group, kernel.RELEASED_NS] += self.now_ns
-        else:
-            replicas[kernel.SURPLUS] += 1
 
     @property
     def now_ns(self) -> int:
@@ -160,54 +114,19 @@ class Simulation:
         return int(self._state.counters[kernel.NOW])
 
     @property
-    def finished(self) -> bool:
-        """True if every query is complete."""
-        return int(self._state.counters[kernel.ANSWERED]) == self.workload.arrivals_ns.size
-
-    @property
     def latencies_ns(self) -> NDArray[np.int64]:
         """Latency of each query, in the order of the trace. -1: not complete."""
         return self._state.latency_ns.copy()
 
-    @property
-    def state(self) -> kernel.State:
-        """State of the run, for observers."""
-        return self._state
-
-    def replicas(self, stage: str) -> int:
-        """Return the replicas of a stage that work or will work. Replicas to be removed do not count."""
-        groups = self._groups[stage]
-        live, surplus = self._state.replicas[groups, kernel.LIVE], self._state.replicas[groups, kernel.SURPLUS]
-        return int((live - surplus).sum()) + sum(pending in groups for _, pending in self._activations)
-
-    def waiting(self, stage: str) -> int:
-        """Return the length of a stage's queue."""
-        queue = self._state.queues[self._places[stage]]
-        return int(queue[kernel.TAIL] - queue[kernel.HEAD])
-
-    def replica_ns(self) -> dict[str, int]:
-        """Return the time that has to be paid for by stage: of each replica, from its order to its removal."""
-        paid_ns = self._paid_ns()
-        return {stage: int(paid_ns[groups].sum()) for stage, groups in self._groups.items()}
-
-    def _paid_ns(self) -> NDArray[np.int64]:
-        """Return the same by group."""
-        present = self._state.replicas[:, kernel.LIVE].copy()
-        for _, group in self._activations:
-            present[group] += 1
-        released_ns = self._state.totals[:, kernel.RELEASED_NS]
-        return np.asarray(present * self.now_ns + released_ns - self._ordered_ns)
-
-    def cost(self, configurations: Sequence[Placement], hardware: Mapping[str, HardwareType]) -> float:
-        """Return the dollars for all replicas from the time 0 until now."""
-        prices = [hardware[c.hardware].price_per_hour for c in configurations]
-        return float(self._paid_ns() @ np.array(prices)) / 3.6e12
+    def paid_ns(self) -> NDArray[np.int64]:
+        """Return the time of the replicas of each group."""
+        return np.asarray(self._state.replicas[:, kernel.LIVE] * self.now_ns)
 
     def loads(self) -> list[StageLoad]:
         """Return what each group of replicas did so far, in the order of the configuration."""
         loads = []
         names = list(self._places)
-        for place, totals, paid_ns in zip(self.stage_of, self._state.totals.tolist(), self._paid_ns(), strict=True):
+        for place, totals, paid_ns in zip(self.stage_of, self._state.totals.tolist(), self.paid_ns(), strict=True):
             batches, calls, busy_ns, _ = totals
             used = busy_ns / int(paid_ns) if paid_ns else 0.0
             longest = int(self._state.queues[place, kernel.LONGEST])

@@ -14,7 +14,7 @@ from scipy.optimize import least_squares
 
 from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
 from horologe_common.interference.prediction import MS_PER_S, Array
-from horologe_planning.interference.line_fitting import NAN, Fitted, fit_line
+from horologe_planning.interference.line_fitting import NAN, Fitted, fit_line, fit_slope
 from horologe_planning.interference.model_measurements import ProfileError
 
 if TYPE_CHECKING:
@@ -31,15 +31,13 @@ _ACTIVE = ("k1", "k2", "k3", "k4", "k5", "k6")
 
 
 class ModelFit(NamedTuple):
-    """Coefficients of a model, their standard deviations and the covariance of those of Eq. 11.
+    """Coefficients of a model and their standard deviations.
 
     A deviation is NaN where the runs only just determine the coefficient: nothing is left over to measure the error.
     """
 
     coefficients: ModelCoefficients
     deviations: dict[str, float]
-    active_covariance: Array
-    """Of k1 to k5, or k1 to k6 with `row_term`, in this order."""
 
 
 class GpuFit(NamedTuple):
@@ -89,8 +87,8 @@ def fit_model(
             place = f"{profile.model}: run at batch {run.batch}, share {run.share_percent:g}%"
             wanted = f"at most the maximum of {gpu.max_frequency_mhz:g}"
             raise ProfileError(f"{place}: frequency_mhz: got {run.frequency_mhz:g}, wanted {wanted}")
-    active, covariance, relative_error = _fit_active(profile, gpu, row_term, fixed)
-    fitted = dict(zip(_ACTIVE, map(Fitted, active, np.sqrt(np.diag(covariance))), strict=False))
+    active, relative_error = _fit_active(profile, gpu, row_term, fixed)
+    fitted = dict(zip(_ACTIVE, active, strict=False))
     fitted |= dict(zip(("alpha_power", "beta_power"), _fit_power(profile, gpu, fixed), strict=True))
     fitted |= dict(zip(("alpha_cacheutil", "beta_cacheutil"), _fit_cache(profile, fixed), strict=True))
     fitted["alpha_cache"] = _fixed("alpha_cache", fixed) or _fit_contention(profile, gpu)
@@ -103,7 +101,7 @@ def fit_model(
         feedback_bytes=profile.feedback_bytes,
         relative_error=relative_error,
     )
-    return ModelFit(coefficients, _deviations(fitted, fixed), covariance)
+    return ModelFit(coefficients, _deviations(fitted, fixed))
 
 
 def active_time(active: Sequence[float] | Array, batch: Array, share: Array) -> Array:
@@ -112,26 +110,10 @@ def active_time(active: Sequence[float] | Array, batch: Array, share: Array) -> 
     return np.asarray((k1 * batch**2 + k2 * batch + k3) / (share + k4) + k5 + sum(k6) * batch)
 
 
-def active_deviation(fit: ModelFit, batch: Array, share: Array) -> Array:
-    """Return the standard deviation of the predicted k_act in ms, from the covariance of the fit (delta method)."""
-    coefficients = fit.coefficients
-    active = np.array([getattr(coefficients, name) for name in _ACTIVE[: len(fit.active_covariance)]])
-    batch, share = np.broadcast_arrays(np.asarray(batch, float), np.asarray(share, float))
-    steps = 1e-6 * np.maximum(np.abs(active), 1e-3)
-    columns = []
-    for place, step in enumerate(steps):
-        moved = np.eye(len(active))[place] * step
-        difference = active_time(active + moved, batch, share) - active_time(active - moved, batch, share)
-        columns.append(difference / (2 * step))
-    gradient = np.stack(columns, axis=-1)
-    variance = np.einsum("...i,ij,...j->...", gradient, fit.active_covariance, gradient)
-    return np.asarray(np.sqrt(np.maximum(variance, 0.0)))
-
-
 def _fit_active(
     profile: ModelProfile, gpu: GpuCoefficients, row_term: bool, fixed: Mapping[str, float]
-) -> tuple[Array, Array, float]:
-    """Return k1 to k5 (or k6), their covariance and the relative standard deviation of the runs (Eq. 11)."""
+) -> tuple[list[Fitted], float]:
+    """Return k1 to k5 (or k6), and the relative standard deviation of the runs (Eq. 11)."""
     runs, names = profile.solo, _ACTIVE[: 6 if row_term else 5]
     free = np.array([name not in fixed for name in names])
     _require_distinct(profile.model, "batch size", ("k1", "k2", "k3"), fixed, (run.batch for run in runs))
@@ -169,10 +151,11 @@ def _fit_active(
     scaled = result.jac / np.linalg.norm(result.jac, axis=0)
     if np.linalg.matrix_rank(scaled, tol=1e-9) < count:
         raise ProfileError(f"{place}: the runs do not determine them, wanted every batch size at every share")
-    covariance = np.zeros((len(names), len(names)))
-    covariance[np.ix_(free, free)] = np.linalg.inv(result.jac.T @ result.jac) * 2 * result.cost / (len(runs) - count)
+    covariance = np.linalg.inv(result.jac.T @ result.jac) * 2 * result.cost / (len(runs) - count)
+    deviations = np.zeros(len(names))
+    deviations[free] = np.sqrt(np.diag(covariance))
     relative = (active_time(active, batch, share) - measured) / measured
-    return active, covariance, float(np.sqrt(np.sum(relative**2) / (len(runs) - count)))
+    return list(map(Fitted, active, deviations)), float(np.sqrt(np.sum(relative**2) / (len(runs) - count)))
 
 
 def _fit_power(profile: ModelProfile, gpu: GpuCoefficients, fixed: Mapping[str, float]) -> tuple[Fitted, Fitted]:
@@ -216,9 +199,7 @@ def contention_slope(profile: ModelProfile, gpu: GpuCoefficients) -> Fitted:
             for run in profile.contention
         ]
     )
-    slope, left = float(growth @ cache / (cache @ cache)), len(cache) - 1
-    error = float(((growth - slope * cache) ** 2).sum())
-    return Fitted(slope, float(np.sqrt(error / left / (cache @ cache))) if left else NAN)
+    return fit_slope(cache, growth)
 
 
 def _fit_contention(profile: ModelProfile, gpu: GpuCoefficients) -> Fitted:
@@ -267,10 +248,7 @@ def _fit_frequency(profile: GpuProfile) -> Fitted:
     if not (excess**2).sum():
         raise ProfileError(f"{profile.name}: alpha_f: not determined, missing a run with a demand above the power cap")
     drop = np.array([run.frequency_mhz - profile.max_frequency_mhz for run in throttled])
-    slope = float(excess @ drop / (excess @ excess))
-    left = len(throttled) - 1
-    error = float(((drop - slope * excess) ** 2).sum())
-    return Fitted(slope, float(np.sqrt(error / left / (excess @ excess))) if left else NAN)
+    return fit_slope(excess, drop)
 
 
 def _fixed(name: str, fixed: Mapping[str, float]) -> Fitted | None:

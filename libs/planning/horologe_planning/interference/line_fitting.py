@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from horologe_common.interference.prediction import Array
 from horologe_planning.interference.model_measurements import ProfileError
 
 if TYPE_CHECKING:
@@ -21,6 +22,13 @@ class Fitted(NamedTuple):
 
     value: float
     deviation: float
+
+
+def fit_slope(x: Array, y: Array) -> Fitted:
+    """Return the slope of the least-squares line through the origin."""
+    slope, left = float(x @ y / (x @ x)), len(x) - 1
+    error = float(((y - slope * x) ** 2).sum())
+    return Fitted(slope, float(np.sqrt(error / left / (x @ x))) if left else NAN)
 
 
 def fit_line(

@@ -106,9 +106,9 @@ def _fit_pairs(
     if not pairs:
         return gpu_fit, errors
     arrays, interference = pair_arrays(pairs, models), INTERFERENCE_MODELS[options.interference_model]
-    fit = fit_pairs(interference, gpu_fit.coefficients, arrays, fixed=fixed, keep_undetermined=True)
+    fit = fit_pairs(interference, gpu_fit.coefficients, arrays, fixed)
     if kept := {name for name in fit.deviations if _is_better(gpu_fit, fit, name)}:
-        fit = fit_pairs(interference, gpu_fit.coefficients, arrays, fixed={*fixed, *kept}, keep_undetermined=True)
+        fit = fit_pairs(interference, gpu_fit.coefficients, arrays, {*fixed, *kept})
     relative = predict_pairs(interference, fit.coefficients, arrays) / arrays.latency_ms - 1
     for pair, row in zip(pairs, relative.tolist(), strict=True):
         for name, error in zip(pair.models, row, strict=True):

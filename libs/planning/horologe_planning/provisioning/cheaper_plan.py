@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.interference.prediction import Index
-    from horologe_planning.provisioning.provisioning_options import ProvisioningOptions
-    from horologe_planning.provisioning.share_tables import GpuType
+    from horologe_planning.provisioning.workloads import GpuType, ProvisioningOptions
 
 TRIED_GPUS = 20
 """GPUs that are removed for trial, those with the smallest shares first. Bounds the time for a large plan."""
@@ -103,7 +102,7 @@ def without_spare_gpus(plan: SharedPlans, kinds: Sequence[GpuType], options: Pro
         placed, numbers = [], Counter[str]()
         for gpu in removal.gpus:
             fleet, name = Fleet(gpu.tables), gpu.tables.kind.gpu.name
-            fleet.set_gpu(fleet.open_gpu(gpu.rows[0]), np.array(gpu.rows, np.intp), gpu.units)
+            fleet.set_gpu(fleet.open_gpu(gpu.rows[0]), gpu.rows, gpu.units)
             numbers[name] += 1
             placed += fleet.placements([f"{name}-{numbers[name]}"])
         cost = plan.report.cost_per_hour - removal.saved
@@ -173,7 +172,6 @@ def _without(gpus: Sequence[_Gpu], removed: int) -> list[_Gpu]:
 
 
 def _has_model(tables: ShareTables, row: int) -> bool:
-    """Return whether a workload has coefficients on the GPU type of the tables."""
     return tables.workloads[row].model in tables.kind.models
 
 
@@ -200,7 +198,6 @@ def _ratios(tables: ShareTables, members: Index, units: Index) -> Index:
 
 
 def _violations(gpu: _Gpu, margin: float) -> list[PredictedViolation]:
-    """Return the workloads of a GPU beyond their limits, less the margin."""
     members = np.array([gpu.rows], np.intp)
     predicted = gpu.tables.predict(members, gpu.units[None])
     found = []

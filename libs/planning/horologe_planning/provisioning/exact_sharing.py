@@ -37,8 +37,8 @@ class SharedSet(NamedTuple):
     units: tuple[int, ...]
 
 
-def feasible_sets(fleets: Sequence[Fleet], limit: int = SETS_LIMIT) -> list[SharedSet] | None:
-    """Return every set of workloads that Algorithm 2 fits on one GPU of each type; None if there are more than `limit`.
+def feasible_sets(fleets: Sequence[Fleet]) -> list[SharedSet] | None:
+    """Return every set of workloads that Algorithm 2 fits on one GPU of each type; None if they are too many.
 
     A set is only tried if it fits without its last workload: a neighbour never shortens a latency.
     """
@@ -53,7 +53,7 @@ def feasible_sets(fleets: Sequence[Fleet], limit: int = SETS_LIMIT) -> list[Shar
             members, units = members[keep], allocation.units[keep]
             found = zip(members.tolist(), units.tolist(), strict=True)
             sets += [SharedSet(place, tuple(rows), tuple(shares)) for rows, shares in found]
-            if len(sets) > limit:
+            if len(sets) > SETS_LIMIT:
                 return None
             members, units = _extend(members, units, tables.least, tables.kind.whole)
     return sets
@@ -119,7 +119,6 @@ def _extend(members: Index, units: Index, least: Index, whole: int) -> tuple[Ind
 
 
 def _solve(fleets: Sequence[Fleet], sets: Sequence[SharedSet]) -> Any:
-    """Return the result of HiGHS for the set partition."""
     count = len(fleets[0].tables.workloads)
     columns = np.concatenate([np.full(len(shared.members), place) for place, shared in enumerate(sets)])
     rows = np.concatenate([shared.members for shared in sets])

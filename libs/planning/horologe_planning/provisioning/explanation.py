@@ -18,16 +18,15 @@ from horologe_planning.provisioning.cheaper_plan import CheaperPlan, cheapest_re
 from horologe_planning.provisioning.device_shares import placed_workloads, shares_by_device
 from horologe_planning.provisioning.latency_parts import LatencyParts, latency_parts
 from horologe_planning.provisioning.provisioner import provision
-from horologe_planning.provisioning.provisioning_options import DEFAULT_OPTIONS, ProvisioningOptions
 from horologe_planning.provisioning.share_tables import ShareTables
+from horologe_planning.provisioning.workloads import DEFAULT_OPTIONS, ProvisioningOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.interference.prediction import InterferenceModel
     from horologe_planning.provisioning.device_shares import PlacedShare
-    from horologe_planning.provisioning.share_tables import GpuType
-    from horologe_planning.provisioning.workloads import Workload
+    from horologe_planning.provisioning.workloads import GpuType, Workload
     from horologe_planning.report import SharedPlans
 
 
@@ -87,7 +86,6 @@ def explain_plan(
 def _reasons(
     shares: Sequence[PlacedShare], kind: GpuType, model: InterferenceModel, options: ProvisioningOptions
 ) -> list[ShareReason]:
-    """Return the reasons for the shares of one GPU."""
     placements = [share.placement for share in shares]
     models = [kind.models[placement.coefficients] for placement in placements]
     batch = np.array([float(placement.max_batch) for placement in placements])
@@ -96,7 +94,7 @@ def _reasons(
     unit = kind.gpu.share_unit_percent
     step = np.maximum(share[None, :] - unit * np.eye(len(placements)), unit)
     less = predict_shares(model, kind.gpu, stack_coefficients(models)[:, None, :], batch[None, :], step)
-    alone = ShareTables(kind, model, options.margin, options.batch_rule)
+    alone = ShareTables(kind, model, options.margin)
     alone.append(placed_workloads(shares))
     reasons = []
     for slot, placed in enumerate(shares):

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from horologe_planning.provisioning.workloads import Workload
 
 
+SLOTS = 8
+"""Initial width of the arrays, which grows as needed."""
+
+
 class FittingGpus(NamedTuple):
     """GPUs on which a workload fits, with the slots that each would have."""
 
@@ -35,11 +39,10 @@ class FittingGpus(NamedTuple):
 class Fleet:
     """GPUs of one type. Invariant: every GPU meets the SLOs of its workloads; an empty GPU costs nothing."""
 
-    def __init__(self, tables: ShareTables, slots: int = 8) -> None:
-        """`slots`: initial width of the arrays, it grows as needed."""
+    def __init__(self, tables: ShareTables) -> None:
         self.tables = tables
-        self.members = np.full((0, slots), NO_WORKLOAD, np.intp)
-        self.units = np.zeros((0, slots), np.intp)
+        self.members = np.full((0, SLOTS), NO_WORKLOAD, np.intp)
+        self.units = np.zeros((0, SLOTS), np.intp)
         self.used = np.zeros(0, np.intp)
         """Sum of the shares of each GPU."""
 
@@ -53,15 +56,10 @@ class Fleet:
         """Dollars per hour of the GPUs that are not empty."""
         return float(np.count_nonzero(self.used)) * self.price
 
-    def candidates(self, row: int, *, without: int = NO_WORKLOAD, empty: bool = False) -> FittingGpus:
-        """Return the GPUs on which Algorithm 2 finds shares for the workload of `row` beside those there.
-
-        `without`: GPU to leave out. `empty`: whether to include GPUs without a workload.
-        """
+    def candidates(self, row: int, without: int = NO_WORKLOAD) -> FittingGpus:
+        """Return the GPUs in use, but `without`, on which Algorithm 2 finds shares for the workload of `row`."""
         least = self.tables.least[row]
-        open_gpus = self.used + least <= self.tables.kind.whole
-        if not empty:
-            open_gpus &= self.used > 0
+        open_gpus = (self.used > 0) & (self.used + least <= self.tables.kind.whole)
         if without != NO_WORKLOAD:
             open_gpus[without] = False
         gpus = np.flatnonzero(open_gpus)
@@ -73,33 +71,32 @@ class Fleet:
         added = allocation.units[fits].sum(axis=1) - self.used[gpus[fits]]
         return FittingGpus(gpus[fits], members[fits], allocation.units[fits], added)
 
-    def apply(self, candidates: FittingGpus, place: int) -> int:
-        """Put the workload on the GPU at `place` of the candidates. Return the GPU."""
-        gpu = int(candidates.gpus[place])
-        self.set_gpu(gpu, candidates.members[place], candidates.units[place])
-        return gpu
-
     def open_gpu(self, row: int) -> int:
         """Put the workload on an empty GPU, a new one if there is none, and return the GPU."""
+        units = self.least_units([row])
+        if units is None:
+            raise ValueError(f"{self.tables.workloads[row].name}: does not fit on an empty GPU")
         empty = np.flatnonzero(self.used == 0)
         if not len(empty):
             self.members = np.vstack([self.members, np.full((1, self.members.shape[1]), NO_WORKLOAD, np.intp)])
             self.units = np.vstack([self.units, np.zeros((1, self.units.shape[1]), np.intp)])
             self.used = np.append(self.used, 0)
         gpu = int(empty[0]) if len(empty) else len(self.used) - 1
-        members, units = np.array([[row]]), np.array([[self.tables.least[row]]])
-        allocation = self.tables.allocate(members, units)
-        if not allocation.fits[0]:
-            raise ValueError(f"{self.tables.workloads[row].name}: does not fit on an empty GPU")
-        self.set_gpu(gpu, members[0], allocation.units[0])
+        self.set_gpu(gpu, [row], units)
         return gpu
 
-    def set_gpu(self, gpu: int, members: Index, units: Index) -> None:
+    def least_units(self, rows: Sequence[int]) -> Index | None:
+        """Return the least shares with which these workloads meet their SLOs on one GPU. None: there are none."""
+        members = np.array([rows], np.intp)
+        allocation = self.tables.allocate(members, self.tables.least[members])
+        return allocation.units[0] if allocation.fits[0] else None
+
+    def set_gpu(self, gpu: int, members: Sequence[int] | Index, units: Sequence[int] | Index) -> None:
         """Replace the workloads and shares of a GPU."""
         self._widen(len(members))
         self.members[gpu], self.units[gpu] = NO_WORKLOAD, 0
         self.members[gpu, : len(members)], self.units[gpu, : len(units)] = members, units
-        self.used[gpu] = units.sum()
+        self.used[gpu] = sum(units)
 
     def rows_of(self, gpu: int) -> list[int]:
         """Return the workloads on a GPU."""
@@ -107,15 +104,9 @@ class Fleet:
 
     def remove(self, row: int, gpu: int) -> None:
         """Take a workload off a GPU. The others get the least shares that meet their SLOs without it."""
-        kept = np.array([other for other in self.rows_of(gpu) if other != row], np.intp)
-        if not len(kept):
-            self.set_gpu(gpu, kept, kept)
-            return
-        allocation = self.tables.allocate(kept[None], self.tables.least[kept][None])
-        if allocation.fits[0]:
-            self.set_gpu(gpu, kept, allocation.units[0])
-        else:
-            self.set_gpu(gpu, kept, self.units[gpu][np.isin(self.members[gpu], kept)])
+        kept = [other for other in self.rows_of(gpu) if other != row]
+        units = self.least_units(kept) if kept else np.zeros(0, np.intp)
+        self.set_gpu(gpu, kept, self.units[gpu][np.isin(self.members[gpu], kept)] if units is None else units)
 
     def used_gpus(self) -> list[int]:
         """Return the GPUs that are not empty."""
@@ -158,7 +149,6 @@ class Fleet:
         return members, units
 
     def _widen(self, slots: int) -> None:
-        """Give every GPU at least that many slots."""
         missing = slots - self.members.shape[1]
         if missing > 0:
             self.members = np.pad(self.members, ((0, 0), (0, missing)), constant_values=NO_WORKLOAD)

@@ -8,37 +8,33 @@ share grows from 12.5% to 15% in place.
 from __future__ import annotations
 
 from itertools import count, islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
-from horologe_planning.provisioning.device_shares import device_counts, shares_by_device
+from horologe_planning.provisioning.device_shares import shares_by_device
 from horologe_planning.provisioning.occupancy import Occupancy
 from horologe_planning.provisioning.placement import GpuPlace, split_workloads
 from horologe_planning.provisioning.provisioner import empty_fleets, place_all, plan_of, with_report
-from horologe_planning.provisioning.provisioning_options import DEFAULT_OPTIONS, ProvisioningOptions
-from horologe_planning.provisioning.share_tables import check_workloads
-from horologe_planning.provisioning.workloads import ProvisioningError, Workload
+from horologe_planning.provisioning.workloads import (
+    DEFAULT_OPTIONS,
+    ProvisioningError,
+    ProvisioningOptions,
+    Workload,
+    check_workloads,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horologe_planning.plan import Plan
-    from horologe_planning.provisioning.share_tables import GpuType
+    from horologe_planning.provisioning.workloads import GpuType
     from horologe_planning.report import SharedPlans
 
 
 RATE_DIFFERENCE = 1e-6
 """Relative difference of rates that counts as a change. Rates of parts add up to the rate only to rounding."""
-
-
-class PlanChange(NamedTuple):
-    """Result of a change: other workloads that moved to another GPU, and the cost per hour before and after."""
-
-    moved: tuple[str, ...]
-    cost_before: float
-    cost_after: float
 
 
 class RunningProvision:
@@ -54,7 +50,6 @@ class RunningProvision:
         self.fleets = place_all(empty_fleets(workloads, kinds, options), "least-interference")
         self.occupancy = Occupancy(self.fleets)
         self._rows: dict[str, list[int]] = {}
-        self._free_rows: list[int] = []
         self._devices: dict[GpuPlace, str] = {}
         """Ids of the GPUs of an earlier plan."""
         for row, workload in enumerate(self.fleets[0].tables.workloads):
@@ -96,7 +91,6 @@ class RunningProvision:
             for row in running._rows.pop(name):
                 if row in placed:
                     running.occupancy.take_off(row)
-                running._free_rows.append(row)
         return running
 
     def rate(self, name: str) -> float:
@@ -115,45 +109,47 @@ class RunningProvision:
             devices[location.fleet].append(self._devices[location])
         return plan_of(self.fleets, devices=devices)
 
-    def add(self, workload: Workload) -> PlanChange:
-        """Place a workload that arrives. Raises ProvisioningError and changes nothing if it is invalid."""
+    def add(self, workload: Workload) -> list[str]:
+        """Place a workload that arrives, and return the others that moved.
+
+        Raises ProvisioningError and changes nothing if it is invalid.
+        """
         if workload.name in self._rows:
             raise ProvisioningError(f"workload {workload.name!r}: got the name twice, wanted each once")
-        parts = self._parts(workload)
-        before, moved = self.occupancy.cost, list[str]()
-        for part in parts:
+        moved: list[str] = []
+        for part in self._parts(workload):
             row = self._new_row(part)
             self._rows.setdefault(part.name, []).append(row)
             moved += self.occupancy.place(row)
-        return PlanChange(tuple(moved), before, self.occupancy.cost)
+        return moved
 
-    def remove(self, name: str) -> PlanChange:
-        """Take a workload off that leaves, and empty its GPU where few workloads are left on it."""
-        before, moved = self.occupancy.cost, list[str]()
+    def remove(self, name: str) -> list[str]:
+        """Take a workload off that leaves, and empty its GPU where few workloads are left on it.
+
+        Return the others that moved.
+        """
+        moved: list[str] = []
         for row in self._rows_of(name):
             location = self.occupancy.take_off(row)
-            self._free_rows.append(row)
             moved += self.occupancy.evacuate(location)
         del self._rows[name]
-        return PlanChange(tuple(moved), before, self.occupancy.cost)
+        return moved
 
-    def change_rate(self, name: str, rate: float) -> PlanChange:
-        """Give a workload another rate in requests per second, on its GPU if it still fits there."""
+    def change_rate(self, name: str, rate: float) -> list[str]:
+        """Give a workload another rate in requests per second, on its GPU if it still fits. Return the others moved."""
         rows = self._rows_of(name)
         old = self.fleets[0].tables.workloads[rows[0]]
         parts = self._parts(msgspec.structs.replace(old, rate=rate))
         if len(rows) > 1 or len(parts) > 1:
-            removed, added = self.remove(name), self.add(msgspec.structs.replace(old, rate=rate))
-            return PlanChange(removed.moved + added.moved, removed.cost_before, added.cost_after)
-        before, (row,) = self.occupancy.cost, rows
+            return self.remove(name) + self.add(msgspec.structs.replace(old, rate=rate))
+        (row,) = rows
         location = self.occupancy.locations[row]
         for fleet in self.fleets:
             fleet.tables.replace(row, parts[0])
         if self.occupancy.reallocate(location):
-            return PlanChange(tuple(self.occupancy.evacuate(location)), before, self.occupancy.cost)
+            return self.occupancy.evacuate(location)
         self.occupancy.take_off(row)
-        moved = self.occupancy.place(row)
-        return PlanChange(tuple(moved), before, self.occupancy.cost)
+        return self.occupancy.place(row)
 
     def check(self) -> None:
         """Assert that each workload is placed with all its parts, and meets its SLO within 100% of each GPU."""
@@ -172,12 +168,6 @@ class RunningProvision:
         return self._rows[name]
 
     def _new_row(self, part: Workload) -> int:
-        """Return a row of the tables for the workload."""
-        if self._free_rows:
-            row = self._free_rows.pop()
-            for fleet in self.fleets:
-                fleet.tables.replace(row, part)
-            return row
         for fleet in self.fleets:
             fleet.tables.append([part])
         return len(self.fleets[0].tables.workloads) - 1
@@ -189,7 +179,7 @@ def update_plan(
     kinds: Sequence[GpuType],
     options: ProvisioningOptions = DEFAULT_OPTIONS,
     margin: float = 0.0,
-) -> tuple[SharedPlans, PlanChange]:
+) -> tuple[SharedPlans, tuple[str, ...]]:
     """Return the plans for `workloads` that keep shares on their GPUs where they fit, and the workloads that moved.
 
     They keep the `margin` of the earlier plans, or have the one that is wanted if that is cheaper. Raises
@@ -205,15 +195,12 @@ def update_plan(
                 raise
     changed = min(found, key=lambda plan: round(plan.report.cost_per_hour, 6))
     before, after = _devices(plans), _devices(changed.plans)
-    moved = tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name]))
-    cost = plans_cost(plans, kinds)
-    return changed, PlanChange(moved, cost, changed.report.cost_per_hour)
+    return changed, tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name]))
 
 
 def _updated(
     plans: Sequence[Plan], workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
 ) -> SharedPlans:
-    """Return the changed plans with the margin of the options."""
     running = RunningProvision.resume(plans, workloads, kinds, options)
     for workload in workloads:
         rate = running.rate(workload.name)
@@ -225,12 +212,5 @@ def _updated(
     return with_report(running.plan(), margin=options.margin)
 
 
-def plans_cost(plans: Iterable[Plan], kinds: Iterable[GpuType]) -> float:
-    """Return the dollars per hour of the devices of these GPU types."""
-    prices = {kind.gpu.name: kind.gpu.price_per_hour for kind in kinds}
-    return sum(count * prices.get(hardware, 0.0) for hardware, count in device_counts(plans).items())
-
-
 def _devices(plans: Iterable[Plan]) -> dict[str, set[str]]:
-    """Return the ids of each workload's GPUs."""
     return {plan.name: {placement.device for placement in plan.shares} for plan in plans}

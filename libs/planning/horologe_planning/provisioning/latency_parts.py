@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
     from horologe_common.interference.prediction import Array, InterferenceModel
-    from horologe_planning.provisioning.share_tables import GpuType
-    from horologe_planning.provisioning.workloads import Workload
+    from horologe_planning.provisioning.workloads import GpuType, Workload
 
 SHOWN_MS = 0.005
 """Smallest part that a text names: it prints two digits."""

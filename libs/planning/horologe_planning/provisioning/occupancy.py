@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from horologe_planning.provisioning.placement import GpuPlace, cheapest_type, fullest
+from horologe_planning.provisioning.placement import GpuPlace, fullest, place_new, place_open
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from horologe_common.interference.prediction import Index
     from horologe_planning.provisioning.fleet import Fleet
 
 EXCHANGES_LIMIT = 12
@@ -50,13 +49,11 @@ class Occupancy:
         fleet, kept = self.fleets[place], list[int]()
         location: GpuPlace | None = None
         for row in sorted(rows, key=lambda row: -int(fleet.tables.least[row])):
-            members = np.array([*kept, row], np.intp)
-            allocation = fleet.tables.allocate(members[None], fleet.tables.least[members][None])
-            if allocation.fits[0]:
-                location = location or GpuPlace(place, fleet.open_gpu(row))
-                fleet.set_gpu(location.gpu, members, allocation.units[0])
-                self.locations[row] = location
+            if (units := fleet.least_units([*kept, row])) is not None:
                 kept.append(row)
+                location = location or GpuPlace(place, fleet.open_gpu(row))
+                fleet.set_gpu(location.gpu, kept, units)
+                self.locations[row] = location
         return location
 
     def consolidate(self) -> None:
@@ -88,40 +85,25 @@ class Occupancy:
             for gpu in np.argsort(fleet.used, kind="stable")[:EXCHANGES_LIMIT]:
                 if fleet.used[gpu] and (other := self._exchange(row, GpuPlace(place, int(gpu)))) is not None:
                     return [fleet.tables.workloads[other].name]
-        place = cheapest_type(self.fleets, row)
-        self.locations[row] = GpuPlace(place, self.fleets[place].open_gpu(row))
+        self.locations[row] = place_new(self.fleets, row)
         return []
 
     def _place_open(self, row: int, without: GpuPlace | None = None) -> bool:
         """Put a workload on the open GPU that it fills most, of the type where its share costs least."""
-        best: tuple[float, GpuPlace, Index, Index] | None = None
-        for place, fleet in enumerate(self.fleets):
-            left_out = without.gpu if without is not None and without.fleet == place else -1
-            candidates = fleet.candidates(row, without=left_out)
-            if not len(candidates.gpus):
-                continue
-            choice = fullest(candidates, fleet)
-            cost = float(candidates.added[choice]) / fleet.tables.kind.whole * fleet.price
-            if best is None or cost < best[0]:
-                location = GpuPlace(place, int(candidates.gpus[choice]))
-                best = (cost, location, candidates.members[choice], candidates.units[choice])
-        if best is None:
-            return False
-        _, location, members, units = best
-        self.fleets[location.fleet].set_gpu(location.gpu, members, units)
-        self.locations[row] = location
-        return True
+        location = place_open(self.fleets, row, fullest, without)
+        if location is not None:
+            self.locations[row] = location
+        return location is not None
 
     def _exchange(self, row: int, location: GpuPlace) -> int | None:
         """Put a workload in the place of another that fits on some other open GPU. Return the other."""
         fleet = self.fleets[location.fleet]
         rows = fleet.rows_of(location.gpu)
-        smallest = sorted(rows, key=lambda other: int(fleet.tables.least[other]))
-        for other in smallest:
-            kept = np.array([*(kept for kept in rows if kept != other), row], np.intp)
-            allocation = fleet.tables.allocate(kept[None], fleet.tables.least[kept][None])
-            if allocation.fits[0] and self._place_open(other, without=location):
-                fleet.set_gpu(location.gpu, kept, allocation.units[0])
+        for other in sorted(rows, key=lambda other: int(fleet.tables.least[other])):
+            kept = [*(kept for kept in rows if kept != other), row]
+            units = fleet.least_units(kept)
+            if units is not None and self._place_open(other, without=location):
+                fleet.set_gpu(location.gpu, kept, units)
                 self.locations[row] = location
                 return other
         return None
@@ -135,11 +117,10 @@ class Occupancy:
     def reallocate(self, location: GpuPlace) -> bool:
         """Give the workloads of a GPU the least shares that meet their SLOs. Return False if there are none."""
         fleet = self.fleets[location.fleet]
-        rows = np.array(fleet.rows_of(location.gpu), np.intp)
-        allocation = fleet.tables.allocate(rows[None], fleet.tables.least[rows][None])
-        if allocation.fits[0]:
-            fleet.set_gpu(location.gpu, rows, allocation.units[0])
-        return bool(allocation.fits[0])
+        rows = fleet.rows_of(location.gpu)
+        if (units := fleet.least_units(rows)) is not None:
+            fleet.set_gpu(location.gpu, rows, units)
+        return units is not None
 
     def evacuate(self, location: GpuPlace) -> list[str]:
         """Move the workloads off a GPU if they are few and all fit elsewhere. Return the workloads moved."""
@@ -155,5 +136,5 @@ class Occupancy:
                     kept.members, kept.units, kept.used = members, units, used
                 self.locations |= locations
                 return []
-        fleet.set_gpu(location.gpu, np.zeros(0, np.intp), np.zeros(0, np.intp))
+        fleet.set_gpu(location.gpu, [], [])
         return [fleet.tables.workloads[row].name for row in rows]

@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 
 from horologe_planning.provisioning.latency_parts import explain_infeasible
-from horologe_planning.provisioning.share_bounds import least_bound
-from horologe_planning.provisioning.share_tables import largest_rate
+from horologe_planning.provisioning.share_tables import NO_WORKLOAD, largest_rate, least_bound
 from horologe_planning.provisioning.workloads import ProvisioningError, UnattainableSlo, Workload
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from horologe_common.interference.prediction import InterferenceModel
     from horologe_planning.provisioning.fleet import FittingGpus, Fleet
-    from horologe_planning.provisioning.share_tables import GpuType
+    from horologe_planning.provisioning.workloads import GpuType
 
 
 class GpuPlace(NamedTuple):
@@ -55,28 +54,38 @@ RULES: dict[str, Callable[[FittingGpus, Fleet], int]] = {
 
 
 def place_workload(fleets: Sequence[Fleet], row: int, rule: Callable[[FittingGpus, Fleet], int]) -> GpuPlace:
-    """Put a workload on an open GPU where it fits, else on a new GPU of the type on which its share costs least.
+    """Put a workload on an open GPU where it fits, else on a new one. It must fit on one of the types."""
+    return place_open(fleets, row, rule) or place_new(fleets, row)
 
-    Of several fleets, take the open GPU whose added share costs least. The workload must fit on one of the types.
+
+def place_open(
+    fleets: Sequence[Fleet], row: int, rule: Callable[[FittingGpus, Fleet], int], without: GpuPlace | None = None
+) -> GpuPlace | None:
+    """Put a workload on the open GPU that the rule chooses, of the type on which the added share costs least.
+
+    Return None if it fits on no GPU but `without`.
     """
     best: tuple[float, int, FittingGpus, int] | None = None
     for place, fleet in enumerate(fleets):
-        candidates = fleet.candidates(row)
+        left_out = without.gpu if without is not None and without.fleet == place else NO_WORKLOAD
+        candidates = fleet.candidates(row, left_out)
         if len(candidates.gpus):
             choice = rule(candidates, fleet)
             cost = float(candidates.added[choice]) / fleet.tables.kind.whole * fleet.price
             if best is None or cost < best[0]:
                 best = (cost, place, candidates, choice)
-    if best is not None:
-        return GpuPlace(best[1], fleets[best[1]].apply(best[2], best[3]))
-    place = cheapest_type(fleets, row)
+    if best is None:
+        return None
+    _, place, candidates, choice = best
+    gpu = int(candidates.gpus[choice])
+    fleets[place].set_gpu(gpu, candidates.members[choice], candidates.units[choice])
+    return GpuPlace(place, gpu)
+
+
+def place_new(fleets: Sequence[Fleet], row: int) -> GpuPlace:
+    """Put a workload on a new GPU of the type on which its least share costs least."""
+    place = int(np.argmin([share_cost(fleet, row) for fleet in fleets]))
     return GpuPlace(place, fleets[place].open_gpu(row))
-
-
-def cheapest_type(fleets: Sequence[Fleet], row: int) -> int:
-    """Return the fleet on whose GPUs the least share of a workload costs least."""
-    costs = [share_cost(fleet, row) for fleet in fleets]
-    return int(np.argmin(costs))
 
 
 def share_cost(fleet: Fleet, row: int) -> float:
@@ -137,7 +146,6 @@ SPLIT_LIMIT = 10_000
 
 
 def _parts(workload: Workload, largest: float) -> list[Workload]:
-    """Return parts of at most the largest rate each."""
     if workload.rate <= largest:
         return [workload]
     full = int(workload.rate / largest)

@@ -10,7 +10,6 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_planning.provisioning.cheaper_plan import without_spare_gpus
@@ -22,9 +21,14 @@ from horologe_planning.provisioning.exact_sharing import (
 )
 from horologe_planning.provisioning.fleet import Fleet
 from horologe_planning.provisioning.placement import RULES, decreasing_order, place_workload, split_workloads
-from horologe_planning.provisioning.provisioning_options import DEFAULT_OPTIONS, ProvisioningOptions
-from horologe_planning.provisioning.share_tables import GpuType, ShareTables, check_workloads
-from horologe_planning.provisioning.workloads import ProvisioningError
+from horologe_planning.provisioning.share_tables import ShareTables
+from horologe_planning.provisioning.workloads import (
+    DEFAULT_OPTIONS,
+    GpuType,
+    ProvisioningError,
+    ProvisioningOptions,
+    check_workloads,
+)
 from horologe_planning.report import SharedPlans, SharingReport
 
 if TYPE_CHECKING:
@@ -33,6 +37,10 @@ if TYPE_CHECKING:
     from horologe_planning.provisioning.workloads import Workload
 
 
+EXACT_WORKLOADS = 40
+"""Most workloads, counting parts, that are provisioned exactly, unless too many sets of them fit on one GPU."""
+SEARCH_WORKLOADS = 200
+"""Most workloads for which all rules of `RULES` are tried; above it, only Algorithm 1."""
 MIXED_TYPES = 4
 """GPU types of which all sets are tried: 15 plans."""
 MARGIN_STEPS = 3
@@ -55,14 +63,13 @@ def provision(
     plan = _cheapest_plan(workloads, kinds, options)
     plan = _with_free_margin(plan, workloads, kinds, options)
     parts = sum(len(planned.placements) for planned in plan.plans)
-    return without_spare_gpus(plan, kinds, options) if len(workloads) < parts <= options.search_workloads else plan
+    return without_spare_gpus(plan, kinds, options) if len(workloads) < parts <= SEARCH_WORKLOADS else plan
 
 
 def _cheapest_plan(
     workloads: Sequence[Workload], kinds: Sequence[GpuType], options: ProvisioningOptions
 ) -> SharedPlans:
-    """Return the cheapest plan found over the sets of GPU types."""
-    plans = [_provision_on(fleets, options) for fleets in fleet_choices(workloads, kinds, options)]
+    plans = [_provision_on(fleets) for fleets in fleet_choices(workloads, kinds, options)]
     best = min(plans, key=lambda plan: plan.report.cost_per_hour)
     return with_report(best, cost_bound=min(plan.report.cost_bound for plan in plans), margin=options.margin)
 
@@ -75,7 +82,7 @@ def _with_free_margin(
     Of many workloads, no other plan is tried, for the sake of the time.
     """
     enough, too_much = options.margin, options.free_margin
-    if len(workloads) > options.search_workloads or too_much <= enough:
+    if len(workloads) > SEARCH_WORKLOADS or too_much <= enough:
         return plan
     best, tried = plan, too_much
     for _ in range(MARGIN_STEPS):
@@ -102,7 +109,7 @@ def fleet_choices(
     A greedy plan with more types may cost more than one with fewer. Where several types mix, a workload may be split
     although one of them could serve it whole. Raises UnattainableSlo if no choice serves every workload.
     """
-    if len(workloads) <= options.search_workloads and len(kinds) <= MIXED_TYPES:
+    if len(workloads) <= SEARCH_WORKLOADS and len(kinds) <= MIXED_TYPES:
         sets = [list(mix) for count in range(1, len(kinds) + 1) for mix in combinations(kinds, count)]
     else:
         sets = [[kind] for kind in kinds] + ([list(kinds)] if len(kinds) > 1 else [])
@@ -130,7 +137,7 @@ def empty_fleets(
     parts = split_workloads(workloads, kinds, model, options.margin, split_cheapest=split_cheapest)
     fleets = []
     for kind in kinds:
-        tables = ShareTables(kind, model, options.margin, options.batch_rule)
+        tables = ShareTables(kind, model, options.margin)
         tables.append(parts)
         fleets.append(Fleet(tables))
     return fleets
@@ -162,13 +169,13 @@ def with_report(plan: SharedPlans, **fields: float) -> SharedPlans:
     return plan._replace(report=msgspec.structs.replace(plan.report, **fields))
 
 
-def _provision_on(fleets: Sequence[Fleet], options: ProvisioningOptions) -> SharedPlans:
+def _provision_on(fleets: Sequence[Fleet]) -> SharedPlans:
     """Return the cheapest plan found on these fleets: the best of the rules, or the exact one of few workloads."""
     count = len(fleets[0].tables.workloads)
-    rules = list(RULES) if count <= options.search_workloads else ["least-interference"]
+    rules = list(RULES) if count <= SEARCH_WORKLOADS else ["least-interference"]
     placed = min((place_all(fleets, rule) for rule in rules), key=lambda placed: sum(fleet.cost for fleet in placed))
     plan = plan_of(placed, share_bound(fleets))
-    if count > options.exact_workloads or not (sets := feasible_sets(fleets)):
+    if count > EXACT_WORKLOADS or not (sets := feasible_sets(fleets)):
         return plan
     chosen, bound = cheapest_partition(fleets, sets)
     cost, cost_bound = plan.report.cost_per_hour, max(bound, plan.report.cost_bound)
@@ -176,6 +183,5 @@ def _provision_on(fleets: Sequence[Fleet], options: ProvisioningOptions) -> Shar
         return with_report(plan, cost_bound=min(cost_bound, cost))
     for shared in chosen:
         fleet = fleets[shared.fleet]
-        gpu = fleet.open_gpu(shared.members[0])
-        fleet.set_gpu(gpu, np.array(shared.members, np.intp), np.array(shared.units, np.intp))
+        fleet.set_gpu(fleet.open_gpu(shared.members[0]), shared.members, shared.units)
     return plan_of(fleets, cost_bound)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 from horologe_planning.hardware import PRICE_ROUNDING
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 RUNS_LIMIT = 8000
 """Runs of the estimator for a search."""
@@ -73,6 +73,28 @@ def search_cheapest(
         for wider in space.additions(state):
             frontier.push(wider)
     return SearchResult(None)
+
+
+def take_best_changes(
+    state: State,
+    kinds: Sequence[Callable[[State], Iterable[State]]],
+    reached_slo_ns: Callable[[State], float],
+    gain: float = 1.0,
+    is_enough: Callable[[float], bool] = lambda reached_ns: False,
+) -> State:
+    """Return the state after changes that each shorten the reached SLO to less than `gain` times what it was.
+
+    Each step takes the best change of the first kind that brings one. It ends without one, or if the SLO is enough.
+    """
+    while not is_enough(reached_slo_ns(state)):
+        for changes in kinds:
+            best = min(changes(state), key=reached_slo_ns, default=state)
+            if reached_slo_ns(best) < gain * reached_slo_ns(state):
+                state = best
+                break
+        else:
+            break
+    return state
 
 
 class Frontier(Generic[State]):

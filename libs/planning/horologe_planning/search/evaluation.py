@@ -28,13 +28,6 @@ Configuration = tuple[Placement, ...]
 """Placements on whole devices, one for each stage, in the order of the structure. Figures are left out."""
 
 
-class ConfigurationResult(NamedTuple):
-    """Result of a configuration. `missed_bound`: see `Objective`; at least 1 for a run that ended early."""
-
-    feasible: bool
-    missed_bound: float
-
-
 class Forecast(NamedTuple):
     """Result of a complete run."""
 
@@ -46,7 +39,7 @@ class Forecast(NamedTuple):
 
 
 class Evaluator:
-    """A planning problem: workload, profiles, prices and objective; and the verdicts found so far.
+    """A planning problem: workload, profiles, prices and objective; and the results found so far.
 
     Configurations are tested on the workload at the highest rate that the objective expects.
     """
@@ -68,7 +61,7 @@ class Evaluator:
         self._tested = workload.at_rate(1 + objective.rate_margin(workload.arrivals_ns))
         self.runs = 0
         self._on_run = on_run
-        self._verdicts: dict[Configuration, ConfigurationResult] = {}
+        self._missed: dict[Configuration, float] = {}
         self._reached_ns: dict[Configuration, int] = {}
         for stage in self.structure.stages:
             self.hardware_of(stage)
@@ -97,14 +90,14 @@ class Evaluator:
         """Return the dollars per hour."""
         return price_of(configuration, self.hardware)
 
-    def verdict(self, configuration: Configuration) -> ConfigurationResult:
-        """Return whether the configuration meets the objective. The run ends early if it does not."""
-        if configuration not in self._verdicts:
+    def missed_bound(self, configuration: Configuration) -> float:
+        """Return the bound of missed queries, see `Objective`. 1 if so many have missed that the run ended early."""
+        if configuration not in self._missed:
             limit = self.objective.missed_limit(self.workload.arrivals_ns.size)
             simulation = self._run(self._tested, configuration, limit)
             bound = 1.0 if simulation.stopped else self.objective.missed_bound(simulation.latencies_ns)
-            self._verdicts[configuration] = ConfigurationResult(self.objective.is_met(bound), bound)
-        return self._verdicts[configuration]
+            self._missed[configuration] = bound
+        return self._missed[configuration]
 
     def reached_slo_ns(self, configuration: Configuration) -> int:
         """Return the shortest SLO with which the configuration would meet the objective."""
@@ -114,7 +107,7 @@ class Evaluator:
         return self._reached_ns[configuration]
 
     def is_feasible(self, configuration: Configuration) -> bool:
-        return self.verdict(configuration).feasible
+        return self.objective.is_met(self.missed_bound(configuration))
 
     def forecast(self, configuration: Configuration) -> Forecast:
         """Return the result of a complete run on the sample, with the bound for unseen arrivals."""
@@ -142,7 +135,7 @@ class Evaluator:
     def _run(self, workload: PipelineTrace, configuration: Configuration, missed_limit: int) -> Simulation:
         slo_ns = self.objective.slo_ns
         simulation = Simulation(workload, self.profiles, configuration, slo_ns=slo_ns, missed_limit=missed_limit)
-        simulation.run_until()
+        simulation.run()
         self.runs += 1
         self._on_run(self.runs)
         return simulation

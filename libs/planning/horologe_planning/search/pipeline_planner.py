@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_planning.envelope import envelope_of, window_lengths
-from horologe_planning.infeasible import Infeasible
 from horologe_planning.plan import MAX_REPLICAS, Plan
-from horologe_planning.report import Alternative, PlanReport, ReportedPlan
-from horologe_planning.search.bounds import frictionless, isolated_bounds
+from horologe_planning.report import Alternative, Infeasible, PlanReport, ReportedPlan
 from horologe_planning.search.cheapest_first import RUNS_LIMIT, search_cheapest
 from horologe_planning.search.evaluation import replace_stage
-from horologe_planning.search.growth import batches_for_growth
+from horologe_planning.search.higher_rates import batches_for_growth
 from horologe_planning.search.objective import percentile_ns
-from horologe_planning.search.whole_devices import WholeDevices, enlarge, removals, without_spare_replicas
+from horologe_planning.search.whole_devices import (
+    WholeDevices,
+    enlarge,
+    frictionless,
+    isolated_bounds,
+    removals,
+    without_spare_replicas,
+)
 
 if TYPE_CHECKING:
     from horologe_planning.search.evaluation import Configuration, Evaluator
@@ -122,7 +127,6 @@ def _service_path(evaluator: Evaluator, configuration: Configuration) -> tuple[i
 
 
 def _explain(evaluator: Evaluator) -> Infeasible:
-    """Return the error of a problem that no configuration solves."""
     fastest = frictionless(evaluator)
     if evaluator.is_feasible(fastest):
         return Infeasible(f"{evaluator.structure.name}: needs more than {MAX_REPLICAS} replicas of a stage")

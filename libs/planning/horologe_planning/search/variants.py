@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from itertools import product
-from math import prod
+from contextlib import suppress
+from itertools import groupby, product
+from math import inf, prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from horologe_planning.infeasible import Infeasible
+from horologe_planning.report import Infeasible
 from horologe_planning.search.evaluation import Evaluator
 from horologe_planning.search.pipeline_planner import make_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from horologe_common.pipelines import PipelineStructure
     from horologe_planning.report import ReportedPlan
 
 COMBINATIONS_LIMIT = 256
+
+
+class Combination(NamedTuple):
+    """A model for each stage, and the accuracy of the pipeline with them."""
+
+    models: tuple[str, ...]
+    accuracy: float
 
 
 class VariantPlan(NamedTuple):
@@ -28,12 +36,10 @@ class VariantPlan(NamedTuple):
     accuracy: float
     planned: ReportedPlan
 
-
-class Combination(NamedTuple):
-    """A model for each stage, and the accuracy of the pipeline with them."""
-
-    models: tuple[str, ...]
-    accuracy: float
+    @property
+    def cost(self) -> float:
+        """Dollars per hour."""
+        return self.planned.report.cost_per_hour
 
 
 def pipeline_accuracy(structure: PipelineStructure, models: tuple[str, ...], accuracy: Mapping[str, float]) -> float:
@@ -74,22 +80,15 @@ def most_accurate(
 
     `evaluator_of` returns the planning problem for a structure with one model per stage. Raises Infeasible.
     """
-    best: VariantPlan | None = None
-    cheapest = float("inf")
-    for choice in sorted(combinations(structure, accuracy), key=lambda choice: -choice.accuracy):
-        if best and choice.accuracy < best.accuracy:
-            break
-        planned = _plan(structure, choice, evaluator_of)
-        if planned is None:
-            continue
-        cost = planned.report.cost_per_hour
-        cheapest = min(cheapest, cost)
-        if cost <= budget and (not best or cost < best.planned.report.cost_per_hour):
-            best = VariantPlan(choice.models, choice.accuracy, planned)
-    if not best:
-        found = f"the cheapest plan costs {cheapest:.3f}" if cheapest < float("inf") else "no variant meets the SLO"
-        raise Infeasible(f"budget: got {budget:g} dollars per hour, {found}")
-    return best
+    cheapest = inf
+    best_first = sorted(combinations(structure, accuracy), key=lambda choice: -choice.accuracy)
+    for _, equal in groupby(best_first, key=lambda choice: choice.accuracy):
+        plans = _plans(structure, equal, evaluator_of)
+        cheapest = min([cheapest, *(plan.cost for plan in plans)])
+        if affordable := [plan for plan in plans if plan.cost <= budget]:
+            return min(affordable, key=lambda plan: plan.cost)
+    found = f"the cheapest plan costs {cheapest:.3f}" if cheapest < inf else "no variant meets the SLO"
+    raise Infeasible(f"budget: got {budget:g} dollars per hour, {found}")
 
 
 def cheapest_accurate(
@@ -107,18 +106,19 @@ def cheapest_accurate(
     if not accurate:
         most = max(choice.accuracy for choice in choices)
         raise Infeasible(f"accuracy floor: got {floor:g}, wanted at most {most:.4g}, that of the best variants")
-    plans = [(choice, _plan(structure, choice, evaluator_of)) for choice in accurate]
-    feasible = [VariantPlan(choice.models, choice.accuracy, plan) for choice, plan in plans if plan]
-    if not feasible:
+    plans = _plans(structure, accurate, evaluator_of)
+    if not plans:
         raise Infeasible(f"{structure.name}: no combination of variants meets the SLO")
-    return min(feasible, key=lambda found: (found.planned.report.cost_per_hour, -found.accuracy))
+    return min(plans, key=lambda plan: (plan.cost, -plan.accuracy))
 
 
-def _plan(
-    structure: PipelineStructure, choice: Combination, evaluator_of: Callable[[PipelineStructure], Evaluator]
-) -> ReportedPlan | None:
-    """Return the plan with these models; None if they cannot meet the SLO."""
-    try:
-        return make_plan(evaluator_of(with_models(structure, choice.models)))
-    except Infeasible:
-        return None
+def _plans(
+    structure: PipelineStructure, choices: Iterable[Combination], evaluator_of: Callable[[PipelineStructure], Evaluator]
+) -> list[VariantPlan]:
+    """Return the plans of those combinations that can meet the SLO."""
+    plans = []
+    for choice in choices:
+        with suppress(Infeasible):
+            planned = make_plan(evaluator_of(with_models(structure, choice.models)))
+            plans.append(VariantPlan(*choice, planned))
+    return plans

@@ -1,7 +1,7 @@
 """Whole devices: each replica has one for itself (InferLine section 4.3).
 
 Two stages on `k80` that need 2 and 3 replicas alone, and together miss the SLO of the pipeline, are tried with 3 and 3,
-and with 2 and 4 replicas next.
+and with 2 and 4 replicas next. What a stage needs alone is a lower bound: all others answer at once.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from horologe_planning.plan import MAX_REPLICAS
-from horologe_planning.search.bounds import isolated_stages
+from horologe_planning.plan import MAX_REPLICAS, Placement
+from horologe_planning.search.cheapest_first import take_best_changes
 from horologe_planning.search.evaluation import replace_stage
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-    from horologe_planning.plan import Placement
     from horologe_planning.search.evaluation import Configuration, Evaluator
 
 
@@ -109,11 +108,7 @@ def choose_batches(evaluator: Evaluator, configuration: Configuration) -> Config
 
     The time that is left to the SLO serves traffic that the planner has not seen.
     """
-    while True:
-        best = min(_other_batches(evaluator, configuration), key=evaluator.reached_slo_ns, default=configuration)
-        if evaluator.reached_slo_ns(best) >= evaluator.reached_slo_ns(configuration):
-            return configuration
-        configuration = best
+    return take_best_changes(configuration, [lambda state: _other_batches(evaluator, state)], evaluator.reached_slo_ns)
 
 
 def widen_bottleneck(evaluator: Evaluator, configuration: Configuration) -> Configuration:
@@ -170,3 +165,53 @@ def _other_batches(evaluator: Evaluator, configuration: Configuration) -> Iterat
         for size in evaluator.profile_of(stage).batch_sizes:
             if size != stage.max_batch:
                 yield replace_stage(configuration, place, max_batch=size)
+
+
+def fastest_hardware(evaluator: Evaluator) -> list[str]:
+    """Return the hardware type of each stage that runs one call in the least time. The cheaper of two equal ones."""
+    chosen = []
+    for stage in evaluator.structure.stages:
+        profiles = evaluator.profiles[stage.model]
+        types = reversed(evaluator.hardware_of(stage))
+        chosen.append(min(types, key=lambda kind: profiles[kind.name].mean_latency_ns(1)).name)
+    return chosen
+
+
+def frictionless(evaluator: Evaluator) -> Configuration:
+    """Return the configuration with the least latency: the fastest hardware, batches of one, unlimited replicas."""
+    kinds = zip(evaluator.structure.stages, fastest_hardware(evaluator), strict=True)
+    return evaluator.unlimited(tuple(Placement(stage.name, stage.model, kind) for stage, kind in kinds))
+
+
+def least_alone(
+    evaluator: Evaluator, ideal: Configuration, place: int, kind: str, batch: int, most: int = MAX_REPLICAS
+) -> int:
+    """Return the fewest replicas of a stage, up to `most`, with which the objective is met. 0: none do.
+
+    All other stages are as in `ideal`, which is `frictionless(evaluator)`.
+    """
+    return evaluator.least_replicas(replace_stage(ideal, place, hardware=kind, max_batch=batch), place, most)
+
+
+def isolated_bounds(evaluator: Evaluator) -> list[dict[str, float]]:
+    """Return the least dollars per hour of each stage on each hardware type that can meet the objective.
+
+    The sum over the stages is a lower bound for every configuration, as far as a faster stage never delays a query.
+    Batches break this rule by small amounts: calls that come earlier may start a smaller batch.
+    """
+    return [{kind: evaluator.price((least,)) for kind, least in stage.items()} for stage in isolated_stages(evaluator)]
+
+
+def isolated_stages(evaluator: Evaluator) -> list[dict[str, Placement]]:
+    """Return, for each stage and each hardware type that can meet the objective, the configuration of least cost."""
+    ideal, stages = frictionless(evaluator), []
+    for place, stage in enumerate(evaluator.structure.stages):
+        least: dict[str, Placement] = {}
+        for kind in evaluator.hardware_of(stage):
+            most = MAX_REPLICAS
+            for batch in reversed(evaluator.profiles[stage.model][kind.name].batch_sizes):
+                if replicas := least_alone(evaluator, ideal, place, kind.name, batch, most):
+                    least[kind.name] = Placement(stage.name, stage.model, kind.name, batch, replicas)
+                    most = replicas - 1
+        stages.append(least)
+    return stages

@@ -11,8 +11,7 @@ from docker.errors import DockerException, NotFound
 from horologe_common.service.http_answers import bound_session
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import check_shares, worker_environment
-from horologe_tuner.scaler import ScalingError
-from horologe_tuner.worker_names import WorkerNames
+from horologe_tuner.scaler import ScalingError, WorkerNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -110,7 +109,6 @@ class ComposeScaler:
         return [container for container in self._of_service(service) if self._is_running(container)]
 
     def _running_shares(self) -> dict[str, Any]:
-        """Return the containers that own shares by the name of the worker."""
         containers = [container for container in self._containers(SHARE) if self._is_running(container)]
         return {container.labels[SHARE]: container for container in containers}
 
@@ -169,7 +167,6 @@ def _share_environment(share: WantedShare) -> dict[str, str]:
 
 
 def _environment(entries: Iterable[str] | None) -> dict[str, str]:
-    """Return the variables of a container's configuration by name."""
     return {name: text for name, _, text in (entry.partition("=") for entry in entries or ())}
 
 

@@ -14,8 +14,7 @@ from urllib3.exceptions import HTTPError
 from horologe_common.service.http_answers import AnswerError, BoundedPool
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import check_shares, worker_environment
-from horologe_tuner.scaler import ScalingError
-from horologe_tuner.worker_names import WorkerNames
+from horologe_tuner.scaler import ScalingError, WorkerNames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,8 +9,7 @@ from docker.errors import DockerException
 
 from horologe_common.service.http_answers import bound_session
 from horologe_common.service.settings import SettingsError
-from horologe_tuner.scaler import ScalingError
-from horologe_tuner.worker_names import WorkerNames
+from horologe_tuner.scaler import ScalingError, WorkerNames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -81,9 +81,9 @@ def estimate(
       horologe plan estimate cascade --trace arrivals.csv --plan plan.json --stage slow=k80:4:6
     """
     with _command_errors(server.endpoint):
-        from horologe_cli.planning.pipeline_report import draw_plan, estimate_document, estimate_text
-        from horologe_cli.planning.planning_inputs import option_errors, read_configuration
-        from horologe_cli.planning.planning_problem import read_problem
+        from horologe_cli.planning.figures import draw_plan
+        from horologe_cli.planning.pipeline_report import estimate_document, estimate_text
+        from horologe_cli.planning.planning_problem import option_errors, read_configuration, read_problem
         from horologe_planning.search.objective import Objective
 
         problem = read_problem(pipeline, traffic, server)
@@ -115,7 +115,7 @@ def apply(
       horologe plan apply plan.json --dry-run
     """
     with _command_errors(endpoint):
-        from horologe_cli.planning.planning_inputs import read_plans
+        from horologe_cli.planning.planning_problem import read_plans
         from horologe_planning.plan import encode_plans
 
         document = encode_plans(read_plans(file).plans)
@@ -164,6 +164,6 @@ def _command_errors(endpoint: str) -> Iterator[None]:
     except (HorologeError, OSError) as error:
         output.fail_with(error, endpoint)
     except ValueError as error:
-        from horologe_planning.infeasible import Infeasible
+        from horologe_planning.report import Infeasible
 
         output.fail(str(error), output.ExitCode.FAILED if isinstance(error, Infeasible) else output.ExitCode.USAGE)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.status import Status
 from horologe_planning.plan import MAX_PLANS, check_devices
-from horologe_tuner.core.standby.share_workers import DEVICE_LENGTH, worker_name
+from horologe_tuner.core.standby.share_workers import DEVICE_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -71,7 +71,7 @@ def check_share(placement: Placement) -> None:
 
 def _check_workers(plans: Iterable[Plan]) -> None:
     """Raise ValueError unless each share has a worker of its own, whatever its size."""
-    owners: dict[str, str] = {}
+    workers: set[str] = set()
     stages: dict[str, str] = {}
     for plan in plans:
         for placement in plan.shares:
@@ -80,11 +80,11 @@ def _check_workers(plans: Iterable[Plan]) -> None:
                     f"plan {plan.name!r}: stage: got {placement.stage!r}, which has shares in plan {owner!r}, wanted "
                     "another name: it names the workers"
                 )
-            worker = worker_name(placement, 0.0)
-            if worker in owners:
+            worker = f"{placement.stage}.{placement.device[-DEVICE_LENGTH:]}"
+            if worker in workers:
                 wanted = f"devices whose last {DEVICE_LENGTH} characters differ"
                 raise ValueError(f"stage {placement.stage!r}: device: got {placement.device!r}, wanted {wanted}")
-            owners[worker] = plan.name
+            workers.add(worker)
 
 
 def _find_conflict(plan: Plan, others: Iterable[Plan]) -> str:
@@ -107,7 +107,6 @@ def _find_conflict(plan: Plan, others: Iterable[Plan]) -> str:
 
 
 def _hardware_types(plan: Plan, placement: Placement) -> tuple[str, ...]:
-    """Return the hardware types of a placement's model in a plan."""
     if placement.is_share:
         return ("shares",)
     if plan.pooled:

@@ -9,8 +9,13 @@ from horologe_common.wanted_shares import WantedShare
 from horologe_common.wire import PlannedModel
 from horologe_planning.plan import NAME_LIMIT, parse_plans
 from horologe_tuner.core.plans.plan_checks import ClusterModels, check_plan, check_share
-from horologe_tuner.core.plans.resources import planned_models, workers_needed
-from horologe_tuner.core.plans.running_plan import AppliedPlan, RunningPlan, planned_replicas
+from horologe_tuner.core.plans.running_plan import (
+    AppliedPlan,
+    RunningPlan,
+    planned_models,
+    planned_replicas,
+    workers_needed,
+)
 from horologe_tuner.core.scaling.scaling_rules import ScalingRules
 from horologe_tuner.core.standby.running_shares import RunningShares
 from horologe_tuner.core.standby.running_stage import initial_steps
@@ -27,8 +32,8 @@ if TYPE_CHECKING:
     from horologe_tuner.core.plans.running_plan import PlanStatus
     from horologe_tuner.core.scaling.recent_arrivals import ArrivalCounts
     from horologe_tuner.core.scaling.scaling_rules import Decision
-    from horologe_tuner.core.standby.decisions import Reason, SharingDecision
     from horologe_tuner.core.standby.running_shares import WantedWorker
+    from horologe_tuner.core.standby.running_stage import Reason, SharingDecision
     from horologe_tuner.settings import TunerSettings
 
 DECISIONS = "horologe_tuner_decisions_total"
@@ -116,7 +121,6 @@ class PlanTuner:
         return Status.OK, ""
 
     def _plans(self, without: Iterable[str] = ()) -> list[Plan]:
-        """Return the applied plans, without those of some names."""
         return [running.plan for name, running in self.plans.items() if name not in without]
 
     def _adopt(self, now_ns: int, plan: Plan, dry_run: bool) -> None:

@@ -10,18 +10,26 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.core.protocol import instance
 from horologe_planning.plan import ROUNDING, WHOLE_PERCENT
-from horologe_tuner.core.standby.decisions import SharingDecision
-from horologe_tuner.core.standby.running_stage import RunningStage, ShareStatus, StageStatus, initial_steps
-from horologe_tuner.core.standby.shadows import collect_shadows, percent_left
-from horologe_tuner.core.standby.share_workers import percent_by_device, place_of, worker_name
+from horologe_tuner.core.standby.running_stage import (
+    RunningStage,
+    ShareStatus,
+    SharingDecision,
+    StageStatus,
+    initial_steps,
+)
+from horologe_tuner.core.standby.share_workers import (
+    find_shadows,
+    percent_by_device,
+    place_of,
+    worker_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from horologe_common.wire import DeviceState, Events
     from horologe_planning.plan import Placement
-    from horologe_tuner.core.standby.decisions import Reason
-    from horologe_tuner.core.standby.running_stage import ShareSteps, StageTarget
+    from horologe_tuner.core.standby.running_stage import Reason, ShareSteps, StageTarget
     from horologe_tuner.core.standby.shadow_rules import ShadowRules
 
 
@@ -94,8 +102,7 @@ class RunningShares:
 
     def shadows(self) -> dict[str, Placement]:
         """Return the shadow of each active share that has one, by the worker of the active share."""
-        stages = self.stages.values()
-        return collect_shadows(stages, percent_left(stages), self.rules)
+        return find_shadows(self.stages.values(), self.rules)
 
     def wanted(self) -> dict[str, WantedWorker]:
         """Return the shares that must have a worker, by worker.
@@ -206,7 +213,6 @@ class RunningShares:
                 stage.unrepaired = "its shadow is not ready" if starting else "nothing is left of its device"
 
     def _decide_calm(self, now_ns: int) -> Iterator[SharingDecision]:
-        """Switch calm stages back to their smaller shares."""
         for stage in self.stages.values():
             if stage.is_moving or not any(True for _ in stage.standby_below()):
                 continue

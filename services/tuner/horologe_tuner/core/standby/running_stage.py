@@ -1,18 +1,35 @@
-"""A stage that is served by shares: those that serve, its standby shares, and its latencies."""
+"""A stage that is served by shares: those that serve, its standby shares, its latencies, and changes of its shares."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
 from horologe_planning.plan import Placement
-from horologe_tuner.core.standby.latency_window import LatencySummary, LatencyWindow
-from horologe_tuner.core.standby.shadow_rules import ShadowRules, ViolationWatch
+from horologe_tuner.core.standby.shadow_rules import LatencySummary, LatencyWindow, ShadowRules, ViolationWatch
 from horologe_tuner.core.standby.share_workers import place_of, worker_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+Reason: TypeAlias = Literal["violation", "calm", "worker lost", "plan"]
+
+
+class SharingDecision(msgspec.Struct, frozen=True):
+    """A switch to other shares. `moves`: (device, percent before, percent after)."""
+
+    stage: str
+    reason: Reason
+    cause: str
+    """Observation that led to the decision, as a phrase."""
+    moves: tuple[tuple[str, float, float], ...]
+
+    def describe(self) -> str:
+        """Return one sentence for log and status."""
+        moves = ", ".join(f"{device} {before:g}% -> {after:g}%" for device, before, after in self.moves)
+        return f"{self.cause}: {moves}"
 
 
 class ShareStatus(msgspec.Struct, frozen=True):

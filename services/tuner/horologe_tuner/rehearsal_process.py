@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from importlib.util import find_spec
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,8 +14,6 @@ from horologe_common.service.processes import child_environment, describe_exit, 
 from horologe_tuner.core.rehearsal.rehearsal_documents import REHEARSAL_MODULE, RehearsalScores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from horologe_tuner.core.rehearsal.rehearsal_documents import RehearsalCall
 
 PATIENCE = 20
@@ -27,27 +23,6 @@ PATIENCE = 20
 def is_installed() -> bool:
     """Return whether the simulator is installed."""
     return find_spec(REHEARSAL_MODULE.partition(".")[0]) is not None
-
-
-class RehearsalThread:
-    """Answers each RehearsalCall with one RehearsalScores. `post` is called on the thread."""
-
-    def __init__(self, post: Callable[[RehearsalScores], None]) -> None:
-        self._post = post
-        self._calls: SimpleQueue[RehearsalCall] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="rehearsal", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread. It ends with the process."""
-        self._thread.start()
-
-    def call(self, message: RehearsalCall) -> None:
-        """Play the requests of this call."""
-        self._calls.put(message)
-
-    def _run(self) -> None:
-        while True:
-            self._post(run_rehearsal(self._calls.get()))
 
 
 def run_rehearsal(call: RehearsalCall) -> RehearsalScores:
