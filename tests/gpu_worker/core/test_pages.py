@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_worker.worker_builders import a_ship
-from horologe_gpu_worker.core.input_memory import EarlyInputs, IoCache
+from horologe_gpu_worker.core.infer_actions import EarlyInputs, IoCache
 from horologe_gpu_worker.core.residency import PageCache
 from horologe_gpu_worker.execution.workspace import Workspace
 

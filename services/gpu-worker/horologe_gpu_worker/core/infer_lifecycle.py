@@ -11,8 +11,7 @@ from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Infer, Result, Ship
-from horologe_gpu_worker.core.infer_actions import InferAction
-from horologe_gpu_worker.core.input_memory import EarlyInputs, IoCache
+from horologe_gpu_worker.core.infer_actions import EarlyInputs, InferAction, IoCache
 from horologe_gpu_worker.core.lanes import Abort, Finished, Operation
 from horologe_gpu_worker.core.responses import batch_outputs
 
