@@ -147,8 +147,8 @@ def test_requeued_requests_do_not_count_as_arrivals() -> None:
     for number in range(20):
         submit(controller, number, ms(10 * number), 60_000)
     (load,) = sent(controller, Load)
-    recent_load = controller.scheduler.policy._load  # type: ignore[attr-defined]
-    before_ns = recent_load.arrivals("sum/1").gap_ns
+    traffic = controller.scheduler.policy.traffic  # type: ignore[attr-defined]
+    before_ns = traffic.of_model("sum/1").gap_ns
     answer(controller, load, ms(200), Status.REFUSED)
     assert controller.pending() == 20
-    assert recent_load.arrivals("sum/1").gap_ns == before_ns
+    assert traffic.of_model("sum/1").gap_ns == before_ns

@@ -16,7 +16,7 @@ def batches(rows: int, lost_ms: int | None = None, shares: int = 4) -> list[int]
         desk.ask(NOW, 100)
     policy = desk.scheduler.policy
     assert isinstance(policy, Horologe)
-    policy._lost_ns = None if lost_ms is None else NOW - ms(lost_ms)
+    policy.traffic.lost_ns = None if lost_ms is None else NOW - ms(lost_ms)
     return [len(action.requests) for action in desk.plan(NOW)[0]]
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from controller.desk import NOW, Desk
+from harness.builders import a_spec
 from horologe_common.clock import ms, s
-from horologe_controller.core.scheduling.ranking import Advance
+from horologe_controller.core.scheduling.queues import ModelQueue
+from horologe_controller.core.scheduling.ranking import Advance, Strategy
+from horologe_controller.core.traffic import Traffic
 
 
 def first_batch(urgent_ms: float, others_ms: float, others: int = 16) -> list[int]:
@@ -65,7 +68,7 @@ def first_under_losses(lost: int) -> str:
     desk.cluster.workers["w0"].shares[0].estimates["costly/1"].seed_ns = dict.fromkeys((0, 1, 2, 4, 8, 16), ms(8))
     policy: Any = desk.scheduler.policy
     for _ in range(lost):
-        policy._advance.record_loss()
+        policy.traffic.record_late(NOW - s(2))
     desk.ask(NOW - s(1), 100, model="cheap")
     for action in desk.plan(NOW - s(1))[0]:
         desk.end(action, NOW - s(1) + ms(2))
@@ -80,7 +83,10 @@ def test_the_more_requests_are_lost_the_more_their_cost_counts() -> None:
 
 
 def test_the_advance_for_cost_follows_the_losses_of_the_last_hundreds_of_requests() -> None:
-    advance = Advance(2.0, ms(8))
+    advance, traffic, desk = Advance(2.0, ms(8)), Traffic(), Desk("horologe", [("m",)])
+    (share,), queue = desk.cluster.shares(), ModelQueue(a_spec("m"))
+    queue.insert([desk.ask(NOW, 10)])
+    one_request = Strategy((0, 0, 0), queue, 1, range(1), ms(8))
 
     def gain_ns() -> int:
         """Return by how much a model of 1 ms goes before one of 10 ms."""
@@ -88,9 +94,11 @@ def test_the_advance_for_cost_follows_the_losses_of_the_last_hundreds_of_request
 
     usual_ns = gain_ns()
     for _ in range(1000):
-        advance.record_loss()
-        advance.update(ms(8), 1)
+        traffic.record_late(NOW)
+        traffic.record_batch(NOW, NOW, share, one_request)
+        advance.update(ms(8), traffic.served)
     assert 1.9 * usual_ns < gain_ns() < 5 * usual_ns
     for _ in range(5000):
-        advance.update(ms(8), 1)
+        traffic.record_batch(NOW, NOW, share, one_request)
+        advance.update(ms(8), traffic.served)
     assert gain_ns() == usual_ns

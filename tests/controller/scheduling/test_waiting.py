@@ -6,9 +6,9 @@ from controller.desk import NOW, Desk
 from harness.builders import a_spec
 from horologe_common.clock import ms, s, us
 from horologe_controller.core.cluster.estimates import Estimate
-from horologe_controller.core.cluster.lane import FIRST_GAP_NS, MOST_MODELS, RecentLoad
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.core.scheduling.ranking import Strategy
+from horologe_controller.core.traffic import FIRST_GAP_NS, MOST_MODELS, Traffic
 from horologe_controller.schedulers.horologe import Horologe
 
 
@@ -40,7 +40,7 @@ def started_at_once(batch_ns: int, lost_ns: int = 0) -> bool:
     desk.ask(now_ns, 200)
     policy = desk.scheduler.policy
     assert isinstance(policy, Horologe)
-    policy._lost_ns = now_ns - lost_ns
+    policy.traffic.lost_ns = now_ns - lost_ns
     return bool(desk.plan(now_ns)[0])
 
 
@@ -55,35 +55,36 @@ def test_a_batch_waits_only_if_a_request_was_lost_lately() -> None:
 
 
 def test_clients_that_wait_for_answers_are_not_expected_to_send_meanwhile() -> None:
-    load, queue = RecentLoad(), ModelQueue(a_spec("m"))
+    traffic, queue = Traffic(), ModelQueue(a_spec("m"))
     desk = Desk("horologe", [("m",)])
+    (share,) = desk.cluster.shares()
     for sent in range(50):
         now_ns = NOW + ms(4) * sent
-        load.record_arrivals(requests := [desk.ask(now_ns, 200)])
+        traffic.record_arrivals(requests := [desk.ask(now_ns, 200)])
         queue.insert(requests)
-        load.record_wait(now_ns + ms(3), Strategy((0, 0, 0), queue, 1, range(1), ms(1)))
+        traffic.record_batch(now_ns + ms(3), now_ns + ms(3), share, Strategy((0, 0, 0), queue, 1, range(1), ms(1)))
         queue.pop_batch(range(1))
-    assert load.arrivals("m/1").next_ns() > ms(40)
+    assert traffic.of_model("m/1").next_ns() > ms(40)
 
 
 def test_requests_of_a_burst_come_at_once() -> None:
     """16 requests in 24 ms fill a batch of 16 in that time, or at once if they come together. More take longer."""
     for model, apart_ms in (("even", 1.5), ("bursts", 0.0)):
-        load, desk = RecentLoad(), Desk("horologe", [(model,)], (model,))
+        traffic, desk = Traffic(), Desk("horologe", [(model,)], (model,))
         for number in range(16 * 100):
             begin_ms = 24 * (number // 16)
-            load.record_arrivals([desk.ask(NOW + ms(begin_ms + apart_ms * (number % 16)), 200, model=model)])
-        fill_ns = load.arrivals(f"{model}/1").fill_ns
+            traffic.record_arrivals([desk.ask(NOW + ms(begin_ms + apart_ms * (number % 16)), 200, model=model)])
+        fill_ns = traffic.of_model(f"{model}/1").fill_ns
         assert ms(12) < fill_ns(32) - fill_ns(16) < ms(28)
         assert (fill_ns(16) > ms(20)) is (model == "even")
 
 
 def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
     """As with operators that deploy versions for years: at most twice as many models are kept as are in use."""
-    load, desk = RecentLoad(), Desk("horologe", [("m",)])
+    traffic, desk = Traffic(), Desk("horologe", [("m",)])
     for version in range(2000):
         request = desk.ask(NOW + s(1) * version, 200)
         request.model = f"m/{version}"
-        load.record_arrivals([request])
-    assert load.arrivals("m/1").gap_ns == FIRST_GAP_NS
-    assert len(load._models) <= MOST_MODELS
+        traffic.record_arrivals([request])
+    assert traffic.of_model("m/1").gap_ns == FIRST_GAP_NS
+    assert len(traffic._models) <= MOST_MODELS
