@@ -147,7 +147,8 @@ def test_requeued_requests_do_not_count_as_arrivals() -> None:
     for number in range(20):
         submit(controller, number, ms(10 * number), 60_000)
     (load,) = sent(controller, Load)
-    traffic = controller.scheduler.policy.traffic  # type: ignore[attr-defined]
+    traffic = controller.scheduler.policy.traffic
+    assert traffic is not None
     before_ns = traffic.of_model("sum/1").gap_ns
     answer(controller, load, ms(200), Status.REFUSED)
     assert controller.pending() == 20
