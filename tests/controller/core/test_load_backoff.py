@@ -127,8 +127,9 @@ def test_requeued_requests_do_not_count_as_arrivals() -> None:
     for number in range(20):
         submit(controller, number, now_ns=ms(10 * number), budget_ms=60_000)
     (load,) = sent(controller, Load)
-    recent_load = controller.scheduler.policy._load  # type: ignore[attr-defined]
-    before_ns = recent_load.arrivals("sum/1").gap_ns
+    traffic = controller.scheduler.policy.traffic
+    assert traffic is not None
+    before_ns = traffic.of_model("sum/1").gap_ns
     finish(controller, load, ms(200), Status.REFUSED, reason="busy")
     assert controller.pending() == 20
-    assert recent_load.arrivals("sum/1").gap_ns == before_ns
+    assert traffic.of_model("sum/1").gap_ns == before_ns

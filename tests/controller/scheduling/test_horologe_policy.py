@@ -11,16 +11,10 @@ from controller.desk import NOW, Desk
 from harness.builders import a_spec
 from horologe_common.clock import ms, s, us
 from horologe_controller.core.cluster.estimates import Estimate
-from horologe_controller.core.cluster.lane import (
-    FIRST_GAP_NS,
-    MOST_MODELS,
-    LookAhead,
-    MessageLatency,
-    RecentLoad,
-    look_ahead,
-)
+from horologe_controller.core.cluster.lane import LookAhead, MessageLatency, look_ahead
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.core.scheduling.ranking import Advance, Strategy
+from horologe_controller.core.traffic import FIRST_GAP_NS, MOST_MODELS, Traffic
 from horologe_controller.schedulers.horologe import Horologe
 from horologe_controller.settings import ControllerSettings
 
@@ -81,7 +75,7 @@ def first_under_losses(lost: int) -> str:
     desk.cluster.workers["w0"].shares[0].estimates["costly/1"].seed_ns = dict.fromkeys((0, 1, 2, 4, 8, 16), ms(8))
     policy: Any = desk.scheduler.policy
     for _ in range(lost):
-        policy._advance.record_loss()
+        policy.traffic.record_late(NOW - s(2))
     desk.ask(NOW - s(1), 100, model="cheap")
     for action in desk.plan(NOW - s(1))[0]:
         desk.end(action, NOW - s(1) + ms(2))
@@ -96,7 +90,10 @@ def test_the_more_requests_are_lost_the_more_their_cost_counts() -> None:
 
 
 def test_the_advance_for_cost_follows_the_losses_of_the_last_hundreds_of_requests() -> None:
-    advance = Advance(2.0, ms(8))
+    advance, traffic, desk = Advance(2.0, ms(8)), Traffic(), Desk("horologe", [("m",)])
+    (share,), queue = desk.cluster.shares(), ModelQueue(a_spec("m"))
+    queue.insert([desk.ask(NOW, 10)])
+    one_request = Strategy((0, 0, 0), queue, 1, range(1), ms(8))
 
     def gain_ns() -> int:
         """Return by how much a model of 1 ms goes before one of 10 ms."""
@@ -104,11 +101,13 @@ def test_the_advance_for_cost_follows_the_losses_of_the_last_hundreds_of_request
 
     usual_ns = gain_ns()
     for _ in range(1000):
-        advance.record_loss()
-        advance.update(ms(8), 1)
+        traffic.record_late(NOW)
+        traffic.record_batch(NOW, NOW, share, one_request)
+        advance.update(ms(8), traffic.served)
     assert 1.9 * usual_ns < gain_ns() < 5 * usual_ns
     for _ in range(5000):
-        advance.update(ms(8), 1)
+        traffic.record_batch(NOW, NOW, share, one_request)
+        advance.update(ms(8), traffic.served)
     assert gain_ns() == usual_ns
 
 
@@ -140,7 +139,7 @@ def started_at_once(batch_ns: int, lost_ns: int = 0) -> bool:
     desk.ask(now_ns, 200)
     policy = desk.scheduler.policy
     assert isinstance(policy, Horologe)
-    policy._lost_ns = now_ns - lost_ns
+    policy.traffic.lost_ns = now_ns - lost_ns
     return bool(desk.plan(now_ns)[0])
 
 
@@ -155,38 +154,39 @@ def test_a_batch_waits_only_if_a_request_was_lost_lately() -> None:
 
 
 def test_clients_that_wait_for_answers_are_not_expected_to_send_meanwhile() -> None:
-    load, queue = RecentLoad(), ModelQueue(a_spec("m"))
+    traffic, queue = Traffic(), ModelQueue(a_spec("m"))
     desk = Desk("horologe", [("m",)])
+    (share,) = desk.cluster.shares()
     for sent in range(50):
         now_ns = NOW + ms(4) * sent
-        load.record_arrivals(requests := [desk.ask(now_ns, 200)])
+        traffic.record_arrivals(requests := [desk.ask(now_ns, 200)])
         queue.insert(requests)
-        load.record_wait(now_ns + ms(3), Strategy((0, 0, 0), queue, 1, range(1), ms(1)))
+        traffic.record_batch(now_ns + ms(3), now_ns + ms(3), share, Strategy((0, 0, 0), queue, 1, range(1), ms(1)))
         queue.pop_batch(range(1))
-    assert load.arrivals("m/1").next_ns() > ms(40)
+    assert traffic.of_model("m/1").next_ns() > ms(40)
 
 
 def test_requests_of_a_burst_come_at_once() -> None:
     """16 requests in 24 ms fill a batch of 16 in that time, or at once if they come together. More take longer."""
     for model, apart_ms in (("even", 1.5), ("bursts", 0.0)):
-        load, desk = RecentLoad(), Desk("horologe", [(model,)], (model,))
+        traffic, desk = Traffic(), Desk("horologe", [(model,)], (model,))
         for number in range(16 * 100):
             begin_ms = 24 * (number // 16)
-            load.record_arrivals([desk.ask(NOW + ms(begin_ms + apart_ms * (number % 16)), 200, model=model)])
-        fill_ns = load.arrivals(f"{model}/1").fill_ns
+            traffic.record_arrivals([desk.ask(NOW + ms(begin_ms + apart_ms * (number % 16)), 200, model=model)])
+        fill_ns = traffic.of_model(f"{model}/1").fill_ns
         assert ms(12) < fill_ns(32) - fill_ns(16) < ms(28)
         assert (fill_ns(16) > ms(20)) is (model == "even")
 
 
 def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
     """As with operators that deploy versions for years: at most twice as many models are kept as are in use."""
-    load, desk = RecentLoad(), Desk("horologe", [("m",)])
+    traffic, desk = Traffic(), Desk("horologe", [("m",)])
     for version in range(2000):
         request = desk.ask(NOW + s(1) * version, 200)
         request.model = f"m/{version}"
-        load.record_arrivals([request])
-    assert load.arrivals("m/1").gap_ns == FIRST_GAP_NS
-    assert len(load._models) <= MOST_MODELS
+        traffic.record_arrivals([request])
+    assert traffic.of_model("m/1").gap_ns == FIRST_GAP_NS
+    assert len(traffic._models) <= MOST_MODELS
 
 
 def batches(rows: int, lost_ms: int | None = None, shares: int = 4) -> list[int]:
@@ -196,7 +196,7 @@ def batches(rows: int, lost_ms: int | None = None, shares: int = 4) -> list[int]
         desk.ask(NOW, 100)
     policy = desk.scheduler.policy
     assert isinstance(policy, Horologe)
-    policy._lost_ns = None if lost_ms is None else NOW - ms(lost_ms)
+    policy.traffic.lost_ns = None if lost_ms is None else NOW - ms(lost_ms)
     return [len(action.requests) for action in desk.plan(NOW)[0]]
 
 
@@ -247,10 +247,10 @@ def test_the_default_goes_ahead_by_the_network_only_if_requests_come_while_resul
     ahead: LookAhead, size: int, gap_ns: int, until_ns: int
 ) -> None:
     policy = Horologe(ControllerSettings())
-    request: Any = SimpleNamespace(model="m/1", admitted=False)
+    request: Any = SimpleNamespace(model="m/1", admitted=False, best_effort=False)
     for number in range(200):
         request.arrival_ns = number * gap_ns
-        policy._load.record_arrivals([request])
+        policy.traffic.record_arrivals([request])
     queue = SimpleNamespace(model="m/1", spec=SimpleNamespace(max_batch=16))
     strategy: Any = SimpleNamespace(size=size, queue=queue)
     assert policy.go_ahead_until_ns(ahead, strategy) == NOW_NS + until_ns

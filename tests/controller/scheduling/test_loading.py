@@ -13,8 +13,9 @@ from harness.builders import a_spec
 from horologe_common.clock import ms, s
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.loading.demand import Demand
-from horologe_controller.core.scheduling.loading.relief import SETTLED_NS, Relief, excess_losses
+from horologe_controller.core.scheduling.loading.relief import SETTLED_NS, excess_losses, is_calm, is_spare
 from horologe_controller.core.scheduling.queues import RequestQueues
+from horologe_controller.core.traffic import Traffic
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
@@ -132,64 +133,68 @@ def test_only_idle_models_make_room() -> None:
     assert desk.plan(AGAIN_NS)[1] == []
     later_ns = AGAIN_NS + s(2)
     for _ in range(5):
-        desk.scheduler.loads.demand.record_loss(later_ns, "m/1", desk.cluster.residency)
+        assert desk.scheduler.policy.traffic is not None
+        desk.scheduler.policy.traffic.record_loss(later_ns, desk.cluster.residency.shares_of["m/1"])
+    desk.scheduler.loads.demand.mark_model("m/1")
     desk.ask(later_ns, 10)
     assert desk.plan(later_ns)[1] == ["m/1"]
 
 
-def excess(losses: Relief, now_ns: int, share: Share) -> float:
-    return excess_losses(losses.losses(now_ns, share), losses.total_losses(now_ns))
+def excess(traffic: Traffic, now_ns: int, share: Share) -> float:
+    return excess_losses(traffic.share_losses(now_ns, share), traffic.losses.at(now_ns))
 
 
 def test_losses_of_all_shares_are_nobodys_excess() -> None:
-    losses, shares = Relief(), list(Desk("horologe", [("m",)] * 3).cluster.shares())
+    traffic, shares = Traffic(), list(Desk("horologe", [("m",)] * 3).cluster.shares())
     for _ in range(9):
-        losses.record_loss(NOW, shares[:1])
-    assert excess(losses, NOW, shares[0]) == 9
+        traffic.record_loss(NOW, shares[:1])
+    assert excess(traffic, NOW, shares[0]) == 9
     for _ in range(9):
-        losses.record_loss(NOW, shares[1:])
-    assert excess(losses, NOW, shares[0]) == pytest.approx(9 / 19**2)
-    assert excess(losses, NOW + s(20), shares[0]) < 1e-6
+        traffic.record_loss(NOW, shares[1:])
+    assert excess(traffic, NOW, shares[0]) == pytest.approx(9 / 19**2)
+    assert excess(traffic, NOW + s(20), shares[0]) < 1e-6
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3000)), max_size=40))
 def test_the_excess_is_never_negative_nor_more_than_the_losses(steps: list[tuple[int, int]]) -> None:
-    losses, shares, now_ns = Relief(), list(Desk("horologe", [("m",)] * 3).cluster.shares()), NOW
+    traffic, shares, now_ns = Traffic(), list(Desk("horologe", [("m",)] * 3).cluster.shares()), NOW
     for count, (place, wait_ms) in enumerate(steps, start=1):
         now_ns += ms(wait_ms)
-        losses.record_loss(now_ns, [shares[place]])
-        assert all(0.0 <= excess(losses, now_ns, share) <= count for share in shares)
+        traffic.record_loss(now_ns, [shares[place]])
+        assert all(0.0 <= excess(traffic, now_ns, share) <= count for share in shares)
 
 
 def test_a_copy_is_spare_if_other_holders_have_time_for_its_work() -> None:
-    relief, (here, there) = Relief(), Desk("horologe", [("m",)] * 2).cluster.shares()
+    traffic, desk = Traffic(), Desk("horologe", [("m",)] * 2)
+    here, there = desk.cluster.shares()
     now_ns, holders = NOW + s(3), {here: True, there: True}
-    relief.record_request(now_ns, "m", ms(10))
-    relief.record_batch(NOW, here, "m", 1)
-    relief.record_batch(now_ns, here, "m", ms(300))
-    assert relief.is_spare(now_ns, here, "m", holders)
-    assert not relief.is_spare(now_ns, here, "m", {here: True})
-    assert not relief.is_spare(now_ns, here, "m", {here: True, there: False})
-    relief.record_batch(now_ns, there, "other", ms(500))
-    assert not relief.is_spare(now_ns, here, "m", holders)
-    assert relief.is_spare(now_ns + s(2), here, "m", holders)
+    traffic.record_queued(desk.ask(now_ns, 10))
+    traffic.record_work(NOW, here, "m/1", 1)
+    traffic.record_work(now_ns, here, "m/1", ms(300))
+    assert is_spare(traffic, now_ns, here, "m/1", holders)
+    assert not is_spare(traffic, now_ns, here, "m/1", {here: True})
+    assert not is_spare(traffic, now_ns, here, "m/1", {here: True, there: False})
+    traffic.record_work(now_ns, there, "other", ms(500))
+    assert not is_spare(traffic, now_ns, here, "m/1", holders)
+    assert is_spare(traffic, now_ns + s(2), here, "m/1", holders)
 
 
 def test_a_model_that_needed_a_load_has_no_spare_copies_for_a_while() -> None:
-    relief, (here, there) = Relief(), Desk("horologe", [("m",)] * 2).cluster.shares()
-    relief.record_batch(NOW - s(3), here, "m", 1)
-    relief.record_load(NOW, "m")
+    traffic, desk = Traffic(), Desk("horologe", [("m",)] * 2)
+    here, there = desk.cluster.shares()
+    traffic.record_work(NOW - s(3), here, "m/1", 1)
+    traffic.record_load(NOW, "m/1")
     for later_ns, spare in ((NOW + s(1), False), (NOW + SETTLED_NS, True)):
-        relief.record_request(later_ns, "m", ms(10))
-        assert relief.is_spare(later_ns, here, "m", {here: True, there: True}) == spare
+        traffic.record_queued(desk.ask(later_ns, 10))
+        assert is_spare(traffic, later_ns, here, "m/1", {here: True, there: True}) == spare
 
 
 def test_only_a_share_with_far_fewer_losses_relieves_others() -> None:
-    relief, (first, second) = Relief(), Desk("horologe", [("m",)] * 2).cluster.shares()
-    assert not relief.is_calm(NOW, second, [first])
+    traffic, (first, second) = Traffic(), Desk("horologe", [("m",)] * 2).cluster.shares()
+    assert not is_calm(traffic, NOW, second, [first])
     for _ in range(9):
-        relief.record_loss(NOW, [first])
-    relief.record_loss(NOW, [second])
-    assert relief.is_calm(NOW, second, [first])
-    relief.record_loss(NOW, [second] * 2)
-    assert not relief.is_calm(NOW, second, [first])
+        traffic.record_loss(NOW, [first])
+    traffic.record_loss(NOW, [second])
+    assert is_calm(traffic, NOW, second, [first])
+    traffic.record_loss(NOW, [second] * 2)
+    assert not is_calm(traffic, NOW, second, [first])

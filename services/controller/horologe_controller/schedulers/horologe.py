@@ -13,13 +13,12 @@ from msgspec import Meta
 
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 from horologe_controller.core.cluster.estimates import profiled_ns
-from horologe_controller.core.cluster.lane import RecentLoad
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
 from horologe_controller.core.scheduling.ranking import Advance, Strategy, count_cheaper
 from horologe_controller.core.scheduling.scheduling_policy import DECISION_LEAD_NS, PolicyParameters, SchedulingPolicy
-from horologe_controller.core.scheduling.served_parts import ServedParts
+from horologe_controller.core.traffic import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +67,8 @@ class HorologeParameters(PolicyParameters, frozen=True):
 class Horologe(SchedulingPolicy):
     """Batches of similar requests, ordered by expected goodput for the device's time."""
 
-    just_in_time = relieves_shares = True
+    just_in_time = True
+    traffic: Traffic
     Parameters = HorologeParameters
     parameters: HorologeParameters
 
@@ -76,13 +76,11 @@ class Horologe(SchedulingPolicy):
         super().__init__(settings)
         self.waits = self._waits = QueueWaits()
         self._cluster: Cluster | None = None
-        self._load = RecentLoad()
+        self.traffic = Traffic()
         self._price = DevicePrice()
         self._now_ns = 0
-        self._served = ServedParts() if settings.fairness == "fair" else None
-        self._lost_ns: int | None = None
-        """When a request was last refused because devices had no time for it."""
-        self._advance = Advance(self.parameters.advance, self._load.batch_ns)
+        self._is_fair = settings.fairness == "fair"
+        self._advance = Advance(self.parameters.advance, self.traffic.batch_ns)
 
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the batch with the best value for its time, ranked by virtual start."""
@@ -103,8 +101,8 @@ class Horologe(SchedulingPolicy):
         if until_ns > start_ns:
             rows = estimate.growth[strategy.size][0]
         elif self._price.rate:
-            busy, weight = self._load.utilisation(now_ns, share), self._weight(queue.model)
-            until_ns = self._price.decline(start_ns, share, strategy, weight, busy, self._load.batch_ns)
+            busy, weight = self.traffic.utilisation(now_ns, share), self._weight(queue.model)
+            until_ns = self._price.decline(start_ns, share, strategy, weight, busy, self.traffic.batch_ns)
         if until_ns <= start_ns:
             return strategy
         self._waits.hold_queue(queue, until_ns, rows)
@@ -115,7 +113,7 @@ class Horologe(SchedulingPolicy):
         if not self._price.has_declined(now_ns, share):
             return super().best_effort_batch(now_ns, start_ns, share, queue)
         if queue:
-            self._waits.hold_queue(queue, now_ns + int(self._load.batch_ns))
+            self._waits.hold_queue(queue, now_ns + int(self.traffic.batch_ns))
         return None
 
     def _static_strategy(
@@ -165,7 +163,7 @@ class Horologe(SchedulingPolicy):
 
         All rows are answered sooner then, and clients of a closed loop send sooner.
         """
-        cluster, load = self._cluster, self._load
+        cluster, load = self._cluster, self.traffic
         if queue.rows < 2 or share.exec.pending or cluster is None or self._has_lost(now_ns, queue):
             return queue.spec.max_batch
         if load.utilisation(now_ns, share) > IDLE:
@@ -175,11 +173,12 @@ class Horologe(SchedulingPolicy):
 
     def _has_lost(self, now_ns: int, queue: ModelQueue) -> bool:
         """Return whether a request was lost for lack of time within the budget of the queue's newest request."""
-        return self._lost_ns is not None and now_ns - self._lost_ns <= queue.newest_budget_ns()
+        lost_ns = self.traffic.lost_ns
+        return lost_ns is not None and now_ns - lost_ns <= queue.newest_budget_ns()
 
     def _fills_in_time(self, queue: ModelQueue, size: int, expected_ns: int) -> bool:
         """Return whether new requests could fill a batch of the size, and it could reach an idle share, in time."""
-        fills_ns = self._load.arrivals(queue.model).fill_ns(size * len(queue) / queue.rows)
+        fills_ns = self.traffic.of_model(queue.model).fill_ns(size * len(queue) / queue.rows)
         dispatch_ns = 0 if self._cluster is None else self._cluster.latency.dispatch_ns
         return fills_ns + dispatch_ns + expected_ns <= queue.newest_budget_ns()
 
@@ -216,7 +215,7 @@ class Horologe(SchedulingPolicy):
 
     def _weight(self, model: str) -> float:
         """Return what a request of the model counts."""
-        return 1.0 if self._served is None else self._served.weight(model)
+        return self.traffic.weight(model) if self._is_fair else 1.0
 
     def _wait_until_ns(self, now_ns: int, share: Share, strategy: Strategy, estimate: Estimate) -> int:
         """Return until when the batch should wait for the next larger size; 0 if it should not wait.
@@ -225,11 +224,11 @@ class Horologe(SchedulingPolicy):
         There is none unless a request has been lost lately (`_has_lost`): time saved would serve nobody. Clients that
         wait for answers would send less, and leave the share idle (experiments/results/schedulers.md).
         """
-        queue, load = strategy.queue, self._load
+        queue, load = strategy.queue, self.traffic
         if not self._has_lost(now_ns, queue):
             return 0
         larger, saved_ns = estimate.growth.get(strategy.size, (0, 0.0))
-        gap_ns = load.arrivals(queue.model).next_ns()
+        gap_ns = load.of_model(queue.model).next_ns()
         if not larger or larger > queue.spec.max_batch or saved_ns < SAVING * gap_ns:
             return 0
         first, arrivals_ns = queue[strategy.places[0]], int((larger - len(strategy.places)) * gap_ns)
@@ -258,7 +257,7 @@ class Horologe(SchedulingPolicy):
         A worker that waits for its processor would get more and smaller batches (experiments/results/schedulers.md).
         """
         until_ns, waits_ns = super().go_ahead_until_ns(ahead, strategy), ahead.return_until_ns - ahead.network_until_ns
-        grows = until_ns == ahead.return_until_ns and self._load.arrivals(strategy.queue.model).gap_ns < waits_ns
+        grows = until_ns == ahead.return_until_ns and self.traffic.of_model(strategy.queue.model).gap_ns < waits_ns
         return ahead.network_until_ns if grows else until_ns
 
     def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
@@ -275,30 +274,22 @@ class Horologe(SchedulingPolicy):
     def on_requests_arrived(self, requests: Sequence[Request], cluster: Cluster) -> None:
         """Record the arrivals of new requests."""
         self._cluster = cluster
-        self._load.record_arrivals(requests)
-        if self._served is not None and not requests[0].best_effort:
-            self._served.record_arrivals(requests[0].model, sum(not request.admitted for request in requests))
+        self.traffic.record_arrivals(requests)
 
     def on_request_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Record the loss, and raise the price of device time."""
-        self._lost_ns = now_ns
-        if self._served is None:  # costly models would get even less
-            self._advance.record_loss()
+        self.traffic.record_late(now_ns)
         self._price.record_late(now_ns, request, cluster, self._weight(request.model))
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Record the batch. Return whether the advance, and so all ranks, have changed."""
         if self._price.declined:
             self._price.end_idle_time(share)
-        if not strategy.queue.best_effort:
-            self._load.record_batch(start_ns, share, strategy.expected_ns)
-            self._load.record_wait(self._now_ns, strategy)
-            if self._served is not None:
-                self._served.record_batch(strategy.queue.model, len(strategy.places))
-        served = 0 if strategy.queue.best_effort else len(strategy.places)
-        return self._advance.update(self._load.batch_ns, served)
+        self.traffic.record_batch(self._now_ns, start_ns, share, strategy)
+        served = 1.0 if self._is_fair else self.traffic.served  # else costly models would get even less
+        return self._advance.update(self.traffic.batch_ns, served)
 
     def on_share_lost(self, share: Share) -> None:
         """Discard the load of the share."""
         self._price.end_idle_time(share)
-        self._load.discard_share(share)
+        self.traffic.discard_share(share)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class LateRefusals:
     """Removes late requests from their queues. `on_dequeued` gets the requests that have left a queue.
 
-    If the policy wants it, `demand` counts the losses of shares.
+    The demand of a model that loses requests is allocated again.
     """
 
     def __init__(
@@ -57,8 +57,9 @@ class LateRefusals:
                 yield Refusal(request, Reason.NO_WORKER)
 
     def _record_loss(self, now_ns: int, request: Request, cluster: Cluster) -> None:
-        if self._policy.relieves_shares:
-            self._demand.record_loss(now_ns, request.model, cluster.residency)
+        if (traffic := self._policy.traffic) is not None:
+            traffic.record_loss(now_ns, cluster.residency.shares_of.get(request.model, ()))
+            self._demand.mark_model(request.model)
         if self._on_request_late is not None:
             self._on_request_late(now_ns, request, cluster)
 

@@ -30,8 +30,6 @@ SOLO_WINDOW_NS = ms(100)
 """Window of a solo request: a share must not wait longer for inputs that a lost or hung profiler does not ship."""
 UNLIMITED_WINDOW_NS = s(3600)
 """Window of a batch whose policy does not predict deadlines."""
-SERVED_MEMORY = 1 - 1 / 256
-"""Decay of the part that is served with each request."""
 MOST_LOST, NONE_LOST = 8.0, 1.05
 """Most that 1 over the square of the part that is served may be: if 0.65 of all requests are lost, or more. Below
 `NONE_LOST` (0.024 lost) it counts as 1."""
@@ -78,8 +76,8 @@ class Advance:
     def __init__(self, batches: float, batch_ns: float) -> None:
         self._batches = batches
         self._batch_ns = batch_ns
-        self._served = self._losses = 1.0
-        """Part of the recent requests that is served; 1 over its square, when last updated."""
+        self._losses = 1.0
+        """1 over the square of the part of the recent requests that is served, when last updated."""
         self.version = 1
         """Changes with what `ns` returns."""
 
@@ -88,17 +86,12 @@ class Advance:
         cost = (self._losses - 1.0) * math.log(max(1.0, alone_ns)) if self._losses > 1.0 else 0.0
         return int(self._batches * self._batch_ns * (math.log(rate) - cost))
 
-    def record_loss(self) -> None:
-        """Count a request that was lost for lack of time."""
-        self._served *= SERVED_MEMORY
-
-    def update(self, batch_ns: float, served: int) -> bool:
-        """Count `served` requests in a batch, with the mean duration of batches. Return whether `ns` has changed.
+    def update(self, batch_ns: float, served: float) -> bool:
+        """Adopt the mean duration of batches and the part of all requests that is served. Return whether `ns` changes.
 
         `ns` follows a change by a factor of two, and the end of losses: all ranks change with it.
         """
-        self._served = 1.0 - (1.0 - self._served) * SERVED_MEMORY**served
-        losses = min(MOST_LOST, self._served**-2)
+        losses = min(MOST_LOST, served**-2)
         losses = losses if losses > NONE_LOST else 1.0
         if is_off := not self._batch_ns / 2 < batch_ns < self._batch_ns * 2:
             self._batch_ns = batch_ns

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.scheduling.queue_waits import QueueWaits
     from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.ranking import Rank, Strategy
+    from horologe_controller.core.traffic import Traffic
     from horologe_controller.settings import ControllerSettings
 
 DECISION_LEAD_NS = us(500)
@@ -48,8 +49,9 @@ class SchedulingPolicy:
     request once its deadline has passed. ignore: run every request, however late."""
     just_in_time: bool = False
     """Give a share its next batch only `decision_lead_ns` before it runs dry, instead of `lookahead_ns` ahead."""
-    relieves_shares: bool = False
-    """Load a model on another share as well if those that hold it lose requests for lack of time."""
+    traffic: Traffic | None = None
+    """Ledger of a policy that has one. With it, a model is loaded on another share as well if those that hold it lose
+    requests for lack of time, and only copies are kept as long as they are worth more."""
     waits: QueueWaits | None = None
     """Set by policies that let a queue wait for more requests: they call `waits.hold_queue` and return no batch."""
     Parameters: ClassVar[type[PolicyParameters]] = PolicyParameters

@@ -9,11 +9,11 @@ Two additions to the appendix:
 - Among models with a positive priority, a LOAD goes to the earliest *virtual deadline*: the first deadline of the
   model's requests, earlier by `ADVANCE_NS` for each doubling of p_m. With p_m alone, a model with one short request
   waited until its deadline while others with longer requests kept coming.
-- A share that loses requests counts as one with less capacity (`record_loss`, if the policy `relieves_shares`): divided
+- A share that loses requests counts as one with less capacity, if the policy has a ledger (`Traffic`): divided
   by one more than its recent losses, and for the order of LOADs by one more than their `excess`. Its queues may be
   short nevertheless, as the requests of some models pass those of others. In the Azure trace on twelve devices, all
-  lost requests were for popular models that one device held (experiments/results/clockwork.md). `Relief` says which
-  share can load such a model.
+  lost requests were for popular models that one device held (experiments/results/clockwork.md). `relief.py` says
+  which share can load such a model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from horologe_common.clock import ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.lane import ACTION_GRACE_NS
-from horologe_controller.core.scheduling.loading.relief import Relief, excess_losses
+from horologe_controller.core.scheduling.loading.relief import excess_losses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import ModelResidency, Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import RequestQueues
+    from horologe_controller.core.traffic import Traffic
 
 CAPACITY_PART = 0.75
 """Capacity of a share that matches its profiles, as a part of its requests' budget. Requests with 100 ms count for 88
@@ -83,7 +84,8 @@ class DeviceSlowness:
 class Demand:
     """Demand, allocations and load priorities. A request counts while a LOAD that began now would still help it."""
 
-    def __init__(self, queues: RequestQueues, relieves_shares: bool = False) -> None:
+    def __init__(self, queues: RequestQueues, traffic: Traffic | None = None) -> None:
+        """`traffic`: None if shares that lose requests count like others."""
         self._slowness = DeviceSlowness()
         self._queues = queues
         self._total: dict[str, int] = {}
@@ -106,8 +108,7 @@ class Demand:
         """Requests that count, by when a LOAD becomes too late for them."""
         self._updated_ns = 0
         """Time of the last update."""
-        self.relief = Relief()
-        self._relieves_shares = relieves_shares
+        self._traffic = traffic
         self.relieving: dict[str, bool] = {}
         """Models whose priority is positive only because their shares lose requests."""
         self._stale: dict[str, bool] = {}
@@ -130,8 +131,8 @@ class Demand:
         if not request.best_effort or model not in self._budget_ns:
             self._budget_ns[model] = budget_ns
         self._stale[model] = True
-        if self._relieves_shares:
-            self.relief.record_request(request.arrival_ns, model, 0 if request.best_effort else budget_ns)
+        if self._traffic is not None:
+            self._traffic.record_queued(request)
         self._counted.push(request, until_ns)
 
     def remove_requests(self, requests: Sequence[Request]) -> None:
@@ -141,11 +142,6 @@ class Demand:
             self._subtract_cost(model, cost_ns)
         else:
             self.mark_model(model)  # its first deadline may be another
-
-    def record_loss(self, now_ns: int, model: str, residency: ModelResidency) -> None:
-        """Count a request that the shares with its model had no time for: others should load the model."""
-        self.relief.record_loss(now_ns, residency.shares_of.get(model, ()))
-        self.mark_model(model)
 
     def clear(self) -> None:
         """Stop counting all requests."""
@@ -173,7 +169,6 @@ class Demand:
 
     def discard_share(self, share: Share) -> None:
         self._slowness.discard_share(share)
-        self.relief.discard_share(share)
         if share in self._loads:
             self._lost.append(share)
 
@@ -234,7 +229,7 @@ class Demand:
             loads[share] -= part_ns
         total_ns = self._total.get(model, 0)
         shares = residency.shares_of.get(model)
-        if self._relieves_shares and (not shares or model in self._missing_ns):
+        if self._traffic is not None and (not shares or model in self._missing_ns):
             self._record_wait(model, bool(total_ns) and not shares)
         if not total_ns:
             self._priority.pop(model, None)
@@ -246,13 +241,13 @@ class Demand:
             capacity_ns = round(CAPACITY_PART * self._budget_ns[model])
             alone = len(shares) == 1
             parts = self._parts[model] = dict.fromkeys(shares, total_ns) if alone else _divide(total_ns, shares, loads)
-            slowness, relief, now_ns = self._slowness.factors, self.relief, self._updated_ns
-            total_lost = relief.total_losses(now_ns)
+            slowness, traffic, now_ns = self._slowness.factors, self._traffic, self._updated_ns
+            total_lost = 0.0 if traffic is None else traffic.losses.at(now_ns)
             for share, part_ns in parts.items():
                 loads[share] = load_ns = loads[share] + part_ns
                 served_ns = part_ns * round(capacity_ns / slowness[share]) // (load_ns or 1)
                 least_ns -= served_ns
-                lost = relief.losses(now_ns, share) if total_lost else 0.0
+                lost = traffic.share_losses(now_ns, share) if traffic is not None and total_lost else 0.0
                 relief_ns -= int(served_ns / (1.0 + lost)) if lost else served_ns
                 priority_ns -= int(served_ns / (1.0 + excess_losses(lost, total_lost))) if lost else served_ns
         if least_ns <= 0:

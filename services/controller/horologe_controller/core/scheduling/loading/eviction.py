@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
-from horologe_controller.core.scheduling.loading.relief import MEMORY_NS
+from horologe_controller.core.traffic import MEMORY_NS
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.loading.demand import Demand
+    from horologe_controller.core.traffic import Traffic
 
 LEAST_IDLE = 0.01
 """Least idle part of a share, so that it can be divided by."""
@@ -30,10 +31,19 @@ class Eviction:
     the model and a LOAD, but not sooner than models have got their LOADs lately.
     """
 
-    def __init__(self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand, wait_ns: int) -> None:
+    def __init__(
+        self,
+        now_ns: int,
+        share: Share,
+        model: str,
+        cluster: Cluster,
+        demand: Demand,
+        traffic: Traffic,
+        wait_ns: int,
+    ) -> None:
         """`wait_ns`: how long a LOAD waits behind others, and then its EXEC."""
         self._now_ns, self._share, self._model = now_ns, share, model
-        self._cluster, self._demand, self._wait_ns = cluster, demand, wait_ns
+        self._cluster, self._demand, self._traffic, self._wait_ns = cluster, demand, traffic, wait_ns
         self._is_more = model in cluster.residency.shares_of
         self._values: tuple[float, float, float] | None = None
         """Worth of the queued requests; idle part of the share; time in ns until the other model can be loaded."""
@@ -42,10 +52,10 @@ class Eviction:
 
     def keeps(self, held: str) -> bool:
         """Return whether the share has to keep a model."""
-        cluster, relief = self._cluster, self._demand.relief
+        cluster, traffic = self._cluster, self._traffic
         if len(cluster.residency.shares_of[held]) > 1 or held not in cluster.specs:
             return False
-        more = relief.asked(self._now_ns, held) - relief.asked(self._now_ns, self._model)
+        more = traffic.queued(self._now_ns, held) - traffic.queued(self._now_ns, self._model)
         kept = more >= 0 and (self._is_more or self._costs_more(held, more))
         self.has_kept |= kept
         return kept
@@ -56,7 +66,7 @@ class Eviction:
             self._values = self._evaluate()
         worth, idle, run_ns = self._values
         back_ns = run_ns + self._share.predict(self._now_ns, held, LOAD_SIZE) + self._exec_ns(held) / idle
-        lost_ns = min(MEMORY_NS, back_ns - self._demand.relief.budget_ns(held))
+        lost_ns = min(MEMORY_NS, back_ns - self._traffic.of_model(held).budget_ns)
         return lost_ns > 0 and more * lost_ns / MEMORY_NS >= worth
 
     def _evaluate(self) -> tuple[float, float, float]:
@@ -65,7 +75,7 @@ class Eviction:
         helped = demand.count_until(model, now_ns + self._wait_ns + load_ns + self._exec_ns(model))
         helped = min(helped, spec.max_batch)
         exec_ns = self._exec_ns(model, spec.compiled_batch_size(max(1, helped)))
-        idle = max(LEAST_IDLE, 1.0 - demand.relief.utilisation(now_ns, self._share))
+        idle = max(LEAST_IDLE, 1.0 - self._traffic.work_ns(now_ns, self._share) / MEMORY_NS)
         run_ns = load_ns + exec_ns / idle + cluster.latency.round_trip_ns
         return helped * idle, idle, max(run_ns, demand.load_wait_ns)
 

@@ -10,16 +10,17 @@ from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import BESIDE_NS
 from horologe_controller.core.scheduling.loading.eviction import Eviction
+from horologe_controller.core.scheduling.loading.relief import is_calm, is_spare
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.loading.demand import Demand
-    from horologe_controller.core.scheduling.loading.relief import Relief
     from horologe_controller.core.scheduling.scheduler import Decisions
+    from horologe_controller.core.traffic import Traffic
     from horologe_controller.settings import ControllerSettings
 
 RELIEF_PAUSE_NS = ms(10)
@@ -30,11 +31,11 @@ models takes 30 us. A longer pause lets requests be lost meanwhile (experiments/
 class LoadPlacement:
     """Plans at most one LOAD at a time, with the UNLOADs that make room for it: the next one sees its effect."""
 
-    def __init__(self, settings: ControllerSettings, wait_ns: int = 0, keeps_only_copies: bool = False) -> None:
-        """`wait_ns`, `keeps_only_copies`: see `Eviction`. Clockwork evicts only copies (appendix B)."""
+    def __init__(self, settings: ControllerSettings, wait_ns: int = 0, traffic: Traffic | None = None) -> None:
+        """`wait_ns`: see `Eviction`. `traffic`: None evicts only copies like others (Clockwork, appendix B)."""
         self._settings = settings
         self._wait_ns = wait_ns
-        self._keeps_only_copies = keeps_only_copies
+        self._traffic = traffic
         self.preloadable: dict[Share, deque[str] | None] = {}
         """Shares that may have free pages to preload into, since they were reconfigured, with the models that have not
         been tried since then (None: all). After the first eviction on a share, only demand fills its pages."""
@@ -122,7 +123,7 @@ class LoadPlacement:
                 if now_ns < self._relief_ns:
                     continue
                 has_failed = True
-            used = self._models_not_spare(now_ns, share, model, cluster, demand.relief) if is_relief else {}
+            used = self._models_not_spare(now_ns, share, model, cluster) if is_relief else {}
             if used is None:
                 continue
             eviction = self._guard(now_ns, share, model, cluster, demand)
@@ -130,10 +131,7 @@ class LoadPlacement:
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
-                demand.relief.record_load(now_ns, model)
-                for victim in victims if is_relief else ():
-                    holders = self._working_holders(now_ns, victim, cluster)
-                    demand.relief.hand_over(now_ns, share, victim, holders)
+                self._record_load(now_ns, share, model, victims if is_relief else (), cluster)
                 return
             if not is_relief:
                 self._full[share] = pages
@@ -141,6 +139,13 @@ class LoadPlacement:
                     self._refill_ns = min(self._refill_ns, now_ns + RELIEF_PAUSE_NS)
         if has_failed:
             self._relief_ns = now_ns + RELIEF_PAUSE_NS
+
+    def _record_load(self, now_ns: int, share: Share, model: str, handed_over: Sequence[str], cluster: Cluster) -> None:
+        """Count a LOAD. The other shares with the models `handed_over` take over the share's work for them."""
+        if self._traffic is not None:
+            self._traffic.record_load(now_ns, model)
+            for victim in handed_over:
+                self._traffic.move_work(now_ns, share, victim, self._working_holders(now_ns, victim, cluster))
 
     def _update_full(self, now_ns: int, demand: Demand) -> None:
         """Forget which shares had no room, where that may have changed."""
@@ -152,27 +157,27 @@ class LoadPlacement:
 
     def _guard(self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand) -> Eviction | None:
         """Return what keeps only copies from a LOAD for demand; None if nothing does."""
-        if not self._keeps_only_copies or model in demand.relieving:
+        if self._traffic is None or model in demand.relieving:
             return None
-        return Eviction(now_ns, share, model, cluster, demand, self._wait_ns)
+        return Eviction(now_ns, share, model, cluster, demand, self._traffic, self._wait_ns)
 
     def _models_not_spare(
-        self, now_ns: int, share: Share, model: str, cluster: Cluster, relief: Relief
+        self, now_ns: int, share: Share, model: str, cluster: Cluster
     ) -> dict[tuple[Share, str], bool] | None:
         """Return the models that are not spare on a share that is to load one whose shares lose requests; None if not.
 
         It has to lose far fewer requests than the shares with the model. While a copy of the model has not run yet, no
         share loads another one: it may be enough. Shares that do not answer count as none.
         """
-        holders = self._working_holders(now_ns, model, cluster)
-        if not holders or not relief.is_calm(now_ns, share, holders):
+        holders, traffic = self._working_holders(now_ns, model, cluster), self._traffic
+        if traffic is None or not holders or not is_calm(traffic, now_ns, share, holders):
             return None
         if any(not loaded or model in holder.unused for holder, loaded in holders.items()):
             return None
         return {
             (share, held): True
             for held in share.resident
-            if not relief.is_spare(now_ns, share, held, self._working_holders(now_ns, held, cluster))
+            if not is_spare(traffic, now_ns, share, held, self._working_holders(now_ns, held, cluster))
         }
 
     def _working_holders(self, now_ns: int, model: str, cluster: Cluster) -> dict[Share, bool]:

@@ -15,20 +15,21 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
     from horologe_controller.core.scheduling.scheduler import Decisions
+    from horologe_controller.core.traffic import Traffic
     from horologe_controller.settings import ControllerSettings
 
 
 class LoadPlanner:
     """Demand of the queued requests, and LOADs for it. Costs nothing while every share holds all it can run."""
 
-    def __init__(self, settings: ControllerSettings, queues: RequestQueues, relieves_shares: bool) -> None:
-        self.demand = Demand(queues, relieves_shares)
+    def __init__(self, settings: ControllerSettings, queues: RequestQueues, traffic: Traffic | None) -> None:
+        self.demand = Demand(queues, traffic)
         self.models_missing = False
         """True if some share lacks a model that it could hold."""
         self._wait_ns = 3 * settings.lookahead_ns
         """Time for which a LOAD waits behind others, and then its EXEC. In `fig6`, 3 times the look-ahead serves 4%
         more than 2 times, and 4 times the same."""
-        self.placement = LoadPlacement(settings, self._wait_ns, relieves_shares)
+        self.placement = LoadPlacement(settings, self._wait_ns, traffic)
 
     def add_requests(self, now_ns: int, requests: Iterable[Request], exec_ns: int, load_ns: int) -> None:
         """Count queued requests of one model, if a model is missing. One alone takes `exec_ns`, a LOAD `load_ns`."""
