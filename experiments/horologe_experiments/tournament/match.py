@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from horologe_experiments.tournament.workload import Workload
     from horologe_sim.controller_only.rehearsed_tuner import RehearsedTuner
 
     Settings = Mapping[str, Any]
 
-POPULAR = 0.01
-"""Least share of the requests of a model that counts for the worst model."""
+COUNTED = 20
+"""Least requests of a model that counts for the worst model."""
+LEAST_BUDGET = 2
+"""Least SLO of such a model, in times of a request alone."""
 
 
 class Score(NamedTuple):
@@ -36,7 +41,10 @@ class Score(NamedTuple):
     timed_out: float
     refused: float
     worst_model: float
-    """Smallest share in time among the models with at least `POPULAR` of the requests."""
+    """Smallest share in time of a model, as a part of the mean of all models.
+
+    Models with fewer than `COUNTED` requests are left out. So are, for the smallest, those with an SLO of less than
+    `LEAST_BUDGET`, and those whose requests exceed all devices. 1 if there is none."""
     best_effort: float
     """Best-effort answers per second."""
 
@@ -89,7 +97,6 @@ def _score(workload: Workload, ledger: IntervalLedger) -> Score:
     counts = ledger.table()
     sent, in_time, late, timed_out, refused = (row[:-1].astype(float) for row in counts)
     total = max(1.0, sent.sum())
-    popular = sent >= POPULAR * total
     value = in_time.sum() / (workload.capacity * workload.measured_s if workload.loops else total)
     return Score(
         round(float(value), 5),
@@ -97,6 +104,14 @@ def _score(workload: Workload, ledger: IntervalLedger) -> Score:
         round(float(late.sum() / total), 5),
         round(float(timed_out.sum() / total), 5),
         round(float(refused.sum() / total), 5),
-        round(float((in_time[popular] / sent[popular]).min(initial=1.0)), 4),
+        round(_worst_model(workload, sent, in_time), 4),
         round(float(counts[1, -1] / workload.measured_s), 1),
     )
+
+
+def _worst_model(workload: Workload, sent: NDArray[np.float64], in_time: NDArray[np.float64]) -> float:
+    counted = sent >= COUNTED
+    served = in_time[counted] / sent[counted]
+    shares = served[workload.can_be_served(sent, LEAST_BUDGET)[counted]]
+    mean = served.mean() if served.size else 0.0
+    return float(shares.min() / mean) if shares.size and mean else 1.0

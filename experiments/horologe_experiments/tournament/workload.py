@@ -56,6 +56,8 @@ class Workload(NamedTuple):
     duration_ns: int
     groups: int
     """Number of models that requests are counted by."""
+    slos_ns: NDArray[np.int64]
+    """SLO of each model."""
     capacity: float
     """Requests per second that all devices serve in the best batches within the SLOs."""
 
@@ -66,6 +68,18 @@ class Workload(NamedTuple):
     @property
     def measured_s(self) -> float:
         return (self.duration_ns - self.warmup_ns) / 1e9
+
+    def can_be_served(self, sent: NDArray[np.float64], least_budget: float) -> NDArray[np.bool_]:
+        """Return which models have SLOs of `least_budget` times of a request alone, and are no more than all devices.
+
+        `sent`: measured requests of each model.
+        """
+        times_ns = [model.report.profile.exec_ns for model in self.models]
+        alone_ns = min(self.factors) * np.array([min(times.values()) for times in times_ns])
+        row_s = np.array([min(time_ns / size for size, time_ns in times.items()) for times in times_ns]) / 1e9
+        devices = sum(1 / factor for factor in self.factors)
+        budgets_ns = self.slos_ns - self.traits.slo.beyond_ns
+        return (budgets_ns >= least_budget * alone_ns) & (sent * row_s <= devices * self.measured_s)
 
 
 def build_workload(traits: Traits, requests: int) -> Workload:
@@ -98,7 +112,9 @@ def build_workload(traits: Traits, requests: int) -> Workload:
     cluster = _cluster(traits, sims, len(factors))
     kept = tuple(fault for fault in traits.faults if fault.device < len(factors))
     played = msgspec.structs.replace(traits, devices=factors, faults=kept)
-    return Workload(played, sims, known, cluster, factors, faults, chunk, loops, duration_ns, len(sims), capacity)
+    return Workload(
+        played, sims, known, cluster, factors, faults, chunk, loops, duration_ns, len(sims), np.array(slos_ns), capacity
+    )
 
 
 def _capacity(rate_of_one: float, factors: Sequence[float]) -> float:

@@ -33,6 +33,9 @@ BATCHES_MAX, TENSORS_MAX = 1024, 4096
 """Number of batch sizes; number of inputs and of outputs."""
 NAME_MAX = 1024
 """Characters of a tensor's name."""
+WEIGHT_RANGE = 0.01, 100.0
+RATE_MAX = 1e6
+"""Requests per second that a model may be guaranteed."""
 SPEC_MAX_BYTES = 1 << 16
 """Size of an encoded specification. A worker reports all of its models in one header of at most 16 MiB."""
 SHOWN_MAX = 60
@@ -73,6 +76,8 @@ def check_spec(spec: ModelSpec) -> None:
     check_number("cache_ttl", spec.cache_ttl_ns, 0, AGE_MAX_NS)
     check_number("profile_length", spec.profile_length, 0, MAX_DIM)
     check_number("max_length", spec.max_length, 0, MAX_DIM)
+    check_number("weight", spec.weight, *WEIGHT_RANGE)
+    check_number("guaranteed_rate", spec.guaranteed_rate, 0, RATE_MAX)
     _check_tensors("inputs", spec.inputs)
     _check_tensors("outputs", spec.outputs)
 

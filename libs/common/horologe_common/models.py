@@ -78,6 +78,10 @@ class ModelSpec(msgspec.Struct, array_like=True, frozen=True, dict=True):
     """True if every element of a BYTES input must be UTF-8 text."""
     notes: tuple[str, ...] = ()
     """Remarks for operators: what the model's files hold and is not used, and why the model is not batched."""
+    weight: float = 1.0
+    """What a request counts under overload, as a multiple of other models' requests."""
+    guaranteed_rate: float = 0.0
+    """Requests per second that are served before others' requests are: a model that gets less counts more."""
 
     @property
     def has_signature(self) -> bool:

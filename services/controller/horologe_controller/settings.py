@@ -27,10 +27,10 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Scheduling policy. clockwork, orloj, clipper, nexus and deferred (Symphony) follow those systems. edf and fifo
     are baselines; fifo refuses nothing. auto: `horologe`, until the tuner finds that another one would have served
     clearly more of the recent requests (docs/scheduling.md)."""
-    fairness: Literal["goodput", "fair"] = "goodput"
-    """Objective of `horologe` under overload. goodput: the most requests, so models that take long per request are
-    served last. fair: proportional fairness, the largest sum of ln(part served) over all requests' models. No model
-    starves, and fewer requests are served in all (docs/scheduling.md)."""
+    fairness: Literal["fair", "goodput"] = "fair"
+    """Objective of `horologe` under overload. fair: the most requests of which each model gets at least about half of
+    the mean part. goodput: the most requests, so models that take long per request are served last
+    (docs/scheduling.md)."""
     policy: dict[str, bool | int | float | str] = {}
     """Parameters of the scheduling policy, which declares them: `SchedulingPolicy.Parameters`."""
     lookahead_ns: Annotated[int, Meta(ge=0, le=s(10))] = ms(5)

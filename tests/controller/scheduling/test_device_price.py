@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -21,7 +22,11 @@ from horologe_sim.engine.noise import NOISES
 from horologe_sim.engine.simulated_faults import Fault, schedule_faults
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
+
+    from horologe_sim.engine.simulated_device import SimModel
 
 CHEAP, COSTLY = "resnet18_v1", "winograd_resnet152_v2"
 MODELS = [model.copies(1)[0] for model in catalogue_models([CHEAP, COSTLY])]
@@ -32,18 +37,25 @@ def take(rates: NDArray[np.float64], step: int) -> NDArray[np.float64]:
     return np.asarray(rates[step])
 
 
+def with_spec(model: SimModel, changes: Mapping[str, Any]) -> SimModel:
+    report = msgspec.structs.replace(model.report, spec=msgspec.structs.replace(model.report.spec, **changes))
+    return msgspec.structs.replace(model, report=report)
+
+
 def served(
     cheap: list[float],
     costly: float,
     best_effort: float = 0.0,
     slowness: float = 1.0,
     cheap_slo_ms: float = 5,
+    costly_slo_ms: float = 100,
+    spec: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> list[float]:
     """Return the requests per second in time: cheap, costly, best effort. `cheap`: its rate in each second.
 
-    A cheap request takes 1.3 ms, a costly one takes about 8 ms and has 100 ms. `slowness`: executions take this
-    multiple of their profiles.
+    A cheap request takes 1.3 ms, a costly one about 8 ms. `slowness`: executions take this multiple of their profiles.
+    `spec`: changes of the costly model.
     """
     setting = ClusterSettings(noise=NOISES["none"], settle_ns=ms(500), controller=ControllerSettings(**settings))
     rates = [
@@ -51,13 +63,14 @@ def served(
         np.array([[0.0, costly]] * len(cheap)),
         np.array([[0.0, best_effort]] * len(cheap)),
     ]
-    slos_ns = ms(cheap_slo_ms), ms(100), 0
+    slos_ns = ms(cheap_slo_ms), ms(costly_slo_ms), 0
     streams = [
         PoissonStream(partial(take, rate), s(1), partial(lambda slo_ns, _: slo_ns, slo_ns), group)
         for group, (rate, slo_ns) in enumerate(zip(rates, slos_ns, strict=True))
     ]
     ledger = IntervalLedger(["cheap", "costly", "best effort"], len(MODELS), s(len(cheap)), s(1))
-    world = ExperimentWorld(setting, MODELS, ledger, 1, poisson(streams, s(len(cheap)), [1]))
+    models = [MODELS[0], with_spec(MODELS[1], spec or {})]
+    world = ExperimentWorld(setting, models, ledger, 1, poisson(streams, s(len(cheap)), [1]))
     schedule_faults(world, [Fault(0, "worker/0", "slow", factor=slowness)], world.begin_ns)
     world.run(s(len(cheap)))
     world.check()
@@ -148,12 +161,35 @@ def test_executions_that_take_longer_than_their_profiles_are_no_reason_to_declin
     assert with_price[0] == pytest.approx(served(rates, 0.0, slowness=3.0)[0], rel=0.02)
 
 
-def test_fairness_serves_the_costly_model_too_and_fewer_requests_in_all() -> None:
-    rates = 2000.0, 500.0
-    parts = []
-    for fairness in ("goodput", "fair"):
-        rows = served([rates[0]] * 4, rates[1], cheap_slo_ms=100, fairness=fairness)
-        parts.append([row / rate for row, rate in zip(rows, rates, strict=False)])
-    most, fair = parts
+OVERLOAD = [2000.0] * 4
+"""Rate of the cheap model, which could use all the time."""
+
+
+def served_parts(costly: float = 500.0, **options: Any) -> tuple[float, float]:
+    """Return which parts of the cheap and of the costly requests are served under overload."""
+    rows = served(OVERLOAD, costly, cheap_slo_ms=100, **options)
+    counted = 1 - 1 / len(OVERLOAD)  # not the first second
+    return rows[0] / OVERLOAD[0] / counted, rows[1] / costly / counted
+
+
+def test_by_default_no_model_starves_and_fewer_requests_are_served_in_all() -> None:
+    most, fair = served_parts(fairness="goodput"), served_parts()
     assert 4 * most[1] < most[0]
-    assert 1.5 * most[1] < fair[1] < fair[0] < most[0]
+    assert sum(fair) / 4 < fair[1] < fair[0] < most[0]
+
+
+def test_a_model_that_cannot_be_helped_costs_the_others_nothing() -> None:
+    """Its budget is below twice the time of a request alone."""
+    most = served_parts(costly_slo_ms=12, fairness="goodput")
+    assert served_parts(costly_slo_ms=12)[0] == pytest.approx(most[0], abs=0.02)
+
+
+def test_a_weight_counts_for_both_objectives() -> None:
+    for fairness in ("fair", "goodput"):
+        once, more = (served_parts(spec={"weight": weight}, fairness=fairness) for weight in (1.0, 20.0))
+        assert more[1] > once[1] + 0.1
+
+
+def test_a_guaranteed_rate_is_served_and_not_all_requests_beyond_it() -> None:
+    guaranteed, usual = served_parts(200.0, spec={"guaranteed_rate": 80.0}), served_parts(200.0)
+    assert usual[1] < 0.4 < guaranteed[1] < 0.6

@@ -63,6 +63,8 @@ def emulated(lines: str) -> str:
         ("threads = true\n" + SIGNATURE + EXEC, "Expected `int`, got `bool` - at `$.threads`: got True"),
         ("profile_length = -1\n" + SIGNATURE + EXEC, "profile_length: got -1, wanted at least 1"),
         (f"max_length = -{HUGE}\n" + SIGNATURE + EXEC, f"max_length: got -{HUGE}, wanted at least 0"),
+        ("weight = 0\n" + SIGNATURE + EXEC, "weight: got 0.0, wanted at least 0.01 and at most 100.0"),
+        ("guaranteed_rate = nan\n" + SIGNATURE + EXEC, "guaranteed_rate: got nan, wanted at least 0 and at most"),
         ("slo = '20000min'\n" + SIGNATURE + EXEC, "slo: got '20000min', wanted at most 10080min"),
         ("slo = 'nans'\n" + SIGNATURE + EXEC, "slo: got 'nans', wanted a number"),
         ("timeout = '1e6min'\n" + SIGNATURE + EXEC, "timeout: got '1e6min', wanted at most 10080min"),

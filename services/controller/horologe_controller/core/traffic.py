@@ -14,6 +14,7 @@ from horologe_common.clock import NEVER_NS, ms, s
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.ranking import Strategy
@@ -26,6 +27,11 @@ UTILISATION_BATCHES = 8
 """Smallest time constant, in mean batches: with long batches, 200 ms would hold too few of them."""
 SERVED_MEMORY = 1 - 1 / 256
 """Decay of the parts that are served with each request."""
+FAIR_PART, FAIR_POWER = 0.8, 3
+"""A model of which less than 0.8 of the mean part is served counts more, by the cube of what is missing: at half of the
+mean part 4 times. Higher values cost more of all requests (experiments/results/fairness.md)."""
+GUARANTEED_WEIGHT, GUARANTEED_NS = 1e6, s(1)
+"""What a request counts that its model is guaranteed; time for which a guaranteed rate is saved up (token bucket)."""
 SMOOTHING_GAPS, SMOOTHING_BATCHES = 16, 64
 """Samples over which the means of inter-arrival times and of batch durations are smoothed."""
 BURST_PARTS = 8
@@ -68,6 +74,7 @@ class ModelTraffic:
         "arrived",
         "budget_ns",
         "gap_ns",
+        "guaranteed",
         "last_ns",
         "loaded_ns",
         "queued_ns",
@@ -83,6 +90,8 @@ class ModelTraffic:
         """Time that the first requests of recent batches were queued, requests that arrived meanwhile."""
         self.arrived, self.served = 0.0, 0.0
         """Requests with deadlines that arrived, and that batches were formed of, decayed with each arrival."""
+        self.guaranteed = 0.0
+        """Requests that may be served at the guaranteed rate now; below 0 after more than that were served."""
         self._window, self._present, self._before = 0, 0, 0
         """Number of the last window with queued requests, queued requests of it and of the window before it."""
         self.queued_ns: int | None = None
@@ -181,7 +190,7 @@ class Traffic:
         first = requests[0]
         if (traffic := self._models.get(first.model)) is None:
             traffic = self._add_model(first.model, first.arrival_ns)
-        new = 0
+        new, since_ns = 0, traffic.last_ns
         for request in requests:
             if not request.admitted:
                 traffic.record_arrival(request.arrival_ns)
@@ -190,6 +199,10 @@ class Traffic:
             kept = SERVED_MEMORY**new
             traffic.arrived = kept * traffic.arrived + new
             traffic.served *= kept
+        if rate := first.spec.guaranteed_rate:
+            most = max(1.0, rate * GUARANTEED_NS / s(1))
+            saved = traffic.guaranteed + rate * max(0, traffic.last_ns - since_ns) / s(1)
+            traffic.guaranteed = min(most, max(-most, saved))
 
     def _add_model(self, model: str, now_ns: int) -> ModelTraffic:
         """Add a model, and drop those that have had no request for long if there are many."""
@@ -220,6 +233,7 @@ class Traffic:
         traffic = self.of_model(queue.model)
         traffic.record_wait(now_ns - queue[places[0]].arrival_ns, len(places))
         traffic.served += len(places)
+        traffic.guaranteed -= len(places)
         self.served = 1.0 - (1.0 - self.served) * SERVED_MEMORY ** len(places)
         self.batch_ns += (expected_ns - self.batch_ns) / SMOOTHING_BATCHES
         self._of_share(share).planned_ns.add(start_ns, expected_ns, self._utilisation_ns())
@@ -273,14 +287,18 @@ class Traffic:
         part = min(1.0, max(0.0, (self._window_end_ns - now_ns) / MEMORY_NS))
         return self.of_model(model).queued(self._window, part)
 
-    def weight(self, model: str) -> float:
-        """Return what a request of the model counts for proportional fairness: 1 / the part that is served.
+    def weight(self, spec: ModelSpec) -> float:
+        """Return what a request of a model counts for fairness: more than 1 if too few of its requests are served.
 
-        The sum over models of rate * ln(part) is largest where each batch is chosen by its weight for its time (Kelly,
-        Maulloo and Tan, section 2). It goes to minus infinity as any part goes to 0.
+        Too few are less than `FAIR_PART` of the mean part. The largest number of served requests of which each model
+        gets such a part is found with a multiplier for each model that gets less (Lagrange). Here it is a power of what
+        is missing. While a model gets less than its guaranteed rate, its requests count more than any others.
         """
-        traffic = self.of_model(model)
-        return (traffic.arrived + 1) / (traffic.served + 1)
+        traffic = self.of_model(spec.key)
+        if traffic.guaranteed >= 1.0:
+            return GUARANTEED_WEIGHT
+        missing = FAIR_PART * self.served * (traffic.arrived + 1) / (traffic.served + 1)
+        return missing**FAIR_POWER if missing > 1.0 else 1.0
 
     def utilisation(self, now_ns: int, share: Share) -> float:
         """Return the busy part of the share's recent time. It is above 1 if batches are planned ahead."""

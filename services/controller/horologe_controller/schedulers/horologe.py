@@ -53,6 +53,10 @@ COLLISION = 4.0
 """Margin before the last start, in mean batch durations, divided by the number of shares with the model: these shares
 may run other work at that moment. More shortens waits (experiments/results/orloj.md)."""
 
+LEAST_BUDGET = 2
+"""Budget, in times of a request alone, from which on fairness counts a request: those with less are mostly lost
+whatever they count, and would cost the others their time."""
+
 
 class HorologeParameters(PolicyParameters, frozen=True):
     """Parameters of `horologe`."""
@@ -101,7 +105,7 @@ class Horologe(SchedulingPolicy):
         if until_ns > start_ns:
             rows = estimate.growth[strategy.size][0]
         elif self._price.rate:
-            busy, weight = self.traffic.utilisation(now_ns, share), self._weight(queue.model)
+            busy, weight = self.traffic.utilisation(now_ns, share), self._weight(queue)
             until_ns = self._price.decline(start_ns, share, strategy, weight, busy, self.traffic.batch_ns)
         if until_ns <= start_ns:
             return strategy
@@ -131,7 +135,7 @@ class Horologe(SchedulingPolicy):
         A worker starts the batch while the median leaves its last request in time. If the first one decided, a message
         that comes late would cost all of them their turn, and leave the share idle.
         """
-        seed_ns, weight, advance = estimate.seed_ns, self._weight(queue.model), self._advance
+        seed_ns, weight, advance = estimate.seed_ns, self._weight(queue), self._advance
         alone_ns = profiled_ns(seed_ns, queue.spec.batch_sizes[0])
         missed_row_ns: list[float] = []
         best = first = None
@@ -193,7 +197,7 @@ class Horologe(SchedulingPolicy):
         if choice is None:
             return None
         earliest = queue[choice.places[0]]
-        rate = self._weight(queue.model) * choice.in_time / choice.expected_ns
+        rate = self._weight(queue) * choice.in_time / choice.expected_ns
         in_time = choice.in_time if 2 * choice.in_time < len(choice.places) else None
         virtual_ns = earliest.deadline_ns - self._advance.ns(rate, alone_ns)
         rank = int(in_time is not None), virtual_ns, earliest.id
@@ -207,15 +211,21 @@ class Horologe(SchedulingPolicy):
         derived = dynamic_queue(queue, distributions)
         version, bound = derived.bound
         if version != self._advance.version:
-            weight, alone_ns, advance = self._weight(queue.model), distributions.mean_ns, self._advance
+            weight, alone_ns, advance = self._weight(queue), distributions.mean_ns, self._advance
             virtuals_ns = [due_ns - advance.ns(weight * rate, alone_ns) for due_ns, rate in derived.fastest]
             bound = 0, min(virtuals_ns), 0
             derived.bound = advance.version, bound
         return bound
 
-    def _weight(self, model: str) -> float:
-        """Return what a request of the model counts."""
-        return self.traffic.weight(model) if self._is_fair else 1.0
+    def _weight(self, queue: ModelQueue) -> float:
+        """Return what a request of the queue counts."""
+        spec, cluster = queue.spec, self._cluster
+        weight = self.traffic.weight(spec) if self._is_fair else 1.0
+        if weight > 1.0 and cluster is not None:
+            alone_ns, _ = cluster.cached_exec_ns(self._now_ns, queue.model, spec.batch_sizes[0])
+            if queue.newest_budget_ns() < LEAST_BUDGET * alone_ns:
+                weight = 1.0
+        return weight * spec.weight
 
     def _wait_until_ns(self, now_ns: int, share: Share, strategy: Strategy, estimate: Estimate) -> int:
         """Return until when the batch should wait for the next larger size; 0 if it should not wait.
@@ -279,15 +289,14 @@ class Horologe(SchedulingPolicy):
     def on_request_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Record the loss, and raise the price of device time."""
         self.traffic.record_late(now_ns)
-        self._price.record_late(now_ns, request, cluster, self._weight(request.model))
+        self._price.record_late(now_ns, request, cluster)
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Record the batch. Return whether the advance, and so all ranks, have changed."""
         if self._price.declined:
             self._price.end_idle_time(share)
         self.traffic.record_batch(self._now_ns, start_ns, share, strategy)
-        served = 1.0 if self._is_fair else self.traffic.served  # else costly models would get even less
-        return self._advance.update(self.traffic.batch_ns, served)
+        return self._advance.update(self.traffic.batch_ns, self.traffic.served)
 
     def on_share_lost(self, share: Share) -> None:
         """Discard the load of the share."""

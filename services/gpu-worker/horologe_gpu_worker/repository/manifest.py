@@ -8,7 +8,14 @@ import msgspec
 
 from horologe_common.clock import NS_PER_MS
 from horologe_common.interference.coefficients import GpuCoefficients, ModelCoefficients
-from horologe_common.model_limits import DURATION_MAX_NS, MEMORY_MAX_BYTES, check_batch_sizes, check_number
+from horologe_common.model_limits import (
+    DURATION_MAX_NS,
+    MEMORY_MAX_BYTES,
+    RATE_MAX,
+    WEIGHT_RANGE,
+    check_batch_sizes,
+    check_number,
+)
 from horologe_common.models import DTYPES, MAX_DIM, ModelSpec, TensorSpec, check_declared_shape
 from horologe_common.service.settings import DURATIONS, MAX_QUANTITY, SIZES, SettingsError, parse_quantity
 from horologe_common.service.user_files import describe_mismatch, read_toml
@@ -32,7 +39,13 @@ MODEL_FILES = {"model.onnx": "onnx", "model.pt2": "pytorch", "model.py": "python
 BATCH_SIZES = (1, 2, 4, 8, 16)
 PROFILE_LENGTH = 16
 DATATYPES = (*DTYPES, "BYTES")
-RANGES = (("threads", 1, 1024), ("profile_length", 1, MAX_DIM), ("max_length", 0, MAX_DIM))
+RANGES = (
+    ("threads", 1, 1024),
+    ("profile_length", 1, MAX_DIM),
+    ("max_length", 0, MAX_DIM),
+    ("weight", *WEIGHT_RANGE),
+    ("guaranteed_rate", 0, RATE_MAX),
+)
 QUANTITIES = (
     ("slo", DURATIONS, DURATION_MAX_NS),
     ("cache_ttl", DURATIONS, MAX_QUANTITY),
@@ -114,6 +127,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Maximum size of a variable dimension; 0: no limit."""
     profile_length: int = PROFILE_LENGTH
     """Size of every variable dimension when the model is warmed up and measured. At most `max_length`."""
+    weight: float = 1.0
+    """What a request counts under overload, as a multiple of other models' requests."""
+    guaranteed_rate: float = 0.0
+    """Requests per second that are served before others' requests are; 0: none."""
     threads: int = 1
     timeout: str = "0"
     """python: a call that takes longer is treated as hung; 0: derived from the warm-up runs."""
@@ -291,7 +308,7 @@ def build_spec(
         raise InvalidModel(f"{where}: batch_sizes: got {list(sizes)}, wanted [1]: {reason}")
     if manifest.padded and (fault := _padding_error(signature[1], reason)):
         raise InvalidModel(f"{manifest_path(folder)}: padded: got true, wanted false: {fault}")
-    options = {name: getattr(manifest, name) for name in ("cache", "padded", "max_length")}
+    options = {name: getattr(manifest, name) for name in ("cache", "padded", "max_length", "weight", "guaranteed_rate")}
     options |= {"slo_ns": duration_ns(manifest.slo), "cache_ttl_ns": duration_ns(manifest.cache_ttl)}
     name, version = folder.parent.name, folder.name
     spec = ModelSpec(name, version, runtime, *signature, sizes, batched, weights_bytes=weights_bytes, **options)

@@ -38,17 +38,18 @@ class DevicePrice:
         """Share that is idle although it has batches -> (until when its idle time has lowered the price, when all of
         them have been examined again)."""
 
-    def record_late(self, now_ns: int, request: Request, cluster: Cluster, weight: float) -> None:
+    def record_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Raise the price towards what the request would have been worth alone, unless no share holds its model.
 
-        Without a loaded model, a LOAD was missing, not device time. The request counts `weight`.
+        Without a loaded model, a LOAD was missing, not device time. What the request counts more for fairness does not
+        raise the price: nothing else would start where a model starves that cannot be helped.
         """
         self._cluster = cluster
         if request.model not in cluster.residency.shares_of:
             return
         size, distributions = request.spec.compiled_batch_size(request.rows), cluster.distributions.get(request.model)
         known = None if distributions is None else distributions.batch_moments([request], size)[0]
-        rate = weight / max(1, known or cluster.cached_exec_ns(now_ns, request.model, size)[0])
+        rate = request.spec.weight / max(1, known or cluster.cached_exec_ns(now_ns, request.model, size)[0])
         if rate > self.rate:
             self.rate += STEP * (rate - self.rate)
 
