@@ -177,6 +177,7 @@ def _play_workload(task: Task) -> tuple[dict[str, Any], int, float]:
         "refused": ours.refused,
         "worst model": ours.worst_model,
         "its worst model": scores[best].worst_model,
+        **{f"{name}: worst model": scores[name].worst_model for name in scene.variants},
         "best effort": ours.best_effort,
         "requests": ours.sent,
         "load": round(workload.traits.load, 2),

@@ -74,7 +74,7 @@ class Workload(NamedTuple):
 
         `sent`: measured requests of each model.
         """
-        times_ns = [model.report.profile.exec_ns for model in self.models]
+        times_ns = [model.report.profile.exec_ns for model in self.models if model.report.profile is not None]
         alone_ns = min(self.factors) * np.array([min(times.values()) for times in times_ns])
         row_s = np.array([min(time_ns / size for size, time_ns in times.items()) for times in times_ns]) / 1e9
         devices = sum(1 / factor for factor in self.factors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,21 @@ def test_a_tuner_changes_the_scheduler_and_operators_see_why() -> None:
     assert controller.stats.values[SWITCHED, "orloj"] == 1
     assert controller.stats.values["horologe_scheduler_active", "orloj"] == 1
     assert controller.stats.values["horologe_scheduler_active", "horologe"] == 0
+
+
+def test_operators_see_which_model_is_served_worst_and_why() -> None:
+    controller = a_controller("horologe", (a_report(a_spec("usual")), a_report(a_spec("costly"))))
+    traffic = controller.scheduler.policy.traffic
+    assert traffic is not None
+    for number, (model, served) in enumerate((("usual/1", 39.0), ("costly/1", 10.0))):
+        submit(controller, number, model=model)
+        traffic.of_model(model).arrived, traffic.of_model(model).served = 40.0, served
+    wanted = r"costly/1: 25% of its requests are served, 61% of a model's on average: a request alone takes .* ms, one"
+    assert re.match(wanted, described(controller).worst_served)
+    traffic.of_model("costly/1").served = 40.0
+    traffic.of_model("usual/1").served = 40.0
+    controller.out.clear()
+    assert described(controller).worst_served == ""
 
 
 def test_the_first_change_of_the_scheduler_is_an_increase_of_its_counter() -> None:

@@ -162,6 +162,8 @@ class Description(Message, frozen=True, tag=8):
     requests_pending: int
     scheduler_reason: str = ""
     """With `controller.scheduler` auto: why this scheduler is used."""
+    worst_served: str = ""
+    """The model of which the smallest part is served, and why. Empty: all are served well."""
 
 
 ClientMessage: TypeAlias = Predict | Answer | Cancel | ModelInfo | Models | Admit | Describe | Description

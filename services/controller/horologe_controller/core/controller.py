@@ -123,7 +123,9 @@ class Controller:
             case Settled():
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
             case Describe():
-                state = describe_cluster(now_ns, message, self.cluster, self._choice, self.pending())
+                state = describe_cluster(
+                    now_ns, message, self.cluster, self._choice, self.scheduler.policy.traffic, self.pending()
+                )
                 self.out.append(Out(sender, state))
             case Watch():
                 self.out.append(Out(sender, self._activity.answer(now_ns, message)))

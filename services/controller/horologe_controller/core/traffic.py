@@ -32,6 +32,8 @@ FAIR_PART, FAIR_POWER = 0.8, 3
 mean part 4 times. Higher values cost more of all requests (experiments/results/fairness.md)."""
 GUARANTEED_WEIGHT, GUARANTEED_NS = 1e6, s(1)
 """What a request counts that its model is guaranteed; time for which a guaranteed rate is saved up (token bucket)."""
+COUNTED = 20
+"""Recent requests from which on the served part of a model says something."""
 SMOOTHING_GAPS, SMOOTHING_BATCHES = 16, 64
 """Samples over which the means of inter-arrival times and of batch durations are smoothed."""
 BURST_PARTS = 8
@@ -299,6 +301,11 @@ class Traffic:
             return GUARANTEED_WEIGHT
         missing = FAIR_PART * self.served * (traffic.arrived + 1) / (traffic.served + 1)
         return missing**FAIR_POWER if missing > 1.0 else 1.0
+
+    def served_parts(self) -> dict[str, float]:
+        """Return the part that is served of the recent requests of each model that has had `COUNTED` of them."""
+        models = self._models.items()
+        return {key: min(1.0, one.served / one.arrived) for key, one in models if one.arrived >= COUNTED}
 
     def utilisation(self, now_ns: int, share: Share) -> float:
         """Return the busy part of the share's recent time. It is above 1 if batches are planned ahead."""

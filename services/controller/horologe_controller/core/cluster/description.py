@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING
 
 from horologe_common.wire import Description, ShareState
@@ -10,14 +11,37 @@ if TYPE_CHECKING:
     from horologe_common.wire import Describe
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.scheduler_choice import SchedulerChoice
+    from horologe_controller.core.traffic import Traffic
+
+WELL_SERVED = 0.98
+"""Served part of a model from which on operators need not know why it is not more."""
 
 
 def describe_cluster(
-    now_ns: int, message: Describe, cluster: Cluster, choice: SchedulerChoice, pending: int
+    now_ns: int, message: Describe, cluster: Cluster, choice: SchedulerChoice, traffic: Traffic | None, pending: int
 ) -> Description:
-    """Return the state of the shares, the scheduler in force, and the number of pending requests."""
+    """Return the state of the shares, the scheduler in force, the number of pending requests, and who is served worst.
+
+    `traffic`: None if the scheduler has no ledger.
+    """
     shares = _describe_shares(now_ns, cluster, message.model)
-    return Description(message.id, shares, choice.name, pending, choice.reason)
+    worst = "" if traffic is None else _describe_worst(now_ns, cluster, traffic)
+    return Description(message.id, shares, choice.name, pending, choice.reason, worst)
+
+
+def _describe_worst(now_ns: int, cluster: Cluster, traffic: Traffic) -> str:
+    """Return the model of which the smallest part is served, and why; empty unless the part is below `WELL_SERVED`."""
+    parts = {model: part for model, part in traffic.served_parts().items() if model in cluster.specs}
+    if not parts or (part := min(parts.values())) >= WELL_SERVED:
+        return ""
+    model = next(model for model in parts if parts[model] == part)
+    mean = sum(parts.values()) / len(parts)
+    text = f"{model}: {part:.0%} of its requests are served, {mean:.0%} of a model's on average: "
+    if model not in cluster.residency.shares_of:
+        return text + "no share holds it"
+    times_ns = {name: cluster.cached_exec_ns(now_ns, name, cluster.specs[name].batch_sizes[0])[0] for name in parts}
+    own_ms, usual_ms = times_ns[model] / 1e6, median(times_ns.values()) / 1e6
+    return text + f"a request alone takes {own_ms:.3g} ms, one of the median model {usual_ms:.3g} ms"
 
 
 def _describe_shares(now_ns: int, cluster: Cluster, model: str) -> tuple[ShareState, ...]:
