@@ -29,7 +29,7 @@ SERVED_MEMORY = 1 - 1 / 256
 """Decay of the parts that are served with each request."""
 FAIR_PART, FAIR_POWER = 0.8, 3
 """A model of which less than 0.8 of the mean part is served counts more, by the cube of what is missing: at half of the
-mean part 4 times. Higher values cost more of all requests (experiments/results/fairness.md)."""
+mean part 4 times. Higher values cost more of all requests (experiments/results/schedulers.md)."""
 GUARANTEED_WEIGHT, GUARANTEED_NS = 1e6, s(1)
 """What a request counts that its model is guaranteed; time for which a guaranteed rate is saved up (token bucket)."""
 COUNTED = 20
