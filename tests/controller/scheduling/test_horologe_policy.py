@@ -247,10 +247,9 @@ def test_the_default_goes_ahead_by_the_network_only_if_requests_come_while_resul
     ahead: LookAhead, size: int, gap_ns: int, until_ns: int
 ) -> None:
     policy = Horologe(ControllerSettings())
-    request: Any = SimpleNamespace(model="m/1", admitted=False, best_effort=False)
+    desk = Desk("horologe", [("m",)])
     for number in range(200):
-        request.arrival_ns = number * gap_ns
-        policy.traffic.record_arrivals([request])
+        policy.traffic.record_arrivals([desk.a_request(number * gap_ns, a_spec("m"), 10)])
     queue = SimpleNamespace(model="m/1", spec=SimpleNamespace(max_batch=16))
     strategy: Any = SimpleNamespace(size=size, queue=queue)
     assert policy.go_ahead_until_ns(ahead, strategy) == NOW_NS + until_ns
