@@ -14,7 +14,8 @@ from horologe_common.clock import ms, s
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.loading.demand import Demand
 from horologe_controller.core.scheduling.loading.relief import SETTLED_NS, excess_losses, is_calm, is_spare
-from horologe_controller.core.scheduling.queues import RequestQueues
+from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
+from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.traffic import Traffic
 
 if TYPE_CHECKING:
@@ -164,17 +165,23 @@ def test_the_excess_is_never_negative_nor_more_than_the_losses(steps: list[tuple
         assert all(0.0 <= excess(traffic, now_ns, share) <= count for share in shares)
 
 
+def record_work(traffic: Traffic, desk: Desk, at_ns: int, share: Share, model: str, took_ns: int) -> None:
+    queue = ModelQueue(a_spec(model))
+    queue.insert([desk.ask(at_ns, 10)])
+    traffic.record_batch(at_ns, at_ns, share, Strategy((0, 0, 0), queue, 1, range(1), took_ns))
+
+
 def test_a_copy_is_spare_if_other_holders_have_time_for_its_work() -> None:
     traffic, desk = Traffic(), Desk("horologe", [("m",)] * 2)
     here, there = desk.cluster.shares()
     now_ns, holders = NOW + s(3), {here: True, there: True}
-    traffic.record_queued(desk.ask(now_ns, 10))
-    traffic.record_work(NOW, here, "m/1", 1)
-    traffic.record_work(now_ns, here, "m/1", ms(300))
+    traffic.record_arrivals([desk.a_request(now_ns, a_spec("m"), 10)])
+    record_work(traffic, desk, NOW, here, "m", 1)
+    record_work(traffic, desk, now_ns, here, "m", ms(300))
     assert is_spare(traffic, now_ns, here, "m/1", holders)
     assert not is_spare(traffic, now_ns, here, "m/1", {here: True})
     assert not is_spare(traffic, now_ns, here, "m/1", {here: True, there: False})
-    traffic.record_work(now_ns, there, "other", ms(500))
+    record_work(traffic, desk, now_ns, there, "other", ms(500))
     assert not is_spare(traffic, now_ns, here, "m/1", holders)
     assert is_spare(traffic, now_ns + s(2), here, "m/1", holders)
 
@@ -182,10 +189,10 @@ def test_a_copy_is_spare_if_other_holders_have_time_for_its_work() -> None:
 def test_a_model_that_needed_a_load_has_no_spare_copies_for_a_while() -> None:
     traffic, desk = Traffic(), Desk("horologe", [("m",)] * 2)
     here, there = desk.cluster.shares()
-    traffic.record_work(NOW - s(3), here, "m/1", 1)
+    record_work(traffic, desk, NOW - s(3), here, "m", 1)
     traffic.record_load(NOW, "m/1")
     for later_ns, spare in ((NOW + s(1), False), (NOW + SETTLED_NS, True)):
-        traffic.record_queued(desk.ask(later_ns, 10))
+        traffic.record_arrivals([desk.a_request(later_ns, a_spec("m"), 10)])
         assert is_spare(traffic, later_ns, here, "m/1", {here: True, there: True}) == spare
 
 

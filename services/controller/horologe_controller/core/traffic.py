@@ -1,6 +1,6 @@
 """The ledger: what arrived, started and was lost lately, by model and by share.
 
-It is told of each event once: `record_arrivals`, `record_queued`, `record_load`, `record_batch`, `record_loss`. Whoever
+It is told of each event once: `record_arrivals`, `record_load`, `record_batch`, `record_loss`. Whoever
 wants to know how busy a share is, how often a model is asked for or how much is lost, asks it.
 """
 
@@ -66,20 +66,17 @@ class ModelTraffic:
     """Requests for a model: their inter-arrival times, as exponential averages, and the part that is served."""
 
     __slots__ = (
-        "_before",
         "_burst",
         "_came",
         "_mean_burst",
-        "_present",
         "_waited_ns",
-        "_window",
         "arrived",
+        "asked",
         "budget_ns",
         "gap_ns",
         "guaranteed",
         "last_ns",
         "loaded_ns",
-        "queued_ns",
         "served",
     )
 
@@ -94,10 +91,8 @@ class ModelTraffic:
         """Requests with deadlines that arrived, and that batches were formed of, decayed with each arrival."""
         self.guaranteed = 0.0
         """Requests that may be served at the guaranteed rate now; below 0 after more than that were served."""
-        self._window, self._present, self._before = 0, 0, 0
-        """Number of the last window with queued requests, queued requests of it and of the window before it."""
-        self.queued_ns: int | None = None
-        """Arrival of the last request that was queued."""
+        self.asked = DecayingSum()
+        """Requests."""
         self.budget_ns = NEVER_NS
         """Time between arrival and deadline of the last request that was not best effort."""
         self.loaded_ns: int | None = None
@@ -118,24 +113,6 @@ class ModelTraffic:
         kept = 1 - 1 / SMOOTHING_GAPS
         self._waited_ns = kept * self._waited_ns + max(0, waited_ns)
         self._came = kept * self._came + count - 1
-
-    def record_queued(self, request: Request, window: int) -> None:
-        """Count a queued request. `window`: number of the present window."""
-        self._present, self._before = self._counts(window)
-        self._present += 1
-        self._window, self.queued_ns = window, request.arrival_ns
-        if not request.best_effort:
-            self.budget_ns = request.deadline_ns - request.arrival_ns
-
-    def _counts(self, window: int) -> tuple[int, int]:
-        if self._window == window:
-            return self._present, self._before
-        return 0, self._present if self._window == window - 1 else 0
-
-    def queued(self, window: int, part: float) -> float:
-        """Return the requests queued in the present window and a part of those of the window before it."""
-        present, before = self._counts(window)
-        return present + part * before
 
     def fill_ns(self, requests: float) -> float:
         """Return the expected time until so many requests have arrived, of which the first come in a burst.
@@ -161,7 +138,7 @@ class ShareTraffic:
         self.planned_ns = DecayingSum()
         """Durations of batches, from their planned starts."""
         self.work_ns = DecayingSum()
-        """Durations of batches with deadlines while models were missing, of all models and by model."""
+        """Durations of batches with deadlines, of all models and by model."""
         self.work_of: dict[str, DecayingSum] = {}
         self.losses = DecayingSum()
         """Requests that the share could have run, and no share had time for."""
@@ -182,10 +159,8 @@ class Traffic:
         self._models: dict[str, ModelTraffic] = {}
         self._most_models = MOST_MODELS
         self._shares: dict[Share, ShareTraffic] = {}
-        self._work_begun_ns: int | None = None
-        """Start of the first batch that counts as work."""
-        self._window, self._window_end_ns = 0, 0
-        """Present window of `MEMORY_NS` for queued requests."""
+        self._begun_ns: int | None = None
+        """Start of the first batch."""
 
     def record_arrivals(self, requests: Sequence[Request]) -> None:
         """Count requests for one queue, except those that were queued before."""
@@ -197,10 +172,13 @@ class Traffic:
             if not request.admitted:
                 traffic.record_arrival(request.arrival_ns)
                 new += 1
+        if new:
+            traffic.asked.add(traffic.last_ns, new)
         if new and not first.best_effort:
             kept = SERVED_MEMORY**new
             traffic.arrived = kept * traffic.arrived + new
             traffic.served *= kept
+            traffic.budget_ns = first.deadline_ns - first.arrival_ns
         if rate := first.spec.guaranteed_rate:
             most = max(1.0, rate * GUARANTEED_NS / s(1))
             saved = traffic.guaranteed + rate * max(0, traffic.last_ns - since_ns) / s(1)
@@ -213,15 +191,6 @@ class Traffic:
             self._most_models = max(MOST_MODELS, 2 * len(self._models))
         traffic = self._models[model] = ModelTraffic(now_ns - FIRST_GAP_NS)
         return traffic
-
-    def record_queued(self, request: Request) -> None:
-        """Count a request that waits while some share lacks a model."""
-        at_ns = request.arrival_ns
-        if at_ns >= self._window_end_ns:
-            self._window += 1 if at_ns < self._window_end_ns + MEMORY_NS else 2
-            self._window_end_ns = at_ns + MEMORY_NS
-        traffic = self._models.get(request.model) or self._add_model(request.model, at_ns)
-        traffic.record_queued(request, self._window)
 
     def record_load(self, now_ns: int, model: str) -> None:
         """Count a LOAD for demand."""
@@ -239,11 +208,11 @@ class Traffic:
         self.served = 1.0 - (1.0 - self.served) * SERVED_MEMORY ** len(places)
         self.batch_ns += (expected_ns - self.batch_ns) / SMOOTHING_BATCHES
         self._of_share(share).planned_ns.add(start_ns, expected_ns, self._utilisation_ns())
+        if self._begun_ns is None:
+            self._begun_ns = start_ns
+        self._add_work(start_ns, share, queue.model, expected_ns)
 
-    def record_work(self, start_ns: int, share: Share, model: str, expected_ns: float) -> None:
-        """Count a batch of requests with deadlines on a share, while some share lacks a model."""
-        if self._work_begun_ns is None:
-            self._work_begun_ns = start_ns
+    def _add_work(self, start_ns: int, share: Share, model: str, expected_ns: float) -> None:
         traffic = self._of_share(share)
         traffic.work_ns.add(start_ns, expected_ns)
         if (work_ns := traffic.work_of.get(model)) is None:
@@ -268,7 +237,7 @@ class Traffic:
             return
         others = [other for other, loaded in holders.items() if loaded and other is not share]
         for other in others:
-            self.record_work(now_ns, other, model, work_ns / len(others))
+            self._add_work(now_ns, other, model, work_ns / len(others))
         traffic.work_ns.add(now_ns, -work_ns)
         del traffic.work_of[model]
 
@@ -283,11 +252,6 @@ class Traffic:
         if (traffic := self._shares.get(share)) is None:
             traffic = self._shares[share] = ShareTraffic()
         return traffic
-
-    def queued(self, now_ns: int, model: str) -> float:
-        """Return how many requests for the model were queued lately: in `MEMORY_NS`, if they come steadily."""
-        part = min(1.0, max(0.0, (self._window_end_ns - now_ns) / MEMORY_NS))
-        return self.of_model(model).queued(self._window, part)
 
     def weight(self, spec: ModelSpec) -> float:
         """Return what a request of a model counts for fairness: more than 1 if too few of its requests are served.
@@ -329,4 +293,4 @@ class Traffic:
 
     def work_age_ns(self, now_ns: int) -> int:
         """Return for how long work has been counted."""
-        return 0 if self._work_begun_ns is None else now_ns - self._work_begun_ns
+        return 0 if self._begun_ns is None else now_ns - self._begun_ns

@@ -308,8 +308,6 @@ class Planner:
         latest_ns = strategy.latest_start_ns(start_ns, deadline_ns, self.policy.parameters.window_ns)
         if queue.best_effort:
             self.best_effort.charge(now_ns, share, expected_ns)
-        elif self.loads.models_missing and self.policy.traffic is not None:
-            self.policy.traffic.record_work(start_ns, share, queue.model, expected_ns)
         if count_late and not queue.best_effort and (late_heads := count_late(queue, start_ns + expected_ns)):
             refusals += self.late_refusals.drop_heads(now_ns, queue, late_heads, cluster)
         return Batch(share, queue.model, strategy.size, requests, start_ns, latest_ns, expected_ns)

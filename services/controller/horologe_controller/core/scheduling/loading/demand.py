@@ -131,8 +131,6 @@ class Demand:
         if not request.best_effort or model not in self._budget_ns:
             self._budget_ns[model] = budget_ns
         self._stale[model] = True
-        if self._traffic is not None:
-            self._traffic.record_queued(request)
         self._counted.push(request, until_ns)
 
     def remove_requests(self, requests: Sequence[Request]) -> None:

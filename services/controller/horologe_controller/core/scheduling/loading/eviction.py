@@ -55,7 +55,8 @@ class Eviction:
         cluster, traffic = self._cluster, self._traffic
         if len(cluster.residency.shares_of[held]) > 1 or held not in cluster.specs:
             return False
-        more = traffic.queued(self._now_ns, held) - traffic.queued(self._now_ns, self._model)
+        now_ns = self._now_ns
+        more = traffic.of_model(held).asked.at(now_ns) - traffic.of_model(self._model).asked.at(now_ns)
         kept = more >= 0 and (self._is_more or self._costs_more(held, more))
         self.has_kept |= kept
         return kept

@@ -48,7 +48,7 @@ def is_spare(traffic: Traffic, now_ns: int, share: Share, model: str, holders: M
     been recorded for a while, only idle models are spare.
     """
     asked = traffic.of_model(model)
-    if asked.queued_ns is None or now_ns - asked.queued_ns > IDLE_NS:
+    if now_ns - asked.last_ns > IDLE_NS:
         return True
     if asked.loaded_ns is not None and now_ns - asked.loaded_ns < SETTLED_NS:
         return False
