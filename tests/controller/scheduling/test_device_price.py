@@ -115,7 +115,7 @@ def test_best_effort_work_starts_when_the_declined_requests_have_left() -> None:
     desk = Desk("horologe", [("cheap", "costly")], ("cheap", "costly"), admission=False)
     desk.cluster.workers["w0"].shares[0].estimates["costly/1"].seed_ns = dict.fromkeys((0, 1, 2, 4, 8, 16), ms(80))
     now_ns = NOW
-    for _ in range(60):  # overload: each turn one request of the cheap model is lost
+    for _ in range(300):  # overload: each turn one request of the cheap model is lost
         desk.ask(now_ns, 2.5, model="cheap")
         desk.ask(now_ns, 2.1, model="cheap")
         started = [*desk.plan(now_ns)[0], *desk.plan(now_ns + ms(2.2))[0]]

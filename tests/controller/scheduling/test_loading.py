@@ -177,11 +177,11 @@ def test_a_copy_is_spare_if_other_holders_have_time_for_its_work() -> None:
     now_ns, holders = NOW + s(3), {here: True, there: True}
     traffic.record_arrivals([desk.a_request(now_ns, a_spec("m"), 10)])
     record_work(traffic, desk, NOW, here, "m", 1)
-    record_work(traffic, desk, now_ns, here, "m", ms(300))
+    record_work(traffic, desk, now_ns, here, "m", ms(100))
     assert is_spare(traffic, now_ns, here, "m/1", holders)
     assert not is_spare(traffic, now_ns, here, "m/1", {here: True})
     assert not is_spare(traffic, now_ns, here, "m/1", {here: True, there: False})
-    record_work(traffic, desk, now_ns, there, "other", ms(500))
+    record_work(traffic, desk, now_ns, there, "other", ms(250))
     assert not is_spare(traffic, now_ns, here, "m/1", holders)
     assert is_spare(traffic, now_ns + s(2), here, "m/1", holders)
 

@@ -19,12 +19,9 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.ranking import Strategy
 
-MEMORY_NS = s(1)
-"""Time after which a loss or a batch counts 1/e. A LOAD takes about 10 ms, and shows its effect within an SLO."""
-UTILISATION_NS = ms(200)
-"""Time constant of a share's utilisation: work this long ago counts 1/e."""
-UTILISATION_BATCHES = 8
-"""Smallest time constant, in mean batches: with long batches, 200 ms would hold too few of them."""
+MEMORY_NS = ms(400)
+"""Time after which a request, a loss or a batch counts 1/e. A LOAD takes about 10 ms, and shows its effect within an
+SLO. With less, sums of few requests and long batches are noise; with more, prices follow an overload late."""
 SERVED_MEMORY = 1 - 1 / 256
 """Decay of the parts that are served with each request."""
 FAIR_PART, FAIR_POWER = 0.8, 3
@@ -46,20 +43,20 @@ MOST_MODELS, FORGOTTEN_NS = 256, s(60)
 
 
 class DecayingSum:
-    """A sum of which each amount counts 1/e after `memory_ns`."""
+    """A sum of which each amount counts 1/e after `MEMORY_NS`."""
 
     __slots__ = ("_at_ns", "_sum")
 
     def __init__(self) -> None:
         self._at_ns, self._sum = 0, 0.0
 
-    def add(self, at_ns: int, amount: float, memory_ns: float = MEMORY_NS) -> None:
-        self._sum = self.at(at_ns, memory_ns) + amount
+    def add(self, at_ns: int, amount: float) -> None:
+        self._sum = self.at(at_ns) + amount
         self._at_ns = at_ns
 
-    def at(self, now_ns: int, memory_ns: float = MEMORY_NS) -> float:
+    def at(self, now_ns: int) -> float:
         """Return the sum now."""
-        return self._sum * math.exp(min(0, self._at_ns - now_ns) / memory_ns) if self._sum else 0.0
+        return self._sum * math.exp(min(0, self._at_ns - now_ns) / MEMORY_NS) if self._sum else 0.0
 
 
 class ModelTraffic:
@@ -132,13 +129,11 @@ class ModelTraffic:
 class ShareTraffic:
     """Batches of a share and losses of the models that it holds."""
 
-    __slots__ = ("losses", "planned_ns", "work_ns", "work_of")
+    __slots__ = ("losses", "work_ns", "work_of")
 
     def __init__(self) -> None:
-        self.planned_ns = DecayingSum()
-        """Durations of batches, from their planned starts."""
         self.work_ns = DecayingSum()
-        """Durations of batches with deadlines, of all models and by model."""
+        """Durations of batches with deadlines, from their planned starts, of all models and by model."""
         self.work_of: dict[str, DecayingSum] = {}
         self.losses = DecayingSum()
         """Requests that the share could have run, and no share had time for."""
@@ -207,7 +202,6 @@ class Traffic:
         traffic.guaranteed -= len(places)
         self.served = 1.0 - (1.0 - self.served) * SERVED_MEMORY ** len(places)
         self.batch_ns += (expected_ns - self.batch_ns) / SMOOTHING_BATCHES
-        self._of_share(share).planned_ns.add(start_ns, expected_ns, self._utilisation_ns())
         if self._begun_ns is None:
             self._begun_ns = start_ns
         self._add_work(start_ns, share, queue.model, expected_ns)
@@ -273,11 +267,7 @@ class Traffic:
 
     def utilisation(self, now_ns: int, share: Share) -> float:
         """Return the busy part of the share's recent time. It is above 1 if batches are planned ahead."""
-        traffic, memory_ns = self._shares.get(share), self._utilisation_ns()
-        return 0.0 if traffic is None else traffic.planned_ns.at(now_ns, memory_ns) / memory_ns
-
-    def _utilisation_ns(self) -> float:
-        return max(UTILISATION_NS, UTILISATION_BATCHES * self.batch_ns)
+        return self.work_ns(now_ns, share) / MEMORY_NS
 
     def share_losses(self, now_ns: int, share: Share) -> float:
         """Return the recent losses of a share."""

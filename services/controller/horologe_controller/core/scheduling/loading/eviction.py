@@ -27,8 +27,8 @@ class Eviction:
     A further copy of the model never evicts the only copy of one that is asked for at least as often. A first copy
     does if the LOAD serves more requests than it costs. It serves a batch of the queued requests that it would help, as
     far as the share has time for them. It costs the difference of how often both are asked for, times the time until
-    the evicted one is back, as far as this exceeds the budget of its requests, 1 s at most. It is back after a batch of
-    the model and a LOAD, but not sooner than models have got their LOADs lately.
+    the evicted one is back, as far as this exceeds the budget of its requests, `MEMORY_NS` at most. It is back after a
+    batch of the model and a LOAD, but not sooner than models have got their LOADs lately.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Eviction:
         helped = demand.count_until(model, now_ns + self._wait_ns + load_ns + self._exec_ns(model))
         helped = min(helped, spec.max_batch)
         exec_ns = self._exec_ns(model, spec.compiled_batch_size(max(1, helped)))
-        idle = max(LEAST_IDLE, 1.0 - self._traffic.work_ns(now_ns, self._share) / MEMORY_NS)
+        idle = max(LEAST_IDLE, 1.0 - self._traffic.utilisation(now_ns, self._share))
         run_ns = load_ns + exec_ns / idle + cluster.latency.round_trip_ns
         return helped * idle, idle, max(run_ns, demand.load_wait_ns)
 
