@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from horologe_controller.core import runtime_distributions
+from horologe_controller.core import runtime_distributions, traffic
 from horologe_controller.core.cluster import lane
 from horologe_controller.core.scheduling import admission, batch_value, device_price, ranking
-from horologe_controller.core.scheduling.loading import demand, relief
+from horologe_controller.core.scheduling.loading import demand, eviction, relief
 from horologe_controller.schedulers import horologe
 from horologe_controller.schedulers.horologe import HorologeParameters
 from horologe_experiments.tournament.match import play
@@ -34,19 +34,21 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 OF_WAITS = "COLLISION", "LIKELY", "SILENCE", "SAVING", "BUSY", "MESSAGE_TRIPS"
-OF_LOADS = "SMOOTHING_GAPS", "SMOOTHING_BATCHES", "MEMORY_NS", "MEMORY_BATCHES", "MARGIN_PART", "BURST_PARTS"
-CONSTANTS: dict[str, ModuleType] = {
-    **dict.fromkeys(OF_WAITS, horologe),
-    **dict.fromkeys(OF_LOADS, lane),
-    **dict.fromkeys(("PATIENCE", "MAX_CANDIDATES"), batch_value),
-    **dict.fromkeys(("STEP", "WORTH", "FORGOTTEN"), device_price),
-    "HOPELESS_QUANTILE": runtime_distributions,
-    "RESERVED_PART": admission,
-    **dict.fromkeys(("PAYS", "MOST_LOST"), ranking),
-    **dict.fromkeys(("CAPACITY_PART", "ADVANCE_NS", "WAIT_STEP"), demand),
-    **dict.fromkeys(("CALM_PART", "SPARE_PART"), relief),
+OF_TRAFFIC = "SMOOTHING_GAPS", "SMOOTHING_BATCHES", "BURST_PARTS", "FAIR_PART", "FAIR_POWER"
+CONSTANTS: dict[str, tuple[ModuleType, ...]] = {
+    **dict.fromkeys((*OF_WAITS, "LEAST_BUDGET"), (horologe,)),
+    **dict.fromkeys(OF_TRAFFIC, (traffic,)),
+    "MEMORY_NS": (traffic, relief, eviction),
+    "MARGIN_PART": (lane,),
+    **dict.fromkeys(("PATIENCE", "MAX_CANDIDATES"), (batch_value,)),
+    **dict.fromkeys(("STEP", "WORTH", "FORGOTTEN"), (device_price,)),
+    "HOPELESS_QUANTILE": (runtime_distributions,),
+    "RESERVED_PART": (admission,),
+    **dict.fromkeys(("PAYS", "MOST_LOST"), (ranking,)),
+    **dict.fromkeys(("CAPACITY_PART", "ADVANCE_NS", "WAIT_STEP"), (demand,)),
+    **dict.fromkeys(("CALM_PART", "SPARE_PART"), (relief,)),
 }
-"""Constant -> the module that reads it. `BUSY` scales `IDLE` too."""
+"""Constant -> the modules that read it. `BUSY` scales `IDLE` too."""
 PARAMETERS = ("advance",)
 CHANGED = 0.002
 """Change of a score that counts as a gain or a loss."""
@@ -64,15 +66,14 @@ def play_variant(workload: Any, variant: Variant) -> float:
     if variant.name in PARAMETERS:
         value = variant.factor * getattr(HorologeParameters(), variant.name)
         return play(workload, "horologe", {"policy": {variant.name: value}}).value
-    module = CONSTANTS[variant.name]
     names = ("IDLE", "BUSY") if variant.name == "BUSY" else (variant.name,)
-    before = {name: getattr(module, name) for name in names}
-    for name, value in before.items():
+    before = [(module, name, getattr(module, name)) for module in CONSTANTS[variant.name] for name in names]
+    for module, name, value in before:
         setattr(module, name, type(value)(variant.factor * value))
     try:
         return play(workload, "horologe", {}).value
     finally:
-        for name, value in before.items():
+        for module, name, value in before:
             setattr(module, name, value)
 
 

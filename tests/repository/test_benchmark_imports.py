@@ -1,4 +1,4 @@
-"""Every name that a benchmark imports from the project exists."""
+"""Every name that a benchmark takes from the project exists."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import importlib
 from pathlib import Path
 
 import pytest
+
+from harness.scripts import load_script
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPTS = sorted([*BENCHMARKS.glob("*.py"), *BENCHMARKS.glob("bench/**/*.py"), *BENCHMARKS.glob("bench_attacks/*.py")])
@@ -20,3 +22,9 @@ def test_imported_names_exist(script: Path) -> None:
             for name in node.names:
                 if not hasattr(module, name.name):
                     importlib.import_module(f"{node.module}.{name.name}")
+
+
+def test_the_constants_to_be_varied_exist() -> None:
+    constants = load_script("benchmarks/horologe_constants.py", "horologe_constants").CONSTANTS
+    missing = [name for name, modules in constants.items() for module in modules if not hasattr(module, name)]
+    assert not missing

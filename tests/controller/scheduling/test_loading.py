@@ -186,6 +186,17 @@ def test_a_copy_is_spare_if_other_holders_have_time_for_its_work() -> None:
     assert is_spare(traffic, now_ns + s(2), here, "m/1", holders)
 
 
+def test_work_for_models_that_a_share_no_longer_holds_is_forgotten() -> None:
+    """As with operators that deploy versions for years."""
+    traffic, desk = Traffic(), Desk("horologe", [("m",)])
+    (share,) = desk.cluster.shares()
+    record_work(traffic, desk, NOW, share, "m", ms(100))
+    for version in range(100):
+        record_work(traffic, desk, NOW, share, f"gone{version}", 1)
+    assert sum(traffic.work_ns(NOW, share, f"gone{version}/1") > 0 for version in range(100)) <= 3
+    assert traffic.work_ns(NOW, share, "m/1") == ms(100)
+
+
 def test_a_model_that_needed_a_load_has_no_spare_copies_for_a_while() -> None:
     traffic, desk = Traffic(), Desk("horologe", [("m",)] * 2)
     here, there = desk.cluster.shares()

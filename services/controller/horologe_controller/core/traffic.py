@@ -1,7 +1,8 @@
 """The ledger: what arrived, started and was lost lately, by model and by share.
 
-It is told of each event once: `record_arrivals`, `record_load`, `record_batch`, `record_loss`. Whoever
-wants to know how busy a share is, how often a model is asked for or how much is lost, asks it.
+It is told of arrivals, LOADs, batches, requests that were lost for lack of time (`record_late`), and the shares that
+such a request could have run on (`record_loss`). Whoever wants to know how busy a share is, how often a model is asked
+for or how much is lost, asks it.
 """
 
 from __future__ import annotations
@@ -133,7 +134,8 @@ class ShareTraffic:
 
     def __init__(self) -> None:
         self.work_ns = DecayingSum()
-        """Durations of batches with deadlines, from their planned starts, of all models and by model."""
+        """Durations of batches with deadlines, from their planned starts, of all models and by model. Models that the
+        share no longer holds are dropped once they are more than the others."""
         self.work_of: dict[str, DecayingSum] = {}
         self.losses = DecayingSum()
         """Requests that the share could have run, and no share had time for."""
@@ -210,6 +212,8 @@ class Traffic:
         traffic = self._of_share(share)
         traffic.work_ns.add(start_ns, expected_ns)
         if (work_ns := traffic.work_of.get(model)) is None:
+            if len(traffic.work_of) > 2 * len(share.resident):
+                traffic.work_of = {held: traffic.work_of[held] for held in share.resident if held in traffic.work_of}
             work_ns = traffic.work_of[model] = DecayingSum()
         work_ns.add(start_ns, expected_ns)
 
