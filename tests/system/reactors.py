@@ -53,9 +53,13 @@ class Probe:
 
     def wait_for(self, kind: type[Any], count: int = 1) -> list[Any]:
         """Return the messages of a kind, once there are so many."""
-        with self.news:
-            assert self.news.wait_for(lambda: len(self.of_kind(kind)) >= count, 10), self.heard
+        assert self.hears(kind, count, 10), self.heard
         return self.of_kind(kind)
+
+    def hears(self, kind: type[Any], count: int, timeout_s: float) -> bool:
+        """Wait until there are so many messages of a kind. Return whether there are."""
+        with self.news:
+            return self.news.wait_for(lambda: len(self.of_kind(kind)) >= count, timeout_s)
 
 
 class Running:
