@@ -28,6 +28,8 @@ from horologe_cli.local.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.alone
+"""A process that gets no processor for `links.silence_ns` counts as lost, and its requests are LOST."""
 SLO_MS = 20_000.0
 """Longer than the restart of a controller on a busy machine."""
 RATE = 40.0

@@ -177,16 +177,21 @@ class Reactor:
         await self._wait_until(lambda: False, min(until_ns, begin_ns + self.links.settings.notice_ns))
         self.links.stop_listening()
         self.draining.set()
-        finished = True
+        unfinished = []
         for core in self.core_host:
             if isinstance(core, Drains):
                 self.core_host.drain_core(core)
                 self._posted.extend(arrival for arrival in self.links.connected_clients() if arrival[0] == core.address)
                 self._schedule()
-                finished &= await self._wait_until(partial(self._is_drained, core), until_ns)
-            finished &= await self._wait_until(lambda: all(task.done() for task in self._serving), until_ns)
+                if not await self._wait_until(partial(self._is_drained, core), until_ns):
+                    unfinished.append(core.address)
+            if not await self._wait_until(lambda: all(task.done() for task in self._serving), until_ns):
+                unfinished.append("HTTP")
         await self._wait_until(lambda: not self.links.connected_clients(), min(until_ns, monotonic_ns() + LAST_READ_NS))
-        log.info("drained" if finished else "aborted")
+        if unfinished:
+            log.info("aborted", unfinished=unfinished)
+        else:
+            log.info("drained")
 
     def _is_drained(self, core: Drains) -> bool:
         """Return whether a core has nothing left to do, and knows all of its clients."""
