@@ -67,7 +67,7 @@ class Door:
     """A server without sockets."""
 
     def __init__(self, limits: ClientLimits = LIMITS) -> None:
-        self.peers = Peers("", lambda *_: None, lambda *_: None, lambda *_: None, lambda *_: None)
+        self.peers = Peers("", *[lambda *_: None] * 6)
         self.server = ClientServer(limits, self.peers)
         self.loop = FakeLoop()
         self.server.reads.loop = self.loop  # type: ignore[assignment]

@@ -98,6 +98,7 @@ class Running:
 
     def say(self, to: str, message: AnyMessage, buffers: Sequence[Buffer] = ()) -> None:
         """Have the core put out a message."""
+        self._started.wait(10)
         self.core.out.append(Out(to, message, buffers))
         self.reactor.post_threadsafe("test", self.core.address, None)
 

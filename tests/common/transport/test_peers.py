@@ -8,6 +8,7 @@ import pytest
 
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
 from horologe_common.status import Status
+from horologe_common.transport.awaited_peers import MOST_FORMER, MOST_PACKETS
 from horologe_common.transport.peers import Peers, Route
 from horologe_common.wire import MAX_FRAME_BYTES, PROTOCOL, Directory, Hello, Rejected, Welcome
 
@@ -20,12 +21,15 @@ class Ends:
     def __init__(self, address: str = "controller/0#1") -> None:
         self.sent: list[tuple[Route, Any]] = []
         self.refused: list[tuple[Route, str]] = []
+        self.awaited: list[str] = []
         self.peers = Peers(
             "host",
             lambda route, message: self.sent.append((route, message)),
             lambda route: None,
             lambda route, reason: self.refused.append((route, reason)),
             lambda endpoints: None,
+            self.awaited.append,
+            lambda route, packet: self.sent.append((route, packet)),
         )
         self.peers.addresses = (address,)
 
@@ -140,3 +144,53 @@ def test_a_process_without_the_controller_sends_no_directory(address: str) -> No
     ends = Ends(address)
     ends.peers.on_handshake(FIRST, Hello(PROTOCOL, ("worker/0#a",), "host", "", ("worker",)), public=False)
     assert [type(message) for _, message in ends.sent] == [Welcome]
+
+
+def keep(ends: Ends, address: str, packet: Any) -> bool:
+    """Send a packet to an address without a link. Return whether it is kept."""
+    route = ends.peers.routes[address]
+    return route is not None and route.socket.send(packet)
+
+
+def test_what_is_sent_to_a_peer_before_its_link_is_made_follows_the_welcome() -> None:
+    ends = Ends()
+    assert keep(ends, "selector/0#a", [b"1"])
+    assert keep(ends, "selector/0#a", [b"2"])
+    assert keep(ends, "selector/1#b", [b"3"])
+    assert ends.awaited == ["selector/0#a", "selector/1#b"]
+    ends.hello(FIRST, "selector/0#a")
+    assert [message for _, message in ends.sent][1:] == [[b"1"], [b"2"]]
+    ends.hello(SECOND, "selector/1#b")
+    assert [message for _, message in ends.sent][1:] == [[b"3"]]
+
+
+def test_the_end_that_has_connected_sends_what_it_has_kept_when_it_is_welcome() -> None:
+    ends = Ends("worker/0#1")
+    assert keep(ends, "selector/0#a", [b"1"])
+    ends.peers.on_handshake(DIALLED, Welcome(PROTOCOL, ("selector/0#a",), "host"), public=False)
+    assert ends.sent == [(DIALLED, [b"1"])]
+
+
+def test_nothing_is_kept_for_clients_lost_peers_and_peers_that_do_not_come() -> None:
+    ends = Ends()
+    assert not keep(ends, "client/1", [b"1"])
+    assert not keep(ends, "http/0#a", [b"1"])
+    ends.hello(FIRST, "selector/0#a")
+    ends.peers.on_router_disconnected(FIRST)
+    assert not keep(ends, "selector/0#a", [b"1"])
+    assert keep(ends, "selector/0#b", [b"1"])
+    assert ends.peers.awaited.give_up("selector/0#b") == 1
+    assert not keep(ends, "selector/0#b", [b"2"])
+    ends.hello(FIRST, "selector/0#b")
+    assert ends.peers.routes["selector/0#b"] == FIRST
+    assert len(ends.sent) == 1
+    assert ends.peers.awaited.give_up("selector/0#b") == 0
+
+
+def test_the_packets_for_a_peer_and_the_lost_peers_are_bounded() -> None:
+    ends = Ends()
+    assert [keep(ends, "selector/0#a", [b"1"]) for _ in range(MOST_PACKETS + 1)] == [True] * MOST_PACKETS + [False]
+    for number in range(MOST_FORMER + 1):
+        ends.peers.awaited.add_former(f"selector/0#{number}")
+    assert keep(ends, "selector/0#0", [b"1"])
+    assert not keep(ends, "selector/0#1", [b"1"])

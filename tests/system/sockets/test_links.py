@@ -109,6 +109,16 @@ def test_a_worker_connects_to_a_holder_again_when_only_their_link_has_failed(sta
         exchange(frontend, worker)
 
 
+@pytest.mark.parametrize("scheme", ["tcp", "unix"])
+def test_what_is_sent_to_a_peer_before_its_link_is_made_arrives(start: Any, tmp_path: Any, scheme: str) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port('127.0.0.1')}" if scheme == "tcp" else f"unix://{tmp_path}/c"
+    right = start("worker", connect=(endpoint,))
+    left = start("controller", bind=(endpoint,))
+    left.say(right.core.address, Ping(1))
+    right.say(left.core.address, Ping(2))
+    assert [pong.sent_ns for end in (left, right) for pong in end.core.wait_for(Pong)] == [1, 2]
+
+
 @pytest.mark.parametrize("operation", ["getsockopt", "send"])
 def test_a_socket_that_fails_is_replaced(pair: Any, operation: str) -> None:
     left, right = pair()

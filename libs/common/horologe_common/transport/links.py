@@ -19,6 +19,7 @@ from horologe_common.core.protocol import PeerConnected
 from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import Status
+from horologe_common.transport.awaited_peers import AWAIT_S
 from horologe_common.transport.clients.client_connection import ClientConnection
 from horologe_common.transport.clients.client_server import BACKLOG, ClientLimits, ClientServer, listen
 from horologe_common.transport.heartbeats import Heartbeats
@@ -71,11 +72,19 @@ class Links:
         )
         self.outgoing = OutgoingLinks(self._sockets, self.streams, heartbeats, self.readiness)
         self.streams.is_wanted = self.outgoing.is_wanted
-        self.peers = Peers(host, self._send_message, heartbeats.add, self._on_refused, self._follow_directory)
+        self.peers = Peers(
+            host,
+            self._send_message,
+            heartbeats.add,
+            self._on_refused,
+            self._follow_directory,
+            self._await_peer,
+            self._send_packet,
+        )
         self.peers.max_frame_bytes = settings.max_frame_bytes
         self.peers.is_linked = lambda: self.outgoing.is_linked(self.peers.welcomed)
-        self.route = self.peers.routes.get
-        """Return the route to a core or a client, None if it is not connected."""
+        self.route = self.peers.routes.__getitem__
+        """Return the route to a core or a client; None if it is not connected, unless it is awaited."""
         self._connections = RouterConnections(self._sockets, self._send_heartbeat)
         self._packets = IncomingPackets(self._connections, self.peers, heartbeats, self._send_message)
         self.client_server = ClientServer(client_limits or ClientLimits(), self.peers)
@@ -207,7 +216,11 @@ class Links:
         sock = route.socket
         if buffers and isinstance(sock, ClientConnection):
             envelopes, buffers = sock.fit_answers(envelopes, buffers)
-        frames = pack(envelopes, buffers)
+        return self._send_packet(route, pack(envelopes, buffers))
+
+    def _send_packet(self, route: Route, frames: Sequence[Buffer]) -> bool:
+        """Send the frames of a packet. Return False if they could not be sent."""
+        sock = route.socket
         if not isinstance(sock, zmq.Socket):
             return sock.send(frames)
         self.readiness.sent_on[sock] = True
@@ -254,6 +267,13 @@ class Links:
     def _follow_directory(self, endpoints: Sequence[str]) -> None:
         self.outgoing.follow_directory(endpoints)
         asyncio.get_running_loop().call_later(LINKS_S, self.peers.introduce_controllers)
+
+    def _await_peer(self, address: str) -> None:
+        asyncio.get_running_loop().call_later(AWAIT_S, self._give_up, address)
+
+    def _give_up(self, address: str) -> None:
+        """Drop what was kept for a peer that has not connected."""
+        self.dropped += self.peers.awaited.give_up(address)
 
     def _on_refused(self, route: Route, reason: str) -> None:
         self._heartbeats.fail(route, reason)

@@ -19,6 +19,7 @@ from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected, instance, role
 from horologe_common.service.log import logger
 from horologe_common.status import Status
+from horologe_common.transport.awaited_peers import ROLES, AwaitedPeers
 from horologe_common.wire import MAX_FRAME_BYTES, PROTOCOL, Directory, Hello, Rejected, Welcome
 
 if TYPE_CHECKING:
@@ -55,6 +56,17 @@ class Route(NamedTuple):
     """None on a DEALER, which has one peer, and on a stream to a peer. Empty on a stream that a peer has opened."""
 
 
+class Routes(dict[str, Route]):
+    """Routes to the connected cores and clients. An awaited peer has one as well, which is not an item."""
+
+    def __init__(self, awaited: AwaitedPeers) -> None:
+        self._awaited = awaited
+
+    def __missing__(self, address: str) -> Route | None:
+        peer = self._awaited.find(address)
+        return None if peer is None else Route(peer, None)
+
+
 def client_address(identity: bytes, manages: bool = True, key: str = "") -> str:
     """Return the address of a client: that of its connection, because clients send none, and the name of its key.
 
@@ -73,7 +85,8 @@ class Peers:
     """The peers of one process. `host` is the boot id of its machine.
 
     `send` sends one message. `on_made` gets a link whose Hello was accepted, `on_refused` one to lose, and the reason.
-    `on_directory` gets the endpoints of all holders.
+    `on_directory` gets the endpoints of all holders. `on_awaited`: see `AwaitedPeers`. `send_packet` sends a packet
+    that was kept for a peer.
     """
 
     def __init__(
@@ -83,6 +96,8 @@ class Peers:
         on_made: Callable[[Route], None],
         on_refused: Callable[[Route, str], None],
         on_directory: Callable[[Sequence[str]], None],
+        on_awaited: Callable[[str], None],
+        send_packet: Callable[[Route, Sequence[Buffer]], object],
     ) -> None:
         self.host = host
         self.addresses: tuple[str, ...] = ()
@@ -96,8 +111,8 @@ class Peers:
         """Return whether there is a link to every holder in the last Directory."""
         self._awaiting: dict[str, PeerConnected] = {}
         """Controllers whose PeerConnected waits for these links."""
-        self.routes: dict[str, Route] = {}
-        """Route to every connected core and client."""
+        self.awaited = AwaitedPeers(on_awaited)
+        self.routes = Routes(self.awaited)
         self.events: list[tuple[str, PeerConnected | PeerDisconnected]] = []
         """(peer address, event) not yet passed to the cores."""
         self.welcomed: dict[Connection, tuple[str, ...]] = {}
@@ -108,6 +123,7 @@ class Peers:
         self._on_made = on_made
         self._on_refused = on_refused
         self._on_directory = on_directory
+        self._send_packet = send_packet
         self._hellos: dict[Route, Hello] = {}
         self._last_refusal = ""
 
@@ -169,6 +185,7 @@ class Peers:
         self._hellos[route] = message
         self._connect_cores(message, route)
         self._send(route, Welcome(PROTOCOL, self.addresses, self.host, (), self.max_frame_bytes))
+        self._send_kept(message.addresses, route)
         self._send_directory()
 
     def _on_welcome(self, route: Route, message: Welcome) -> None:
@@ -181,6 +198,7 @@ class Peers:
         elif sock not in self.welcomed:
             self.welcomed[sock] = message.addresses
             self._connect_cores(message, route)
+            self._send_kept(message.addresses, route)
             self._introduce_linked()
 
     def _on_rejected(self, route: Route, message: Rejected) -> None:
@@ -245,6 +263,12 @@ class Peers:
             elif is_new:
                 self.events.append((address, event))
 
+    def _send_kept(self, addresses: Sequence[str], route: Route) -> None:
+        """Send what was kept for cores that have connected."""
+        for address in addresses:
+            for packet in self.awaited.end(address):
+                self._send_packet(route, packet)
+
     def _introduce_linked(self) -> None:
         if self._awaiting and self.is_linked():
             self.introduce_controllers()
@@ -256,8 +280,11 @@ class Peers:
 
     def disconnect(self, address: str) -> None:
         """Remove the route to a core or a client, and report its loss."""
-        if self.routes.pop(address, None) and not self._awaiting.pop(address, None):
-            self.events.append((address, PeerDisconnected(address)))
+        if self.routes.pop(address, None):
+            if role(address) in ROLES:
+                self.awaited.add_former(address)
+            if not self._awaiting.pop(address, None):
+                self.events.append((address, PeerDisconnected(address)))
 
 
 def _peer_role(addresses: Sequence[str]) -> str:

@@ -1,0 +1,187 @@
+"""What each rule of `horologe` gains: goodput with all rules, less goodput without it, on workloads of the tournament.
+
+    python benchmarks/scheduling_rules.py
+    python benchmarks/scheduling_rules.py --only price,waits --workloads fixed,1-60 --json rules.json
+
+Prints a table for experiments/results/schedulers.md: the mean gain on random workloads and the gain on each fixed one.
+`held` is the part of the workloads below 1.2 of the capacity in which the worst model gets half of the mean.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
+
+from horologe_common.clock import NEVER_NS
+from horologe_controller.core import traffic
+from horologe_controller.core.cluster import estimates, lane
+from horologe_controller.core.scheduling import admission, batch_value, device_price, ranking
+from horologe_controller.core.scheduling.loading import demand, eviction, load_placement, relief
+from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
+from horologe_controller.schedulers import horologe
+from horologe_experiments.tournament.match import play
+from horologe_experiments.tournament.traits import FIXED, find_traits
+from horologe_experiments.tournament.workload import build_workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ALL = "all rules"
+HEAVY, FAIR = 1.2, 0.5
+"""Load from which on no model is counted as held; least part of the mean that a held worst model gets."""
+
+
+class Change(NamedTuple):
+    """A replaced attribute of a module or class."""
+
+    owner: Any
+    name: str
+    value: Any
+
+
+def returns(value: Any) -> Callable[..., Any]:
+    return lambda *_args, **_named: value
+
+
+POLICY = horologe.Horologe
+RULES: dict[str, tuple[Change, ...]] = {
+    "fairness": (Change(traffic.Traffic, "weight", returns(1.0)),),
+    "fairness: short budgets": (Change(horologe, "LEAST_BUDGET", 0),),
+    "order: losses": (Change(ranking, "MOST_LOST", 1.0),),
+    "order: shrunken batches": (Change(horologe, "count_cheaper", returns(0)),),
+    "price": (Change(device_price.DevicePrice, "decline", returns(0)),),
+    "price: slowness": (Change(device_price.DevicePrice, "_slowness", returns(1.0)),),
+    "price: best effort": (Change(device_price.DevicePrice, "has_declined", returns(False)),),
+    "waits": (Change(POLICY, "_wait_until_ns", returns(0)),),
+    "waits: collision": (Change(horologe, "COLLISION", 0.0),),
+    "waits: likely": (Change(horologe, "LIKELY", 0.0),),
+    "waits: silence": (Change(horologe, "SILENCE", 1e9),),
+    "waits: saving": (Change(horologe, "SAVING", 0.0),),
+    "waits: utilisation": (Change(horologe, "IDLE", -9.0), Change(horologe, "BUSY", -8.0)),
+    "waits: closed loops": (Change(traffic.ModelTraffic, "next_ns", lambda self: self.gap_ns),),
+    "waits: only after losses": (Change(POLICY, "_has_lost", returns(True)),),
+    "bursts": (Change(traffic, "BURST_PARTS", 1e9),),
+    "idle shares": (Change(POLICY, "_most_rows", lambda _self, _now_ns, _share, queue: queue.spec.max_batch),),
+    "efficient sizes": (Change(estimates, "BATCH_SAVING", -9.0),),
+    "dynamic: urgency": (
+        Change(batch_value, "_urgency", lambda _begin_ns, queued, _: dict.fromkeys(queued.kinds, 1.0)),
+    ),
+    "dynamic: cautious candidates": (Change(batch_value, "CANDIDATE_QUANTILES", (0.5,)),),
+    "dynamic: unlikely candidates": (Change(batch_value, "UNLIKELY_QUANTILES", ()),),
+    "ahead: more batches": (Change(lane, "MORE_IN_FLIGHT", 1),),
+    "ahead: growing batches": (Change(POLICY, "go_ahead_until_ns", SchedulingPolicy.go_ahead_until_ns),),
+    "ahead: lead": (Change(POLICY, "decision_lead_ns", SchedulingPolicy.decision_lead_ns),),
+    "ahead: overruns": (Change(lane, "OVERRUN_LIMIT_NS", 0),),
+    "admission: median": (
+        Change(
+            POLICY,
+            "shortest_exec_ns",
+            lambda self, now_ns, request, cluster: (
+                SchedulingPolicy.shortest_exec_ns(self, now_ns, request, cluster)
+                if request.model not in cluster.distributions
+                else cluster.distributions[request.model].least_exec_ns(request)
+            ),
+        ),
+    ),
+    "admission: work ahead": (Change(admission, "_least_lateness_ns", returns(0)),),
+    "admission: reserve": (Change(admission, "RESERVED_PART", 0.0),),
+    "admission: long queues": (Change(admission, "LONG_BATCHES", math.inf),),
+    "admission: busy share": (Change(admission, "_least_busy_ns", returns(0)),),
+    "return: margin": (Change(lane, "MARGIN_PART", 1 << 60),),
+    "best effort: limit": (Change(admission.ShortestWait, "at", returns(NEVER_NS)),),
+    "best effort: waits": (
+        Change(
+            SchedulingPolicy,
+            "best_effort_batch",
+            lambda _self, now_ns, start_ns, share, queue: ranking.oldest_strategy(now_ns, start_ns, share, queue),
+        ),
+    ),
+    "loads: priority": (Change(demand, "ADVANCE_NS", 0),),
+    "loads: excess losses": (Change(demand, "excess_losses", returns(0.0)),),
+    "loads: relief": (Change(load_placement, "is_calm", returns(False)),),
+    "loads: relief of idle models only": (Change(relief, "SETTLED_NS", NEVER_NS),),
+    "loads: settled": (Change(relief, "SETTLED_NS", 0),),
+    "loads: moved work": (Change(traffic.Traffic, "move_work", returns(None)),),
+    "loads: only copies": (Change(eviction.Eviction, "keeps", returns(False)),),
+    "loads: value of only copies": (Change(eviction.Eviction, "_costs_more", returns(False)),),
+    "loads: waits for LOADs": (Change(demand, "WAIT_STEP", 0.0),),
+    "trials": (Change(estimates.Estimate, "allow_trial", returns(False)),),
+}
+"""Rule -> what takes it away. A rule after a colon is a part of one."""
+
+
+def workload_names(part: str) -> list[str]:
+    """Return the names of the fixed workloads, or those of a range of seeds: 1-120."""
+    first, _, last = part.partition("-")
+    return list(FIXED) if part == "fixed" else [str(seed) for seed in range(int(first), int(last or first) + 1)]
+
+
+class Played(NamedTuple):
+    """Goodput and share of the worst model, by rule that was taken away."""
+
+    name: str
+    load: float
+    values: dict[str, float]
+    worst: dict[str, float]
+
+
+def play_workload(name: str, requests: int, rules: Sequence[str]) -> Played:
+    """Play a workload with all rules, and without each of them."""
+    traits = find_traits(name)
+    workload = build_workload(traits, requests)
+    scores = {}
+    for rule in (ALL, *rules):
+        with contextlib.ExitStack() as changed:
+            for change in RULES.get(rule, ()):
+                changed.enter_context(patch.object(*change))
+            scores[rule] = play(workload, "horologe", {})
+    worst = {rule: score.worst_model for rule, score in scores.items()}
+    return Played(name, traits.load, {rule: score.value for rule, score in scores.items()}, worst)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="rules, or beginnings of their names; default all")
+    parser.add_argument("--workloads", default="fixed,1-120", help="fixed, and ranges of seeds")
+    parser.add_argument("--requests", type=int, default=1500)
+    parser.add_argument("--processes", type=int, default=multiprocessing.cpu_count())
+    parser.add_argument("--json", type=Path, default=None)
+    options = parser.parse_args()
+    chosen = tuple(options.only.split(",")) if options.only else ("",)
+    rules = [rule for rule in RULES if rule.startswith(chosen)]
+    names = [name for part in options.workloads.split(",") for name in workload_names(part)]
+    played = []
+    with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
+        for one in pool.map(partial(play_workload, requests=options.requests, rules=rules), names):
+            played.append(one)
+            print(f"{one.name}: {one.values[ALL]:.3f}", file=sys.stderr, flush=True)
+    print(table(played, rules))
+    if options.json:
+        options.json.write_text(json.dumps([one._asdict() for one in played], indent=1))
+
+
+def table(played: Sequence[Played], rules: Sequence[str]) -> str:
+    """Return the gains as Markdown."""
+    drawn, fixed = ([one for one in played if (one.name in FIXED) == is_fixed] for is_fixed in (False, True))
+    light = [one for one in played if one.load < HEAVY]
+    lines = [f"| without | mean gain | held | {' | '.join(one.name for one in fixed)} |", "| --- |" * (3 + len(fixed))]
+    for rule in (ALL, *rules):
+        gains = {one.name: one.values[ALL] - one.values[rule] for one in played}
+        mean = sum([gains[one.name] for one in drawn]) / max(1, len(drawn))
+        held = sum([one.worst[rule] >= FAIR for one in light]) / max(1, len(light))
+        cells = [f"{gains[one.name]:+.4f}" for one in fixed]
+        lines.append(f"| {rule} | {mean:+.4f} | {held:.3f} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
