@@ -96,7 +96,8 @@ def test_requests_that_come_too_late_for_a_full_batch_are_not_ahead() -> None:
 
 def test_only_refused_requests_of_a_turn_count_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     desk, lost = AdmissionDesk(("a",)), []
-    monkeypatch.setattr(desk.scheduler, "_on_request_late", lambda now_ns, request, cluster: lost.append(request.id))
+    policy = desk.scheduler.policy
+    monkeypatch.setattr(policy, "on_request_late", lambda now_ns, request, cluster: lost.append(request.id))
     refusals = desk.ask_together("a", *[10] * 40)
     assert 0 < len(refusals) < 40
     assert lost == [refusal.request.id for refusal in refusals]

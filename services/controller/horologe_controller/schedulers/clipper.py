@@ -18,8 +18,8 @@ from msgspec import Meta
 from horologe_common.core.instruments import quantile
 from horologe_controller.core.scheduling.batch_window import WHEN_DRY
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
-from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
+from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,7 +131,7 @@ class Clipper(SchedulingPolicy):
                 if size < full and start_ns < waits_until_ns:
                     self._waits.hold_queue(queue, waits_until_ns)
                     return None
-                rank = WHEN_DRY, first.arrival_ns, first.id
+                rank = Rank(WHEN_DRY, first.arrival_ns, first.id)
                 return Strategy(rank, queue, size, range(count), estimate.predict(now_ns, size))
         return None
 

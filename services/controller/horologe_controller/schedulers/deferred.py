@@ -15,8 +15,8 @@ from msgspec import Meta
 from horologe_common.clock import us
 from horologe_controller.core.scheduling.batch_window import WHEN_DRY, BatchWindow, find_window, target_size
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
-from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
+from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ class Deferred(SchedulingPolicy):
             if start_ns < closes_ns:
                 self._waits.hold_queue(queue, closes_ns - START_DELAY_NS)
                 return None
-        rank = WHEN_DRY, first.deadline_ns - expected_ns, first.id
+        rank = Rank(WHEN_DRY, first.deadline_ns - expected_ns, first.id)
         return Strategy(rank, queue, window.size, range(window.place, window.place + window.requests), expected_ns)
 
     def count_late_heads(self, queue: ModelQueue, end_ns: int) -> int:

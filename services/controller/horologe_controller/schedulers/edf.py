@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
+from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
@@ -25,6 +25,6 @@ class Edf(SchedulingPolicy):
             for size in queue.batch_sizes():
                 expected_ns = estimate.predict(now_ns, size)
                 if start_ns + expected_ns <= first.deadline_ns and (count := queue.count_filling(place, size)):
-                    rank = 0, first.deadline_ns, first.id
+                    rank = Rank(0, first.deadline_ns, first.id)
                     return Strategy(rank, queue, size, range(place, place + count), expected_ns)
         return None

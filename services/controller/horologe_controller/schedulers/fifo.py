@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
+from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.lane import Action
@@ -38,7 +38,7 @@ class Fifo(SchedulingPolicy):
         for size in queue.batch_sizes():
             allowed = size <= limit or size == queue.spec.compiled_batch_size(first.rows)
             if allowed and (count := queue.count_filling(0, size)):
-                rank = 0, first.arrival_ns, first.id
+                rank = Rank(0, first.arrival_ns, first.id)
                 return Strategy(rank, queue, size, range(count), estimate.predict(now_ns, size))
         return None
 

@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from horologe_controller.core.cluster.estimates import profiled_ns
 from horologe_controller.core.scheduling.batch_window import WHEN_DRY, find_window, target_size
-from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
+from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ class Nexus(SchedulingPolicy):
         window = find_window(queue, start_ns, target, planned_ns)
         if window is None:
             return None
-        rank = WHEN_DRY, self._turns.get(share, {}).get(queue.model, 0), queue[0].id
+        rank = Rank(WHEN_DRY, self._turns.get(share, {}).get(queue.model, 0), queue[0].id)
         places = range(window.place, window.place + window.requests)
         return Strategy(rank, queue, window.size, places, planned_ns(window.size))
 

@@ -257,15 +257,14 @@ class Cluster:
                 return estimate.predict(now_ns, size)
         return best_ns
 
-    def request_exec_ns(self, now_ns: int, request: Request, *, typical: bool = False) -> int:
-        """Return the shortest prediction (or median) for a batch with only this request; 0 if no share could run it.
+    def request_exec_ns(self, now_ns: int, request: Request) -> int:
+        """Return the shortest prediction for a batch with only this request; 0 if no share could run it.
 
-        If the request would be late, the prediction is made anew, also in place of the median.
+        If the request would be late, the prediction is made anew.
         """
         spec = request.spec
         size = spec.batch_sizes[0] if request.rows == 1 else spec.compiled_batch_size(request.rows)
-        predicted_ns, median_ns = self.cached_exec_ns(now_ns, request.model, size)
-        exec_ns = median_ns if typical else predicted_ns
+        exec_ns, _ = self.cached_exec_ns(now_ns, request.model, size)
         if not request.best_effort and (not exec_ns or now_ns + exec_ns > request.deadline_ns):
             within_ns = 0 if request.admitted else request.deadline_ns - now_ns
             exec_ns = self.best_exec_ns(now_ns, request.model, size, within_ns)

@@ -7,7 +7,6 @@ refused all requests of a budget for a while, one request is admitted as a trial
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -43,9 +42,6 @@ PROFILE_PART = 4
 BATCH_COST_NS, BATCH_SAVING = us(200), 0.02
 """A larger batch must save this part of a row's time. Otherwise smaller batches serve as many rows, the first of them
 earlier, and the next request waits for less. A batch costs the services about 200 us."""
-PAYS = 0.9
-"""A larger batch is better only if, by the profile, a row takes less than this part of its time in a smaller one. Not
-tuned: on a CPU, where larger batches save little, no batch then waits for more requests or counts as shrunken."""
 FIRST_RUN_NS = s(30)
 """Time that a batch size may take longer than predicted before it has run, if the model has never been measured: the
 longest `timeout` that a Python model has by default. A first run is slow, and its prediction is a guess."""
@@ -96,7 +92,6 @@ class Estimate:
         "_trials",
         "content_hash",
         "efficient_sizes",
-        "growth",
         "seed_ns",
     )  # fmt: skip
 
@@ -110,7 +105,6 @@ class Estimate:
     ) -> None:
         self.seed_ns = seed_ns
         self.efficient_sizes = efficient_sizes(seed_ns)
-        self.growth = growth(seed_ns)
         self.content_hash = content_hash
         self._pace = pace
         self._first_run_ns = first_run_ns
@@ -236,17 +230,6 @@ def efficient_sizes(seed_ns: Mapping[int, int]) -> frozenset[int]:
             best_row_ns = row_ns
             sizes.append(size)
     return frozenset(sizes)
-
-
-def growth(seed_ns: Mapping[int, int]) -> dict[int, tuple[int, float]]:
-    """Return (next size, time in ns that a row saves in it) by batch size, where a row takes at least a tenth less."""
-    sizes = sorted(size for size in seed_ns if size != LOAD_SIZE)
-    rows_ns = {size: seed_ns[size] / size for size in sizes}
-    return {
-        smaller: (larger, rows_ns[smaller] - rows_ns[larger])
-        for smaller, larger in pairwise(sizes)
-        if rows_ns[larger] < PAYS * rows_ns[smaller]
-    }
 
 
 class ModelProfiles:

@@ -116,10 +116,8 @@ class LookAhead(msgspec.Struct, frozen=True):
     """The same with `controller.in_flight` batches pending."""
     return_until_ns: int
     """The same with `controller.in_flight` batches pending, for a batch that may still grow."""
-    network_until_ns: int
-    """The same, counting only what the network takes, and not the waits of Results in busy processes."""
     lead_until_ns: int
-    """The same for a batch that starts late for a reason (`Strategy.rank`)."""
+    """The same for a batch that waits until the share runs dry (`Rank.when_dry`)."""
     earliest_ns: int
     """When a batch that is sent now can start."""
     overrun_ns: int
@@ -142,7 +140,6 @@ def look_ahead(
         now_ns + ahead_ns,
         now_ns + max(ahead_ns, min(longest_ns + 1, TURNS_AHEAD * return_ns)),
         now_ns + return_ns,
-        now_ns + latency.return_ns,
         now_ns + lead_ns,
         now_ns + latency.dispatch_ns,
         overrun_ns,

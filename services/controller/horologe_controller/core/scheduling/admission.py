@@ -12,17 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue
 
-RESERVED_PART = 0.25
-"""The work ahead of the last full batches is taken to need this much more than the median time. Without, what is
-admitted under overload ends as often just after its deadline as just before it."""
-LONG_BATCHES = 2
-"""In a queue of more full batches for each share, requests that are too late for one count as well: they show that too
-much has been admitted."""
-NO_SIZE = 0.0, 0, 1
+NO_SIZE = 0.0, 0
 """No batch size fits into a request's budget, even on an idle share."""
 BEST_EFFORT_PART = 1000
 """Best-effort work counts a thousandth: its models are loaded last."""
@@ -68,7 +61,7 @@ class ShortestWait:
 class Admission:
     """Refuses what must be late: alone, or behind the requests of its own queue with earlier deadlines.
 
-    These count if they could be in time in a full batch, or if the queue is long. They go first, and take at least as
+    These count if they could be in time in a full batch. They go first, and take at least as
     long as full batches on all shares. So a refusal costs little: if the request were queued, it would be given up
     later, or another one in its place. Other models' work does not count. How much of the time they get is for the
     policy to decide, batch by batch.
@@ -112,30 +105,17 @@ def _least_lateness_ns(
     now_ns: int, requests: Sequence[Request], exec_ns: int, cluster: Cluster, queue: ModelQueue | None
 ) -> int:
     """Return how much later than the first deadline the last request ends, in full batches on all capable shares."""
-    first, shares, busy_ns = requests[0], cluster.capable.get(requests[0].model, ()), 0
-    if len(shares) == 1:
-        busy_ns = _least_busy_ns(now_ns, next(iter(shares)), cluster)
-    budget_ns, time_ns, rows = first.deadline_ns - now_ns - busy_ns, exec_ns, len(requests) * first.rows
+    first, shares = requests[0], cluster.capable.get(requests[0].model, ())
+    budget_ns, time_ns, rows = first.deadline_ns - now_ns, exec_ns, len(requests) * first.rows
     most_rows = rows + queue.rows if queue else rows
     # one by one they would take longer; without shares, workers may reconnect in time
-    if most_rows > first.rows and shares and (1 + RESERVED_PART) * most_rows * exec_ns > budget_ns * len(shares):
-        sizes = [(cluster.cached_exec_ns(now_ns, first.model, size)[1], size) for size in first.spec.batch_sizes]
-        fitting = [(ns / size, ns, size) for ns, size in sizes if ns <= budget_ns + busy_ns]
-        row_ns, batch_ns, size = min(fitting, default=NO_SIZE)
+    if most_rows > first.rows and shares and most_rows * exec_ns > budget_ns * len(shares):
+        times_ns = [(cluster.cached_exec_ns(now_ns, first.model, size)[1], size) for size in first.spec.batch_sizes]
+        row_ns, batch_ns = min([(ns / size, ns) for ns, size in times_ns if ns <= budget_ns], default=NO_SIZE)
         if queue:
-            is_long = queue.rows > LONG_BATCHES * len(shares) * size
-            first_ns = 0 if is_long else now_ns + busy_ns + batch_ns
-            rows += queue.least_rows_between(first_ns, requests[-1].deadline_ns)
-        reserved_rows = RESERVED_PART * max(0, rows - len(shares) * size)
-        time_ns = max(exec_ns, int((rows + reserved_rows) * row_ns) // len(shares))
+            rows += queue.least_rows_between(now_ns + batch_ns, requests[-1].deadline_ns)
+        time_ns = max(exec_ns, int(rows * row_ns) // len(shares))
     return time_ns - budget_ns
-
-
-def _least_busy_ns(now_ns: int, share: Share, cluster: Cluster) -> int:
-    """Return how long a share is busy at least: 0 with dynamic models, whose EXECs may end long before expected."""
-    if any(action.model in cluster.distributions for action in share.exec.pending.values()):
-        return 0
-    return share.exec.free_at(now_ns) - now_ns
 
 
 def count_cost(now_ns: int, requests: Iterable[Request], queue: ModelQueue, cluster: Cluster) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.longest_row import LongestRow
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.core.scheduling.ranking import Rank
+    from horologe_controller.core.scheduling.strategy import Rank
 
 MAX_CANDIDATES = 256
 """Requests of a dynamic queue to choose from, those with the earliest deadlines. It bounds the time of a decision. The
@@ -275,7 +275,7 @@ class DynamicQueue:
             None if queue.rows == len(queue) else [request.rows for request in requests],
         )
         self.fastest = self.queued.fastest_batches()
-        self.bound: tuple[int, Rank] = 0, (0, 0, 0)
+        self.bound: tuple[int, Rank | None] = 0, None
         """(`Advance.version`, lower bound of the rank with it)."""
         self.choice: BatchChoice | None = None
         """Holds for starts up to its `until_ns`."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from horologe_common.clock import NEVER_NS
-from horologe_controller.core.scheduling.ranking import oldest_strategy
+from horologe_controller.core.scheduling.strategy import oldest_strategy
 
 if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.admission import ShortestWait
     from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
-    from horologe_controller.core.scheduling.ranking import BatchChooser, Ranking, Strategy
+    from horologe_controller.core.scheduling.ranking import BatchChooser, Ranking
+    from horologe_controller.core.scheduling.strategy import Strategy
 
 LONG_PART = 50
 """Runs of the profiler that are too long may still use a fiftieth of a share's time. Otherwise models that take longer

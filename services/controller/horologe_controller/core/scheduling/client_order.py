@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.core.scheduling.ranking import Strategy
+    from horologe_controller.core.scheduling.strategy import Strategy
 
     KindOf = Callable[[Request], object]
     """Requests of equal kinds cost as much: one may take the place of another in a batch."""

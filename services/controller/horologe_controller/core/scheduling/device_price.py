@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.ranking import Strategy
+    from horologe_controller.core.scheduling.strategy import Strategy
 
 STEP = 0.1
 """Part of the way that a lost request moves the price."""
@@ -25,18 +25,13 @@ FORGOTTEN = 2.0
 
 
 class DevicePrice:
-    """The price, and the shares that are idle because of it. Rates are requests per ns.
-
-    For static models, a ns counts in time of the fastest share.
-    """
+    """The price, and the shares that are idle because of it. Rates are requests per ns."""
 
     def __init__(self) -> None:
         self.rate = 0.0
         """What a batch should serve per time. 0 until the first request is late."""
-        self._cluster: Cluster | None = None
-        self.declined: dict[Share, tuple[int, int]] = {}
-        """Share that is idle although it has batches -> (until when its idle time has lowered the price, when all of
-        them have been examined again)."""
+        self.declined: dict[Share, int] = {}
+        """Share that is idle although it has batches -> until when its idle time has lowered the price."""
 
     def record_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Raise the price towards what the request would have been worth alone, unless no share holds its model.
@@ -44,7 +39,6 @@ class DevicePrice:
         Without a loaded model, a LOAD was missing, not device time. What the request counts more for fairness does not
         raise the price: nothing else would start where a model starves that cannot be helped.
         """
-        self._cluster = cluster
         if request.model not in cluster.residency.shares_of:
             return
         size, distributions = request.spec.compiled_batch_size(request.rows), cluster.distributions.get(request.model)
@@ -62,31 +56,16 @@ class DevicePrice:
         """
         model = strategy.queue.model
         memory_ns = FORGOTTEN * batch_ns * max(1, share.residency.count_resident(model))
-        lowered_ns, again_ns = self.declined.get(share, (start_ns, 0))
-        if start_ns > lowered_ns:
+        if (lowered_ns := self.declined.get(share, start_ns)) < start_ns:
             self.rate *= math.exp((lowered_ns - start_ns) / memory_ns)
-            self.declined[share] = lowered_ns, again_ns = start_ns, again_ns
+            self.declined[share] = start_ns
         least = WORTH * self.rate * min(1.0, busy * busy)
         in_time = len(strategy.places) if strategy.in_time is None else strategy.in_time
-        rate = weight * in_time / strategy.expected_ns * self._slowness(start_ns, share, strategy)
+        rate = weight * in_time / strategy.expected_ns
         if rate >= least:
             return 0
-        retry_ns = start_ns + 1 + int(min(batch_ns, memory_ns * math.log(least / rate)))
-        self.declined[share] = lowered_ns, max(again_ns, retry_ns)
-        return retry_ns
-
-    def _slowness(self, now_ns: int, share: Share, strategy: Strategy) -> float:
-        """Return the time of a static model on the share as a multiple of that on the fastest one."""
-        model, cluster = strategy.queue.model, self._cluster
-        if cluster is None or model in cluster.distributions:
-            return 1.0
-        smallest = strategy.queue.spec.batch_sizes[0]
-        return share.predict(now_ns, model, smallest) / max(1, cluster.cached_exec_ns(now_ns, model, smallest)[0])
-
-    def has_declined(self, now_ns: int, share: Share) -> bool:
-        """Return whether the share is idle because of the price: it has declined a batch that is not due again yet."""
-        declined = self.declined.get(share)
-        return declined is not None and now_ns < declined[1]
+        self.declined.setdefault(share, start_ns)
+        return start_ns + 1 + int(min(batch_ns, memory_ns * math.log(least / rate)))
 
     def end_idle_time(self, share: Share) -> None:
         """Record that the share runs a batch, or is lost."""

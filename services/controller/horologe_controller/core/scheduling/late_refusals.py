@@ -11,28 +11,21 @@ if TYPE_CHECKING:
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.requests.request import Request
-    from horologe_controller.core.scheduling.loading.demand import Demand
     from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
     from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 
 
 class LateRefusals:
-    """Removes late requests from their queues. `on_dequeued` gets the requests that have left a queue.
-
-    The demand of a model that loses requests is allocated again.
-    """
+    """Removes late requests from their queues. `on_dequeued` gets the requests that have left a queue."""
 
     def __init__(
         self,
         policy: SchedulingPolicy,
         queues: RequestQueues,
-        demand: Demand,
         on_dequeued: Callable[[list[Request], ModelQueue], None],
     ) -> None:
         self._policy = policy
-        self._on_request_late = policy.overridden("on_request_late")
         self._queues = queues
-        self._demand = demand
         self._on_dequeued = on_dequeued
 
     def refuse_overdue(self, now_ns: int, cluster: Cluster) -> Iterator[Refusal]:
@@ -48,20 +41,13 @@ class LateRefusals:
             self._on_dequeued([request], queue)
             if not request.best_effort and request.model in cluster.capable:
                 queue.record_loss(now_ns)
-                self._record_loss(now_ns, request, cluster)
+                policy.on_request_late(now_ns, request, cluster)
             if expires:
                 exec_ns = policy.shortest_exec_ns(now_ns, request, cluster)
             if request.model in cluster.capable:
                 yield Refusal(request, reason, now_ns + exec_ns - request.deadline_ns)
             else:
                 yield Refusal(request, Reason.NO_WORKER)
-
-    def _record_loss(self, now_ns: int, request: Request, cluster: Cluster) -> None:
-        if (traffic := self._policy.traffic) is not None:
-            traffic.record_loss(now_ns, cluster.residency.shares_of.get(request.model, ()))
-            self._demand.mark_model(request.model)
-        if self._on_request_late is not None:
-            self._on_request_late(now_ns, request, cluster)
 
     def drop_heads(self, now_ns: int, queue: ModelQueue, count: int, cluster: Cluster) -> Iterator[Refusal]:
         """Refuse the first `count` requests of a queue."""

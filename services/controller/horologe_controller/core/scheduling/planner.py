@@ -10,6 +10,7 @@ import heapq
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from horologe_common.clock import s
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.lane import look_ahead
 from horologe_controller.core.scheduling.admission import Admission, count_cost
@@ -30,11 +31,13 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.core.scheduling.ranking import Strategy
     from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
+    from horologe_controller.core.scheduling.strategy import Strategy
     from horologe_controller.settings import ControllerSettings
 
 DEADLINE = attrgetter("deadline_ns")
+UNLIMITED_WINDOW_NS = s(3600)
+"""Window of a batch whose policy does not predict deadlines."""
 
 
 class Planner:
@@ -46,19 +49,10 @@ class Planner:
         self.queues = RequestQueues()
         self.admission = Admission(settings.admission)
         self.loads = LoadPlanner(settings, self.queues, policy.traffic)
-        self.late_refusals = LateRefusals(policy, self.queues, self.loads.demand, self._on_dequeued)
+        self.late_refusals = LateRefusals(policy, self.queues, self._on_dequeued)
         self.waits = policy.waits or QueueWaits()
         self.best_effort = BestEffortLimit(policy.best_effort_batch, self.admission.shortest_wait)
-        bound = policy.overridden("rank_bound")
-        self.rankings = ShareRankings(policy.best_batch, self.best_effort.best_batch, bound)
-        self._on_requests_arrived = policy.overridden("on_requests_arrived")
-        self._on_request_queued = policy.overridden("on_request_queued")
-        self._on_requests_removed = policy.overridden("on_requests_removed")
-        self._on_request_late = policy.overridden("on_request_late")
-        self._on_batch_chosen = policy.overridden("on_batch_chosen")
-        self._on_result = policy.overridden("on_result")
-        self._count_late_heads = policy.overridden("count_late_heads")
-        self._is_dynamic = policy.overridden("is_dynamic")
+        self.rankings = ShareRankings(policy.best_batch, self.best_effort.best_batch, policy.rank_bound)
         self._idle: dict[Share, bool] = {}
         """Shares that had room for a batch when last examined, and found none."""
         self._reexamined: dict[Share, bool] = {}
@@ -71,9 +65,8 @@ class Planner:
 
     def add(self, now_ns: int, requests: Sequence[Request], cluster: Cluster) -> list[Refusal]:
         """See `Scheduler.add`. Requests are admitted together if none of them is close to a refusal."""
-        if self._on_requests_arrived is not None:
-            self._on_requests_arrived(requests, cluster)
-        counted = self._is_dynamic is None or not self._is_dynamic(requests[0].model, cluster)
+        self.policy.on_requests_arrived(requests, cluster)
+        counted = not self.policy.is_dynamic(requests[0].model, cluster)
         alike = len(requests) > 1 and counted and len({request.rows for request in requests}) == 1
         if alike and self._add_alike(now_ns, sorted(requests, key=DEADLINE), cluster, counted) is None:
             return []
@@ -86,9 +79,8 @@ class Planner:
             key = request.model, request.shape_key, request.best_effort, request.rows
             groups.setdefault(key, []).append(request)
         for group in groups.values():
-            if self._on_requests_arrived is not None:
-                self._on_requests_arrived(group, cluster)
-            dynamic = self._is_dynamic is not None and self._is_dynamic(group[0].model, cluster)
+            self.policy.on_requests_arrived(group, cluster)
+            dynamic = self.policy.is_dynamic(group[0].model, cluster)
             if dynamic or self._add_alike(now_ns, sorted(group, key=DEADLINE), cluster, False) is not None:
                 yield from self._add_each(now_ns, group, cluster, False)
 
@@ -104,8 +96,7 @@ class Planner:
                 continue
             for lost in self._displace(now_ns, request, cluster):
                 refusals.append(Refusal(lost, refusal.reason, refusal.retry_after_ns))
-                if self._on_request_late is not None:
-                    self._on_request_late(now_ns, lost, cluster)
+                self.policy.on_request_late(now_ns, lost, cluster)
         return refusals
 
     def _displace(self, now_ns: int, arrival: Request, cluster: Cluster) -> Sequence[Request]:
@@ -134,20 +125,14 @@ class Planner:
         count_cost(now_ns, requests, queue, cluster)
         if self.loads.models_missing:
             self.loads.add_requests(now_ns, requests, exec_ns, cluster.profiled_load_ns(queue.model))
-        self._on_queue_changed(queue, grown=True)
-        if self._on_request_queued is not None:
-            for request in requests:
-                self._on_request_queued(request)
+        self._on_queue_changed(queue)
+        self.policy.on_requests_queued(requests)
         return None
 
-    def _on_queue_changed(self, queue: ModelQueue, grown: bool = False) -> None:
-        """Recompute the queue's strategies, and examine the idle shares that hold its model.
-
-        A queue that has grown and still waits for more rows is no reason to examine them.
-        """
-        goes_on = grown and self.waits.held and self.waits.is_too_small(queue)
+    def _on_queue_changed(self, queue: ModelQueue) -> None:
+        """Recompute the queue's strategies, and examine the idle shares that hold its model."""
         for share in self.rankings.mark_queue(queue):
-            if share in self._idle and not goes_on:
+            if share in self._idle:
                 self._reexamined[share] = True
 
     def remove(self, request: Request) -> None:
@@ -158,16 +143,14 @@ class Planner:
         """Update what depends on requests that have left their queue."""
         if self.waits.held:
             self.waits.release_requests(requests)
-        if self._on_requests_removed is not None:
-            self._on_requests_removed(requests, queue)
+        self.policy.on_requests_removed(requests, queue)
         self._on_queue_changed(queue)
         if self.loads.models_missing:
             self.loads.remove_requests(requests)
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
         """See `Scheduler.observe`."""
-        if self._on_result is not None:
-            self._on_result(action, took_ns)
+        self.policy.on_result(action, took_ns)
         self.rankings.mark_estimates(action.share, self.queues.of_model(action.model))
 
     def plan(self, now_ns: int, cluster: Cluster) -> Decisions:
@@ -268,7 +251,7 @@ class Planner:
                 return
             start_ns = max(free_ns, ahead.earliest_ns)
             strategy = self._best_strategy(now_ns, start_ns, share, ahead.overrun_ns if in_flight else 0)
-            if strategy is not None and strategy.rank[0] and free_ns > ahead.lead_until_ns:
+            if strategy is not None and strategy.rank.when_dry and free_ns > ahead.lead_until_ns:
                 self._wants_work.push(share, free_ns - (ahead.lead_until_ns - now_ns))
                 strategy = None
             if strategy is None:
@@ -300,17 +283,24 @@ class Planner:
         """Take the requests of a strategy from their queue. Adds to `refusals` what the policy drops for the batch."""
         if (order := strategy.queue.clients) is not None and strategy.queue.is_losing(now_ns):
             strategy = share_batch(order, strategy, cluster.distributions.get(strategy.queue.model))
-        queue, expected_ns, count_late = strategy.queue, strategy.expected_ns, self._count_late_heads
-        if self._on_batch_chosen is not None and self._on_batch_chosen(start_ns, share, strategy):
+        queue, expected_ns, policy = strategy.queue, strategy.expected_ns, self.policy
+        if policy.on_batch_chosen(start_ns, share, strategy):
             self.rankings.rerank_deadlines()
         self._on_dequeued(requests := self.queues.pop_batch(queue, strategy.places), queue)
-        deadline_ns = requests[0].deadline_ns if self.policy.deadline_rule == "predict" else None
-        latest_ns = strategy.latest_start_ns(start_ns, deadline_ns, self.policy.parameters.window_ns)
+        latest_ns = self._latest_start_ns(start_ns, requests[0], strategy)
         if queue.best_effort:
             self.best_effort.charge(now_ns, share, expected_ns)
-        if count_late and not queue.best_effort and (late_heads := count_late(queue, start_ns + expected_ns)):
+        elif late_heads := policy.count_late_heads(queue, start_ns + expected_ns):
             refusals += self.late_refusals.drop_heads(now_ns, queue, late_heads, cluster)
         return Batch(share, queue.model, strategy.size, requests, start_ns, latest_ns, expected_ns)
+
+    def _latest_start_ns(self, free_ns: int, first: Request, strategy: Strategy) -> int:
+        """Return the end of the window of a batch that can start at `free_ns`."""
+        if self.policy.deadline_rule != "predict":
+            return free_ns + UNLIMITED_WINDOW_NS
+        latest_ns = first.deadline_ns - strategy.expected_ns if strategy.latest_ns is None else strategy.latest_ns
+        window_ns = self.policy.parameters.window_ns
+        return min(latest_ns, free_ns + window_ns) if window_ns else latest_ns
 
     def check(self) -> None:
         """See `Scheduler.check`."""

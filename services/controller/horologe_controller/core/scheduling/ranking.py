@@ -2,103 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from horologe_common.clock import NEVER_NS, ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
-from horologe_controller.core.cluster.estimates import PAYS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.queues import ModelQueue
+    from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
-    BatchChooser = Callable[[int, int, Share, ModelQueue], "Strategy | None"]
+    BatchChooser = Callable[[int, int, Share, ModelQueue], Strategy | None]
     """(now_ns, start_ns, share, queue) -> the best batch of the queue that could start at `start_ns` on the share."""
-    RankBound = Callable[[ModelQueue], "Rank | None"]
+    RankBound = Callable[[ModelQueue], Rank | None]
     """See `SchedulingPolicy.rank_bound`."""
-    Rank = tuple[int, int, int]
-    """(0 or reason to start late, order of the policy in ns, id of the first request). See `Strategy.rank`."""
     RankingPair = tuple["Ranking", "Ranking"]
     """Rankings of one share: requests with deadlines, best effort."""
 
-SOLO_WINDOW_NS = ms(100)
-"""Window of a solo request: a share must not wait longer for inputs that a lost or hung profiler does not ship."""
-UNLIMITED_WINDOW_NS = s(3600)
-"""Window of a batch whose policy does not predict deadlines."""
-MOST_LOST, NONE_LOST = 8.0, 1.05
-"""Most that 1 over the square of the part that is served may be: if 0.65 of all requests are lost, or more. Below
-`NONE_LOST` (0.024 lost) it counts as 1."""
 NO_RANKINGS: dict[Share, RankingPair] = {}
-
-
-class Strategy(msgspec.Struct, frozen=True):
-    """A batch of `size` from the requests at these `places` of a queue. The lowest `rank` goes first.
-
-    `latest_ns` is the last start that leaves one of them a chance; None: `expected_ns` before the first deadline.
-    """
-
-    rank: Rank
-    """The first element is 0 if a share can be given the batch at once. Otherwise the share gets it only just before it
-    runs dry (`SchedulingPolicy.decision_lead_ns`), since a better batch may come. Best-effort batches have 1. Clockwork
-    counts the larger, cheaper sizes that are too late. Example: 8 requests are queued, and batches of 8 and 4 would
-    end too late. Then a batch of 2 has 2."""
-    queue: ModelQueue
-    size: int
-    places: range | tuple[int, ...]
-    expected_ns: int
-    latest_ns: int | None = None
-    in_time: float | None = None
-    """Number of its requests that are expected to be in time, if most are not."""
-
-    def latest_start_ns(self, free_ns: int, deadline_ns: int | None, window_ns: int) -> int:
-        """Return the end of the batch's window, if it can start at `free_ns`. `window_ns`: longest window; 0: any.
-
-        `deadline_ns` None: the batch runs whenever its turn comes.
-        """
-        if deadline_ns is None:
-            return free_ns + UNLIMITED_WINDOW_NS
-        latest_ns = deadline_ns - self.expected_ns if self.latest_ns is None else self.latest_ns
-        return min(latest_ns, free_ns + window_ns) if window_ns else latest_ns
-
-
-class Advance:
-    """Time by which a batch goes earlier for what it serves, as a number of mean batches (parameter `advance`).
-
-    While requests are lost, cheap models go earlier: the advance for their cost is divided by the square of the part of
-    all requests that is served. Between batches of models that cost as much alone, losses change nothing.
-    """
-
-    def __init__(self, batches: float, batch_ns: float) -> None:
-        self._batches = batches
-        self._batch_ns = batch_ns
-        self._losses = 1.0
-        """1 over the square of the part of the recent requests that is served, when last updated."""
-        self.version = 1
-        """Changes with what `ns` returns."""
-
-    def ns(self, rate: float, alone_ns: float) -> int:
-        """Return the time for a batch that serves `rate` requests per ns. One request of the model takes `alone_ns`."""
-        cost = (self._losses - 1.0) * math.log(max(1.0, alone_ns)) if self._losses > 1.0 else 0.0
-        return int(self._batches * self._batch_ns * (math.log(rate) - cost))
-
-    def update(self, batch_ns: float, served: float) -> bool:
-        """Adopt the mean duration of batches and the part of all requests that is served. Return whether `ns` changes.
-
-        `ns` follows a change by a factor of two, and the end of losses: all ranks change with it.
-        """
-        losses = min(MOST_LOST, served**-2)
-        losses = losses if losses > NONE_LOST else 1.0
-        if is_off := not self._batch_ns / 2 < batch_ns < self._batch_ns * 2:
-            self._batch_ns = batch_ns
-        if not self._losses / 2 < losses < self._losses * 2 or losses == 1.0 < self._losses:
-            self._losses, is_off = losses, True
-        self.version += is_off
-        return is_off
 
 
 class Ranking:
@@ -243,51 +165,3 @@ class ShareRankings:
         for rankings in self.of_share.values():
             for ranking in rankings:
                 ranking.check()
-
-
-def largest_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
-    """Return Clockwork's strategy: the largest batch size that enough requests still make their deadlines in.
-
-    Its rank counts the larger, cheaper sizes that the queue could have filled and is too late for.
-    """
-    if not queue.rows or (estimate := share.estimates.get(queue.model)) is None:
-        return None
-    budget_ns, seed_ns = queue.newest_budget_ns(), estimate.seed_ns
-    missed_row_ns: list[float] = []
-    shrunk = 0
-    for size in queue.batch_sizes():
-        expected_ns = estimate.predict(now_ns, size)
-        if missed_row_ns:
-            shrunk = max(shrunk, count_cheaper(missed_row_ns, seed_ns[size] / size))
-        place = queue.first_in_time(start_ns + expected_ns, size)
-        if count := queue.count_filling(place, size):
-            first = queue[place]
-            rank = shrunk, first.deadline_ns - expected_ns, first.id
-            return Strategy(rank, queue, size, range(place, place + count), expected_ns)
-        if expected_ns <= budget_ns:
-            missed_row_ns.append(seed_ns[size] / size)
-    return None
-
-
-def count_cheaper(missed_row_ns: Sequence[float], row_ns: float) -> int:
-    """Return how many of the missed sizes take at least a tenth less for a row."""
-    return sum([larger_ns < PAYS * row_ns for larger_ns in missed_row_ns])
-
-
-def oldest_strategy(
-    now_ns: int, start_ns: int, share: Share, queue: ModelQueue, until_ns: int = NEVER_NS
-) -> Strategy | None:
-    """Return the best-effort strategy: the oldest requests, in the largest batch they fill that ends by `until_ns`."""
-    if not queue:
-        return None
-    for size in queue.batch_sizes():
-        expected_ns = share.predict(now_ns, queue.model, size)
-        if start_ns + expected_ns > until_ns:
-            continue
-        place = queue.first_in_time(start_ns + expected_ns, size)
-        if count := queue.count_filling(place, size):
-            first = queue[place]
-            rank = 1, first.arrival_ns, first.id
-            latest_ns = start_ns + SOLO_WINDOW_NS if first.solo else None
-            return Strategy(rank, queue, size, range(place, place + count), expected_ns, latest_ns)
-    return None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
 from horologe_common.clock import us
 from horologe_common.service.settings import convert_settings
-from horologe_controller.core.scheduling.ranking import oldest_strategy
+from horologe_controller.core.scheduling.strategy import oldest_strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action, LookAhead
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queue_waits import QueueWaits
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.core.scheduling.ranking import Rank, Strategy
+    from horologe_controller.core.scheduling.strategy import Rank, Strategy
     from horologe_controller.core.traffic import Traffic
     from horologe_controller.settings import ControllerSettings
 
@@ -50,10 +50,9 @@ class SchedulingPolicy:
     just_in_time: bool = False
     """Give a share its next batch only `decision_lead_ns` before it runs dry, instead of `lookahead_ns` ahead."""
     traffic: Traffic | None = None
-    """Ledger of a policy that has one. With it, a model is loaded on another share as well if those that hold it lose
-    requests for lack of time, and only copies are kept as long as they are worth more."""
+    """Ledger of a policy that has one. With it, only copies of models are kept in memory while they are worth more."""
     waits: QueueWaits | None = None
-    """Set by policies that let a queue wait for more requests: they call `waits.hold_queue` and return no batch."""
+    """Set by policies that let a queue wait: they call `waits.hold_queue` and return no batch."""
     Parameters: ClassVar[type[PolicyParameters]] = PolicyParameters
     """Struct of the parameters. Each field has a default, and a docstring for docs/scheduler-parameters.md."""
     parameters: PolicyParameters
@@ -62,10 +61,6 @@ class SchedulingPolicy:
         """Raises SettingsError for a parameter that the policy does not have, and for a wrong value."""
         known = f"the parameters of {settings.scheduler} are"
         self.parameters = convert_settings(self.Parameters, "controller.policy", settings.policy, known)
-
-    def overridden(self, hook: str) -> Callable[..., Any] | None:
-        """Return the method `hook` of the policy, or None if it is the default. `Planner` does not call defaults."""
-        return None if getattr(type(self), hook) is getattr(SchedulingPolicy, hook) else getattr(self, hook)
 
     def best_batch(self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue) -> Strategy | None:
         """Return the best batch of the queue that could start at `start_ns` on the share; None for no batch now.
@@ -125,8 +120,8 @@ class SchedulingPolicy:
     def on_requests_arrived(self, requests: Sequence[Request], cluster: Cluster) -> None:
         """Called before requests for one queue are queued or refused."""
 
-    def on_request_queued(self, request: Request) -> None:
-        """Called after a request was queued."""
+    def on_requests_queued(self, requests: Sequence[Request]) -> None:
+        """Called after requests for one queue were queued."""
 
     def on_requests_removed(self, requests: list[Request], queue: ModelQueue) -> None:
         """Called after requests have left their queue: started, refused or cancelled."""

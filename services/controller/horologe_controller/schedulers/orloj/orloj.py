@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from horologe_common.clock import NEVER_NS
-from horologe_controller.core.scheduling.ranking import Strategy
 from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
+from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.schedulers.orloj.score_queue import ScoreQueue
 from horologe_controller.schedulers.orloj.scores import Scores
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.core.scheduling.ranking import Rank
+    from horologe_controller.core.scheduling.strategy import Rank
     from horologe_controller.settings import ControllerSettings
 
-LOWEST_RANK = 0, -NEVER_NS, 0
+LOWEST_RANK = Rank(0, -NEVER_NS, 0)
 
 
 class ScoredRequests(NamedTuple):
@@ -89,7 +89,7 @@ class Orloj(SchedulingPolicy):
         requests = sorted(chosen[1], key=queue.place_of)
         size = queue.spec.compiled_batch_size(sum(request.rows for request in requests))
         latest_ns = max(start_ns, scored.latest_start_ns(requests, chosen[0]))
-        rank = 0, latest_ns, requests[0].id
+        rank = Rank(0, latest_ns, requests[0].id)
         places = tuple(queue.place_of(request) for request in requests)
         expected_ns = batch_quantile_ns(distributions, requests, size)
         return Strategy(rank, queue, size, places, expected_ns, latest_ns)
@@ -131,7 +131,7 @@ class Orloj(SchedulingPolicy):
                 expected_ns = estimate.predict(now_ns, size)
                 place = queue.first_in_time(start_ns + expected_ns, size)
                 if place <= last_place and (count := queue.count_filling(place, size)):
-                    rank = 0, queue[place].deadline_ns - expected_ns, queue[place].id
+                    rank = Rank(0, queue[place].deadline_ns - expected_ns, queue[place].id)
                     return Strategy(rank, queue, size, range(place, place + count), expected_ns)
         return None
 
@@ -151,10 +151,12 @@ class Orloj(SchedulingPolicy):
         """Adopt the cluster's distributions."""
         self._distributions = cluster.distributions
 
-    def on_request_queued(self, request: Request) -> None:
-        """Add the request to the scores of its queue."""
-        if not request.best_effort and (scored := self._scored.get((request.model, request.shape_key))) is not None:
-            scored.insert(request)
+    def on_requests_queued(self, requests: Sequence[Request]) -> None:
+        """Add the requests to the scores of their queue."""
+        first = requests[0]
+        if not first.best_effort and (scored := self._scored.get((first.model, first.shape_key))) is not None:
+            for request in requests:
+                scored.insert(request)
 
     def on_requests_removed(self, requests: list[Request], queue: ModelQueue) -> None:
         """Remove the requests from the scores of their queue."""

@@ -4,16 +4,8 @@ Demand d_m of a model, allocations a_m,g to shares with sum over g = d_m, load l
 priority p_m = d_m - sum over g of a_m,g * capacity / l_g. As in the paper, the allocations and the priority of a model
 are updated when something happens to that model, not whenever a load changes.
 
-Two additions to the appendix:
-
-- Among models with a positive priority, a LOAD goes to the earliest *virtual deadline*: the first deadline of the
-  model's requests, earlier by `ADVANCE_NS` for each doubling of p_m. With p_m alone, a model with one short request
-  waited until its deadline while others with longer requests kept coming.
-- A share that loses requests counts as one with less capacity, if the policy has a ledger (`Traffic`): divided
-  by one more than its recent losses, and for the order of LOADs by one more than their `excess`. Its queues may be
-  short nevertheless, as the requests of some models pass those of others. In the Azure trace on twelve devices, all
-  lost requests were for popular models that one device held (experiments/results/clockwork.md). `relief.py` says
-  which share can load such a model.
+Among models with a positive priority, a LOAD goes to the one with the earliest deadline, not to the highest p_m as in
+the appendix: a model with one short request waited until its deadline while others with longer requests kept coming.
 """
 
 from __future__ import annotations
@@ -21,10 +13,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import ms, s
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.lane import ACTION_GRACE_NS
-from horologe_controller.core.scheduling.loading.relief import excess_losses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,18 +23,11 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import ModelResidency, Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import RequestQueues
-    from horologe_controller.core.traffic import Traffic
 
 CAPACITY_PART = 0.75
 """Capacity of a share that matches its profiles, as a part of its requests' budget. Requests with 100 ms count for 88
 ms at most (until a LOAD comes too late). With all of the budget, no model would get a second share before the first is
 far behind. With half of it, LOADs that help no request crowd out others."""
-ADVANCE_NS = ms(8)
-"""Time by which a LOAD goes earlier for each doubling of its model's priority: about a LOAD's duration on a GPU."""
-RELIEF_NS = s(3600)
-"""Time by which a LOAD goes later that is only for shares that lose requests: after all others."""
-WAIT_STEP = 0.1
-"""Part of the way that a wait for a LOAD moves the mean of such waits."""
 NO_DEMAND: dict[Share, int] = {}
 
 
@@ -84,17 +67,12 @@ class DeviceSlowness:
 class Demand:
     """Demand, allocations and load priorities. A request counts while a LOAD that began now would still help it."""
 
-    def __init__(self, queues: RequestQueues, traffic: Traffic | None = None) -> None:
-        """`traffic`: None if shares that lose requests count like others."""
+    def __init__(self, queues: RequestQueues) -> None:
         self._slowness = DeviceSlowness()
         self._queues = queues
         self._total: dict[str, int] = {}
         self._budget_ns: dict[str, int] = {}
         """Model -> budget of its last request; best-effort requests count only if there is no other."""
-        self._missing_ns: dict[str, int] = {}
-        """Model that no share holds -> since when requests for it count."""
-        self.load_wait_ns = 0.0
-        """Mean time for which such models have waited lately: until a LOAD starts, or no request counts any more."""
         self._parts: dict[str, dict[Share, int]] = {}
         """Model -> share -> a_m,g."""
         self._loads: dict[Share, int] = {}
@@ -103,14 +81,9 @@ class Demand:
         """Lost shares. Their loads are dropped after the demand for their models was allocated again."""
         self._priority: dict[str, int] = {}
         self._positive: IndexedHeap[str, int] = IndexedHeap()
-        """Models with a positive priority, by virtual deadline."""
+        """Models with a positive priority, by the first deadline."""
         self._counted: IndexedHeap[Request, int] = IndexedHeap()
         """Requests that count, by when a LOAD becomes too late for them."""
-        self._updated_ns = 0
-        """Time of the last update."""
-        self._traffic = traffic
-        self.relieving: dict[str, bool] = {}
-        """Models whose priority is positive only because their shares lose requests."""
         self._stale: dict[str, bool] = {}
         """Models to allocate again."""
         self._relieved: dict[Share, bool] = {}
@@ -173,7 +146,6 @@ class Demand:
     def update(self, now_ns: int, residency: ModelResidency) -> None:
         """Bring allocations and priorities up to date."""
         self._slowness.update(now_ns)
-        self._updated_ns = now_ns
         for request in self._counted.pop_up_to(now_ns - 1):
             self._subtract_cost(request.model, request.cost_ns)
         if self._stale:
@@ -184,7 +156,7 @@ class Demand:
             self._loads.pop(self._lost.pop(), None)
 
     def most_urgent(self, share: Share, specs: Mapping[str, ModelSpec]) -> str | None:
-        """Return the served model with the earliest virtual deadline that the share can load."""
+        """Return the served model with the earliest deadline that the share can load."""
         models, skipped, urgent = self._positive, [], None
         while (entry := models.peek()) is not None:
             if entry[1] in specs and share.can_load(entry[1]):
@@ -196,14 +168,13 @@ class Demand:
         return urgent
 
     def most_urgent_anywhere(self) -> str:
-        """Return the model with the earliest virtual deadline; "" if no priority is positive."""
+        """Return the model with the earliest deadline; "" if no priority is positive."""
         entry = self._positive.peek()
         return entry[1] if entry else ""
 
     def needs_load(self) -> bool:
-        """Return whether a priority is positive, not only because shares lose requests."""
-        model = self.most_urgent_anywhere()
-        return bool(model) and model not in self.relieving
+        """Return whether a priority is positive."""
+        return self._positive.peek() is not None
 
     def pop_relieved_shares(self) -> list[Share]:
         """Return the shares that hold a model whose last request has left since the previous call."""
@@ -222,52 +193,31 @@ class Demand:
     def _allocate(self, model: str, residency: ModelResidency) -> None:
         """Divide a_m,g in inverse proportion to l_g, then compute p_m."""
         loads = self._loads
-        self.relieving.pop(model, None)
         for share, part_ns in self._parts.pop(model, NO_DEMAND).items():
             loads[share] -= part_ns
         total_ns = self._total.get(model, 0)
         shares = residency.shares_of.get(model)
-        if self._traffic is not None and (not shares or model in self._missing_ns):
-            self._record_wait(model, bool(total_ns) and not shares)
         if not total_ns:
             self._priority.pop(model, None)
             self._positive.remove(model)
             self._relieved.update(dict.fromkeys(shares or (), True))
             return
-        priority_ns = relief_ns = least_ns = total_ns
+        priority_ns = total_ns
         if shares:
             capacity_ns = round(CAPACITY_PART * self._budget_ns[model])
             alone = len(shares) == 1
             parts = self._parts[model] = dict.fromkeys(shares, total_ns) if alone else _divide(total_ns, shares, loads)
-            slowness, traffic, now_ns = self._slowness.factors, self._traffic, self._updated_ns
-            total_lost = 0.0 if traffic is None else traffic.losses.at(now_ns)
+            slowness = self._slowness.factors
             for share, part_ns in parts.items():
                 loads[share] = load_ns = loads[share] + part_ns
-                served_ns = part_ns * round(capacity_ns / slowness[share]) // (load_ns or 1)
-                least_ns -= served_ns
-                lost = traffic.share_losses(now_ns, share) if traffic is not None and total_lost else 0.0
-                relief_ns -= int(served_ns / (1.0 + lost)) if lost else served_ns
-                priority_ns -= int(served_ns / (1.0 + excess_losses(lost, total_lost))) if lost else served_ns
-        if least_ns <= 0:
-            priority_ns = least_ns
-            if relief_ns > 0:
-                self.relieving[model], priority_ns = True, relief_ns
+                priority_ns -= part_ns * round(capacity_ns / slowness[share]) // (load_ns or 1)
         self._priority[model] = priority_ns
         if priority_ns > 0:
-            virtual_ns = self._queues.first_deadline_ns(model) - ADVANCE_NS * priority_ns.bit_length()
-            if model in self.relieving:
-                virtual_ns += RELIEF_NS
-            if self._positive.priority(model) != virtual_ns:
-                self._positive.push(model, virtual_ns)
+            deadline_ns = self._queues.first_deadline_ns(model)
+            if self._positive.priority(model) != deadline_ns:
+                self._positive.push(model, deadline_ns)
         else:
             self._positive.remove(model)
-
-    def _record_wait(self, model: str, missing: bool) -> None:
-        """Record whether requests count for a model that no share holds."""
-        if missing:
-            self._missing_ns.setdefault(model, self._updated_ns)
-        elif (since_ns := self._missing_ns.pop(model, None)) is not None:
-            self.load_wait_ns += WAIT_STEP * (self._updated_ns - since_ns - self.load_wait_ns)
 
     def check(self) -> None:
         """Assert that allocations add up to demands and to loads, and that requests that left are not counted."""

@@ -28,7 +28,7 @@ class Eviction:
     does if the LOAD serves more requests than it costs. It serves a batch of the queued requests that it would help, as
     far as the share has time for them. It costs the difference of how often both are asked for, times the time until
     the evicted one is back, as far as this exceeds the budget of its requests, `MEMORY_NS` at most. It is back after a
-    batch of the model and a LOAD, but not sooner than models have got their LOADs lately.
+    batch of the model and a LOAD.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Eviction:
         exec_ns = self._exec_ns(model, spec.compiled_batch_size(max(1, helped)))
         idle = max(LEAST_IDLE, 1.0 - self._traffic.utilisation(now_ns, self._share))
         run_ns = load_ns + exec_ns / idle + cluster.latency.round_trip_ns
-        return helped * idle, idle, max(run_ns, demand.load_wait_ns)
+        return helped * idle, idle, run_ns
 
     def _exec_ns(self, model: str, size: int = 0) -> int:
         """Return what a batch takes on the fastest share. `size` 0: the smallest one."""

@@ -10,10 +10,9 @@ from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.estimates import LOAD_SIZE
 from horologe_controller.core.cluster.lane import BESIDE_NS
 from horologe_controller.core.scheduling.loading.eviction import Eviction
-from horologe_controller.core.scheduling.loading.relief import is_calm, is_spare
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from horologe_common.models import ModelSpec
     from horologe_controller.core.cluster.cluster import Cluster
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
     from horologe_controller.core.traffic import Traffic
     from horologe_controller.settings import ControllerSettings
 
-RELIEF_PAUSE_NS = ms(10)
-"""Pause after no share could load a model whose shares lose requests, or a share has kept its models: to look at 200
-models takes 30 us. A longer pause lets requests be lost meanwhile (experiments/results/schedulers.md)."""
+KEPT_PAUSE_NS = ms(10)
+"""Pause after a share has kept its models: to look at 200 models takes 30 us. A longer pause lets requests be lost
+meanwhile (experiments/results/schedulers.md)."""
 
 
 class LoadPlacement:
@@ -47,9 +46,6 @@ class LoadPlacement:
 
         self._refill_ns = NEVER_NS
         """When to forget `_full`, after a share has kept a model: others may become worth more."""
-
-        self._relief_ns = 0
-        """When to try again to load a model whose shares lose requests, after no share could."""
 
         self._changed: dict[Share, bool] = {}
         """Shares whose LOAD lane may be free within the look-ahead, or not any more."""
@@ -84,7 +80,7 @@ class LoadPlacement:
             demand.update(now_ns, cluster.residency)
             if self._unkept and self._load_kept(cluster.specs, demand, plan):
                 pass
-            elif demand.needs_load() or (now_ns >= self._relief_ns and demand.most_urgent_anywhere()):
+            elif demand.needs_load():
                 self._load_for_demand(now_ns, cluster, demand, plan)
             if not plan.load and not demand.needs_load() and self.preloadable and self._settings.preload:
                 self._preload(cluster, plan)
@@ -112,40 +108,22 @@ class LoadPlacement:
     def _load_for_demand(self, now_ns: int, cluster: Cluster, demand: Demand, plan: Decisions) -> None:
         """Give the least loaded share the LOAD of the model that needs it most, of those that the share lacks."""
         self._update_full(now_ns, demand)
-        starting, has_failed = {(batch.share, batch.model): True for batch in plan.start}, False
+        starting = {(batch.share, batch.model): True for batch in plan.start}
         for share in self._candidates(now_ns, demand, cluster.specs):
             if (model := demand.most_urgent(share, cluster.specs)) is None:
                 continue
             pages = cluster.specs[model].pages
             if pages >= self._full.get(share, pages + 1):
                 continue
-            if is_relief := model in demand.relieving:
-                if now_ns < self._relief_ns:
-                    continue
-                has_failed = True
-            used = self._models_not_spare(now_ns, share, model, cluster) if is_relief else {}
-            if used is None:
-                continue
             eviction = self._guard(now_ns, share, model, cluster, demand)
-            victims = _choose_victims(share, pages, demand, starting | used, eviction)
+            victims = _choose_victims(share, pages, demand, starting, eviction)
             if victims is not None:
                 plan.unload.extend((share, victim) for victim in victims)
                 plan.load.append((share, model))
-                self._record_load(now_ns, share, model, victims if is_relief else (), cluster)
                 return
-            if not is_relief:
-                self._full[share] = pages
-                if eviction is not None and eviction.has_kept:
-                    self._refill_ns = min(self._refill_ns, now_ns + RELIEF_PAUSE_NS)
-        if has_failed:
-            self._relief_ns = now_ns + RELIEF_PAUSE_NS
-
-    def _record_load(self, now_ns: int, share: Share, model: str, handed_over: Sequence[str], cluster: Cluster) -> None:
-        """Count a LOAD. The other shares with the models `handed_over` take over the share's work for them."""
-        if self._traffic is not None:
-            self._traffic.record_load(now_ns, model)
-            for victim in handed_over:
-                self._traffic.move_work(now_ns, share, victim, self._working_holders(now_ns, victim, cluster))
+            self._full[share] = pages
+            if eviction is not None and eviction.has_kept:
+                self._refill_ns = min(self._refill_ns, now_ns + KEPT_PAUSE_NS)
 
     def _update_full(self, now_ns: int, demand: Demand) -> None:
         """Forget which shares had no room, where that may have changed."""
@@ -157,36 +135,9 @@ class LoadPlacement:
 
     def _guard(self, now_ns: int, share: Share, model: str, cluster: Cluster, demand: Demand) -> Eviction | None:
         """Return what keeps only copies from a LOAD for demand; None if nothing does."""
-        if self._traffic is None or model in demand.relieving:
+        if self._traffic is None:
             return None
         return Eviction(now_ns, share, model, cluster, demand, self._traffic, self._wait_ns)
-
-    def _models_not_spare(
-        self, now_ns: int, share: Share, model: str, cluster: Cluster
-    ) -> dict[tuple[Share, str], bool] | None:
-        """Return the models that are not spare on a share that is to load one whose shares lose requests; None if not.
-
-        It has to lose far fewer requests than the shares with the model. While a copy of the model has not run yet, no
-        share loads another one: it may be enough. Shares that do not answer count as none.
-        """
-        holders, traffic = self._working_holders(now_ns, model, cluster), self._traffic
-        if traffic is None or not holders or not is_calm(traffic, now_ns, share, holders):
-            return None
-        if any(not loaded or model in holder.unused for holder, loaded in holders.items()):
-            return None
-        return {
-            (share, held): True
-            for held in share.resident
-            if not is_spare(traffic, now_ns, share, held, self._working_holders(now_ns, held, cluster))
-        }
-
-    def _working_holders(self, now_ns: int, model: str, cluster: Cluster) -> dict[Share, bool]:
-        """Return the shares with the model that answer, and whether it is loaded there."""
-        return {
-            holder: loaded
-            for holder, loaded in cluster.residency.shares_of[model].items()
-            if cluster.workers[holder.worker].reachable and not holder.hangs(now_ns)
-        }
 
     def _reserve_lane(self, now_ns: int, specs: Mapping[str, ModelSpec], share: Share, model: str) -> None:
         """Record whether the share's LOAD lane has work for the look-ahead with a LOAD of the model."""
