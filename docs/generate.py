@@ -272,8 +272,8 @@ PARAMETERS_HEAD = f"""# Scheduler parameters
 
 {NOTICE}
 The table `[controller.policy]` has the parameters of the [scheduling policy](scheduling.md) that `controller.scheduler`
-names. The policy declares them. One that it does not have is an error, as for other [settings](settings.md). With
-`auto` they are those of `horologe`. The default needs none of them: they repeat published variants of the baselines.
+names. The policy declares them. One that it does not have is an error, as for other [settings](settings.md). The
+default needs none of them: they repeat published variants of the baselines.
 
 ```toml
 [controller]

@@ -43,7 +43,7 @@ QUESTIONS = {
     """,
     "How does a plan follow the traffic?": """
         tuner.scaler tuner.scaler_target tuner.scaler_names tuner.max_workers tuner.dry_run tuner.headroom tuner.demand
-        tuner.settle_ns tuner.shadow_percent tuner.rehearsal_interval_ns tuner.rehearsal_share hardware.prices
+        tuner.settle_ns tuner.shadow_percent hardware.prices
     """,
     "What can an operator read?": """
         log.level log.json tracing.endpoint tracing.per_second tracing.own_per_second recorder.directory

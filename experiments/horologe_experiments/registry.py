@@ -39,7 +39,6 @@ from horologe_experiments.live.overhead import Overhead
 from horologe_experiments.orloj.orloj_sensitivity import OrlojSensitivity
 from horologe_experiments.orloj.orloj_tables import OrlojTables
 from horologe_experiments.tournament.network_sweep import NetworkSweep
-from horologe_experiments.tournament.rehearsal import Rehearsal
 from horologe_experiments.tournament.tournament import Tournament
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -55,7 +54,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         OrlojSensitivity(),
         Tournament(),
         NetworkSweep(),
-        Rehearsal(),
         Bandits(),
         Ensembles(),
         Personal(),

@@ -11,7 +11,6 @@ import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -29,7 +28,6 @@ from horologe_gpu_worker.settings import WorkerSettings
 from horologe_selector.driver import DriverEnded
 from horologe_selector.drivers.driver_processes import DriverProcesses
 from horologe_selector.settings import SelectorSettings
-from horologe_tuner import rehearsal_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -299,12 +297,4 @@ def test_a_profiler_of_kernels_is_started_as_soon_as_it_can_be(
     shortage.begin(3)
     with pytest.raises(cache_counters.CountersFailed, match="exit code 3"):
         cache_counters.count_cache_use(ShareJob("m/1", WorkerSettings(device="cuda:0")), 1)
-    assert shortage.failed == 3
-
-
-def test_a_rehearsal_is_started_as_soon_as_it_can_be(shortage: Shortage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(msgspec.json, "encode", lambda call: b"")
-    shortage.begin(3)
-    call: Any = SimpleNamespace(cpu_s=1.0)
-    assert "exit code 1" in rehearsal_process.run_rehearsal(call).error
     assert shortage.failed == 3

@@ -42,15 +42,15 @@ def a_trace(path: Path, count: int = 300, seconds: float = 1.0) -> Path:
 
 def test_one_command_shows_what_each_scheduler_serves_and_how_far_it_is_from_the_bound(tmp_path: Path) -> None:
     trace = a_trace(tmp_path / "mine.csv")
-    document = compared("--requests", str(trace), "--scheduler", "horologe,edf,auto", "--devices", "2")
+    document = compared("--requests", str(trace), "--scheduler", "horologe,edf,clockwork", "--devices", "2")
     assert document["requests"] == 300
     assert document["devices"] == 2
-    assert [row["scheduler"] for row in document["results"]] == ["horologe", "edf", "auto"]
+    assert [row["scheduler"] for row in document["results"]] == ["horologe", "edf", "clockwork"]
     for row in document["results"]:
         assert 0 < row["attainment"] <= document["bound"] + 1e-6
         assert 0 < row["utilisation"] < 1
         assert row["of_bound"] == pytest.approx(row["attainment"] / document["bound"], abs=1e-3)
-    assert document == compared("--requests", str(trace), "--scheduler", "horologe,edf,auto", "--devices", "2")
+    assert document == compared("--requests", str(trace), "--scheduler", "horologe,edf,clockwork", "--devices", "2")
     text = sim("--requests", str(trace), "--scheduler", "horologe,edf").stdout
     assert "the default (horologe) serves" in text
     assert "bound: " in text
@@ -69,14 +69,14 @@ def a_result(scheduler: str, attainment: float, error: float) -> SchedulerResult
 def test_a_lead_over_the_default_counts_if_it_is_more_than_noise() -> None:
     results = a_result("horologe", 0.9, 0.0), a_result("edf", 0.95, 0.01), a_result("nexus", 0.97, 0.04)
     verdict = SchedulerComparison("mine", 1, 10.0, 2, 1000, None, results).verdict
-    assert verdict.endswith('edf serves 5.00% more (+-2.00%): consider controller.scheduler = "auto" or "edf"')
+    assert verdict.endswith('edf serves 5.00% more (+-2.00%): consider controller.scheduler = "edf"')
     verdict = SchedulerComparison("mine", 1, 10.0, 2, 1000, None, (results[0], results[2])).verdict
     assert verdict == "the default (horologe) serves 90.00% in time; no scheduler serves clearly more"
 
 
 def test_all_schedulers_are_compared_if_none_is_named(tmp_path: Path) -> None:
     document = compared("--requests", str(a_trace(tmp_path / "mine.csv", 60)))
-    assert {"horologe", "auto", "clockwork", "orloj", "edf"} <= {row["scheduler"] for row in document["results"]}
+    assert {"horologe", "clockwork", "orloj", "edf"} <= {row["scheduler"] for row in document["results"]}
 
 
 def test_a_scenario_names_catalogue_models_and_its_own_requests(tmp_path: Path) -> None:

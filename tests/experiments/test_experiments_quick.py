@@ -36,7 +36,6 @@ TINY = {
     "feedback": ["load.observations=2000", "load.unmeasured=500", "load.inputs=100", "kill_after=5", "alone=false"],
     "stragglers": ["sizes=[2]", 'schedulers=["horologe"]', 'duration="1s"', 'warmup="100ms"'],
     "window": ["rate=300", "widths_ms=[0.1, 50]", 'duration="500ms"', 'warmup="100ms"'],
-    "rehearsal": ["seeds=1", "requests=120", "processes=1"],
     "network": ["slos_ms=[50]", "requests=150", "processes=1", 'schedulers=["horologe", "edf"]'],
     "tournament": ["seeds=1", "requests=150", "processes=1", 'schedulers=["horologe", "edf"]'],
 }
@@ -62,7 +61,7 @@ TINY |= {
 DRAWN = (
     *("fig6", "fig7", "fig8", "scale", "window", "orloj-tables", "tournament", "bandits", "ensembles", "personal"),
     *("replicas", "inferline-cost", "inferline-planner", "inferline-tuner", "inferline-traces", "inferline-pooled"),
-    *("inferline-drop", "igniter-run", "igniter-joint", "igniter-shadow", "rehearsal", "network"),
+    *("inferline-drop", "igniter-run", "igniter-joint", "igniter-shadow", "network"),
 )
 OK, A_BAR_FAILS, USAGE = 0, 1, 2
 

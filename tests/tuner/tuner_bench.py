@@ -30,11 +30,9 @@ STEP_NS = ms(100)
 class Bench:
     """A tuner with a controller that sends events every 100 ms, and a scaler that does what it is asked."""
 
-    def __init__(
-        self, state: TunerState | None = None, connect: bool = True, rehearses: bool = False, **settings: Any
-    ) -> None:
+    def __init__(self, state: TunerState | None = None, connect: bool = True, **settings: Any) -> None:
         settings = {"scaler": "process", **settings}
-        self.tuner = Tuner("tuner/0#1", TunerSettings(**settings), rehearses=rehearses)
+        self.tuner = Tuner("tuner/0#1", TunerSettings(**settings))
         self.now_ns = s(1000)
         self.number = 0
         self.plans: list[PlanMessage] = []

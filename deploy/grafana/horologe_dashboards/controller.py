@@ -90,40 +90,6 @@ ROWS = [
         ],
     ),
     (
-        "Scheduler",
-        [
-            graph(
-                "Scheduler in use",
-                "1 for the scheduler in use. Only with controller.scheduler auto, as all panels of this row.",
-                "short",
-                Query("max by (scheduler) (horologe_scheduler_active)", "{{scheduler}}"),
-                highest=1,
-            ),
-            graph(
-                "Changes of the scheduler",
-                "Changes to a scheduler in five minutes. Many changes mean that none of them is clearly the best.",
-                "short",
-                Query("sum by (scheduler) (increase(horologe_scheduler_switches_total[5m]))", "{{scheduler}}"),
-                limits=Limits.above(2, 6),
-                stacked=True,
-            ),
-            graph(
-                "Served in the last rehearsal",
-                "Part of the requests of the last rehearsal that each scheduler would answer in time.",
-                "percentunit",
-                Query("horologe_tuner_rehearsal_served", "{{candidate}}"),
-                highest=1,
-            ),
-            graph(
-                "Rehearsals",
-                "Rehearsals in five minutes, by result. After a failed one the scheduler in use stays.",
-                "short",
-                Query("sum by (result) (increase(horologe_tuner_rehearsals_total[5m]))", "{{result}}"),
-                stacked=True,
-            ),
-        ],
-    ),
-    (
         "Health",
         [
             graph(

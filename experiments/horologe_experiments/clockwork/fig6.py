@@ -125,7 +125,7 @@ def _simulate(
     scene: Scene, scheduler: str, preload: bool, variety: CatalogueModel, runs: SimulationRuns, seed: int
 ) -> list[dict[str, Any]]:
     """Simulate the scene with one scheduler. Return a row per minute."""
-    controller = scene.cluster.controller.with_scheduler(scheduler, {"preload": preload})
+    controller = msgspec.structs.replace(scene.cluster.controller.with_scheduler(scheduler), preload=preload)
     cluster = msgspec.structs.replace(scene.cluster, controller=controller)
     step_ns = scene.minute_ns // 60
     total_ns = (scene.minutes_before + scene.minutes) * scene.minute_ns

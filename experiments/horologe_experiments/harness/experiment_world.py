@@ -73,7 +73,6 @@ class ExperimentWorld(ControllerWorld):
         chunks: Iterable[Chunk] = (),
         loops: Sequence[Loop] = (),
         devices: Sequence[DeviceEntry] = (),
-        neighbours: Sequence[Core] = (),
         records: WorldRecords = NO_RECORDS,
     ) -> None:
         self._loops = loops
@@ -84,19 +83,18 @@ class ExperimentWorld(ControllerWorld):
         self._timed: TimedCore | None = None
         self._incarnations: dict[int, int] = {}
         """Incarnations of devices that were connected again."""
-        super().__init__(setting, models, ledger, seed, chunks, devices, neighbours)
+        super().__init__(setting, models, ledger, seed, chunks, devices)
 
     @property
     def controller_ns(self) -> int:
         """Time of `clock` spent in the controller's core."""
         return self._timed.spent_ns if self._timed else 0
 
-    def _make_host(self, neighbours: Sequence[Core]) -> CoreHost:
+    def _make_host(self) -> CoreHost:
         clock = self._records.clock or (time.thread_time_ns if self._charges else None)
         if clock:
             self._timed = TimedCore(self.controller, clock)
-        cores = [*neighbours, self._timed or self.controller]
-        host = CoreHost(cores, lambda: self.now_ns, NoTransport(), raise_fault)
+        host = CoreHost([self._timed or self.controller], lambda: self.now_ns, NoTransport(), raise_fault)
         host.observer = self._records.observer
         return host
 

@@ -13,12 +13,11 @@ from horologe_experiments.orloj.workload_replay import HISTORY, SchedulerKnowled
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from horologe_common.wire.tuning_messages import Setting
     from horologe_experiments.orloj.workloads import Workload
 
     Build = Callable[[float, int, int], Workload]
     """Builds a workload from rate, number of requests and seed."""
-    Overrides = dict[str, Setting]
+    Overrides = dict[str, bool | int | float | str | dict[str, bool | int | float | str]]
 
 Differences: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
 OURS = "horologe"

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_experiments.tournament.workload import Workload
-    from horologe_sim.controller_only.rehearsed_tuner import RehearsedTuner
 
     Settings = Mapping[str, Any]
 
@@ -49,17 +48,10 @@ class Score(NamedTuple):
     """Best-effort answers per second."""
 
 
-def play(
-    workload: Workload,
-    scheduler: str,
-    settings: Settings,
-    timeline: Path | None = None,
-    tuner: RehearsedTuner | None = None,
-) -> Score:
+def play(workload: Workload, scheduler: str, settings: Settings, timeline: Path | None = None) -> Score:
     """Let a scheduler play a workload and check every invariant. Deterministic.
 
     `settings` change fields of the controller's defaults. With `timeline`, all actions are written for Perfetto.
-    `tuner` chooses the scheduler if it is auto.
     Raises ValueError for an unknown scheduler or field.
     """
     controller = msgspec.convert(
@@ -79,11 +71,8 @@ def play(
         [workload.chunk],
         workload.loops,
         devices,
-        [tuner.core] if tuner else (),
         WorldRecords(observer=observer),
     )
-    if tuner is not None:
-        tuner.attach(world)
     world.controller.cluster.distributions.update(workload.distributions)
     schedule_faults(world, workload.faults, world.begin_ns)
     world.run(workload.duration_ns)

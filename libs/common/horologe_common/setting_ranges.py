@@ -62,12 +62,3 @@ def format_number(name: str, value: float) -> str:
         return f"{value:g}" if isinstance(value, float) else str(value)
     size, unit = max((size, unit) for unit, size in units.items() if int(value) % size == 0)
     return f"{int(value) // size}{unit}"
-
-
-def find_outside(settings: msgspec.Struct) -> tuple[str, Any, Range] | None:
-    """Return name, value and range of the first number that is out of its range, or None."""
-    for field in msgspec.structs.fields(type(settings)):
-        limits, value = range_of(field.name, field.type), getattr(settings, field.name)
-        if limits is not None and not limits.contains(value):
-            return field.name, value, limits
-    return None

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from horologe_common.clock import ms, s
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-NO_CHANGES: Mapping[str, Any] = MappingProxyType({})
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,8 +19,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     Workers then have 10 s after the start to register. `horologe up` sets it."""
     scheduler: str = "horologe"
     """Scheduling policy. clockwork, orloj, clipper, nexus and deferred (Symphony) follow those systems. edf and fifo
-    are baselines; fifo refuses nothing. auto: `horologe`, until the tuner finds that another one would have served
-    clearly more of the recent requests (docs/scheduling.md)."""
+    are baselines; fifo refuses nothing."""
     fairness: Literal["fair", "goodput"] = "fair"
     """Objective of `horologe` under overload. fair: the most requests of which each model gets at least about half of
     the mean part. goodput: the most requests, so models that take long per request are served last
@@ -50,13 +43,7 @@ class ControllerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     preload: bool = True
     """Load admitted models into free pages before the first request for them."""
 
-    def with_scheduler(self, scheduler: str, changes: Mapping[str, Any] = NO_CHANGES) -> ControllerSettings:
-        """Return the settings for another scheduler, which does not get the parameters of this one, and `changes`.
-
-        Raises msgspec.ValidationError for a wrong name or type of a change.
-        """
-        policy, kept = changes.get("policy", {}), self.policy if scheduler == self.scheduler else {}
-        if isinstance(policy, dict):
-            policy = kept | policy
-        changed = msgspec.to_builtins(self) | dict(changes) | {"scheduler": scheduler, "policy": policy}
-        return msgspec.convert(changed, ControllerSettings)
+    def with_scheduler(self, scheduler: str) -> ControllerSettings:
+        """Return the settings for a scheduler. Another one than this does not get the parameters of this one."""
+        policy = self.policy if scheduler == self.scheduler else {}
+        return msgspec.structs.replace(self, scheduler=scheduler, policy=policy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from horologe_common.service.settings import SettingsError
@@ -9,7 +11,7 @@ from horologe_common.status import HorologeError, Status
 from horologe_tuner.core.worker_scaling import Scaled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from horologe_common.wanted_shares import WantedShare
     from horologe_tuner.core.worker_scaling import ScaleTo
@@ -63,6 +65,27 @@ def scale(scaler: Scaler, message: ScaleTo) -> Scaled:
     except Exception as error:  # of a client library: the tuner must continue, and retry
         errors.append(f"{type(error).__name__}: {error}")
     return Scaled(running, "; ".join(dict.fromkeys(errors)), shares)
+
+
+class ScalerThread(threading.Thread):
+    """Carries out one call of the tuner after another, and ends with the process.
+
+    `post` is called on this thread with the result of each call.
+    """
+
+    def __init__(self, scaler: Scaler, post: Callable[[Scaled], None]) -> None:
+        super().__init__(name="scaler", daemon=True)
+        self._scaler, self._post = scaler, post
+        self._calls: SimpleQueue[ScaleTo] = SimpleQueue()
+
+    def call(self, message: ScaleTo) -> None:
+        """Queue a call."""
+        self._calls.put(message)
+
+    def run(self) -> None:
+        """Carry out all calls."""
+        while True:
+            self._post(scale(self._scaler, self._calls.get()))
 
 
 ANY = "*"

@@ -35,13 +35,6 @@ class TunerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     traffic finds no spare replicas in the seconds until new ones work."""
     settle_ns: Annotated[int, Meta(ge=0)] = s(15)
     """Time after a change before replicas are removed: three times the activation time of a replica."""
-    rehearsal_interval_ns: int = s(20)
-    """Interval at which the requests of six intervals, at most the last 5,000, are played under other schedulers, if
-    `controller.scheduler` is auto."""
-    rehearsal_share: Annotated[float, Meta(ge=0, le=1)] = 0.25
-    """Part of a core that rehearsals may use, on average: after a long one, the next one waits. They run with the
-    lowest priority. A rehearsal that needs more than this part of six intervals stops, and compares the
-    schedulers that it has played."""
     shadow_percent: Annotated[float, Meta(ge=0, le=100)] = 10.0
     """Percent of a device that the standby worker of a share has more than the share, if as much is left (iGniter
     section 4.2). 0: no standby workers."""

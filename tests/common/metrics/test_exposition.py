@@ -79,7 +79,7 @@ def test_labels_hold_no_free_text_of_clients() -> None:
         "model", "version", "application", "pipeline", "stage", "workload",  # declared, or in the catalogue
         "worker", "share", "incarnation", "device", "type", "hardware", "peer",  # connected
         "status", "reason", "action", "side", "lane", "cause", "state", "fate", "result", "direction", "mode", "window",
-        "service", "python", "candidate", "scheduler", "message",
+        "service", "python", "message",
     }  # fmt: skip
 
 

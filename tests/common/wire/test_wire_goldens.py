@@ -12,6 +12,7 @@ from horologe_common import wire
 from horologe_common.applications import Application
 from horologe_common.models import ModelSpec, Profile, TensorSpec
 from horologe_common.pipelines import PipelineStage, PipelineStructure
+from horologe_common.status import InvalidInput
 
 TENSOR = wire.Tensor("x", "FP32", (1, 4), 16)
 SPEC = ModelSpec("m", "1", "onnx", (TensorSpec("x", "FP32", (-1, 4)),), (TensorSpec("y", "INT64", (-1,)),))
@@ -26,6 +27,9 @@ APPLICATION = wire.ApplicationState(
 )
 GPU = wire.DeviceInfo("GPU-1", "V100", 16, 300.0)
 STRUCTURE = PipelineStructure("p", 1000, (PipelineStage("m", "m", (), 1.0, 2.0),), 5)
+
+REMOVED_TAGS = (67, 68, 69, 79)
+"""Tags of messages that no longer exist."""
 
 GOLDEN: list[tuple[wire.AnyMessage, str]] = [
     (
@@ -151,22 +155,6 @@ GOLDEN: list[tuple[wire.AnyMessage, str]] = [
         ),
         "983e03ce05f5e100ce009896809196a36d2f319292010492000205019292f704920301009197aa776f726b65722f30236100a47631303091a36d2f3191a36d2f31cb4044000000000000a54750552d31079192a17091920003",
     ),
-    (
-        wire.RequestTrace(("m/1",), (wire.TracedRequest(0, 100, 50, 2, 7, "chat", True),), 3),
-        "944391a36d2f3191970064320207a463686174c303",
-    ),
-    (wire.DescribeScheduling(("m/1",)), "924491a36d2f31"),
-    (
-        wire.SchedulingState(
-            {"scheduler": "edf", "in_flight": 2},
-            (wire.ScheduledModel(wire.ModelReport(SPEC, Profile({1: 5}, 9)), wire.Distributions("m/1", 3)),),
-            (wire.ScheduledShare(64, 1.5, (0,), (0,)),),
-            10,
-            20,
-        ),
-        "964582a97363686564756c6572a3656466a9696e5f666c6967687402919295dc0015a16da131a46f6e6e789193a178a44650333292ff049193a179a5494e54363491ff9101c30000a0c200c20000c290c290cb3ff0000000000000cb00000000000000009381010509c3a0a0a0983da36d2f3103cb000000000000000090c290a0919440cb3ff8000000000000910091000a14",
-    ),
-    (wire.UseScheduler("edf", {"admission": False}, "why"), "944fa365646681a961646d697373696f6ec2a3776879"),
     (wire.QueriesArrived((("p", 3),)), "92429192a17003"),
     (
         wire.ResourcePlan(7, (wire.PlannedModel("m", 2, 8, "v100", ("gpu-a",), {8: 5}, ("gpu-b",), 20),)),
@@ -223,6 +211,12 @@ def test_every_message_has_golden_bytes_and_a_tag_of_its_own() -> None:
     assert {type(message) for message, _ in GOLDEN} == set(kinds)
     tags = [kind.__struct_config__.tag for kind in kinds]
     assert len(set(tags)) == len(tags)
+
+
+@pytest.mark.parametrize("tag", REMOVED_TAGS)
+def test_the_tag_of_a_removed_message_is_not_used_again(tag: int) -> None:
+    with pytest.raises(InvalidInput, match="Invalid value"):
+        wire.decode(msgpack.packb([["controller/0#1", "tuner/0#1", [[tag, ["m/1"], [], ""]]]]))
 
 
 @pytest.mark.parametrize(("message", "golden"), GOLDEN, ids=lambda value: type(value).__name__)

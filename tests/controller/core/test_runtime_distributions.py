@@ -62,8 +62,12 @@ def test_unknown_requests_are_like_most_samples() -> None:
     mean_ns = 0.9 * SHORT.mean_ns + 0.1 * LONG.mean_ns
     assert known.parts[known.kind_of("c", 0)].solo.mean_ns == pytest.approx(mean_ns)
     assert known.mean_ns == pytest.approx(mean_ns)
+    histograms = (
+        DurationHistogram("a", 0, (ms(8), ms(9)), (90,)),
+        DurationHistogram("b", 0, (ms(20), ms(30)), (10,)),
+    )
     stored: dict[str, RuntimeDistributions] = {}
-    store_distributions(stored, known.publish("m/1"))
+    store_distributions(stored, Distributions("m/1", BASE_NS, 0.0, histograms, dynamic=True))
     assert stored["m/1"].mean_ns == pytest.approx(mean_ns, rel=0.01)
 
 

@@ -99,8 +99,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         an_emulated_model(folder / "models", model, cache="true" if model == "b" else "false")
     write_pipelines(folder / "models" / "pipelines", {"chain": CHAIN}, "5s", "FP32", 4)
     states = {f"HOROLOGE_{name}": str(folder / name) for name in ("WORKER_CACHE", "PROFILER_STATE", "TUNER_STATE")}
-    sets = ("frontend.sample_ns=50ms", "worker.pages_bytes=256MiB", "tuner.rehearsal_interval_ns=2s")
-    up = Up(folder, "--split", "--scheduler", "auto", *(f"--set={text}" for text in sets), **states)
+    sets = ("frontend.sample_ns=50ms", "worker.pages_bytes=256MiB")
+    up = Up(folder, "--split", *(f"--set={text}" for text in sets), **states)
     yield up
     up.stop(signal.SIGTERM)
 
@@ -117,10 +117,6 @@ def prometheus(up: Up) -> Iterator[str]:
     server = Prometheus(up.folder / "prometheus", up.ready["metrics"])
     try:
         time.sleep(SECONDS)
-        with Client(up.ready["clients"][0]) as client:
-            until(
-                lambda: (client.tune("status")["rehearsal"] or {}).get("served"), PATIENCE_S, (HorologeError,), PAUSE_S
-            )
         yield server.url
     finally:
         load.stop()

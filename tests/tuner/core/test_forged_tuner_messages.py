@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from harness.builders import a_report, a_spec, a_state
+from harness.builders import a_spec, a_state
 from harness.forged_messages import SENDERS, check_sendable, forged_messages
 from horologe_common.clock import ms, s
 from horologe_common.core.protocol import PeerConnected, PeerDisconnected
@@ -17,15 +17,9 @@ from horologe_common.wire import (
     ModelEvents,
     Models,
     PipelineArrivals,
-    RequestTrace,
-    ScheduledModel,
-    ScheduledShare,
-    SchedulingState,
-    TracedRequest,
     Tune,
 )
 from horologe_planning.plan import encode_plans
-from horologe_tuner.core.rehearsal.rehearsal_documents import RehearsalScores
 from horologe_tuner.core.tuner import Tuner
 from horologe_tuner.core.worker_scaling import Scaled
 from horologe_tuner.settings import TunerSettings
@@ -44,11 +38,6 @@ MESSAGES: tuple[tuple[str, Any], ...] = (
         ),
     ),
     (CONTROLLER, Models(0, (a_state(a_spec("classify")),))),
-    (CONTROLLER, RequestTrace(("classify/1",), (TracedRequest(0, s(1), ms(50), 1, 3, "chat", False),), 0)),
-    (
-        CONTROLLER,
-        SchedulingState({"advance": 0.5}, (ScheduledModel(a_report()),), (ScheduledShare(4, 1.0, (0,), (0,)),), 5, 6),
-    ),
     (FRONTEND, Tune(7, "apply", encode_plans((PLAN,)), False)),
     (FRONTEND, Tune(7, "withdraw", b"video")),
     (FRONTEND, Tune(7, "arrivals", b"video")),
@@ -58,7 +47,7 @@ MESSAGES: tuple[tuple[str, Any], ...] = (
 
 def a_tuner() -> Tuner:
     """Return a tuner with three plans, connected and with a few events."""
-    tuner = Tuner("tuner/0#1", TunerSettings(scaler="process"), rehearses=True)
+    tuner = Tuner("tuner/0#1", TunerSettings(scaler="process"))
     tuner.restore(s(1000), STATE)
     tuner.handle(s(1000), CONTROLLER, PeerConnected(CONTROLLER), ())
     serve(tuner, s(1000), 1)
@@ -122,18 +111,15 @@ def test_arrivals_that_are_not_possible_are_counted_and_ignored() -> None:
     serve(tuner, s(1002), 20)
 
 
-def test_a_scaler_and_a_simulator_that_answer_nonsense() -> None:
+def test_a_scaler_that_answers_nonsense() -> None:
     tuner = a_tuner()
     for scaled in (Scaled({"v100": -1}), Scaled({"": 1 << 62}, "x" * 100_000), Scaled({}, "", ("other",) * 1000)):
         tuner.handle(s(1002), tuner.scaler, scaled, ())
         serve(tuner, s(1002), 10)
-    for scores in (RehearsalScores(), RehearsalScores(in_time={"horologe": ()}), RehearsalScores(error="x")):
-        tuner.handle(s(1004), tuner.rehearsal, scores, ())
-        serve(tuner, s(1004), 20)
 
 
 def test_silent_peers_are_noticed_and_nothing_waits_for_them() -> None:
-    """Neither the controller nor the scaler nor the simulator answers."""
+    """Neither the controller nor the scaler answers."""
     tuner = a_tuner()
     for second in range(1003, 1100):
         tuner.tick(s(second))

@@ -129,7 +129,6 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     Reads every setting, so that errors are found before a process starts. Raises SettingsError for an invalid setting,
     a missing models folder and a port in use.
     """
-    from horologe_controller.schedulers import AUTO
     from horologe_frontend.auth import check_open
 
     flags = _command_line_flags(options)
@@ -140,17 +139,16 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     clients = tuple(_resolve_client(endpoint) for endpoint in settings["frontend"].clients)
     flags.setdefault("frontend", {})["clients"] = ",".join(clients)
     workers = options.workers or default_workers()
-    tuner = options.tuner or settings["controller"].scheduler == AUTO
     if not settings["controller"].workers:
         flags.setdefault("controller", {})["workers"] = str(workers)
-    metrics = _metrics_addresses(_process_names(options, workers, tuner), settings["metrics"].bind)
+    metrics = _metrics_addresses(_process_names(options, workers), settings["metrics"].bind)
     nice = WORKER_NICE if workers >= available_cores() else 0
     builder = ChildSpecs(options.config, flags, metrics, folder, env, split=options.split, worker_nice=nice)
     children = [*builder.services(), *(builder.worker(str(number)) for number in range(workers))]
     if options.profiler:
         children.append(builder.profiler())
     control = ""
-    if tuner:
+    if options.tuner:
         control = str(folder / "control") if settings["tuner"].scaler in ("none", "process") else ""
         children.append(builder.tuner(control))
     urls = {name: f"http://{bind}/metrics" for name, bind in metrics.items() if bind}
@@ -179,10 +177,10 @@ def _find_models(settings: Mapping[str, Any], flags: dict[str, dict[str, str]]) 
         flags.setdefault("selector", {})["pipelines"] = pipelines
 
 
-def _process_names(options: SystemOptions, workers: int, tuner: bool) -> list[str]:
+def _process_names(options: SystemOptions, workers: int) -> list[str]:
     edge = ["frontend", "selector", "controller"] if options.split else ["edge"]
     numbered = [f"worker-{number}" for number in range(workers)]
-    return [*edge, *numbered, *["profiler"] * options.profiler, *["tuner"] * tuner]
+    return [*edge, *numbered, *["profiler"] * options.profiler, *["tuner"] * options.tuner]
 
 
 def default_workers() -> int:

@@ -10,16 +10,14 @@ import msgspec
 import numpy as np
 
 from horologe_common.wire import Infer
-from horologe_controller.schedulers import AUTO, DEFAULT
+from horologe_controller.schedulers import DEFAULT
 from horologe_sim.comparison.bound import measured_requests, score_bound
 from horologe_sim.comparison.played_load import build_load
 from horologe_sim.controller_only.controller_world import ControllerWorld
-from horologe_sim.controller_only.rehearsed_tuner import RehearsedTuner
 from horologe_sim.engine.ledger import OK, Ledger
 from horologe_sim.report.tables import Table
 from horologe_sim.report.tally import quantiles_ms
 from horologe_sim.scenario.scenario_checks import check_scheduler
-from horologe_tuner.settings import TunerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from horologe_sim.controller_only.direct_device import DirectDevice
     from horologe_sim.scenario.scenario import Scenario
 
-COMPARED = (DEFAULT, AUTO, "clockwork", "orloj", "edf", "nexus", "deferred", "clipper")
+COMPARED = (DEFAULT, "clockwork", "orloj", "edf", "nexus", "deferred", "clipper")
 """Schedulers that are compared if none is named. fifo refuses nothing, so it has no place beside them."""
 POPULAR = 0.01
 """Least share of the requests of a model that counts for the worst model."""
@@ -105,8 +103,7 @@ class SchedulerComparison(msgspec.Struct, frozen=True):
             return f"{text}; no scheduler serves clearly more"
         best = max(clear, key=lambda result: result.ahead or 0.0)
         more = f"{best.scheduler} serves {best.ahead:.2%} more (+-{CLEARLY * (best.ahead_error or 0.0):.2%})"
-        choice = "" if best.scheduler == AUTO else f' or "{best.scheduler}"'
-        return f'{text}; {more}: consider controller.scheduler = "{AUTO}"{choice}'
+        return f'{text}; {more}: consider controller.scheduler = "{best.scheduler}"'
 
     def to_json(self) -> str:
         """Return the comparison as indented JSON with a fixed order of keys."""
@@ -205,12 +202,8 @@ def compare_schedulers(
 def _play(load: PlayedLoad, name: str, seed: int, progress: Callable[[float], None]) -> ComparedWorld:
     controller = load.cluster.controller.with_scheduler(name)
     ledger = ComparedLedger(len(load.models) + 1, load.warmup_ns, load.duration_ns)
-    tuner = RehearsedTuner(TunerSettings()) if name == AUTO else None
     cluster = msgspec.structs.replace(load.cluster, controller=controller)
-    neighbours = [tuner.core] if tuner else ()
-    world = ComparedWorld(cluster, load.models, ledger, seed, [load.chunk], load.devices, neighbours)
-    if tuner:
-        tuner.attach(world)
+    world = ComparedWorld(cluster, load.models, ledger, seed, [load.chunk], load.devices)
     world.controller.cluster.distributions.update(load.distributions)
     world.run(load.duration_ns, progress)
     world.check()

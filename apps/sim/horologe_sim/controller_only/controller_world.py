@@ -26,7 +26,7 @@ from horologe_sim.engine.noise import NOISES, Noise
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from horologe_common.core.protocol import Buffer, Core
+    from horologe_common.core.protocol import Buffer
     from horologe_sim.controller_only.direct_device import Ended
     from horologe_sim.controller_only.request_load import Chunk, DynamicRequest
     from horologe_sim.engine.ledger import Ledger
@@ -68,8 +68,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ControllerWorld:
     """A run. Requests name a model by its index in `models`.
 
-    `devices`: empty for as many as in the settings, each with all models. `neighbours`: further cores in the
-    controller's process.
+    `devices`: empty for as many as in the settings, each with all models.
     """
 
     def __init__(
@@ -80,7 +79,6 @@ class ControllerWorld:
         seed: int,
         chunks: Iterable[Chunk] = (),
         devices: Sequence[DeviceEntry] = (),
-        neighbours: Sequence[Core] = (),
     ) -> None:
         self.setting = setting
         self.seed = seed
@@ -101,16 +99,16 @@ class ControllerWorld:
         self._free_ns = self._wake_ns = START_NS
         self._loaded = dict.fromkeys(self._keys, 0)
         self._entries = devices or [DeviceEntry(models)] * setting.devices
-        self._host = self._make_host(neighbours)
+        self._host = self._make_host()
         self._host.introduce_cores(HOST)
         self._host.attached[CLIENT] = self._to_client
         self._enqueue(CLIENT, PeerConnected(CLIENT, HOST))
-        for number, entry in enumerate(self._entries):
-            self._connect(number, resident=entry.resident)
+        for number in range(len(self._entries)):
+            self._connect(number)
         self._run_turn()
 
-    def _make_host(self, neighbours: Sequence[Core]) -> CoreHost:
-        return CoreHost([*neighbours, self.controller], lambda: self.now_ns, NoTransport(), raise_fault)
+    def _make_host(self) -> CoreHost:
+        return CoreHost([self.controller], lambda: self.now_ns, NoTransport(), raise_fault)
 
     def schedule(self, at_ns: int, call: Callable[[int, Any], None], argument: Any) -> None:
         """Schedule `call(at_ns, argument)`."""
@@ -179,25 +177,15 @@ class ControllerWorld:
             self._loaded[message.model] -= device.unload(message.model)
 
     def _enqueue(self, sender: str, message: Any) -> None:
-        self.post(self.controller.address, sender, message)
+        self._host.enqueue(((self.controller.address, sender, message, ()),))
 
-    def attach(self, address: str, deliver: Callable[[Any, Sequence[Buffer]], None]) -> None:
-        """Have the messages for an address delivered to a function."""
-        self._host.attached[address] = deliver
-
-    def post(self, to: str, sender: str, message: Any) -> None:
-        """Put a message into the mailbox of a core."""
-        self._host.enqueue(((to, sender, message, ()),))
-
-    def _connect(self, number: int, incarnation: int = 1, resident: Sequence[str] = ()) -> None:
-        """Connect an incarnation of a device, with those of the `resident` models that fit in its pages."""
+    def _connect(self, number: int, incarnation: int = 1) -> None:
+        """Connect an incarnation of a device. It holds no models."""
         address, seed = device_address(number, incarnation), [self.seed, 2, number, incarnation - 1]
         device = self.devices[address] = DirectDevice(self, address, self._entries[number], seed)
-        for model in device.hold(resident):
-            self._loaded[model] += 1
         self._host.attached[address] = partial(self._to_device, device)
         self._enqueue(address, PeerConnected(address, HOST))
-        share = Share(0, "emulated", device.pages.total, tuple(device.loaded))
+        share = Share(0, "emulated", device.pages.total)
         self._enqueue(address, Register((share,), device.reports()))
 
     def submit(self, sent_ns: int, model: int, slo_ns: int, group: int, traits: DynamicRequest) -> int:

@@ -17,7 +17,7 @@ from horologe_gpu_worker.core.residency import PageCache
 from horologe_sim.engine.simulated_device import LaneInTime, SimModel, SimulatedDevice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from horologe_sim.controller_only.controller_world import ControllerWorld
 
@@ -25,15 +25,11 @@ Ended = tuple["DirectDevice", "Infer | Load", Result]
 
 
 class DeviceEntry(NamedTuple):
-    """A device of a cluster: its models, its speed and what it holds when it connects for the first time."""
+    """A device of a cluster: its models and its speed."""
 
     models: Sequence[SimModel]
     factor: float = 1.0
     """Execution times as multiples of those of `models`. Its profiles show them."""
-    pages: int = 0
-    """0: as in the cluster's settings."""
-    resident: Sequence[str] = ()
-    """Keys of models."""
 
 
 class DirectDevice(SimulatedDevice):
@@ -43,7 +39,7 @@ class DirectDevice(SimulatedDevice):
         super().__init__({model.report.spec.key: model for model in entry.models}, world.setting.noise, seed)
         self.address = address
         self.factor = self.nominal_factor = entry.factor
-        self.pages = PageCache(entry.pages or world.setting.pages)
+        self.pages = PageCache(world.setting.pages)
         self.loaded: dict[str, bool] = {}
         """Loaded models, and whether the Result of each LOAD has reached the controller."""
         self.exec = LaneInTime(self._begin, self._expire, world.events.schedule)
@@ -58,13 +54,6 @@ class DirectDevice(SimulatedDevice):
         reports = (model.report for model in self.models.values())
         factor = self.nominal_factor
         return tuple(reports if factor == 1.0 else (_scale_report(report, factor) for report in reports))
-
-    def hold(self, models: Iterable[str]) -> Iterable[str]:
-        """Load the models that fit, without a LOAD, and return all loaded models."""
-        for model in models:
-            if self.pages.allocate(model, self.models[model].report.spec.pages):
-                self.loaded[model] = True
-        return self.loaded
 
     def begin_infer(self, now_ns: int, infer: Infer) -> None:
         """Handle an INFER that the controller sends at `now_ns`."""

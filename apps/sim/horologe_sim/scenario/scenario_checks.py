@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import InvalidInput
-from horologe_controller.schedulers import AUTO, SCHEDULERS, check_parameters
+from horologe_controller.schedulers import SCHEDULERS, check_parameters
 from horologe_sim.scenario.workload import select_models
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def check_scenario(scenario: Scenario) -> None:
 
 def check_scheduler(where: str, name: str) -> None:
     """Raise SettingsError unless `name` is a scheduler."""
-    if name not in (*SCHEDULERS, AUTO):
-        raise SettingsError(f"{where}: got {name!r}, wanted one of {', '.join(SCHEDULERS)}, {AUTO}")
+    if name not in SCHEDULERS:
+        raise SettingsError(f"{where}: got {name!r}, wanted one of {', '.join(SCHEDULERS)}")
 
 
 def _check_models(scenario: Scenario) -> None:

@@ -128,16 +128,6 @@ METRICS: dict[str, Metric] = {
     "horologe_tuner_beyond_slo": Metric(
         "gauge", "Part of a workload's requests in the last second that exceeded its SLO or were refused", ("workload",)
     ),
-    "horologe_tuner_rehearsals_total": Metric(
-        "counter", "Comparisons of schedulers by recent requests: kept, changed, failed", ("result",)
-    ),
-    "horologe_tuner_rehearsal_served": Metric(
-        "gauge", "Part of the requests of the last rehearsal that a scheduler would answer in time", ("candidate",)
-    ),
-    "horologe_scheduler_active": Metric(
-        "gauge", "With controller.scheduler auto: 1 for the scheduler in use, else 0", ("scheduler",)
-    ),
-    "horologe_scheduler_switches_total": Metric("counter", "Changes to a scheduler (auto)", ("scheduler",)),
     "horologe_tuner_blind": Metric("gauge", "1 while the tuner sees no arrivals and changes nothing", ()),
     "horologe_tuner_scaler_errors_total": Metric("counter", "Calls of the scaler that failed", ()),
     "horologe_profiler_keys": Metric("gauge", "Models x applications x ranges of lengths that have measurements"),

@@ -5,7 +5,8 @@ A packet is a multipart message `[header][body]...`. The header is a msgpack arr
 travel in one packet. The bytes of tensors follow as body frames, in the order in which the messages name them. Budgets
 are remaining nanoseconds; `*_ns` times of actions are on the worker's monotonic clock.
 
-Compatibility: new fields are added at the end with a default, and tags are never reused.
+Compatibility: new fields are added at the end with a default, and tags are never reused. 67, 68, 69 and 79 are the tags
+of messages that no longer exist.
 """
 
 from __future__ import annotations

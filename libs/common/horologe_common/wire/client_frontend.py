@@ -161,7 +161,7 @@ class Description(Message, frozen=True, tag=8):
     scheduler: str
     requests_pending: int
     scheduler_reason: str = ""
-    """With `controller.scheduler` auto: why this scheduler is used."""
+    """Unused: always empty."""
     worst_served: str = ""
     """The model of which the smallest part is served, and why. Empty: all are served well."""
 

@@ -20,7 +20,6 @@ from horologe_common.wire import (
     Admit,
     Cancel,
     Describe,
-    DescribeScheduling,
     Distributions,
     Drain,
     Ping,
@@ -31,18 +30,17 @@ from horologe_common.wire import (
     Result,
     Settled,
     Submit,
-    UseScheduler,
     Watch,
 )
 from horologe_controller.core.action_tracer import ActionTracer
 from horologe_controller.core.actions import ActionMetrics, Actions
 from horologe_controller.core.activity_recorder import ActivityRecorder
-from horologe_controller.core.arrival_tracer import ArrivalTracer
 from horologe_controller.core.cluster.cluster import Cluster
 from horologe_controller.core.cluster.description import describe_cluster
 from horologe_controller.core.cluster.discovery import WorkerDiscovery
 from horologe_controller.core.cluster.dynamic_pace import observe_batch
 from horologe_controller.core.cluster.handover import Handovers
+from horologe_controller.core.cluster.planned_models import apply_plan
 from horologe_controller.core.cluster.report_checks import failed_result
 from horologe_controller.core.cluster.share import LoadBackoff
 from horologe_controller.core.cluster.worker_links import WorkerLinks
@@ -51,8 +49,6 @@ from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.model_catalogue import SUBSCRIBER_ROLES, ModelCatalogue
 from horologe_controller.core.requests.lifecycle import RequestLifecycle, RequestObservers
 from horologe_controller.core.runtime_distributions import store_distributions
-from horologe_controller.core.scheduler_choice import SchedulerChoice
-from horologe_controller.core.tuner_requests import TunerRequests
 from horologe_controller.schedulers import create_scheduler
 
 if TYPE_CHECKING:
@@ -79,20 +75,17 @@ class Controller:
         self.out: list[Out] = []
         self.cluster = Cluster()
         self.stats = Stats()
-        self._choice = SchedulerChoice(settings, self.stats)
-        self.scheduler = create_scheduler(self._choice.settings)
+        self.scheduler = create_scheduler(settings)
         discovery = WorkerDiscovery(settings.workers)
         self.catalogue = ModelCatalogue(self.cluster, discovery)
         self._metrics = ActionMetrics(self.stats)
-        tracer = ArrivalTracer() if self._choice.automatic else None
-        self._events = EventRecorder(tracer)
+        self._events = EventRecorder()
         self._activity = ActivityRecorder()
         observers = RequestObservers(self._metrics, self._events, self._activity)
         self._requests = RequestLifecycle(settings, self.cluster, self.scheduler, self.catalogue, self._post, observers)
         self._actions = Actions(address, self.cluster)
         self._handovers = Handovers(self.cluster, self._actions.load_model)
         self._workers = WorkerLinks(self.cluster, self.catalogue, self._actions, self._handovers, host)
-        self._tuners = TunerRequests(self.cluster, self._events, self._choice)
         self._load_backoff = load_backoff or LoadBackoff()
         self._tracer: ActionTracer | None = None
         self._peers: dict[str, str] = {}
@@ -123,9 +116,8 @@ class Controller:
             case Settled():
                 self.out.extend(self.catalogue.on_settled(sender, message.id))
             case Describe():
-                state = describe_cluster(
-                    now_ns, message, self.cluster, self._choice, self.scheduler.policy.traffic, self.pending()
-                )
+                traffic, pending = self.scheduler.policy.traffic, self.pending()
+                state = describe_cluster(now_ns, message, self.cluster, self.settings.scheduler, traffic, pending)
                 self.out.append(Out(sender, state))
             case Watch():
                 self.out.append(Out(sender, self._activity.answer(now_ns, message)))
@@ -149,8 +141,6 @@ class Controller:
         if self._handovers.until_ns:
             self.out.extend(self._handovers.release_finished(now_ns))
         self._adopt_model_changes(now_ns)
-        if self._choice.wanted is not None:
-            self._change_scheduler(now_ns)
         self._requests.admit_buffered(now_ns, self._peers)
         if self.cluster.workers and now_ns >= self._ping_ns:
             self._ping_ns = now_ns + PING_NS
@@ -174,13 +164,6 @@ class Controller:
         if changes.revised_models:
             self._requests.requeue_revised(now_ns, changes.revised_models)
             changes.revised_models.clear()
-
-    def _change_scheduler(self, now_ns: int) -> None:
-        """Hand the queued requests over to the scheduler that is wanted. Cluster and estimates stay as they are."""
-        if (settings := self._choice.adopt()) is not None:
-            self.cluster.mark_all()
-            self.scheduler = create_scheduler(settings)
-            self._requests.change_scheduler(now_ns, self.scheduler)
 
     def _plan(self, now_ns: int) -> scheduler.Decisions:
         """Call the scheduler, and carry out its plan."""
@@ -214,7 +197,6 @@ class Controller:
         publish_cluster(self._now_ns, self.stats, self.cluster)
         publish_requests(self._now_ns, self.stats, self.cluster, self._requests.table)
         self.stats.set("horologe_workers_expected", to=self.settings.workers)
-        self._choice.refresh_stats()
 
     def check(self) -> None:
         """Assert that pages add up, and that every request is queued or in exactly one pending action."""
@@ -263,12 +245,11 @@ class Controller:
             self.cluster.latency.observe(now_ns, action, end_ns - took_ns, end_ns)
             if not result.rows:
                 self.scheduler.observe(now_ns, action, took_ns)
-            if self._events.active:
-                answered_ns = now_ns + self.settings.margin_ns
-                self._events.record_batch(now_ns, answered_ns, action, self.cluster.planned.slo_ns(action.model))
+            if self._events.active and (slo_ns := self.cluster.planned.slo_ns(action.model)):
+                self._events.record_latencies(now_ns + self.settings.margin_ns, action, slo_ns)
 
     def _on_published(self, now_ns: int, sender: str, message: Any) -> None:
-        """Store what profilers and selectors publish, answer a selector's Ping, carry out the requests of tuners."""
+        """Store what profilers and selectors publish, answer a selector's Ping, adopt the plans of tuners."""
         match message:
             case Distributions():
                 spec = self.cluster.specs.get(message.model)
@@ -279,10 +260,10 @@ class Controller:
             case Ping():
                 reserved_ns = self.cluster.latency.returns.high_quantile(now_ns) or 0
                 self.out.append(Out(sender, Pong(message.sent_ns, now_ns, reserved_ns)))
-            case ResourcePlan() | DescribeScheduling() | UseScheduler() if (
-                role(sender) == "tuner" and sender in self._peers
-            ):
-                self.out.extend(self._tuners.carry_out(now_ns, sender, message))
+            case ResourcePlan() if role(sender) == "tuner" and sender in self._peers:
+                self._events.add_tuner(now_ns, sender)
+                if message.number:  # else the tuner only subscribes to events
+                    apply_plan(self.cluster, message)
 
     def _on_peer_connected(self, now_ns: int, message: PeerConnected) -> None:
         self._peers[message.address] = message.host
@@ -296,7 +277,7 @@ class Controller:
         """Plan a lost worker's requests again; cancel the requests of a lost submitter."""
         self._peers.pop(address, None)
         self.out.extend(self.catalogue.remove_peer(address))
-        self._tuners.remove_tuner(address)
+        self._events.remove_tuner(address)
         if worker := self.cluster.workers.get(address):
             self._workers.disconnect(worker)
             self._requests.retry_requests(now_ns, self._actions.drop_worker(address), Status.LOST)

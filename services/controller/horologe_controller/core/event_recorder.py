@@ -14,7 +14,6 @@ from horologe_common.wire import DeviceState, Events, ModelEvents, PipelineArriv
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from horologe_controller.core.arrival_tracer import ArrivalTracer
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.requests.request import Request
@@ -29,8 +28,6 @@ class _ModelCounts(msgspec.Struct):
 
     bins: dict[int, int] = {}
     """Number of a bin since the clock's start -> requests."""
-    in_time: int = 0
-    late: int = 0
     refused: int = 0
     latencies: dict[int, int] = {}
     """Bucket -> requests."""
@@ -39,9 +36,7 @@ class _ModelCounts(msgspec.Struct):
 class EventRecorder:
     """Collects events while a tuner subscribes. Its memory is bounded by the models and the bins of an interval."""
 
-    def __init__(self, tracer: ArrivalTracer | None = None) -> None:
-        self._tracer = tracer
-        """None: tuners get no traces of requests."""
+    def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         """Tuner -> number of its last message."""
         self._models: dict[str, _ModelCounts] = {}
@@ -62,21 +57,18 @@ class EventRecorder:
             if not self.active:
                 self.active, self._sent_ns, self.due_ns = True, now_ns, now_ns + INTERVAL_NS
 
-    def remove_tuner(self, address: str) -> bool:
-        """Stop recording if this was the last tuner. Return whether it was."""
-        removed = self._numbers.pop(address, None) is not None
+    def remove_tuner(self, address: str) -> None:
+        """Stop recording if this was the last tuner."""
+        self._numbers.pop(address, None)
         self._devices.pop(address, None)
         if not self._numbers:
             self.active, self.due_ns = False, None
             self._models.clear()
             self._queries.clear()
-        return removed and not self._numbers
 
     def record_arrivals(self, now_ns: int, requests: Sequence[Request]) -> None:
         """Count requests that have arrived in this turn. Call it once per turn and queue."""
         first = requests[0]
-        if self._tracer is not None:
-            self._tracer.add(requests)
         if not first.best_effort:
             _add(self._find(first.model).bins, now_ns, len(requests))
 
@@ -91,18 +83,12 @@ class EventRecorder:
         if not request.best_effort:
             self._find(request.model).refused += 1
 
-    def record_batch(self, now_ns: int, answered_ns: int, action: Action, slo_ns: int) -> None:
-        """Count the requests of a finished batch, with their latencies until `answered_ns` if the plan has an SLO."""
-        counts = self._find(action.model)
+    def record_latencies(self, answered_ns: int, action: Action, slo_ns: int) -> None:
+        """Count the latencies of a finished batch until `answered_ns`. `slo_ns`: SLO of the plan."""
+        latencies = self._find(action.model).latencies
         for request in action.requests:
-            if not request.best_effort:
-                in_time = now_ns - request.arrival_ns <= request.budget_ns
-                counts.in_time += in_time
-                counts.late += not in_time
-        if slo_ns:
-            for request in action.requests:
-                bucket = latency_bucket(answered_ns - request.arrival_ns, slo_ns)
-                counts.latencies[bucket] = counts.latencies.get(bucket, 0) + 1
+            bucket = latency_bucket(answered_ns - request.arrival_ns, slo_ns)
+            latencies[bucket] = latencies.get(bucket, 0) + 1
 
     def pop_events(self, now_ns: int, cluster: Cluster) -> list[Out]:
         """Return the messages with the events since the last ones."""
@@ -113,25 +99,20 @@ class EventRecorder:
             ModelEvents(
                 model,
                 _ages(counts.bins, now_ns),
-                counts.in_time,
-                counts.refused,
-                tuple(sorted(counts.latencies.items())),
-                counts.late,
+                refused=counts.refused,
+                latencies=tuple(sorted(counts.latencies.items())),
             )
             for model, counts in models.items()
         )
         pipelines = tuple(PipelineArrivals(name, _ages(bins, now_ns)) for name, bins in queries.items())
         devices = describe_devices(cluster)
         outs = []
-        trace = None if self._tracer is None else self._tracer.pop()
         for address, number in self._numbers.items():
             self._numbers[address] = number + 1
             changed = devices if self._devices.get(address) != devices else None
             self._devices[address] = devices
             plan = cluster.planned.number
             outs.append(Out(address, Events(number + 1, span_ns, BIN_NS, events, changed, plan, pipelines)))
-            if trace is not None:
-                outs.append(Out(address, trace))
         return outs
 
     def _find(self, model: str) -> _ModelCounts:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from horologe_common.distribution import Distribution, mixture
-from horologe_common.wire import Distributions, DurationHistogram
 from horologe_controller.core.longest_row import LongestRow
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from horologe_common.wire import Distributions
     from horologe_controller.core.requests.request import Request
 
     Floats = NDArray[np.float64]
@@ -199,15 +199,6 @@ class RuntimeDistributions:
             scale = self._scales[size] = _interpolate_scale(self._batch_scales, size)
         return scale
 
-    def publish(self, model: str) -> Distributions:
-        """Return the message that `store_distributions` reads these from; counts are in millionths of the largest."""
-        most = max(part.samples for part in self.parts)
-        histograms = tuple(
-            DurationHistogram(part.application, part.length, _whole_edges(part.solo), _counts(part, most))
-            for part in self.parts
-        )
-        return Distributions(model, self.base_ns, 0.0, histograms, True, self._batch_scales)
-
     def _find_kind(self, application: str, length: int) -> int:
         for name in (application, ""):
             lengths = self._lengths.get(name, [])
@@ -216,17 +207,6 @@ class RuntimeDistributions:
             if (name, 0) in self._kind_of_part:
                 return self._kind_of_part[name, 0]
         return self._kind_of_part["", 0]
-
-
-def _whole_edges(solo: Distribution) -> tuple[int, ...]:
-    """Return the edges in whole ns, still increasing."""
-    whole = np.floor(solo.edges_ns)
-    steps = np.arange(whole.size)
-    return tuple((np.maximum.accumulate(whole - steps) + steps).astype(int).tolist())
-
-
-def _counts(part: SoloDistribution, most: float) -> tuple[int, ...]:
-    return tuple(np.ceil(1e6 * part.samples / most * part.solo.mass).astype(int).tolist())
 
 
 def store_distributions(stored: MutableMapping[str, RuntimeDistributions], message: Distributions) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from horologe_common.service.settings import SettingsError
 from horologe_controller.core.scheduling.planner import Planner
 from horologe_controller.schedulers.clipper import Clipper
@@ -35,24 +33,19 @@ SCHEDULERS: dict[str, Callable[[ControllerSettings], SchedulingPolicy]] = {
 }
 """Value of `controller.scheduler` -> policy. `create_scheduler` builds the scheduler: a `Planner` with this policy."""
 
-
-AUTO, DEFAULT = "auto", "horologe"
-"""auto: the scheduler that a tuner chooses, at first the default (`core/scheduler_choice.py`)."""
+DEFAULT = "horologe"
 
 
 def check_scheduler(settings: ControllerSettings) -> None:
     """Raise `SettingsError` for a scheduler that there is not, and for parameters that its policy does not have."""
-    name = settings.scheduler
-    if name not in (*SCHEDULERS, AUTO):
-        wanted = ", ".join((*SCHEDULERS, AUTO))
-        raise SettingsError(f"setting controller.scheduler: got {name!r}, wanted one of {wanted}")
+    if (name := settings.scheduler) not in SCHEDULERS:
+        raise SettingsError(f"setting controller.scheduler: got {name!r}, wanted one of {', '.join(SCHEDULERS)}")
     check_parameters(settings)
 
 
 def check_parameters(settings: ControllerSettings) -> None:
     """Raise `SettingsError` for parameters that the policy of a valid `settings.scheduler` does not have."""
-    chosen = DEFAULT if settings.scheduler == AUTO else settings.scheduler
-    SCHEDULERS[chosen](msgspec.structs.replace(settings, scheduler=chosen))
+    SCHEDULERS[settings.scheduler](settings)
 
 
 def create_scheduler(settings: ControllerSettings) -> Planner:

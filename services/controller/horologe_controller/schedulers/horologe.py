@@ -47,8 +47,7 @@ class HorologeParameters(PolicyParameters, frozen=True):
     advance: Annotated[float, Meta(ge=0, le=1000)] = 2.0
     """How much the value of a batch counts beside its deadline: a batch goes earlier by this many mean batch durations
     if it serves e times as many requests for its time. While requests are lost, batches of cheap models go earlier
-    still (docs/scheduling.md). 0: the last start that meets the deadline decides alone. `auto` also rehearses 0.5 and
-    8."""
+    still (docs/scheduling.md). 0: the last start that meets the deadline decides alone."""
 
 
 class Advance:

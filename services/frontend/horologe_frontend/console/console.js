@@ -162,11 +162,11 @@ function readAction([kind, worker, number, model, size, requests, planBegin, pla
   };
 }
 
-function readCluster([, , shares, scheduler, pending, schedulerReason, worstServed]) {
+function readCluster([, , shares, scheduler, pending, , worstServed]) {
   const names = ["worker", "share", "device", "pagesTotal", "pagesFree", "resident", "actionsPending", "freeAt", "exec",
     "load", "hardware", "kept", "percent"];
   return {
-    scheduler, pending, schedulerReason, worstServed,
+    scheduler, pending, worstServed,
     shares: shares.map((fields) => {
       const share = Object.fromEntries(names.map((name, place) => [name, fields[place]]));
       const [id, type] = fields[13] || [];
@@ -752,8 +752,8 @@ function drawTuner() {
   if (tuner === undefined) return;
   const parts = [];
   const line = (text, className = "") => parts.push(element("p", text, className));
-  const { scheduler, schedulerReason, worstServed } = state.cluster;
-  line(`Scheduler ${scheduler}${schedulerReason ? `: ${schedulerReason}` : ""}`);
+  const { scheduler, worstServed } = state.cluster;
+  line(`Scheduler ${scheduler}`);
   if (worstServed) line(`Worst served: ${worstServed}`, "warn");
   if (!tuner) {
     line("No tuner is connected.", "empty");

@@ -23,8 +23,6 @@ JournalEvent: TypeAlias = Literal[
     "failed over",
     "moved",
     "not repaired",
-    "scheduler changed",
-    "rehearsal failed",
 ]
 Note: TypeAlias = "Callable[[int, JournalEvent, str, str, bool], None]"
 """Adds a journal entry: time, event, name of a plan or of a stage on shares, text, dry run."""

@@ -18,15 +18,13 @@ from horologe_common.core.message_checks import INVALID_MESSAGES, check_sender
 from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import InvalidInput, Status
-from horologe_common.wire import DeviceState, Events, Models, RequestTrace, ResourcePlan, SchedulingState, Tune, Tuning
+from horologe_common.wire import DeviceState, Events, Models, ResourcePlan, Tune, Tuning
 from horologe_planning.plan import PLAN_VERSION
 from horologe_tuner.core.controller_checks import valid_events
 from horologe_tuner.core.journal import Journal, JournalEntry, JournalEvent
 from horologe_tuner.core.plans.plan_checks import ClusterModels
 from horologe_tuner.core.plans.plan_tuner import PlanTuner
 from horologe_tuner.core.plans.running_plan import AppliedPlan
-from horologe_tuner.core.rehearsal.rehearsal_documents import RehearsalScores
-from horologe_tuner.core.rehearsal.rehearsals import Rehearsals
 from horologe_tuner.core.standby.shadow_rules import CALM_NS
 from horologe_tuner.core.tuner_status import TunerStatus
 from horologe_tuner.core.worker_scaling import Scaled, WorkerScaling
@@ -60,13 +58,10 @@ class Tuner:
     Emits ScaleTo for the address `scaler`, TunerState for `store`, and JournalEntry for `journal`.
     """
 
-    def __init__(
-        self, address: str, settings: TunerSettings, *, rehearses: bool = False, shadow_calm_ns: int = CALM_NS
-    ) -> None:
-        """`rehearses`: RehearsalCalls for the address `rehearsal` are answered."""
+    def __init__(self, address: str, settings: TunerSettings, *, shadow_calm_ns: int = CALM_NS) -> None:
         self.address = address
-        self.scaler, self.store, self.journal, self.rehearsal = (
-            f"{part}/{address.partition('/')[2]}" for part in ("scaler", "store", "journal", "rehearsal")
+        self.scaler, self.store, self.journal = (
+            f"{part}/{address.partition('/')[2]}" for part in ("scaler", "store", "journal")
         )
         self.settings = settings
         self.out: list[Out] = []
@@ -85,13 +80,11 @@ class Tuner:
         self._scaling = WorkerScaling()
         self._journal = Journal()
         self.plans = PlanTuner(settings, self.stats, self._note, shadow_calm_ns)
-        self.rehearsals = Rehearsals(settings, self.rehearsal if rehearses else "", self.stats, self._note)
         self._handlers: dict[type, Handler] = {
             Events: self._on_events,
             Tune: self._on_tune,
             Scaled: self._on_scaled,
             Models: self._on_models,
-            **dict.fromkeys((RequestTrace, SchedulingState, RehearsalScores), self._on_rehearsal),
             PeerConnected: self._on_peer_connected,
             PeerDisconnected: self._on_peer_disconnected,
         }
@@ -124,13 +117,12 @@ class Tuner:
         if self._scaling.retry_ns is not None and now_ns >= self._scaling.retry_ns:
             self._scaling.retry_ns = None
             self._scale()
-        self.out.extend(self.rehearsals.start(now_ns))
         self.out.extend(Out(self.journal, entry) for entry in self._journal.unwritten)
         self._journal.unwritten.clear()
 
     def wakeup_ns(self) -> int | None:
         blind_ns = self._seen_ns + BLIND_NS if self._watches else None
-        wakes = (blind_ns, self._scaling.retry_ns, self.rehearsals.next_ns())
+        wakes = (blind_ns, self._scaling.retry_ns)
         return min((at_ns for at_ns in wakes if at_ns is not None), default=None)
 
     @property
@@ -171,14 +163,10 @@ class Tuner:
             self._blind = ""
         if events.devices is not None:
             self._devices = events.devices
-        self.out.extend(self.rehearsals.on_events(now_ns, events))
         if self.plans.on_events(now_ns, events):
             self._carry_out()
         elif resumed:
             self._scale()  # workers may have been lost, or a plan been applied meanwhile
-
-    def _on_rehearsal(self, now_ns: int, sender: str, message: Any, buffers: Sequence[Buffer]) -> None:
-        self.out.extend(self.rehearsals.handle(now_ns, sender, message))
 
     def _carry_out(self) -> None:
         """Store the state first, so that a killed tuner continues with it. Then send to controller and scaler."""
@@ -280,7 +268,6 @@ class Tuner:
             self.plans.describe(now_ns),
             tuple(self._journal.recent(now_ns)),
             self._scaling.last.shares,
-            self.rehearsals.describe(),
         )
 
     def _on_models(self, now_ns: int, controller: str, message: Models, buffers: Sequence[Buffer]) -> None:
@@ -299,14 +286,12 @@ class Tuner:
         self._controller = peer.address
         self._announcements.connect(peer.address)
         self._seen_ns = now_ns
-        self.rehearsals.connect(now_ns, peer.address)
         self.out.append(Out(self._controller, ResourcePlan(0)))
         self._send_plan()
 
     def _on_peer_disconnected(self, now_ns: int, sender: str, peer: PeerDisconnected, _: Sequence[Buffer]) -> None:
         if peer.address == self._controller:
             self._drop_controller()
-            self.rehearsals.connect(now_ns, "")
             if self._watches:
                 self._become_blind(now_ns, "the controller has disconnected")
 

@@ -6,7 +6,6 @@ import msgspec
 
 from horologe_tuner.core.journal import RecentEntry
 from horologe_tuner.core.plans.running_plan import PlanStatus
-from horologe_tuner.core.rehearsal.rehearsals import RehearsalStatus
 
 
 class TunerStatus(msgspec.Struct, frozen=True):
@@ -30,5 +29,3 @@ class TunerStatus(msgspec.Struct, frozen=True):
     """The last entries, newest first."""
     shares_running: tuple[str, ...] = ()
     """Workers of shares, as the scaler reports them."""
-    rehearsal: RehearsalStatus | None = None
-    """None: no schedulers have been compared."""

@@ -25,10 +25,6 @@ def print_status(status: dict[str, Any], json: bool) -> None:
         out.print(f"scaler {status['scaler']}: {status['scaler_error']}", style="red", markup=False)
     if not status["plans"]:
         out.print("no plan is applied")
-    if rehearsal := status["rehearsal"]:
-        served = ", ".join(f"{name} {share:.2%}" for name, share in rehearsal["served"].items())
-        text = f"scheduler {rehearsal['scheduler']}; of the last {rehearsal['requests']:,} requests in time: {served}"
-        out.print(rehearsal["error"] or text, markup=False)
     for plan in status["plans"]:
         _print_plan(out, plan, status["dry_run"])
     _print_workers(out, status)

@@ -204,7 +204,6 @@ def _status_document(description: Description) -> dict[str, Any]:
     ]
     return {
         "scheduler": description.scheduler,
-        "scheduler_reason": description.scheduler_reason,
         "worst_served": description.worst_served,
         "requests_pending": description.requests_pending,
         "shares": shares,
@@ -214,8 +213,6 @@ def _status_document(description: Description) -> dict[str, Any]:
 def _print_status(description: Description) -> None:
     out = console()
     out.print(f"scheduler {description.scheduler}, {description.requests_pending} requests pending")
-    if description.scheduler_reason:
-        out.print(f"  {description.scheduler_reason}", markup=False)
     if description.worst_served:
         out.print(f"worst served: {description.worst_served}", markup=False, soft_wrap=True)
     if not description.shares:

@@ -40,7 +40,7 @@ def sim(options: SimulationOptions, json: Json = False) -> None:
       horologe sim --models ./models --counts per-second.csv --devices 2
       horologe sim two-models --trace-out timeline.json
       horologe sim --requests mine.csv --devices 4
-      horologe sim ./mine.toml --scheduler horologe,auto,clockwork --json
+      horologe sim ./mine.toml --scheduler horologe,clockwork --json
     """
     try:
         if not options.list_models and check_options(options):

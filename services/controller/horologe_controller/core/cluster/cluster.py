@@ -182,17 +182,6 @@ class Cluster:
         reloading = worker.models[model][0].name in self.reloading
         return runnable_profile(worker.models[model], self.admitted.get(model), share.pages_total, reloading=reloading)
 
-    def mark_all(self) -> None:
-        """Record every share and every resident model as changed, for a scheduler that starts with this cluster."""
-        for worker in self.workers.values():
-            for share in worker.shares.values():
-                self.changes.mark_reconfigured(share)
-                for action in share.exec.pending.values():
-                    self.changes.mark_residency(share, action.model)
-        for model, shares in self.residency.shares_of.items():
-            for share in shares:
-                self.changes.mark_residency(share, model)
-
     def observe_clock(self, worker: WorkerMirror, sent_ns: int, peer_ns: int, received_ns: int) -> None:
         """Add a clock sample (Pong). The first one makes a worker on another host reachable for actions."""
         if not worker.reachable:

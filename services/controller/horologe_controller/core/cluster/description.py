@@ -10,7 +10,6 @@ from horologe_common.wire import Description, ShareState
 if TYPE_CHECKING:
     from horologe_common.wire import Describe
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.scheduler_choice import SchedulerChoice
     from horologe_controller.core.traffic import Traffic
 
 WELL_SERVED = 0.98
@@ -18,15 +17,15 @@ WELL_SERVED = 0.98
 
 
 def describe_cluster(
-    now_ns: int, message: Describe, cluster: Cluster, choice: SchedulerChoice, traffic: Traffic | None, pending: int
+    now_ns: int, message: Describe, cluster: Cluster, scheduler: str, traffic: Traffic | None, pending: int
 ) -> Description:
-    """Return the state of the shares, the scheduler in force, the number of pending requests, and who is served worst.
+    """Return the state of the shares, the scheduler, the number of pending requests, and who is served worst.
 
     `traffic`: None if the scheduler has no ledger.
     """
     shares = _describe_shares(now_ns, cluster, message.model)
     worst = "" if traffic is None else _describe_worst(now_ns, cluster, traffic)
-    return Description(message.id, shares, choice.name, pending, choice.reason, worst)
+    return Description(message.id, shares, scheduler, pending, worst_served=worst)
 
 
 def _describe_worst(now_ns: int, cluster: Cluster, traffic: Traffic) -> str:

@@ -203,16 +203,6 @@ class RequestLifecycle:
             self._scheduler.remove(request)
         for_each(requests, lambda request: self._enqueue(now_ns, [request]))
 
-    def change_scheduler(self, now_ns: int, scheduler: Scheduler) -> None:
-        """Hand the queued requests over to another scheduler. It refuses those that it cannot serve in time."""
-        queued = sorted(request for request in self.table if request.queued)
-        for request in queued:
-            request.queued, request.check_ns = False, None
-        self._scheduler = scheduler
-        for_each(
-            list(scheduler.adopt(now_ns, queued, self._cluster)), lambda refusal: self.finish_refused(now_ns, refusal)
-        )
-
     def retry_requests(self, now_ns: int, requests: Iterable[Request], failure: Status) -> None:
         """Requeue the requests of a worker that died (LOST) or hangs (LATE).
 

@@ -24,7 +24,7 @@ from horologe_controller.core.scheduling.ranking import ShareRankings
 from horologe_controller.core.scheduling.scheduler import Batch, Decisions, Reason, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action, LookAhead
@@ -71,18 +71,6 @@ class Planner:
         if alike and self._add_alike(now_ns, sorted(requests, key=DEADLINE), cluster, counted) is None:
             return []
         return self._add_each(now_ns, requests, cluster, counted)
-
-    def adopt(self, now_ns: int, requests: Sequence[Request], cluster: Cluster) -> Iterator[Refusal]:
-        """See `Scheduler.adopt`. The work ahead does not count again: another scheduler has admitted the requests."""
-        groups: dict[tuple[str, int, bool, int], list[Request]] = {}
-        for request in requests:
-            key = request.model, request.shape_key, request.best_effort, request.rows
-            groups.setdefault(key, []).append(request)
-        for group in groups.values():
-            self.policy.on_requests_arrived(group, cluster)
-            dynamic = self.policy.is_dynamic(group[0].model, cluster)
-            if dynamic or self._add_alike(now_ns, sorted(group, key=DEADLINE), cluster, False) is not None:
-                yield from self._add_each(now_ns, group, cluster, False)
 
     def _add_each(self, now_ns: int, requests: Iterable[Request], cluster: Cluster, counted: bool) -> list[Refusal]:
         """Queue requests one by one. Return refusals of those not queued. `counted`: see `_add_alike`."""

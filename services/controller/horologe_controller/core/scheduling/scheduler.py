@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
@@ -91,9 +91,6 @@ class Scheduler(Protocol):
 
     def add(self, now_ns: int, requests: Sequence[Request], cluster: Cluster) -> list[Refusal]:
         """Queue requests for one queue: equal in model, shape and best effort. Return refusals of those not queued."""
-
-    def adopt(self, now_ns: int, requests: Sequence[Request], cluster: Cluster) -> Iterable[Refusal]:
-        """Queue requests that another scheduler had admitted. Return refusals of those that cannot be in time alone."""
 
     def remove(self, request: Request) -> None:
         """Remove a queued request (cancelled)."""
