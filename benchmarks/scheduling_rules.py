@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import multiprocessing
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -24,9 +23,9 @@ from unittest.mock import patch
 from horologe_common.clock import NEVER_NS
 from horologe_controller.core import traffic
 from horologe_controller.core.cluster import estimates, lane
-from horologe_controller.core.scheduling import admission, batch_value, device_price, ranking
-from horologe_controller.core.scheduling.loading import demand, eviction, load_placement, relief
-from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
+from horologe_controller.core.scheduling import admission, batch_value
+from horologe_controller.core.scheduling.device_price import DevicePrice
+from horologe_controller.core.scheduling.loading import demand, eviction
 from horologe_controller.schedulers import horologe
 from horologe_experiments.tournament.match import play
 from horologe_experiments.tournament.traits import FIXED, find_traits
@@ -34,6 +33,10 @@ from horologe_experiments.tournament.workload import build_workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from horologe_controller.core.cluster.share import Share
+    from horologe_controller.core.scheduling.batch_value import QueuedRequests
+    from horologe_controller.core.scheduling.strategy import Strategy
 
 ALL = "all rules"
 HEAVY, FAIR = 1.2, 0.5
@@ -52,68 +55,37 @@ def returns(value: Any) -> Callable[..., Any]:
     return lambda *_args, **_named: value
 
 
-POLICY = horologe.Horologe
+def decline_as_if_busy(
+    price: DevicePrice, start_ns: int, share: Share, strategy: Strategy, weight: float, _busy: float, batch_ns: float
+) -> int:
+    return DECLINE(price, start_ns, share, strategy, weight, 1.0, batch_ns)
+
+
+def no_urgency(_begin_ns: int, queued: QueuedRequests, _batches: object) -> dict[int, float]:
+    return dict.fromkeys(queued.kinds, 1.0)
+
+
+DECLINE = DevicePrice.decline
 RULES: dict[str, tuple[Change, ...]] = {
     "fairness": (Change(traffic.Traffic, "weight", returns(1.0)),),
     "fairness: short budgets": (Change(horologe, "LEAST_BUDGET", 0),),
-    "order: losses": (Change(ranking, "MOST_LOST", 1.0),),
-    "order: shrunken batches": (Change(horologe, "count_cheaper", returns(0)),),
-    "price": (Change(device_price.DevicePrice, "decline", returns(0)),),
-    "price: slowness": (Change(device_price.DevicePrice, "_slowness", returns(1.0)),),
-    "price: best effort": (Change(device_price.DevicePrice, "has_declined", returns(False)),),
-    "waits": (Change(POLICY, "_wait_until_ns", returns(0)),),
-    "waits: collision": (Change(horologe, "COLLISION", 0.0),),
-    "waits: likely": (Change(horologe, "LIKELY", 0.0),),
-    "waits: silence": (Change(horologe, "SILENCE", 1e9),),
-    "waits: saving": (Change(horologe, "SAVING", 0.0),),
-    "waits: utilisation": (Change(horologe, "IDLE", -9.0), Change(horologe, "BUSY", -8.0)),
-    "waits: closed loops": (Change(traffic.ModelTraffic, "next_ns", lambda self: self.gap_ns),),
-    "waits: only after losses": (Change(POLICY, "_has_lost", returns(True)),),
-    "bursts": (Change(traffic, "BURST_PARTS", 1e9),),
-    "idle shares": (Change(POLICY, "_most_rows", lambda _self, _now_ns, _share, queue: queue.spec.max_batch),),
+    "order: value": (Change(horologe.Advance, "ns", returns(0)),),
+    "order: losses": (Change(horologe, "MOST_LOST", 1.0),),
+    "price": (Change(DevicePrice, "decline", returns(0)),),
+    "price: utilisation": (Change(DevicePrice, "decline", decline_as_if_busy),),
     "efficient sizes": (Change(estimates, "BATCH_SAVING", -9.0),),
-    "dynamic: urgency": (
-        Change(batch_value, "_urgency", lambda _begin_ns, queued, _: dict.fromkeys(queued.kinds, 1.0)),
-    ),
+    "dynamic: urgency": (Change(batch_value, "_urgency", no_urgency),),
     "dynamic: cautious candidates": (Change(batch_value, "CANDIDATE_QUANTILES", (0.5,)),),
     "dynamic: unlikely candidates": (Change(batch_value, "UNLIKELY_QUANTILES", ()),),
     "ahead: more batches": (Change(lane, "MORE_IN_FLIGHT", 1),),
-    "ahead: growing batches": (Change(POLICY, "go_ahead_until_ns", SchedulingPolicy.go_ahead_until_ns),),
-    "ahead: lead": (Change(POLICY, "decision_lead_ns", SchedulingPolicy.decision_lead_ns),),
     "ahead: overruns": (Change(lane, "OVERRUN_LIMIT_NS", 0),),
-    "admission: median": (
-        Change(
-            POLICY,
-            "shortest_exec_ns",
-            lambda self, now_ns, request, cluster: (
-                SchedulingPolicy.shortest_exec_ns(self, now_ns, request, cluster)
-                if request.model not in cluster.distributions
-                else cluster.distributions[request.model].least_exec_ns(request)
-            ),
-        ),
-    ),
-    "admission: work ahead": (Change(admission, "_least_lateness_ns", returns(0)),),
-    "admission: reserve": (Change(admission, "RESERVED_PART", 0.0),),
-    "admission: long queues": (Change(admission, "LONG_BATCHES", math.inf),),
-    "admission: busy share": (Change(admission, "_least_busy_ns", returns(0)),),
+    "admission": (Change(admission, "_least_lateness_ns", returns(0)),),
     "return: margin": (Change(lane, "MARGIN_PART", 1 << 60),),
     "best effort: limit": (Change(admission.ShortestWait, "at", returns(NEVER_NS)),),
-    "best effort: waits": (
-        Change(
-            SchedulingPolicy,
-            "best_effort_batch",
-            lambda _self, now_ns, start_ns, share, queue: ranking.oldest_strategy(now_ns, start_ns, share, queue),
-        ),
-    ),
-    "loads: priority": (Change(demand, "ADVANCE_NS", 0),),
-    "loads: excess losses": (Change(demand, "excess_losses", returns(0.0)),),
-    "loads: relief": (Change(load_placement, "is_calm", returns(False)),),
-    "loads: relief of idle models only": (Change(relief, "SETTLED_NS", NEVER_NS),),
-    "loads: settled": (Change(relief, "SETTLED_NS", 0),),
-    "loads: moved work": (Change(traffic.Traffic, "move_work", returns(None)),),
+    "loads: capacity": (Change(demand, "CAPACITY_PART", 1.0),),
     "loads: only copies": (Change(eviction.Eviction, "keeps", returns(False)),),
     "loads: value of only copies": (Change(eviction.Eviction, "_costs_more", returns(False)),),
-    "loads: waits for LOADs": (Change(demand, "WAIT_STEP", 0.0),),
+    "pace of a share": (Change(estimates, "SLOWER", 1 << 60), Change(estimates, "FASTER", 0)),
     "trials": (Change(estimates.Estimate, "allow_trial", returns(False)),),
 }
 """Rule -> what takes it away. A rule after a colon is a part of one."""
@@ -163,7 +135,7 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
         for one in pool.map(partial(play_workload, requests=options.requests, rules=rules), names):
             played.append(one)
-            print(f"{one.name}: {one.values[ALL]:.3f}", file=sys.stderr, flush=True)
+            print(json.dumps(one._asdict()), file=sys.stderr, flush=True)
     print(table(played, rules))
     if options.json:
         options.json.write_text(json.dumps([one._asdict() for one in played], indent=1))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.core.scheduling.ranking import Strategy
+    from horologe_controller.core.scheduling.strategy import Strategy
 
 SEPARATE = ", queues"
 """Suffix of the name of a second form."""
