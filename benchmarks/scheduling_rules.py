@@ -80,6 +80,7 @@ RULES: dict[str, tuple[Change, ...]] = {
     "ahead: more batches": (Change(lane, "MORE_IN_FLIGHT", 1),),
     "ahead: overruns": (Change(lane, "OVERRUN_LIMIT_NS", 0),),
     "admission": (Change(admission, "_least_lateness_ns", returns(0)),),
+    "admission: reserve": (Change(admission, "RESERVED_PART", 0.0),),
     "return: margin": (Change(lane, "MARGIN_PART", 1 << 60),),
     "best effort: limit": (Change(admission.ShortestWait, "at", returns(NEVER_NS)),),
     "loads: capacity": (Change(demand, "CAPACITY_PART", 1.0),),

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import ModelQueue
 
-NO_SIZE = 0.0, 0
+RESERVED_PART = 0.25
+"""The work ahead of the last full batches is taken to need this much more than the median time. Without, what is
+admitted under overload ends as often just after its deadline as just before it: at twice the capacity of one model,
+`edf` and `orloj` serve 0.4 of what they serve with it, and `horologe` 0.85 of requests with unlike budgets."""
+NO_SIZE = 0.0, 0, 1
 """No batch size fits into a request's budget, even on an idle share."""
 BEST_EFFORT_PART = 1000
 """Best-effort work counts a thousandth: its models are loaded last."""
@@ -61,10 +65,9 @@ class ShortestWait:
 class Admission:
     """Refuses what must be late: alone, or behind the requests of its own queue with earlier deadlines.
 
-    These count if they could be in time in a full batch. They go first, and take at least as
-    long as full batches on all shares. So a refusal costs little: if the request were queued, it would be given up
-    later, or another one in its place. Other models' work does not count. How much of the time they get is for the
-    policy to decide, batch by batch.
+    These count if they could be in time in a full batch. They go first, and take at least as long as full batches on
+    all shares. So a refusal costs little: if the request were queued, it would be given up later, or another one in its
+    place. Other models' work does not count. How much of the time they get is for the policy to decide, batch by batch.
     """
 
     def __init__(self, enabled: bool) -> None:
@@ -109,12 +112,14 @@ def _least_lateness_ns(
     budget_ns, time_ns, rows = first.deadline_ns - now_ns, exec_ns, len(requests) * first.rows
     most_rows = rows + queue.rows if queue else rows
     # one by one they would take longer; without shares, workers may reconnect in time
-    if most_rows > first.rows and shares and most_rows * exec_ns > budget_ns * len(shares):
+    if most_rows > first.rows and shares and (1 + RESERVED_PART) * most_rows * exec_ns > budget_ns * len(shares):
         times_ns = [(cluster.cached_exec_ns(now_ns, first.model, size)[1], size) for size in first.spec.batch_sizes]
-        row_ns, batch_ns = min([(ns / size, ns) for ns, size in times_ns if ns <= budget_ns], default=NO_SIZE)
+        fitting = [(ns / size, ns, size) for ns, size in times_ns if ns <= budget_ns]
+        row_ns, batch_ns, size = min(fitting, default=NO_SIZE)
         if queue:
             rows += queue.least_rows_between(now_ns + batch_ns, requests[-1].deadline_ns)
-        time_ns = max(exec_ns, int(rows * row_ns) // len(shares))
+        reserved_rows = RESERVED_PART * max(0, rows - len(shares) * size)
+        time_ns = max(exec_ns, int((rows + reserved_rows) * row_ns) // len(shares))
     return time_ns - budget_ns
 
 
