@@ -1,7 +1,7 @@
 """How much the constants of `horologe` matter: each is halved and doubled on random workloads of the tournament.
 
     python benchmarks/horologe_constants.py --seeds 40 --requests 1500
-    python benchmarks/horologe_constants.py --only COLLISION,PATIENCE --factors 0,0.5,2 --first-seed 61
+    python benchmarks/horologe_constants.py --only WORTH,PATIENCE --factors 0,0.5,2 --first-seed 61
     python benchmarks/horologe_constants.py --json constants.json
 
 Prints a table for experiments/results/orloj.md. All settings are the defaults. A column has the mean change of the
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_controller.core import runtime_distributions, traffic
 from horologe_controller.core.cluster import lane
-from horologe_controller.core.scheduling import admission, batch_value, device_price, ranking
-from horologe_controller.core.scheduling.loading import demand, eviction, relief
+from horologe_controller.core.scheduling import admission, batch_value, device_price
+from horologe_controller.core.scheduling.loading import demand, eviction
 from horologe_controller.schedulers import horologe
 from horologe_controller.schedulers.horologe import HorologeParameters
 from horologe_experiments.tournament.match import play
@@ -33,22 +33,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-OF_WAITS = "COLLISION", "LIKELY", "SILENCE", "SAVING", "BUSY", "MESSAGE_TRIPS"
-OF_TRAFFIC = "SMOOTHING_GAPS", "SMOOTHING_BATCHES", "BURST_PARTS", "FAIR_PART", "FAIR_POWER"
 CONSTANTS: dict[str, tuple[ModuleType, ...]] = {
-    **dict.fromkeys((*OF_WAITS, "LEAST_BUDGET"), (horologe,)),
-    **dict.fromkeys(OF_TRAFFIC, (traffic,)),
-    "MEMORY_NS": (traffic, relief, eviction),
+    **dict.fromkeys(("LEAST_BUDGET", "MOST_LOST"), (horologe,)),
+    **dict.fromkeys(("SMOOTHING_BATCHES", "FAIR_PART", "FAIR_POWER"), (traffic,)),
+    "MEMORY_NS": (traffic, eviction),
     "MARGIN_PART": (lane,),
     **dict.fromkeys(("PATIENCE", "MAX_CANDIDATES"), (batch_value,)),
     **dict.fromkeys(("STEP", "WORTH", "FORGOTTEN"), (device_price,)),
     "HOPELESS_QUANTILE": (runtime_distributions,),
     "RESERVED_PART": (admission,),
-    **dict.fromkeys(("PAYS", "MOST_LOST"), (ranking,)),
-    **dict.fromkeys(("CAPACITY_PART", "ADVANCE_NS", "WAIT_STEP"), (demand,)),
-    **dict.fromkeys(("CALM_PART", "SPARE_PART"), (relief,)),
+    "CAPACITY_PART": (demand,),
 }
-"""Constant -> the modules that read it. `BUSY` scales `IDLE` too."""
+"""Constant -> the modules that read it."""
 PARAMETERS = ("advance",)
 CHANGED = 0.002
 """Change of a score that counts as a gain or a loss."""
@@ -66,14 +62,14 @@ def play_variant(workload: Any, variant: Variant) -> float:
     if variant.name in PARAMETERS:
         value = variant.factor * getattr(HorologeParameters(), variant.name)
         return play(workload, "horologe", {"policy": {variant.name: value}}).value
-    names = ("IDLE", "BUSY") if variant.name == "BUSY" else (variant.name,)
-    before = [(module, name, getattr(module, name)) for module in CONSTANTS[variant.name] for name in names]
-    for module, name, value in before:
+    name = variant.name
+    before = [(module, getattr(module, name)) for module in CONSTANTS[name]]
+    for module, value in before:
         setattr(module, name, type(value)(variant.factor * value))
     try:
         return play(workload, "horologe", {}).value
     finally:
-        for module, name, value in before:
+        for module, value in before:
             setattr(module, name, value)
 
 

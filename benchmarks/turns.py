@@ -2,7 +2,7 @@
 
 Every message that a core handles makes a turn longer. Long turns delay requests until they are too late, and refused
 clients come back at once. Sides: both remedies, without the limit of a turn (`TurnLimit` of the frontend), and also
-without more batches in flight (`MORE_IN_FLIGHT` of the planner).
+without more batches in flight (`MORE_IN_FLIGHT` of the lanes).
 
     python benchmarks/turns.py
     python benchmarks/turns.py --figure docs/turns.png --json turns.json
@@ -57,7 +57,7 @@ def measure(side: str, clients: int, seconds: float) -> TurnsRow:
             patches.enter_context(patch.object(TurnLimit, "accept"))
             patches.enter_context(patch.object(TurnLimit, "waited_ns", return_value=0))
         if "in_flight" in SIDES[side]:
-            patches.enter_context(patch("horologe_controller.core.scheduling.planner.MORE_IN_FLIGHT", 1))
+            patches.enter_context(patch("horologe_controller.core.cluster.lane.MORE_IN_FLIGHT", 1))
         cluster = SimulatedCluster(scenario)
         cluster.run()
     total = cluster.report().total

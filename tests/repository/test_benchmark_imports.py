@@ -28,3 +28,10 @@ def test_the_constants_to_be_varied_exist() -> None:
     constants = load_script("benchmarks/horologe_constants.py", "horologe_constants").CONSTANTS
     missing = [name for name, modules in constants.items() for module in modules if not hasattr(module, name)]
     assert not missing
+
+
+def test_the_rules_to_be_taken_away_exist() -> None:
+    rules = load_script("benchmarks/scheduling_rules.py", "scheduling_rules").RULES
+    changes = [change for rule in rules.values() for change in rule]
+    assert changes
+    assert not [change.name for change in changes if not hasattr(change.owner, change.name)]
