@@ -129,7 +129,8 @@ def test_requeued_requests_do_not_count_as_arrivals() -> None:
     (load,) = sent(controller, Load)
     traffic = controller.scheduler.policy.traffic
     assert traffic is not None
-    before_ns = traffic.of_model("sum/1").gap_ns
+    counted, asked = traffic.of_model("sum/1").arrived, traffic.of_model("sum/1").asked.at(ms(200))
     finish(controller, load, ms(200), Status.REFUSED, reason="busy")
     assert controller.pending() == 20
-    assert traffic.of_model("sum/1").gap_ns == before_ns
+    assert traffic.of_model("sum/1").arrived == counted
+    assert traffic.of_model("sum/1").asked.at(ms(200)) == asked

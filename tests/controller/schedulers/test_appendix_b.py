@@ -14,9 +14,10 @@ from horologe_common.clock import ms
 from horologe_common.core import indexed_heap
 from horologe_common.models import PAGE_BYTES
 from horologe_controller.core.actions import Actions
-from horologe_controller.core.scheduling.loading.demand import ADVANCE_NS, CAPACITY_PART, Demand
+from horologe_controller.core.scheduling.loading.demand import CAPACITY_PART, Demand
 from horologe_controller.core.scheduling.planner import Planner
-from horologe_controller.core.scheduling.ranking import Ranking, Strategy
+from horologe_controller.core.scheduling.ranking import Ranking
+from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.schedulers.clockwork import Clockwork
 from horologe_controller.settings import ControllerSettings
 
@@ -66,7 +67,7 @@ class ScannedQueue(Ranking):
                 continue
             places = range(place, place + size)
             return Strategy(
-                (late, required_ns, first_id), queue, size, places, share.predict(now_ns, queue.model, size)
+                Rank(late, required_ns, first_id), queue, size, places, share.predict(now_ns, queue.model, size)
             )
         return None
 
@@ -105,11 +106,7 @@ class ScannedDemand(Demand):
         for queue in self._queues:
             for request in queue:
                 first_ns[queue.model] = min(request.deadline_ns, first_ns.get(queue.model, request.deadline_ns))
-        ranked = sorted(
-            (first_ns[model] - ADVANCE_NS * priority.bit_length(), model)
-            for model, priority in self._priority.items()
-            if priority > 0
-        )
+        ranked = sorted((first_ns[model], model) for model, priority in self._priority.items() if priority > 0)
         return next((model for _, model in ranked if share.can_load(model)), None)
 
 

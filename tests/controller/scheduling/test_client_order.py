@@ -16,7 +16,7 @@ from horologe_common.clock import ms, s
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.client_order import KNOWN_CLIENTS, share_batch
 from horologe_controller.core.scheduling.queues import ModelQueue
-from horologe_controller.core.scheduling.ranking import Strategy
+from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import ControllerSettings
 from horologe_sim.scenario.scenario import ModelEntry, Scenario
@@ -51,7 +51,7 @@ def a_queue(*requests: Request, losing: bool = True) -> ModelQueue:
 
 def chosen_clients(queue: ModelQueue, size: int, first: int = 0) -> list[str]:
     """Return the clients of a batch of the `size` requests from index `first` on, as it is started."""
-    proposed = Strategy((0, 0, 0), queue, size, range(first, first + size), ms(10))
+    proposed = Strategy(Rank(0, 0, 0), queue, size, range(first, first + size), ms(10))
     losing = queue.clients is not None and queue.is_losing(0)
     shared = share_batch(queue.clients, proposed, None) if losing and queue.clients else proposed
     places = shared.places if isinstance(shared.places, range) else tuple(shared.places)

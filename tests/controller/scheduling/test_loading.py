@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,13 +13,7 @@ from harness.builders import a_spec
 from horologe_common.clock import ms, s
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.loading.demand import Demand
-from horologe_controller.core.scheduling.loading.relief import SETTLED_NS, excess_losses, is_calm, is_spare
-from horologe_controller.core.scheduling.queues import ModelQueue, RequestQueues
-from horologe_controller.core.scheduling.ranking import Strategy
-from horologe_controller.core.traffic import Traffic
-
-if TYPE_CHECKING:
-    from horologe_controller.core.cluster.share import Share
+from horologe_controller.core.scheduling.queues import RequestQueues
 
 
 def test_a_share_that_was_never_used_leaves_nothing_behind() -> None:
@@ -90,129 +84,3 @@ def test_a_model_that_was_popular_makes_room_later() -> None:
     later_ns = LATER_NS + s(6)
     desk.ask(later_ns, 12)
     assert desk.plan(later_ns)[1] == ["m/1"]
-
-
-LOST_NS = NOW + ms(100)
-AGAIN_NS = NOW + ms(200)
-
-
-def lose_requests(desk: Desk) -> None:
-    """Requests for `m` miss their deadlines, since the share with `m` is out of reach."""
-    worker = desk.cluster.workers["w0"]
-    worker.same_host = False
-    for _ in range(5):
-        desk.ask(NOW, 10)
-    desk.plan(NOW)
-    desk.plan(LOST_NS)
-    assert len(desk.refused) == 5
-    worker.same_host = True
-
-
-@pytest.mark.parametrize(("name", "loaded"), [("horologe", ["m/1"]), ("clockwork", [])])
-def test_the_default_loads_a_model_elsewhere_after_losses(name: str, loaded: list[str]) -> None:
-    """The queue alone needs no second share: it takes 2 of 10 ms."""
-    desk = Desk(name, [("m",), ("a", "b")], ("m", "a", "b"), admission=False)
-    lose_requests(desk)
-    desk.ask(AGAIN_NS, 10)
-    assert desk.plan(AGAIN_NS)[1] == loaded
-
-
-def test_without_losses_no_second_share_loads_the_model() -> None:
-    desk = Desk("horologe", [("m",), ("a", "b")], ("m", "a", "b"), admission=False)
-    desk.ask(AGAIN_NS, 10)
-    assert desk.plan(AGAIN_NS)[1] == []
-
-
-def test_only_idle_models_make_room() -> None:
-    desk = Desk("horologe", [("m",), ("a", "b")], ("m", "a", "b"), admission=False)
-    lose_requests(desk)
-    for model in ("a", "b"):
-        desk.ask(LOST_NS, 50, model=model)
-    for action in desk.plan(LOST_NS)[0]:
-        desk.end(action, action.end_ns)
-    desk.ask(AGAIN_NS, 10)
-    assert desk.plan(AGAIN_NS)[1] == []
-    later_ns = AGAIN_NS + s(2)
-    for _ in range(5):
-        assert desk.scheduler.policy.traffic is not None
-        desk.scheduler.policy.traffic.record_loss(later_ns, desk.cluster.residency.shares_of["m/1"])
-    desk.scheduler.loads.demand.mark_model("m/1")
-    desk.ask(later_ns, 10)
-    assert desk.plan(later_ns)[1] == ["m/1"]
-
-
-def excess(traffic: Traffic, now_ns: int, share: Share) -> float:
-    return excess_losses(traffic.share_losses(now_ns, share), traffic.losses.at(now_ns))
-
-
-def test_losses_of_all_shares_are_nobodys_excess() -> None:
-    traffic, shares = Traffic(), list(Desk("horologe", [("m",)] * 3).cluster.shares())
-    for _ in range(9):
-        traffic.record_loss(NOW, shares[:1])
-    assert excess(traffic, NOW, shares[0]) == 9
-    for _ in range(9):
-        traffic.record_loss(NOW, shares[1:])
-    assert excess(traffic, NOW, shares[0]) == pytest.approx(9 / 19**2)
-    assert excess(traffic, NOW + s(20), shares[0]) < 1e-6
-
-
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3000)), max_size=40))
-def test_the_excess_is_never_negative_nor_more_than_the_losses(steps: list[tuple[int, int]]) -> None:
-    traffic, shares, now_ns = Traffic(), list(Desk("horologe", [("m",)] * 3).cluster.shares()), NOW
-    for count, (place, wait_ms) in enumerate(steps, start=1):
-        now_ns += ms(wait_ms)
-        traffic.record_loss(now_ns, [shares[place]])
-        assert all(0.0 <= excess(traffic, now_ns, share) <= count for share in shares)
-
-
-def record_work(traffic: Traffic, desk: Desk, at_ns: int, share: Share, model: str, took_ns: int) -> None:
-    queue = ModelQueue(a_spec(model))
-    queue.insert([desk.ask(at_ns, 10)])
-    traffic.record_batch(at_ns, at_ns, share, Strategy((0, 0, 0), queue, 1, range(1), took_ns))
-
-
-def test_a_copy_is_spare_if_other_holders_have_time_for_its_work() -> None:
-    traffic, desk = Traffic(), Desk("horologe", [("m",)] * 2)
-    here, there = desk.cluster.shares()
-    now_ns, holders = NOW + s(3), {here: True, there: True}
-    traffic.record_arrivals([desk.a_request(now_ns, a_spec("m"), 10)])
-    record_work(traffic, desk, NOW, here, "m", 1)
-    record_work(traffic, desk, now_ns, here, "m", ms(100))
-    assert is_spare(traffic, now_ns, here, "m/1", holders)
-    assert not is_spare(traffic, now_ns, here, "m/1", {here: True})
-    assert not is_spare(traffic, now_ns, here, "m/1", {here: True, there: False})
-    record_work(traffic, desk, now_ns, there, "other", ms(250))
-    assert not is_spare(traffic, now_ns, here, "m/1", holders)
-    assert is_spare(traffic, now_ns + s(2), here, "m/1", holders)
-
-
-def test_work_for_models_that_a_share_no_longer_holds_is_forgotten() -> None:
-    """As with operators that deploy versions for years."""
-    traffic, desk = Traffic(), Desk("horologe", [("m",)])
-    (share,) = desk.cluster.shares()
-    record_work(traffic, desk, NOW, share, "m", ms(100))
-    for version in range(100):
-        record_work(traffic, desk, NOW, share, f"gone{version}", 1)
-    assert sum(traffic.work_ns(NOW, share, f"gone{version}/1") > 0 for version in range(100)) <= 3
-    assert traffic.work_ns(NOW, share, "m/1") == ms(100)
-
-
-def test_a_model_that_needed_a_load_has_no_spare_copies_for_a_while() -> None:
-    traffic, desk = Traffic(), Desk("horologe", [("m",)] * 2)
-    here, there = desk.cluster.shares()
-    record_work(traffic, desk, NOW - s(3), here, "m", 1)
-    traffic.record_load(NOW, "m/1")
-    for later_ns, spare in ((NOW + s(1), False), (NOW + SETTLED_NS, True)):
-        traffic.record_arrivals([desk.a_request(later_ns, a_spec("m"), 10)])
-        assert is_spare(traffic, later_ns, here, "m/1", {here: True, there: True}) == spare
-
-
-def test_only_a_share_with_far_fewer_losses_relieves_others() -> None:
-    traffic, (first, second) = Traffic(), Desk("horologe", [("m",)] * 2).cluster.shares()
-    assert not is_calm(traffic, NOW, second, [first])
-    for _ in range(9):
-        traffic.record_loss(NOW, [first])
-    traffic.record_loss(NOW, [second])
-    assert is_calm(traffic, NOW, second, [first])
-    traffic.record_loss(NOW, [second] * 2)
-    assert not is_calm(traffic, NOW, second, [first])
