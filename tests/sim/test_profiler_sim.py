@@ -157,14 +157,14 @@ def test_it_outlives_everybody_else(victim: str) -> None:
 
 
 def test_in_overload_runs_are_given_up_and_nothing_waits_for_them() -> None:
-    """Requests with deadlines use the whole device, so best-effort runs never start."""
-    scenario = with_profiler(load=[poisson(3000)], duration_ns=s(3))
+    """Requests with deadlines use the whole device. First runs, which go before them after a while, are excluded."""
+    scenario = with_profiler(load=[poisson(3000)], duration_ns=s(3), profiler={"first_wait_ns": s(60)})
     house, _ = play(scenario, msgspec.structs.replace(RULES, budget_ns=ms(300)))
     profiler = house.world.core("profiler/0")
     assert isinstance(profiler, Profiler)
     assert profiler.staging.held_bytes < 1 << 20
     without = played(msgspec.structs.replace(scenario, profiler=None)).report()
-    assert house.report().total.goodput > 0.97 * without.total.goodput
+    assert house.report().total.goodput > 0.99 * without.total.goodput
     assert_at_rest(house)
 
 
