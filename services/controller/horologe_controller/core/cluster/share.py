@@ -93,10 +93,6 @@ class ModelResidency:
         """Return the number of shares where the model is resident."""
         return sum(self.shares_of.get(model, {}).values())
 
-    def count_idle(self, model: str) -> int:
-        """Return the number of shares where the model is resident and no EXEC is pending."""
-        return sum([loaded and not share.exec.pending for share, loaded in self.shares_of.get(model, {}).items()])
-
 
 class Share:
     """One share of a device. Invariant: free pages plus the pages of resident and loading models are all pages.

@@ -141,10 +141,6 @@ class ModelQueue:
         newest = self._requests[-1]
         return newest.deadline_ns - newest.arrival_ns
 
-    def newest_arrival_ns(self) -> int:
-        """Return the arrival of the request with the latest deadline."""
-        return self._requests[-1].arrival_ns
-
     def first_in_time(self, end_ns: int, size: int) -> int:
         """Return the index of the first request that fits a batch of `size` and has its deadline at `end_ns` or later.
 

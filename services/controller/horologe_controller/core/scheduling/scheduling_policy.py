@@ -66,8 +66,7 @@ class SchedulingPolicy:
         """Return the best batch of the queue that could start at `start_ns` on the share; None for no batch now.
 
         Called when the queue, its model's residency or its estimates have changed, and when the last rank comes first.
-        Meanwhile the rank must not fall as `start_ns` grows, unless the queue has a `rank_bound`. `Strategy.rank`
-        explains the elements of a rank.
+        Meanwhile the rank must not fall as `start_ns` grows, unless the queue has a `rank_bound`.
         """
         raise NotImplementedError
 
