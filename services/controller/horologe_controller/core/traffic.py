@@ -57,7 +57,7 @@ class DecayingSum:
 class ModelTraffic:
     """Requests for a model, and the part of them that is served."""
 
-    __slots__ = ("arrived", "asked", "budget_ns", "guaranteed", "last_ns", "served")
+    __slots__ = ("arrived", "asked", "budget_ns", "guaranteed", "last_ns", "lost", "served")
 
     def __init__(self, last_ns: int) -> None:
         self.last_ns = last_ns
@@ -66,8 +66,8 @@ class ModelTraffic:
         """Requests with deadlines that arrived, and that batches were formed of, decayed with each arrival."""
         self.guaranteed = 0.0
         """Requests that may be served at the guaranteed rate now; below 0 after more than that were served."""
-        self.asked = DecayingSum()
-        """Requests."""
+        self.asked, self.lost = DecayingSum(), DecayingSum()
+        """Requests, and those of them that were lost for lack of time."""
         self.budget_ns = NEVER_NS
         """Time between arrival and deadline of the last request that was not best effort."""
 
@@ -80,6 +80,8 @@ class Traffic:
         """Mean duration of a batch."""
         self.served = 1.0
         """Part of the recent requests with deadlines that was not lost for lack of time."""
+        self.lost = DecayingSum()
+        """Requests that were lost for lack of time."""
         self._models: dict[str, ModelTraffic] = {}
         self._most_models = MOST_MODELS
         self._work_ns: dict[Share, DecayingSum] = {}
@@ -127,9 +129,11 @@ class Traffic:
             work_ns = self._work_ns[share] = DecayingSum()
         work_ns.add(start_ns, expected_ns)
 
-    def record_loss(self) -> None:
+    def record_loss(self, now_ns: int, model: str) -> None:
         """Count a request that was lost for lack of time."""
         self.served *= SERVED_MEMORY
+        self.lost.add(now_ns, 1.0)
+        self.of_model(model).lost.add(now_ns, 1.0)
 
     def discard_share(self, share: Share) -> None:
         self._work_ns.pop(share, None)
@@ -155,6 +159,16 @@ class Traffic:
         """Return the part that is served of the recent requests of each model that has had `COUNTED` of them."""
         models = self._models.items()
         return {key: min(1.0, one.served / one.arrived) for key, one in models if one.arrived >= COUNTED}
+
+    def excess_losses(self, now_ns: int, model: str) -> float:
+        """Return the recent losses of a model, divided by the square of one more than those of all others.
+
+        Where all models lose requests, this is hardly anything.
+        """
+        if not (total := self.lost.at(now_ns)):
+            return 0.0
+        lost = self.of_model(model).lost.at(now_ns)
+        return lost / (1.0 + max(0.0, total - lost)) ** 2
 
     def utilisation(self, now_ns: int, share: Share) -> float:
         """Return the busy part of the share's recent time. It is above 1 if batches are planned ahead."""

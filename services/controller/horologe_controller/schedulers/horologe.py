@@ -216,7 +216,7 @@ class Horologe(SchedulingPolicy):
 
     def on_request_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Record the loss, and raise the price of device time."""
-        self.traffic.record_loss()
+        self.traffic.record_loss(now_ns, request.model)
         self._price.record_late(now_ns, request, cluster)
 
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:

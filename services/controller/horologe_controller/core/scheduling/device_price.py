@@ -59,13 +59,12 @@ class DevicePrice:
         if (lowered_ns := self.declined.get(share, start_ns)) < start_ns:
             self.rate *= math.exp((lowered_ns - start_ns) / memory_ns)
             self.declined[share] = start_ns
-        least = WORTH * self.rate * min(1.0, busy * busy)
-        in_time = len(strategy.places) if strategy.in_time is None else strategy.in_time
-        rate = weight * in_time / strategy.expected_ns
-        if rate >= least:
+        value = weight * (len(strategy.places) if strategy.in_time is None else strategy.in_time)
+        cost = WORTH * self.rate * min(1.0, busy * busy) * strategy.expected_ns
+        if value >= cost:
             return 0
         self.declined.setdefault(share, start_ns)
-        return start_ns + 1 + int(min(batch_ns, memory_ns * math.log(least / rate)))
+        return start_ns + 1 + int(min(batch_ns, memory_ns * math.log(cost / value)))
 
     def end_idle_time(self, share: Share) -> None:
         """Record that the share runs a batch, or is lost."""

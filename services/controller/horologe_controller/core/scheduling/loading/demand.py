@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.share import ModelResidency, Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queues import RequestQueues
+    from horologe_controller.core.traffic import Traffic
 
 CAPACITY_PART = 0.75
 """Capacity of a share that matches its profiles, as a part of its requests' budget. Requests with 100 ms count for 88
@@ -67,7 +68,9 @@ class DeviceSlowness:
 class Demand:
     """Demand, allocations and load priorities. A request counts while a LOAD that began now would still help it."""
 
-    def __init__(self, queues: RequestQueues) -> None:
+    def __init__(self, queues: RequestQueues, traffic: Traffic | None = None) -> None:
+        """`traffic`: None if a model that loses requests counts like others."""
+        self._traffic = traffic
         self._slowness = DeviceSlowness()
         self._queues = queues
         self._total: dict[str, int] = {}
@@ -151,7 +154,7 @@ class Demand:
         if self._stale:
             stale, self._stale = self._stale, {}
             for model in stale:
-                self._allocate(model, residency)
+                self._allocate(now_ns, model, residency)
         while self._lost:
             self._loads.pop(self._lost.pop(), None)
 
@@ -190,7 +193,7 @@ class Demand:
         """Return l_g: the demand allocated to the share."""
         return self._loads.get(share, 0)
 
-    def _allocate(self, model: str, residency: ModelResidency) -> None:
+    def _allocate(self, now_ns: int, model: str, residency: ModelResidency) -> None:
         """Divide a_m,g in inverse proportion to l_g, then compute p_m."""
         loads = self._loads
         for share, part_ns in self._parts.pop(model, NO_DEMAND).items():
@@ -204,7 +207,8 @@ class Demand:
             return
         priority_ns = total_ns
         if shares:
-            capacity_ns = round(CAPACITY_PART * self._budget_ns[model])
+            lost = 0.0 if self._traffic is None else self._traffic.excess_losses(now_ns, model)
+            capacity_ns = round(CAPACITY_PART * self._budget_ns[model] / (1.0 + lost))
             alone = len(shares) == 1
             parts = self._parts[model] = dict.fromkeys(shares, total_ns) if alone else _divide(total_ns, shares, loads)
             slowness = self._slowness.factors

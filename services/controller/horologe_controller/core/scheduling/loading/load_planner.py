@@ -23,7 +23,7 @@ class LoadPlanner:
     """Demand of the queued requests, and LOADs for it. Costs nothing while every share holds all it can run."""
 
     def __init__(self, settings: ControllerSettings, queues: RequestQueues, traffic: Traffic | None) -> None:
-        self.demand = Demand(queues)
+        self.demand = Demand(queues, traffic)
         self.models_missing = False
         """True if some share lacks a model that it could hold."""
         self._wait_ns = 3 * settings.lookahead_ns
