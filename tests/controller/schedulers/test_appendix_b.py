@@ -86,8 +86,8 @@ def _survivors(queue: ModelQueue, end_ns: int) -> int:
 class ScannedDemand(Demand):
     """Scans all models for the highest priority, and adds up loads and demand at every change."""
 
-    def _allocate(self, model: str, residency: ModelResidency) -> None:
-        super()._allocate(model, residency)
+    def _allocate(self, now_ns: int, model: str, residency: ModelResidency) -> None:
+        super()._allocate(now_ns, model, residency)
         demand_ns = sum(request.cost_ns for request in self._counted if request.model == model)
         shares = residency.shares_of.get(model, {})
         parts = self._parts.get(model, {})

@@ -75,7 +75,7 @@ def first_under_losses(lost: int) -> str:
     desk.cluster.workers["w0"].shares[0].estimates["costly/1"].seed_ns = dict.fromkeys((0, 1, 2, 4, 8, 16), ms(8))
     policy: Any = desk.scheduler.policy
     for _ in range(lost):
-        policy.traffic.record_loss()
+        policy.traffic.record_loss(NOW - s(2), "costly/1")
     desk.ask(NOW - s(1), 100, model="cheap")
     for action in desk.plan(NOW - s(1))[0]:
         desk.end(action, NOW - s(1) + ms(2))
@@ -101,7 +101,7 @@ def test_the_advance_for_cost_follows_the_losses_of_the_last_hundreds_of_request
 
     usual_ns = gain_ns()
     for _ in range(1000):
-        traffic.record_loss()
+        traffic.record_loss(NOW, "m/1")
         traffic.record_batch(NOW, share, one_request)
         advance.update(ms(8), traffic.served)
     assert 1.9 * usual_ns < gain_ns() < 5 * usual_ns
