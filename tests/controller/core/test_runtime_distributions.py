@@ -50,7 +50,7 @@ def test_on_a_slow_device_all_times_grow() -> None:
     assert slow.base_ns == pytest.approx(2.9 * BASE_NS, rel=0.03)
     assert slow.mean_ns == pytest.approx(2.9 * LONG.mean_ns, rel=0.03)
     assert slow.longest_row((0,)).mean_ns == pytest.approx(2.9 * known.longest_row((0,)).mean_ns, rel=0.03)
-    assert slow.needed_ns(0, 4, (0.5,))[0] == pytest.approx(2.9 * known.needed_ns(0, 4, (0.5,))[0], rel=0.03)
+    assert slow.needed_ns(0, 4) == pytest.approx(2.9 * known.needed_ns(0, 4), rel=0.03)
     assert slow.kind_of("", 0) == known.kind_of("", 0)
     assert slow.scale(4) == 2
     assert known.slowed(1.02) is known
@@ -133,7 +133,7 @@ def test_a_measured_scale_replaces_the_size() -> None:
     known = RuntimeDistributions(BASE_NS, [part], ((1, 1.0), (2, 1.5), (8, 3.0)))
     assert [known.scale(size) for size in (1, 2, 5, 8)] == [1, 1.5, 2.25, 3]
     assert known.scale(16) == 6, "no gain beyond the largest measured batch"
-    needed_ns = RuntimeDistributions(BASE_NS, [part]).needed_ns(0, 8, (0.5, 0.95))
-    assert known.needed_ns(0, 8, (0.5, 0.95)) == pytest.approx([3 / 8 * ns for ns in needed_ns])
+    needed_ns = RuntimeDistributions(BASE_NS, [part]).needed_ns(0, 8)
+    assert known.needed_ns(0, 8) == pytest.approx(3 / 8 * needed_ns)
     again = snapshot.restore(snapshot.snapshot(known))  # type: ignore[arg-type]  # a part of a core is as good
     assert again.scale(5) == 2.25

@@ -84,7 +84,7 @@ class RuntimeDistributions:
         """The most that a row of the kind, or of a kind before it, adds."""
         self._grid: list[float] = self.grid_ns.tolist()
         self._rows = rows
-        self._needed_ns: dict[tuple[int, int, tuple[float, ...]], tuple[float, ...]] = {}
+        self._needed_ns: dict[tuple[int, int], float] = {}
         self._most_per_ns: dict[tuple[int, int, int], float] = {}
         self._longest_rows: dict[tuple[int, ...], LongestRow] = {}
         self._slowed: dict[int, RuntimeDistributions] = {}
@@ -157,13 +157,12 @@ class RuntimeDistributions:
             kind = self._cached_kinds[key] = self._find_kind(application, length)
         return kind
 
-    def needed_ns(self, kind: int, size: int, quantiles: tuple[float, ...]) -> tuple[float, ...]:
-        """Return the time that a batch of `size` rows of the kind takes beside `base_ns`, at these quantiles."""
-        needed_ns = self._needed_ns.get((kind, size, quantiles))
+    def needed_ns(self, kind: int, size: int) -> float:
+        """Return the median of what a batch of `size` rows of the kind takes beside `base_ns`."""
+        needed_ns = self._needed_ns.get((kind, size))
         if needed_ns is None:
-            row, scale = self._rows[kind], self.scale(size)
-            needed_ns = tuple(scale * row.quantile_ns(quantile ** (1 / size)) for quantile in quantiles)
-            self._needed_ns[kind, size, quantiles] = needed_ns
+            needed_ns = self.scale(size) * self._rows[kind].quantile_ns(0.5 ** (1 / size))
+            self._needed_ns[kind, size] = needed_ns
         return needed_ns
 
     def most_per_ns(self, kind: int, count: int, size: int) -> float:

@@ -31,8 +31,11 @@ GUARANTEED_WEIGHT, GUARANTEED_NS = 1e6, s(1)
 """What a request counts that its model is guaranteed; time for which a guaranteed rate is saved up (token bucket)."""
 COUNTED = 20
 """Recent requests from which on the served part of a model says something."""
-SMOOTHING_BATCHES = 64
-"""Batches over which their mean duration is smoothed."""
+SMOOTHING_GAPS, SMOOTHING_BATCHES = 16, 64
+"""Samples over which inter-arrival times and durations of batches are smoothed. Clients of a closed loop whose requests
+were in one batch send the next ones at once: the mean of few inter-arrival times shows that."""
+FIRST_GAP_NS = s(1)
+"""Assumed time before the first request of a model."""
 MOST_MODELS, FORGOTTEN_NS = 256, s(60)
 """Models that are kept without a look at their age, and the time without requests after which one is forgotten."""
 
@@ -57,11 +60,11 @@ class DecayingSum:
 class ModelTraffic:
     """Requests for a model, and the part of them that is served."""
 
-    __slots__ = ("arrived", "asked", "budget_ns", "guaranteed", "last_ns", "lost", "served")
+    __slots__ = ("arrived", "asked", "budget_ns", "gap_ns", "guaranteed", "last_ns", "lost", "served")
 
     def __init__(self, last_ns: int) -> None:
-        self.last_ns = last_ns
-        """Last arrival."""
+        self.gap_ns, self.last_ns = float(FIRST_GAP_NS), last_ns
+        """Mean inter-arrival time, last arrival."""
         self.arrived, self.served = 0.0, 0.0
         """Requests with deadlines that arrived, and that batches were formed of, decayed with each arrival."""
         self.guaranteed = 0.0
@@ -93,9 +96,13 @@ class Traffic:
         if (traffic := self._models.get(first.model)) is None:
             traffic = self._add_model(first.model, first.arrival_ns)
         since_ns = traffic.last_ns
-        arrivals_ns = [request.arrival_ns for request in requests if not request.admitted]
-        if new := len(arrivals_ns):
-            traffic.last_ns = arrivals_ns[-1]
+        new = 0
+        for request in requests:
+            if not request.admitted:
+                gap_ns, traffic.last_ns = request.arrival_ns - traffic.last_ns, request.arrival_ns
+                traffic.gap_ns += (gap_ns - traffic.gap_ns) / SMOOTHING_GAPS
+                new += 1
+        if new:
             traffic.asked.add(traffic.last_ns, new)
         if new and not first.best_effort:
             kept = SERVED_MEMORY**new
@@ -112,7 +119,7 @@ class Traffic:
         if len(self._models) >= self._most_models:
             self._models = {name: kept for name, kept in self._models.items() if kept.last_ns > now_ns - FORGOTTEN_NS}
             self._most_models = max(MOST_MODELS, 2 * len(self._models))
-        traffic = self._models[model] = ModelTraffic(now_ns)
+        traffic = self._models[model] = ModelTraffic(now_ns - FIRST_GAP_NS)
         return traffic
 
     def record_batch(self, start_ns: int, share: Share, strategy: Strategy) -> None:

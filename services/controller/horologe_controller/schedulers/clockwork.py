@@ -9,18 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from horologe_controller.core.cluster.estimates import count_cheaper
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.queues import ModelQueue
-
-PAYS = 0.9
-"""A larger batch is better only if, by the profile, a row takes less than this part of its time in a smaller one. On a
-CPU, where larger batches save little, no batch counts as shrunken."""
 
 
 class Clockwork(SchedulingPolicy):
@@ -53,8 +48,3 @@ def largest_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue
         if expected_ns <= budget_ns:
             missed_row_ns.append(seed_ns[size] / size)
     return None
-
-
-def count_cheaper(missed_row_ns: Sequence[float], row_ns: float) -> int:
-    """Return how many of the missed sizes take at least a tenth less for a row."""
-    return sum([larger_ns < PAYS * row_ns for larger_ns in missed_row_ns])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
-from horologe_controller.core.cluster.estimates import profiled_ns
+from horologe_controller.core.cluster.estimates import count_cheaper, profiled_ns
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
@@ -129,13 +129,16 @@ class Horologe(SchedulingPolicy):
         The candidates are, for each size, the requests with the earliest deadlines that are in time in it if it takes
         its median time. (The share counts as busy for longer, a high quantile.) A larger size serves more requests for
         its time, and may have to leave the first ones behind, for which only a smaller one is fast enough. Sizes whose
-        rows save no time are left out, unless requests have several rows.
+        rows save no time are left out, unless requests have several rows. A batch for which larger, cheaper sizes have
+        come too late goes after all others, if the queue can fill these sizes in time again: else all its batches are
+        small, and the model would starve behind others.
 
         A worker starts the batch while the median leaves its last request in time. If the first one decided, a message
         that comes late would cost all of them their turn, and leave the share idle.
         """
-        weight, advance = self._weight(queue), self._advance
-        alone_ns = profiled_ns(estimate.seed_ns, queue.spec.batch_sizes[0])
+        seed_ns, weight, advance = estimate.seed_ns, self._weight(queue), self._advance
+        alone_ns = profiled_ns(seed_ns, queue.spec.batch_sizes[0])
+        missed_row_ns: list[float] = []
         best = first = None
         for size in queue.batch_sizes():
             if size not in estimate.efficient_sizes and queue.rows == len(queue):
@@ -143,11 +146,14 @@ class Horologe(SchedulingPolicy):
             _, expected_ns, likely_ns = estimate.summary(now_ns, size)
             place = queue.first_in_time(start_ns + likely_ns, size)
             if not (count := queue.count_filling(place, size)):
+                if self._fills_in_time(queue, size, expected_ns):
+                    missed_row_ns.append(seed_ns[size] / size)
                 continue
             earliest = queue[place]
             virtual_ns = earliest.deadline_ns - expected_ns - advance.ns(weight * count / expected_ns, alone_ns)
             if best is None or virtual_ns < best.rank.order_ns:
-                rank = Rank(0, virtual_ns, earliest.id)
+                shrunk = count_cheaper(missed_row_ns, seed_ns[size] / size) if missed_row_ns else 0
+                rank = Rank(shrunk, virtual_ns, earliest.id)
                 latest_ns = queue[place + count - 1].deadline_ns - likely_ns
                 best = Strategy(rank, queue, size, range(place, place + count), expected_ns, latest_ns)
             if place and first is None:
@@ -156,6 +162,12 @@ class Horologe(SchedulingPolicy):
             if place <= (first or 0):
                 break  # a smaller batch would have the same first request, and serve fewer for its time
         return best
+
+    def _fills_in_time(self, queue: ModelQueue, size: int, expected_ns: int) -> bool:
+        """Return whether new requests could fill a batch of the size, and it could reach an idle share, in time."""
+        fills_ns = self.traffic.of_model(queue.model).gap_ns * size * len(queue) / queue.rows
+        dispatch_ns = 0 if self._cluster is None else self._cluster.latency.dispatch_ns
+        return fills_ns + dispatch_ns + expected_ns <= queue.newest_budget_ns()
 
     def _dynamic_strategy(
         self, start_ns: int, queue: ModelQueue, distributions: RuntimeDistributions, alone_ns: float

@@ -15,7 +15,7 @@ from horologe_common.clock import s, us
 from horologe_common.core.instruments import RollingQuantile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from horologe_common.models import Profile
     from horologe_controller.core.cluster.share import Share
@@ -42,6 +42,9 @@ PROFILE_PART = 4
 BATCH_COST_NS, BATCH_SAVING = us(200), 0.02
 """A larger batch must save this part of a row's time. Otherwise smaller batches serve as many rows, the first of them
 earlier, and the next request waits for less. A batch costs the services about 200 us."""
+PAYS = 0.9
+"""A larger batch is better only if, by the profile, a row takes less than this part of its time in a smaller one. On a
+CPU, where larger batches save little, no batch counts as shrunken."""
 FIRST_RUN_NS = s(30)
 """Time that a batch size may take longer than predicted before it has run, if the model has never been measured: the
 longest `timeout` that a Python model has by default. A first run is slow, and its prediction is a guess."""
@@ -230,6 +233,11 @@ def efficient_sizes(seed_ns: Mapping[int, int]) -> frozenset[int]:
             best_row_ns = row_ns
             sizes.append(size)
     return frozenset(sizes)
+
+
+def count_cheaper(missed_row_ns: Sequence[float], row_ns: float) -> int:
+    """Return how many of the missed sizes take at least a tenth less for a row."""
+    return sum([larger_ns < PAYS * row_ns for larger_ns in missed_row_ns])
 
 
 class ModelProfiles:

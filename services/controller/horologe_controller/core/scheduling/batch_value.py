@@ -26,11 +26,6 @@ finish rates with 32 and 1,024 are the same (experiments/results/orloj.md)."""
 PATIENCE = 2.0
 """Decay of urgency, in mean solo times: a kind with this much more slack than another counts 1/e of it. Less forgets
 the value of a batch, more its deadline (benchmarks/horologe_constants.py, experiments/results/orloj.md)."""
-CANDIDATE_QUANTILES = (0.5, 0.95)
-"""A candidate batch holds the requests that are in time if its longest row takes this quantile. Two candidates per kind
-and size: an optimistic and a cautious one. More candidates gain next to nothing (experiments/results/orloj.md)."""
-UNLIKELY_QUANTILES = (0.1,)
-"""Used if there is none: an idle device may try what is likely to be late (experiments/results/schedulers.md)."""
 LIMIT_MARGIN = 1.0 + 1e-9
 """Raises a limit above the rounding errors of the value that it limits."""
 
@@ -145,7 +140,7 @@ def choose_batch(start_ns: int, queued: QueuedRequests) -> BatchChoice | None:
     """Return the best batch that could start at `start_ns`; None if no request can be expected to end in time."""
     distributions = queued.distributions
     begin_ns = start_ns + distributions.base_ns
-    batches = _in_time(begin_ns, queued, CANDIDATE_QUANTILES) or _in_time(begin_ns, queued, UNLIKELY_QUANTILES)
+    batches = _in_time(begin_ns, queued)
     if not batches:
         return None
     urgency = _urgency(begin_ns, queued, batches)
@@ -186,8 +181,10 @@ def _first_fitting(places: Sequence[int], rows: Sequence[int], size: int) -> tup
     return chosen, filled, most
 
 
-def _in_time(begin_ns: int, queued: QueuedRequests, quantiles: tuple[float, ...]) -> list[tuple[Sequence[int], int]]:
-    """Return (places, size) of the candidates: by queued kind, size and quantile, the most urgent requests in time.
+def _in_time(begin_ns: int, queued: QueuedRequests) -> list[tuple[Sequence[int], int]]:
+    """Return (places, size) of the candidates: by queued kind and size, the most urgent requests that are in time.
+
+    In time means: if the longest row takes its median. A more cautious or a more hopeful quantile gains nothing.
 
     A candidate holds only requests no longer than its kind. A size is left out if a smaller one holds them all.
     `begin_ns`: when the part of the batch ends that does not depend on its rows.
@@ -195,12 +192,9 @@ def _in_time(begin_ns: int, queued: QueuedRequests, quantiles: tuple[float, ...]
     batches: list[tuple[Sequence[int], int]] = []
     for longest, places, deadlines_ns, sizes in queued.eligible:
         for size in sizes:
-            previous = -1
-            for row_ns in queued.distributions.needed_ns(longest, size, quantiles):
-                first = bisect_left(deadlines_ns, begin_ns + row_ns)
-                if first != previous and (chosen := queued.pack_rows(places, first, size)):
-                    batches.append((chosen, size))
-                previous = first
+            first = bisect_left(deadlines_ns, begin_ns + queued.distributions.needed_ns(longest, size))
+            if chosen := queued.pack_rows(places, first, size):
+                batches.append((chosen, size))
     return batches
 
 
