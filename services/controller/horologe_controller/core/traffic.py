@@ -31,7 +31,7 @@ GUARANTEED_WEIGHT, GUARANTEED_NS = 1e6, s(1)
 """What a request counts that its model is guaranteed; time for which a guaranteed rate is saved up (token bucket)."""
 COUNTED = 20
 """Recent requests from which on the served part of a model says something."""
-SMOOTHING_GAPS, SMOOTHING_BATCHES = 16, 64
+SMOOTHING_GAPS, SMOOTHING_BATCHES = 4, 64
 """Samples over which inter-arrival times and durations of batches are smoothed. Clients of a closed loop whose requests
 were in one batch send the next ones at once: the mean of few inter-arrival times shows that."""
 FIRST_GAP_NS = s(1)
