@@ -111,7 +111,8 @@ class SeparateQueues(SchedulingPolicy):
 
     def count_late_heads(self, queue: ModelQueue, end_ns: int) -> int:
         """Return what the policy refuses."""
-        return self._policy.count_late_heads(queue, end_ns)
+        count_late_heads = self._policy.count_late_heads
+        return 0 if count_late_heads is None else count_late_heads(queue, end_ns)
 
     def on_result(self, action: Action, took_ns: int) -> None:
         """Add the duration to the kind's estimates."""
@@ -119,7 +120,8 @@ class SeparateQueues(SchedulingPolicy):
         if view is not action.share:
             view.estimates[action.model].observe(action.end_ns, action.batch_size, took_ns)
             action = msgspec.structs.replace(action, share=view)
-        self._policy.on_result(action, took_ns)
+        if self._policy.on_result is not None:
+            self._policy.on_result(action, took_ns)
 
     def on_share_lost(self, share: Share) -> None:
         """Discard the views of the share."""

@@ -68,13 +68,6 @@ def test_a_kind_with_slack_gives_way() -> None:
     assert found.places == (0,)
 
 
-def test_of_one_kind_the_urgent_are_worth_no_more_than_the_others() -> None:
-    known = RuntimeDistributions(BASE_NS, [SoloDistribution("0", 0, Distribution.from_samples([ms(10), ms(60)]))])
-    found = best(known, ("0", 30), ("0", 500))
-    assert found is not None
-    assert found.places == (1,), "surely in time before perhaps in time"
-
-
 def test_all_the_time_in_the_world_is_no_reason_to_wait() -> None:
     found = best(fixed(10, 40), ("0", 1e6), ("0", 1e6), ("1", 3e6))
     assert found is not None

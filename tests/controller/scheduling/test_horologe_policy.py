@@ -14,7 +14,7 @@ from horologe_controller.core.cluster.lane import LookAhead, MessageLatency, loo
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.core.traffic import MOST_MODELS, Traffic
-from horologe_controller.schedulers.horologe import Advance, Horologe
+from horologe_controller.schedulers.horologe import Advance
 from horologe_controller.settings import ControllerSettings
 
 
@@ -140,12 +140,8 @@ def ahead() -> LookAhead:
     for waited_ns in (*[ms(1) // 2] * 2, *[ms(1)] * 8):
         action: Any = SimpleNamespace(promised_ns=NOW_NS, expected_ns=0, sent_ns=0)
         latency.observe(NOW_NS, action, NOW_NS - waited_ns, NOW_NS - waited_ns)
-    return look_ahead(NOW_NS, latency, ControllerSettings(), lead_ns=ms(1) // 10, just_in_time=True)
+    return look_ahead(NOW_NS, latency, ControllerSettings(), just_in_time=True)
 
 
-@pytest.mark.parametrize(("size", "until_ms"), [(8, 1), (16, 3)], ids=["may grow", "full"])
-def test_a_batch_goes_ahead_by_the_return_latency_and_a_full_one_by_three_times_that(
-    ahead: LookAhead, size: int, until_ms: int
-) -> None:
-    strategy: Any = SimpleNamespace(size=size, queue=SimpleNamespace(spec=SimpleNamespace(max_batch=16)))
-    assert Horologe(ControllerSettings()).go_ahead_until_ns(ahead, strategy) == NOW_NS + ms(until_ms)
+def test_a_batch_goes_ahead_by_the_return_latency_and_a_full_one_by_three_times_that(ahead: LookAhead) -> None:
+    assert (ahead.return_until_ns, ahead.more_until_ns) == (NOW_NS + ms(1), NOW_NS + ms(3))

@@ -214,7 +214,7 @@ class Horologe(SchedulingPolicy):
         """Return a low quantile of the request's kind if its model is dynamic."""
         distributions = cluster.distributions.get(request.model)
         if distributions is None:
-            return super().shortest_exec_ns(now_ns, request, cluster)
+            return cluster.request_exec_ns(now_ns, request)
         return distributions.least_exec_ns(request)
 
     def is_dynamic(self, model: str, cluster: Cluster) -> bool:

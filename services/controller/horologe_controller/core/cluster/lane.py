@@ -23,6 +23,9 @@ RETURN_WINDOW = 200
 MORE_IN_FLIGHT, TURNS_AHEAD = 64, 3
 """Just-in-time policies may have short batches in flight in this multiple of `controller.in_flight`: any batch for one
 return latency, full ones, which cannot grow, for three (experiments/results/schedulers.md)."""
+DECISION_LEAD_NS = us(500)
+"""Time before a share runs dry at which it gets a just-in-time, shrunken or best-effort batch: a better one may come
+until then. This covers the latency of messages there and back. Goodput was the same with 300 us and with 500 us."""
 RETURN_PART = 4
 """At most 1/4 of a budget is reserved for the return latency: one stalled result must not refuse requests that have
 enough time."""
@@ -124,11 +127,10 @@ class LookAhead(msgspec.Struct, frozen=True):
     """By how much EXECs may end later than predicted."""
 
 
-def look_ahead(
-    now_ns: int, latency: MessageLatency, settings: ControllerSettings, lead_ns: int, just_in_time: bool
-) -> LookAhead:
+def look_ahead(now_ns: int, latency: MessageLatency, settings: ControllerSettings, just_in_time: bool) -> LookAhead:
     """Return the look-ahead of this turn: `controller.lookahead_ns`, longer if messages take longer there and back."""
     trip_ns = latency.round_trip_ns
+    lead_ns = max(DECISION_LEAD_NS, trip_ns)
     longest_ns = ahead_ns = max(settings.lookahead_ns, trip_ns) - 1
     if just_in_time:
         ahead_ns = min(ahead_ns, lead_ns)

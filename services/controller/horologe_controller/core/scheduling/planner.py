@@ -114,7 +114,8 @@ class Planner:
         if self.loads.models_missing:
             self.loads.add_requests(now_ns, requests, exec_ns, cluster.profiled_load_ns(queue.model))
         self._on_queue_changed(queue)
-        self.policy.on_requests_queued(requests)
+        if self.policy.on_requests_queued is not None:
+            self.policy.on_requests_queued(requests)
         return None
 
     def _on_queue_changed(self, queue: ModelQueue) -> None:
@@ -131,14 +132,16 @@ class Planner:
         """Update what depends on requests that have left their queue."""
         if self.waits.held:
             self.waits.release_requests(requests)
-        self.policy.on_requests_removed(requests, queue)
+        if self.policy.on_requests_removed is not None:
+            self.policy.on_requests_removed(requests, queue)
         self._on_queue_changed(queue)
         if self.loads.models_missing:
             self.loads.remove_requests(requests)
 
     def observe(self, now_ns: int, action: Action, took_ns: int) -> None:
         """See `Scheduler.observe`."""
-        self.policy.on_result(action, took_ns)
+        if self.policy.on_result is not None:
+            self.policy.on_result(action, took_ns)
         self.rankings.mark_estimates(action.share, self.queues.of_model(action.model))
 
     def plan(self, now_ns: int, cluster: Cluster) -> Decisions:
@@ -211,8 +214,7 @@ class Planner:
         by_index = {share.index: share for share in shares}
         order = list(by_index)
         heapq.heapify(order)
-        lead_ns = self.policy.decision_lead_ns(now_ns, cluster)
-        ahead = look_ahead(now_ns, cluster.latency, self.settings, lead_ns, self.policy.just_in_time)
+        ahead = look_ahead(now_ns, cluster.latency, self.settings, self.policy.just_in_time)
         while order:
             index = heapq.heappop(order)
             self._fill_share(now_ns, by_index[index], cluster, ahead, plan)
@@ -225,7 +227,7 @@ class Planner:
     def _fill_share(self, now_ns: int, share: Share, cluster: Cluster, ahead: LookAhead, plan: Decisions) -> None:
         """Give batches to one share until it has work for the look-ahead."""
         self._idle.pop(share, None)
-        settings, policy = self.settings, self.policy
+        settings = self.settings
         if not cluster.workers[share.worker].reachable or share.exec.is_overdue(now_ns):
             return
         self._wants_work.remove(share)
@@ -245,7 +247,9 @@ class Planner:
             if strategy is None:
                 self._idle[share] = True
                 return
-            if in_flight >= settings.in_flight and free_ns > (until_ns := policy.go_ahead_until_ns(ahead, strategy)):
+            is_full = strategy.size == strategy.queue.spec.max_batch
+            until_ns = ahead.more_until_ns if is_full else ahead.return_until_ns
+            if in_flight >= settings.in_flight and free_ns > until_ns:
                 self._idle[share] = True  # until the batch has grown, a Result comes, or the share will run dry
                 self._wants_work.push(share, free_ns - (until_ns - now_ns))
                 return
@@ -278,7 +282,7 @@ class Planner:
         latest_ns = self._latest_start_ns(start_ns, requests[0], strategy)
         if queue.best_effort:
             self.best_effort.charge(now_ns, share, expected_ns)
-        elif late_heads := policy.count_late_heads(queue, start_ns + expected_ns):
+        elif policy.count_late_heads and (late_heads := policy.count_late_heads(queue, start_ns + expected_ns)):
             refusals += self.late_refusals.drop_heads(now_ns, queue, late_heads, cluster)
         return Batch(share, queue.model, strategy.size, requests, start_ns, latest_ns, expected_ns)
 

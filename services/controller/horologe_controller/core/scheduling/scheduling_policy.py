@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from horologe_common.clock import us
 from horologe_common.service.settings import convert_settings
 from horologe_controller.core.scheduling.strategy import oldest_strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from horologe_controller.core.cluster.cluster import Cluster
-    from horologe_controller.core.cluster.lane import Action, LookAhead
+    from horologe_controller.core.cluster.lane import Action
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.scheduling.queue_waits import QueueWaits
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.scheduling.strategy import Rank, Strategy
     from horologe_controller.core.traffic import Traffic
     from horologe_controller.settings import ControllerSettings
-
-DECISION_LEAD_NS = us(500)
-"""Time before a share is idle at which it gets a best-effort or shrunken batch: a better one may come until then. This
-covers the latency of messages there and back. Goodput was the same with 300 us and with 500 us."""
 
 
 class PolicyParameters(msgspec.Struct, frozen=True):
@@ -48,11 +43,20 @@ class SchedulingPolicy:
     """predict: refuse requests that cannot be in time, and plan no batch that would end too late. expire: refuse a
     request once its deadline has passed. ignore: run every request, however late."""
     just_in_time: bool = False
-    """Give a share its next batch only `decision_lead_ns` before it runs dry, instead of `lookahead_ns` ahead."""
+    """Give a share its next batch only `DECISION_LEAD_NS` before it runs dry, instead of `lookahead_ns` ahead."""
     traffic: Traffic | None = None
     """Ledger of a policy that has one. With it, only copies of models are kept in memory while they are worth more."""
     waits: QueueWaits | None = None
     """Set by policies that let a queue wait: they call `waits.hold_queue` and return no batch."""
+    count_late_heads: Callable[[ModelQueue, int], int] | None = None
+    """Return how many requests at the head of a queue to refuse, after a batch of it that ends at the given time. This
+    hook, and the next three, are methods of the policies that need them."""
+    on_requests_queued: Callable[[Sequence[Request]], None] | None = None
+    """Called after requests for one queue were queued."""
+    on_requests_removed: Callable[[list[Request], ModelQueue], None] | None = None
+    """Called after requests have left their queue: started, refused or cancelled."""
+    on_result: Callable[[Action, int], None] | None = None
+    """Called after an INFER has run for the given time."""
     Parameters: ClassVar[type[PolicyParameters]] = PolicyParameters
     """Struct of the parameters. Each field has a default, and a docstring for docs/scheduler-parameters.md."""
     parameters: PolicyParameters
@@ -91,15 +95,6 @@ class SchedulingPolicy:
             self.waits.hold_queue(queue, wait_ns)
         return strategy
 
-    def decision_lead_ns(self, now_ns: int, cluster: Cluster) -> int:
-        """Return how long before a share runs dry a just-in-time, shrunken or best-effort batch is decided on."""
-        return max(DECISION_LEAD_NS, cluster.latency.round_trip_ns)
-
-    def go_ahead_until_ns(self, ahead: LookAhead, strategy: Strategy) -> int:
-        """Return until when a share may have work and get the batch with `controller.in_flight` others pending."""
-        is_full = strategy.size == strategy.queue.spec.max_batch
-        return ahead.more_until_ns if is_full else ahead.return_until_ns
-
     def shortest_exec_ns(self, now_ns: int, request: Request, cluster: Cluster) -> int:
         """Return the shortest time in which the request could run alone; 0 if no share ever could run it."""
         return cluster.request_exec_ns(now_ns, request)
@@ -112,18 +107,8 @@ class SchedulingPolicy:
         """
         return False
 
-    def count_late_heads(self, queue: ModelQueue, end_ns: int) -> int:
-        """Return how many requests at the head of a queue to refuse, after a batch of it that ends at `end_ns`."""
-        return 0
-
     def on_requests_arrived(self, requests: Sequence[Request], cluster: Cluster) -> None:
         """Called before requests for one queue are queued or refused."""
-
-    def on_requests_queued(self, requests: Sequence[Request]) -> None:
-        """Called after requests for one queue were queued."""
-
-    def on_requests_removed(self, requests: list[Request], queue: ModelQueue) -> None:
-        """Called after requests have left their queue: started, refused or cancelled."""
 
     def on_request_late(self, now_ns: int, request: Request, cluster: Cluster) -> None:
         """Called after a request with a deadline was refused because devices had no time for it."""
@@ -131,9 +116,6 @@ class SchedulingPolicy:
     def on_batch_chosen(self, start_ns: int, share: Share, strategy: Strategy) -> bool:
         """Called before a batch is taken from its queue. Return whether the ranks of all queues have changed."""
         return False
-
-    def on_result(self, action: Action, took_ns: int) -> None:
-        """Called after an INFER has run for `took_ns`."""
 
     def on_share_lost(self, share: Share) -> None:
         """Called after the worker of the share has disconnected."""

@@ -20,8 +20,8 @@ class Rank(NamedTuple):
     """Order of batches on a share."""
 
     when_dry: int
-    """0: a share gets the batch at once. More: just before it runs dry (`SchedulingPolicy.decision_lead_ns`), since
-    a better batch may come until then; the fewer, the earlier."""
+    """0: a share gets the batch at once. More: just before it runs dry (`DECISION_LEAD_NS`), since a better batch may
+    come until then; the fewer, the earlier."""
     order_ns: int
     """Order of the policy."""
     first_id: int
