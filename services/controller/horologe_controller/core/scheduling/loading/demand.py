@@ -6,6 +6,10 @@ are updated when something happens to that model, not whenever a load changes.
 
 Among models with a positive priority, a LOAD goes to the one with the earliest deadline, not to the highest p_m as in
 the appendix: a model with one short request waited until its deadline while others with longer requests kept coming.
+
+The capacity for a model that loses requests while others do not is divided by one more than `Traffic.excess_losses`.
+Its queue may be short nevertheless, as the requests of other models pass its own. In the Azure trace on twelve devices,
+all lost requests were for popular models that one device held (experiments/results/clockwork.md).
 """
 
 from __future__ import annotations
