@@ -135,7 +135,7 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
         for one in pool.map(partial(play_workload, requests=options.requests, rules=rules), names):
             played.append(one)
-            print(json.dumps(one._asdict()), file=sys.stderr, flush=True)
+            print(f"{one.name}: {one.values[ALL]:.3f}", file=sys.stderr, flush=True)
     print(table(played, rules))
     if options.json:
         options.json.write_text(json.dumps([one._asdict() for one in played], indent=1))
@@ -145,7 +145,10 @@ def table(played: Sequence[Played], rules: Sequence[str]) -> str:
     """Return the gains as Markdown."""
     drawn, fixed = ([one for one in played if (one.name in FIXED) == is_fixed] for is_fixed in (False, True))
     light = [one for one in played if one.load < HEAVY]
-    lines = [f"| without | mean gain | held | {' | '.join(one.name for one in fixed)} |", "| --- |" * (3 + len(fixed))]
+    lines = [
+        f"| without | mean gain | held | {' | '.join(one.name for one in fixed)} |",
+        "|" + " --- |" * (3 + len(fixed)),
+    ]
     for rule in (ALL, *rules):
         gains = {one.name: one.values[ALL] - one.values[rule] for one in played}
         mean = sum([gains[one.name] for one in drawn]) / max(1, len(drawn))
