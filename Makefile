@@ -23,7 +23,7 @@ TESTS := tests/system tests/sim $(filter-out tests/system tests/sim tests/compos
 
 DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 
-.PHONY: help setup demo up test test-experiments check bench docs site clean
+.PHONY: help setup demo up test test-experiments test-compiled check bench wheels docs site clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -50,6 +50,13 @@ test-experiments: export OPENBLAS_NUM_THREADS := 1
 test-experiments: $(STAMPS)/dev ## test the experiments of the papers, about two minutes on two cores
 	@$(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile --durations 10 tests/experiments $(ARGS)
 
+test-compiled: export OPENBLAS_NUM_THREADS := 1
+test-compiled: wheels ## test the wheel with a compiled controller, about six minutes on two cores
+	@rm -rf build/compiled
+	$(BIN)/pip install -q --no-deps --target build/compiled build/wheels/horologe-*-cp*.whl
+	PYTHONPATH=build/compiled $(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile \
+	  -m "not alone and not compose and not interpreted" tests/controller tests/cores tests/common/core tests/sim $(ARGS)
+
 check: $(STAMPS)/dev ## check style, types, import contracts, generated pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -60,6 +67,11 @@ check: $(STAMPS)/dev ## check style, types, import contracts, generated pages
 
 bench: $(STAMPS)/dev ## run the benchmarks of benchmarks/README.md
 	@$(BIN)/python benchmarks/spine.py $(ARGS)
+
+wheels: $(STAMPS)/dev ## build the wheel for every platform, and the one with a compiled controller (needs a C compiler)
+	@rm -rf build/wheels
+	$(BIN)/pip wheel -q --no-deps -w build/wheels .
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=true PIP_NO_BINARY=mypy $(BIN)/pip wheel -q --no-deps -w build/wheels .
 
 docs: $(STAMPS)/dev ## write the generated pages and dashboards
 	$(BIN)/python docs/generate.py

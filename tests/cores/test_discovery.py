@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from controller.controller_builders import FRONTEND, OTHER, WORKER, a_new_controller, register, submit, tick
 from frontend.frontend_builders import CLIENT, CONTROLLER, SELECTOR, connected_frontend, starting_frontend
 from harness.builders import a_report, a_spec, a_state, a_tensor, sent, some_bytes
@@ -58,6 +60,7 @@ def test_a_request_waits_for_a_worker_whose_clock_is_not_known_yet() -> None:
     assert controller.pending() == 1
 
 
+@pytest.mark.interpreted
 def test_requests_that_wait_are_looked_at_only_when_a_worker_registers() -> None:
     controller = a_new_controller(workers=2)
     submit(controller, *range(100), model="b/1")

@@ -125,6 +125,7 @@ def test_a_frontend_answers_the_other_requests_whose_timers_expire_with_a_broken
     assert len(queries) == 3
 
 
+@pytest.mark.interpreted
 def test_a_controller_queues_the_other_models_of_a_turn_with_a_broken_one(break_method: BreakMethod) -> None:
     controller = a_controller(reports=[a_report(a_spec("bad")), a_report(a_spec("good"))])
     break_method(controller.scheduler, "add", lambda now_ns, requests, _: requests[0].model == "bad/1")
@@ -137,6 +138,7 @@ def test_a_controller_queues_the_other_models_of_a_turn_with_a_broken_one(break_
     assert [infer.model for infer in sent(controller, Infer)] == ["good/1"]
 
 
+@pytest.mark.interpreted
 def test_the_requests_of_a_batch_end_though_its_result_cannot_be_recorded(break_method: BreakMethod) -> None:
     controller = a_controller()
     submit(controller, 1)

@@ -82,6 +82,7 @@ def test_one_core_and_a_part_of_the_time(tmp_path: Path) -> None:
     assert first.ticks < second.ticks
 
 
+@pytest.mark.interpreted
 def test_the_first_difference_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = recorded(tmp_path, SimulatedCluster(a_scenario()))
     start = Actions._start_batch
@@ -99,6 +100,7 @@ def test_the_first_difference_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     assert "differs" in report.table()
 
 
+@pytest.mark.interpreted
 def test_a_fault_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = recorded(tmp_path, SimulatedCluster(a_scenario()))
 

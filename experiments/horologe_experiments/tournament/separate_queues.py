@@ -7,9 +7,8 @@ scheduler batches only requests of one kind, and predicts each kind's own durati
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from horologe_controller.core.cluster.estimates import LOAD_SIZE, Estimate
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
@@ -119,7 +118,8 @@ class SeparateQueues(SchedulingPolicy):
         view = self._view(action.share, action.model, action.requests[0].shape_key)
         if view is not action.share:
             view.estimates[action.model].observe(action.end_ns, action.batch_size, took_ns)
-            action = msgspec.structs.replace(action, share=view)
+            action = copy(action)
+            action.share = view
         if self._policy.on_result is not None:
             self._policy.on_result(action, took_ns)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from horologe_common.core.indexed_heap import COMPACT_ABOVE, IndexedHeap, Timers
+from horologe_common.core.indexed_heap import COMPACT_ABOVE, IndexedHeap
 
 keys, priorities = st.integers(0, 20), st.integers(0, 100)
 
@@ -76,21 +78,21 @@ TestIndexedHeap.settings = settings(max_examples=40, stateful_step_count=25, dea
 
 
 def test_moving_one_timer_repeatedly_does_not_grow_the_heap() -> None:
-    timers = Timers()
+    timers: IndexedHeap[Any, int] = IndexedHeap()
     for at_ns in range(10_000):
-        timers.arm(1, at_ns)
+        timers.push(1, at_ns)
         assert len(timers._entries) <= COMPACT_ABOVE
     timers.check()
-    assert timers.pop_expired(9_998) == []
-    assert timers.next_ns() == 9_999
-    assert timers.pop_expired(10_000) == [1]
+    assert timers.pop_up_to(9_998) == []
+    assert timers.smallest_priority() == 9_999
+    assert timers.pop_up_to(10_000) == [1]
 
 
 def test_a_cancelled_timer_does_not_expire() -> None:
-    timers = Timers()
-    timers.arm("first", 5)
-    timers.arm("second", 5)
-    timers.cancel("first")
-    timers.cancel("absent")
-    assert timers.pop_expired(5) == ["second"]
-    assert timers.next_ns() is None
+    timers: IndexedHeap[Any, int] = IndexedHeap()
+    timers.push("first", 5)
+    timers.push("second", 5)
+    timers.remove("first")
+    timers.remove("absent")
+    assert timers.pop_up_to(5) == ["second"]
+    assert timers.smallest_priority() is None

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from horologe_common import wire
 from horologe_common.clock import ms, s
-from horologe_controller.core.cluster.lane import MessageLatency
+from horologe_controller.core.cluster.lane import Action, MessageLatency
 from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 from horologe_controller.core.scheduling.loading.demand import DeviceSlowness
 
@@ -39,7 +37,7 @@ def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, i
             now_ns += value
         elif verb in ("infer", "load"):
             lane = share.exec if verb == "infer" else share.load
-            lane.append_action(_action(number, lane.free_at(now_ns), value))
+            lane.append_action(_action(share, number, lane.free_at(now_ns), value))
             if verb == "load":
                 slowness.changed[share] = True
         else:
@@ -54,7 +52,6 @@ def test_the_cached_slowness_is_that_of_each_share(steps: list[tuple[str, int, i
             assert slowness.factors[one] == (math.inf if hangs else one.slowness(now_ns))
 
 
-def _action(number: int, start_ns: int, takes_ns: int) -> Any:
-    return SimpleNamespace(
-        id=number, sent_ns=0, start_ns=start_ns, end_ns=start_ns + takes_ns, expected_ns=takes_ns, slack_ns=0
-    )
+def _action(share: Share, number: int, start_ns: int, takes_ns: int) -> Action:
+    end_ns = start_ns + takes_ns
+    return Action(number, "infer", share, "m", 1, [], 0, start_ns, end_ns, takes_ns, end_ns)

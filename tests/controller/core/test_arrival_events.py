@@ -108,6 +108,7 @@ def test_nothing_is_collected_without_a_tuner() -> None:
     assert not sent(bench.controller, Outcome)
 
 
+@pytest.mark.interpreted
 def test_arrivals_are_recorded_once_per_turn_and_model(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, int]] = []
     record = EventRecorder.record_arrivals

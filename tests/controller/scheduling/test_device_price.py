@@ -81,6 +81,7 @@ def without_price(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DevicePrice, "decline", lambda *_: 0)
 
 
+@pytest.mark.interpreted
 def test_under_overload_a_long_batch_does_not_start_before_short_ones_that_are_about_to_arrive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from controller.desk import NOW, Desk
 from harness.builders import a_spec
+from horologe_common import wire
 from horologe_common.clock import ms, s
-from horologe_controller.core.cluster.lane import LookAhead, MessageLatency, look_ahead
+from horologe_controller.core.cluster.lane import Action, LookAhead, MessageLatency, look_ahead
+from horologe_controller.core.cluster.share import ClusterChanges, ModelResidency, Share
 from horologe_controller.core.scheduling.queues import ModelQueue
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.core.traffic import MOST_MODELS, Traffic
@@ -137,8 +138,9 @@ NOW_NS = s(10)
 def ahead() -> LookAhead:
     """Most Results take 1 ms to arrive."""
     latency = MessageLatency(return_window=10)
+    share = Share("w", wire.Share(0, "d", 10), 0, ModelResidency(ClusterChanges()), latency)
     for waited_ns in (*[ms(1) // 2] * 2, *[ms(1)] * 8):
-        action: Any = SimpleNamespace(promised_ns=NOW_NS, expected_ns=0, sent_ns=0)
+        action = Action(1, "infer", share, "m", 1, [], 0, 0, 0, 0, NOW_NS)
         latency.observe(NOW_NS, action, NOW_NS - waited_ns, NOW_NS - waited_ns)
     return look_ahead(NOW_NS, latency, ControllerSettings(), just_in_time=True)
 

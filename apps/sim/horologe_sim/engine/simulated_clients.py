@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import s
-from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.protocol import Out, PeerConnected, PeerDisconnected, role
 from horologe_common.status import Status
 from horologe_common.wire import (
@@ -67,8 +67,8 @@ class SimulatedClient:
         self._loaded = loaded
         self._peer = ""
         self._unsent: list[OpenRequest] = []
-        self._limits = Timers()
-        self._cancels = Timers()
+        self._limits: IndexedHeap[Any, int] = IndexedHeap()
+        self._cancels: IndexedHeap[Any, int] = IndexedHeap()
         self._last_id = 0
 
     def tick(self, now_ns: int) -> None:
@@ -80,20 +80,20 @@ class SimulatedClient:
             for request in unsent:
                 if request.id in self.open and now_ns <= (request.deadline_ns or now_ns):
                     self._send(now_ns, request)
-        for request_id in self._cancels.pop_expired(now_ns):
+        for request_id in self._cancels.pop_up_to(now_ns):
             if cancelled := self.open.get(request_id):
                 if self._peer:
                     self.out.append(Out(self._peer, Cancel((request_id,))))
                 self._end(now_ns, cancelled, Status.CANCELLED)
-        for request_id in self._limits.pop_expired(now_ns):
+        for request_id in self._limits.pop_up_to(now_ns):
             if lost := self.open.get(request_id):
                 self._end(now_ns, lost, Status.LOST)
 
     def wakeup_ns(self) -> int | None:
         demand_ns = self._demand.next_ns()
         times = (
-            self._limits.next_ns(),
-            self._cancels.next_ns(),
+            self._limits.smallest_priority(),
+            self._cancels.smallest_priority(),
             None if demand_ns is None else demand_ns + self._begin_ns,
         )
         return min((at for at in times if at is not None), default=None)
@@ -109,9 +109,9 @@ class SimulatedClient:
             self._last_id, ask, now_ns, now_ns + budget_ns if budget_ns else 0, not self._loaded(ask.name)
         )
         self.open[request.id] = request
-        self._limits.arm(request.id, now_ns + (budget_ns or BEST_EFFORT_NS) + self._patience_ns)
+        self._limits.push(request.id, now_ns + (budget_ns or BEST_EFFORT_NS) + self._patience_ns)
         if ask.cancel_ns:
-            self._cancels.arm(request.id, now_ns + ask.cancel_ns)
+            self._cancels.push(request.id, now_ns + ask.cancel_ns)
         self._tally.count_sent(request)
         self._unsent.append(request)
 
@@ -132,8 +132,8 @@ class SimulatedClient:
     def _end(self, now_ns: int, request: OpenRequest, status: int) -> None:
         """End a request."""
         del self.open[request.id]
-        self._limits.cancel(request.id)
-        self._cancels.cancel(request.id)
+        self._limits.remove(request.id)
+        self._cancels.remove(request.id)
         self._tally.count_end(now_ns, request, status)
         self._demand.schedule_next(now_ns - self._begin_ns, request.ask.loop)
 

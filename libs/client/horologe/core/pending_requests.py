@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 import msgspec
 
 from horologe_common.clock import ms, s
-from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.status import HorologeError, InvalidInput, Lost, Refused
 from horologe_common.wire import AnyMessage, Predict, Tensor
 
@@ -135,9 +135,9 @@ class PendingRequests:
         self.max_bytes = max_bytes
         self.held_bytes = 0
         self._calls: dict[int, Call] = {}
-        self._deadlines = Timers()
+        self._deadlines: IndexedHeap[Any, int] = IndexedHeap()
         self.get = self._calls.get
-        self.next_ns = self._deadlines.next_ns
+        self.next_ns = self._deadlines.smallest_priority
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -156,7 +156,7 @@ class PendingRequests:
     def add(self, call: Call, slo_ns: int = 0) -> None:
         """Add the request, or set its timer again when the SLO of its model has arrived."""
         self._calls[call.id] = call
-        self._deadlines.arm(call.id, call.begun_ns + (call.budget_ns or slo_ns or BEST_EFFORT_NS) + self.grace_ns)
+        self._deadlines.push(call.id, call.begun_ns + (call.budget_ns or slo_ns or BEST_EFFORT_NS) + self.grace_ns)
 
     def add_bytes(self, call: Call, size: int) -> None:
         """Add the bytes of a request's inputs. Raises `Refused` if there are too many."""
@@ -168,7 +168,7 @@ class PendingRequests:
     def remove(self, call: Call) -> None:
         """Remove the request without calling its sink."""
         if self._calls.pop(call.id, None) is not None:
-            self._deadlines.cancel(call.id)
+            self._deadlines.remove(call.id)
             self.held_bytes -= call.size
 
     def finish(self, call: Call, result: Any) -> None:
@@ -183,7 +183,7 @@ class PendingRequests:
 
     def expire(self, now_ns: int) -> None:
         """End requests whose deadline and grace have passed: with `Refused` without a signature, else with `Lost`."""
-        for call_id in self._deadlines.pop_expired(now_ns):
+        for call_id in self._deadlines.pop_up_to(now_ns):
             call = self._calls[call_id]
             if call.refusal and not call.sent:
                 self.finish(call, Refused(call.refusal))

@@ -1,4 +1,4 @@
-"""A priority queue whose keys can be moved and removed, and the timers of a core, which are such a queue.
+"""A priority queue whose keys can be moved and removed. Timers of a core are such a queue, by the time of expiry.
 
 `heapq` under an index of each key's priority: an entry that no longer agrees with the index is stale. Stale entries
 are skipped at the top, and a push drops them when they are the majority. To push one key and remove another took 0.8 us
@@ -93,12 +93,3 @@ class IndexedHeap(Generic[Key, Priority]):
     def check(self) -> None:
         """Assert that every key has an entry."""
         assert {(priority, key) for key, priority in self._priorities.items()} <= set(self._entries)
-
-
-class Timers(IndexedHeap[Any, int]):
-    """Expiry times in nanoseconds by key; two timers with the same expiry expire in the order of their keys."""
-
-    arm = IndexedHeap.push
-    cancel = IndexedHeap.remove
-    pop_expired = IndexedHeap.pop_up_to
-    next_ns = IndexedHeap.smallest_priority

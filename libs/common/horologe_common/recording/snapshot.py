@@ -66,6 +66,8 @@ ALLOWED = frozenset(
 KEPT_BYTES = 256
 """Byte strings of at most this length are keys and hashes, and are saved. Longer ones are tensors."""
 BYTES_LIMIT = 1 << 33
+FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+"""A method of a compiled class is a built-in function."""
 ATOMS = (int, float, str, bool, type(None))
 
 _encoder = msgspec.msgpack.Encoder()
@@ -161,7 +163,7 @@ def method(owner: Any, name: str) -> Any:
     if (
         not _is_pure(cls.__module__)
         or name.startswith("__")
-        or not isinstance(getattr(cls, name, None), types.FunctionType)
+        or not isinstance(getattr(cls, name, None), types.FunctionType | types.MethodDescriptorType)
     ):
         raise SnapshotError(f"snapshot: {cls.__qualname__}.{name} is not a method of a core")
     return getattr(owner, name)
@@ -179,9 +181,7 @@ class _Writer(pickle.Pickler):
             return "zeros", len(value)
         if isinstance(value, bytes) and len(value) > KEPT_BYTES and id(value) not in self._whole:
             return "zeros", len(value)
-        if isinstance(value, types.FunctionType | types.BuiltinFunctionType) and value is not method:
-            return "function", value.__name__
-        if isinstance(value, types.MethodType) and not _is_pure(type(value.__self__).__module__):
+        if isinstance(value, FUNCTIONS) and value is not method and not _is_method_of_core(value):
             return "function", value.__name__
         if isinstance(value, MissingFunction):
             return "function", value.name
@@ -189,7 +189,7 @@ class _Writer(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         """Save methods by name, and mark the bytes of whole structs before their fields are written."""
-        if isinstance(value, types.MethodType):
+        if _is_method_of_core(value):
             return method, (value.__self__, value.__name__)
         if isinstance(value, enum.Enum):  # Python 3.11.0 to 3.11.3 save a call of `getattr`, which is not allowed
             return type(value), (value.value,)
@@ -221,6 +221,12 @@ class _Reader(pickle.Unpickler):
             if isinstance(value, type) and value.__module__ == module:
                 return value
         raise SnapshotError(f"snapshot: {module}.{name} is not allowed (not a class of a pure module)")
+
+
+def _is_method_of_core(value: Any) -> bool:
+    if not isinstance(value, types.MethodType | types.BuiltinFunctionType):
+        return False
+    return _is_pure(type(value.__self__).__module__)
 
 
 def _is_whole(value: Any) -> bool:

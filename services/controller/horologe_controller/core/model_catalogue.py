@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from horologe_common.core.message_order import RecentCalls
 from horologe_common.core.protocol import Out, instance
+from horologe_common.models import ModelSpec, Profile
 from horologe_common.status import Status
 from horologe_common.wire import Models, ModelState, Scan
 from horologe_controller.core.cluster.estimates import missing_batch_sizes
@@ -14,7 +15,6 @@ from horologe_controller.core.model_loads import LOADS_MAX, PendingLoad, Pending
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from horologe_common.models import ModelSpec, Profile
     from horologe_common.wire import Admit, Register
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.discovery import WorkerDiscovery

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from horologe_common.core.protocol import Out, role
 from horologe_common.wire import Admit, Scan, Settle
 
@@ -20,19 +18,29 @@ LOADS_MAX = 1000
 """Limit of loads without an answer. Further ones are refused."""
 
 
-class PendingLoad(msgspec.Struct, eq=False):
+class PendingLoad:
     """A load that has no answer yet."""
 
-    id: int
-    sender: str
-    message: Admit
-    waiting: dict[str, bool]
-    """Addresses that have not confirmed the present stage."""
-    before: dict[str, str]
-    """Contents of the model's versions that were READY when the load was requested: key -> content hash."""
-    stage: int = 0
-    revoked: bool = False
-    """True if the model was unloaded after this load had been requested."""
+    def __init__(
+        self,
+        id: int,
+        sender: str,
+        message: Admit,
+        waiting: dict[str, bool],
+        before: dict[str, str],
+        stage: int = 0,
+        revoked: bool = False,
+    ) -> None:
+        self.id = id
+        self.sender = sender
+        self.message = message
+        self.waiting = waiting
+        """Addresses that have not confirmed the present stage."""
+        self.before = before
+        """Contents of the model's versions that were READY when the load was requested: key -> content hash."""
+        self.stage = stage
+        self.revoked = revoked
+        """True if the model was unloaded after this load had been requested."""
 
 
 class PendingLoads:

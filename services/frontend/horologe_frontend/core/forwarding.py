@@ -8,7 +8,7 @@ import msgspec
 
 from horologe_common import wire
 from horologe_common.clock import s
-from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.message_order import AnnouncementOrder
 from horologe_common.core.protocol import Out, role
 from horologe_common.status import HorologeError, InvalidInput, Status
@@ -57,7 +57,7 @@ class PendingCalls:
     def __init__(self, load_timeout_ns: int, limit: int) -> None:
         self.load_timeout_ns = load_timeout_ns
         self.limit = limit
-        self.timers = Timers()
+        self.timers: IndexedHeap[Any, int] = IndexedHeap()
         self._pending: dict[int, PendingCall] = {}
         self._by_client: dict[str, dict[int, bool]] = {}
         self._last_id = 0
@@ -79,7 +79,7 @@ class PendingCalls:
         self._by_client.setdefault(client, calls)[self._last_id] = True
         self._pending[self._last_id] = PendingCall(client, message.id, message, receiver)
         timeout_ns = self.load_timeout_ns if isinstance(message, wire.Admit) else CALL_TIMEOUT_NS
-        self.timers.arm(self._last_id, now_ns + timeout_ns)
+        self.timers.push(self._last_id, now_ns + timeout_ns)
         return Out(receiver, msgspec.structs.replace(message, id=self._last_id))
 
     def finish_call(self, message: CallReply) -> Iterator[Out]:
@@ -90,7 +90,7 @@ class PendingCalls:
 
     def fail_expired(self, now_ns: int) -> Iterator[Out]:
         """Reply LOST to the calls whose timeout has passed."""
-        for key in self.timers.pop_expired(now_ns):
+        for key in self.timers.pop_up_to(now_ns):
             yield self._fail_call(key, "did not reply in time")
 
     def fail_receiver(self, address: str) -> Iterator[Out]:
@@ -112,7 +112,7 @@ class PendingCalls:
         return Out(call.client, _lost_reply(call.client_id, call.message, problem))
 
     def _remove_call(self, key: int) -> PendingCall:
-        self.timers.cancel(key)
+        self.timers.remove(key)
         call = self._pending.pop(key)
         calls = self._by_client[call.client]
         del calls[key]

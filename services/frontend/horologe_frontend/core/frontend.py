@@ -77,7 +77,12 @@ class Frontend:
         self._settling = Settling(requests)
         self.tracer: RequestTracer | None = None
         self._readiness = Readiness(catalogue, settings.ready_wait_ns)
-        self._timers: tuple[Any, ...] = (requests, retained.timers, *self._calls.timers)
+        timers = (retained.timers, *self._calls.timers)
+        self._wakeups: list[Callable[[], int | None]] = [
+            requests.next_ns,
+            *(timers_of_kind.smallest_priority for timers_of_kind in timers),
+        ]
+        """Each returns the time of its earliest timer."""
         self._from_clients: dict[type, MessageHandler] = {
             Predict: self._on_predict,
             Cancel: self._on_cancel,
@@ -100,7 +105,7 @@ class Frontend:
     def drain(self) -> None:
         """Report not ready, and move the clients to another frontend."""
         self._drain = drain = ClientDrain(lambda out: self.out.append(out))
-        self._timers = (*self._timers, drain)
+        self._wakeups.append(drain.next_ns)
         for request in self._requests:
             drain.notify_client(request.client)
 
@@ -152,8 +157,8 @@ class Frontend:
         earliest_ns = self._default_lead.timer_ns
         if (ready_ns := self._readiness.timer_ns) is not None and (earliest_ns is None or ready_ns < earliest_ns):
             earliest_ns = ready_ns
-        for timers in self._timers:
-            if (at_ns := timers.next_ns()) is not None and (earliest_ns is None or at_ns < earliest_ns):
+        for next_ns in self._wakeups:
+            if (at_ns := next_ns()) is not None and (earliest_ns is None or at_ns < earliest_ns):
                 earliest_ns = at_ns
         return earliest_ns
 

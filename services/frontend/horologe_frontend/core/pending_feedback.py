@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from horologe_common.clock import ms, s
-from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.protocol import Out
 from horologe_common.status import HorologeError, InvalidInput, Refused, Status
 from horologe_common.wire import Acknowledged, Feedback, Observation
@@ -77,7 +77,7 @@ class FeedbackForwarder:
         builder: RequestBuilder,
         retained_inputs: RetainedInputs,
     ) -> None:
-        self.timers = Timers()
+        self.timers: IndexedHeap[Any, int] = IndexedHeap()
         self._settings = settings
         self._declared = declared
         self._selectors = selectors
@@ -124,24 +124,24 @@ class FeedbackForwarder:
         self._last_id += 1
         pending.unacknowledged += 1
         self._forwarded[self._last_id] = ForwardedFeedback(pending, tuple(index for index, _ in items), selector)
-        self.timers.arm(self._last_id, now_ns + FEEDBACK_NS)
+        self.timers.push(self._last_id, now_ns + FEEDBACK_NS)
         return Out(selector, Feedback(self._last_id, application, tuple(item for _, item in items)))
 
     def finish_forwarded(self, message: Acknowledged) -> Iterator[Out]:
         """Record a selector's acknowledgement. The client gets its own when all selectors have acknowledged."""
         if message.id in self._forwarded:
-            self.timers.cancel(message.id)
+            self.timers.remove(message.id)
             yield from self._finish_part(message.id, message.statuses, message.reason, message.retry_after_ns)
 
     def fail_expired(self, now_ns: int) -> Iterator[Out]:
         """Report LOST for the items that were not acknowledged in time."""
-        for key in self.timers.pop_expired(now_ns):
+        for key in self.timers.pop_up_to(now_ns):
             yield from self._fail_part(key, "the selector did not acknowledge it in time")
 
     def fail_selector(self, selector: str) -> Iterator[Out]:
         """Report LOST for the items that a disconnected selector has not acknowledged."""
         for key in [key for key, part in self._forwarded.items() if part.selector == selector]:
-            self.timers.cancel(key)
+            self.timers.remove(key)
             yield from self._fail_part(key, "the selector disconnected")
 
     def check(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import s
-from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.indexed_heap import IndexedHeap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ class RetainedInputs:
     """
 
     def __init__(self, staging: StagedInputs, requests: OpenRequests) -> None:
-        self.timers = Timers()
+        self.timers: IndexedHeap[Any, int] = IndexedHeap()
         self._staging = staging
         self._requests = requests
         self._selectors: dict[int, str] = {}
@@ -38,7 +38,7 @@ class RetainedInputs:
     def retain(self, input_id: int, selector: str, until_ns: int) -> None:
         """Keep staged inputs until this selector releases them or disconnects, or until `until_ns`."""
         self._selectors[input_id] = selector
-        self.timers.arm(input_id, until_ns)
+        self.timers.push(input_id, until_ns)
 
     def retain_request(self, request: ClientRequest) -> None:
         """Keep the inputs of an answered request, because its selector still needs them."""
@@ -56,7 +56,7 @@ class RetainedInputs:
         if self._selectors.get(input_id, selector) != selector:
             return
         if self._selectors.pop(input_id, None) is not None:
-            self.timers.cancel(input_id)
+            self.timers.remove(input_id)
         self._staging.release(input_id)
 
     def release_selector(self, selector: str) -> None:
@@ -66,7 +66,7 @@ class RetainedInputs:
 
     def release_expired(self, now_ns: int) -> None:
         """Free the inputs whose timeout has passed."""
-        for input_id in self.timers.pop_expired(now_ns):
+        for input_id in self.timers.pop_up_to(now_ns):
             del self._selectors[input_id]
             self._staging.release(input_id)
 

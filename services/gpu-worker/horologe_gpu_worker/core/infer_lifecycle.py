@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from horologe_common.clock import NEVER_NS, s, us
 from horologe_common.core.faults import raise_faults
-from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.instruments import Stats
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
@@ -51,7 +51,7 @@ class InferLifecycle:
         these actions need no timer.
         """
         self._startable: list[InferAction] = []
-        self._timers = Timers()
+        self._timers: IndexedHeap[Any, int] = IndexedHeap()
 
     def __len__(self) -> int:
         return len(self._actions)
@@ -77,7 +77,7 @@ class InferLifecycle:
         action_id = infer.action_id
         self._actions[action_id] = action = InferAction(infer, spec, sender)
         if action_id in self.early:
-            self._timers.cancel(action_id)
+            self._timers.remove(action_id)
             for ship, buffers in self.early.pop_inputs(action_id):
                 self._store_inputs(now_ns, action, ship, buffers)
         if now_ns > infer.latest_ns:
@@ -93,11 +93,11 @@ class InferLifecycle:
         action = self._actions.get(ship.action_id)
         if action is None:
             if ship.action_id not in self.early:
-                self._timers.arm(ship.action_id, now_ns + EARLY_NS)
+                self._timers.push(ship.action_id, now_ns + EARLY_NS)
             for dropped in self.early.hold_inputs(ship, buffers):
-                self._timers.cancel(dropped)
+                self._timers.remove(dropped)
             if ship.action_id not in self.early:
-                self._timers.cancel(ship.action_id)
+                self._timers.remove(ship.action_id)
         elif not action.lane and action.awaited:
             self._store_inputs(now_ns, action, ship, buffers)
             if not action.awaited or action.start_partial:
@@ -119,15 +119,15 @@ class InferLifecycle:
         for action in self._newly_accepted:
             if action.awaited and action.infer.action_id in self._actions:
                 margin_ns = 0 if action.start_partial else JOIN_MARGIN_NS
-                self._timers.arm(action.infer.action_id, action.infer.latest_ns - margin_ns)
+                self._timers.push(action.infer.action_id, action.infer.latest_ns - margin_ns)
         self._newly_accepted.clear()
-        for action_id in self._timers.pop_expired(now_ns):
+        for action_id in self._timers.pop_up_to(now_ns):
             if (late := self._actions.get(action_id)) is None:
                 self.early.drop_inputs(action_id)
                 continue
             if now_ns < late.infer.latest_ns:
                 late.start_partial = True
-                self._timers.arm(action_id, late.infer.latest_ns)
+                self._timers.push(action_id, late.infer.latest_ns)
             else:
                 late.fail_awaited_rows()
             self._startable.append(late)
@@ -145,7 +145,7 @@ class InferLifecycle:
 
     def wakeup_ns(self) -> int | None:
         """Return the time at which the next window closes or early inputs expire."""
-        return self._timers.next_ns()
+        return self._timers.smallest_priority()
 
     def advance_action(self, now_ns: int, finished: Finished) -> None:
         """Hand an action whose operation has finished to its next lane, or finish it."""
@@ -197,7 +197,7 @@ class InferLifecycle:
         if action.awaited and action.awaited + len(action.failed) == len(action.infer.rows):
             return
         action.fail_awaited_rows()
-        self._timers.cancel(action.infer.action_id)
+        self._timers.remove(action.infer.action_id)
         action.inline_io = self.inline_io(action.infer.model)
         operation = action.build_operation("exec" if action.inline_io else "input")
         if operation is None:
@@ -250,7 +250,7 @@ class InferLifecycle:
         self.io.release(action_id)
         if action.awaited or action.failed:
             self.early.mark_finished(action_id)
-            self._timers.cancel(action_id)
+            self._timers.remove(action_id)
         begin_ns, end_ns, device_ns = action.timing if action.timing[1] else (now_ns, now_ns, 0)
         result = Result(
             action_id,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from horologe_common.clock import ms, s
-from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.message_checks import check_range
 from horologe_common.models import check_tensor
 from horologe_common.status import InvalidInput
@@ -156,7 +156,7 @@ class ActiveRuns:
         self._busy_share = settings.busy_share
         self._rules = rules
         self._tasks: dict[int, ProfilingTask] = {}
-        self._timeouts = Timers()
+        self._timeouts: IndexedHeap[Any, int] = IndexedHeap()
         self._initial_left_ns = settings.initial_time_ns
         """Device time of the first runs that is left."""
         self._budget_spent_ns = 0
@@ -181,11 +181,11 @@ class ActiveRuns:
 
     def start_run(self, now_ns: int, task: ProfilingTask) -> None:
         self._tasks[task.id] = task
-        self._timeouts.arm(task.id, now_ns + self._rules.budget_ns + GRACE_NS)
+        self._timeouts.push(task.id, now_ns + self._rules.budget_ns + GRACE_NS)
 
     def finish_run(self, task: ProfilingTask) -> None:
         del self._tasks[task.id]
-        self._timeouts.cancel(task.id)
+        self._timeouts.remove(task.id)
 
     def next_start_ns(self) -> int:
         """Return the time from which the next run may start."""
@@ -207,10 +207,10 @@ class ActiveRuns:
 
     def overdue_tasks(self, now_ns: int) -> list[ProfilingTask]:
         """Return the tasks whose answer is overdue. The caller must finish them."""
-        return [self._tasks[task_id] for task_id in self._timeouts.pop_expired(now_ns)]
+        return [self._tasks[task_id] for task_id in self._timeouts.pop_up_to(now_ns)]
 
     def next_overdue_ns(self) -> int | None:
-        return self._timeouts.next_ns()
+        return self._timeouts.smallest_priority()
 
     def check(self) -> None:
         self._timeouts.check()

@@ -34,7 +34,7 @@ def _describe_worst(now_ns: int, cluster: Cluster, traffic: Traffic) -> str:
     if not parts or (part := min(parts.values())) >= WELL_SERVED:
         return ""
     model = next(model for model in parts if parts[model] == part)
-    mean = sum(parts.values()) / len(parts)
+    mean = sum(parts.values(), 0.0) / len(parts)
     text = f"{model}: {part:.0%} of its requests are served, {mean:.0%} of a model's on average: "
     if model not in cluster.residency.shares_of:
         return text + "no share holds it"

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from horologe_common.clock import s, us
 from horologe_common.core.instruments import RollingQuantile
 
@@ -54,15 +52,16 @@ ENOUGH = 3
 """Measurements needed to trust their median. With fewer, the only one may be an outlier."""
 
 
-class TrialState(msgspec.Struct):
+class TrialState:
     """Trials of one batch size: since when the prediction refuses, failed trials in a row, budget of the last trial.
 
     `failed` is -1 after a trial that succeeded.
     """
 
-    since_ns: int
-    failed: int = 0
-    within_ns: int = 0
+    def __init__(self, since_ns: int, failed: int = 0, within_ns: int = 0) -> None:
+        self.since_ns = since_ns
+        self.failed = failed
+        self.within_ns = within_ns
 
 
 def new_pace() -> RollingQuantile:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from horologe_common.clock import NEVER_NS, ms, s, us
 from horologe_common.core.instruments import RollingQuantile
 
@@ -38,28 +36,44 @@ BESIDE_NS = s(1)
 """Time for which a LOAD that runs beside others delays the next one, so that processes do not all start at once."""
 
 
-class Action(msgspec.Struct):
+class Action:
     """A LOAD or an INFER sent to a share at `sent_ns`.
 
     `start_ns` and `end_ns` are predictions in the controller's clock, corrected when earlier actions end.
     `promised_ns` is the value of `end_ns` when the action was planned.
     """
 
-    id: int
-    kind: ActionKind
-    share: Share
-    model: str
-    batch_size: int
-    requests: list[Request]
-    sent_ns: int
-    start_ns: int
-    end_ns: int
-    expected_ns: int
-    promised_ns: int
-    slack_ns: int = 0
-    """Time after `end_ns` that the action may take without being late, because the prediction is a guess."""
-    is_beside: bool = False
-    """A LOAD that runs beside others."""
+    def __init__(
+        self,
+        id: int,
+        kind: ActionKind,
+        share: Share,
+        model: str,
+        batch_size: int,
+        requests: list[Request],
+        sent_ns: int,
+        start_ns: int,
+        end_ns: int,
+        expected_ns: int,
+        promised_ns: int,
+        slack_ns: int = 0,
+        is_beside: bool = False,
+    ) -> None:
+        self.id = id
+        self.kind = kind
+        self.share = share
+        self.model = model
+        self.batch_size = batch_size
+        self.requests = requests
+        self.sent_ns = sent_ns
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self.expected_ns = expected_ns
+        self.promised_ns = promised_ns
+        self.slack_ns = slack_ns
+        """Time after `end_ns` that the action may take without being late, because the prediction is a guess."""
+        self.is_beside = is_beside
+        """A LOAD that runs beside others."""
 
     def open_requests(self) -> list[Request]:
         """Return the requests that still wait for this action."""
@@ -108,23 +122,33 @@ class MessageLatency:
             self.dispatch_ns = self._dispatches.low_quantile(now_ns) or 0
 
 
-class LookAhead(msgspec.Struct, frozen=True):
+class LookAhead:
     """Times up to which the shares get work in one turn. All times are of the controller's clock."""
 
-    in_flight: int
-    """Limit of pending INFERs per share."""
-    until_ns: int
-    """A share with work until then gets no more."""
-    more_until_ns: int
-    """The same with `controller.in_flight` batches pending."""
-    return_until_ns: int
-    """The same with `controller.in_flight` batches pending, for a batch that may still grow."""
-    lead_until_ns: int
-    """The same for a batch that waits until the share runs dry (`Rank.when_dry`)."""
-    earliest_ns: int
-    """When a batch that is sent now can start."""
-    overrun_ns: int
-    """By how much EXECs may end later than predicted."""
+    def __init__(
+        self,
+        in_flight: int,
+        until_ns: int,
+        more_until_ns: int,
+        return_until_ns: int,
+        lead_until_ns: int,
+        earliest_ns: int,
+        overrun_ns: int,
+    ) -> None:
+        self.in_flight = in_flight
+        """Limit of pending INFERs per share."""
+        self.until_ns = until_ns
+        """A share with work until then gets no more."""
+        self.more_until_ns = more_until_ns
+        """The same with `controller.in_flight` batches pending."""
+        self.return_until_ns = return_until_ns
+        """The same with `controller.in_flight` batches pending, for a batch that may still grow."""
+        self.lead_until_ns = lead_until_ns
+        """The same for a batch that waits until the share runs dry (`Rank.when_dry`)."""
+        self.earliest_ns = earliest_ns
+        """When a batch that is sent now can start."""
+        self.overrun_ns = overrun_ns
+        """By how much EXECs may end later than predicted."""
 
 
 def look_ahead(now_ns: int, latency: MessageLatency, settings: ControllerSettings, just_in_time: bool) -> LookAhead:

@@ -112,7 +112,7 @@ class Share:
         self.percent = report.percent
         """Part of the device's compute resources."""
         self.pages_total = report.pages_total
-        self.pages_free: float = report.pages_total
+        self.pages_free = float(report.pages_total)
         self.residency = residency
         self.exec = Lane(latency)
         self.load = Lane()
@@ -141,6 +141,9 @@ class Share:
         """Models that the tuner's plan keeps resident here."""
         self.is_lost = False
         """True if its worker has disconnected."""
+
+    def __hash__(self) -> int:
+        return id(self)
 
     def __lt__(self, other: Share) -> bool:
         """Order shares by registration, so that they can be keys of an `IndexedHeap`."""
@@ -201,7 +204,7 @@ class Share:
                 self.residency.remove_model(self, model)
         for models in (self.resident, self.held, self.loading):
             models.clear()
-        self.pages_free = self.pages_total
+        self.pages_free = float(self.pages_total)
         changes.mark_share(self)
 
     def predict(self, now_ns: int, model: str, size: int) -> int:
@@ -256,7 +259,7 @@ class Share:
         return any(action.model == model for action in self.exec.pending.values())
 
     def check(self) -> None:
-        used = sum(sum(models.values()) for models in (self.resident, self.held, self.loading))
+        used = sum([sum(models.values(), 0.0) for models in (self.resident, self.held, self.loading)], 0.0)
         assert self.pages_free + used == self.pages_total
         assert self.pages_free >= 0
         assert all(self.residency.shares_of[model][self] for model in self.resident)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Outcome
@@ -27,7 +27,7 @@ class AwaitedModels:
 
     def __init__(self, catalogue: ModelCatalogue, limit: int, post: Callable[[Out], None]) -> None:
         self.submits: dict[tuple[str, int], Arrived] = {}
-        self._timers = Timers()
+        self._timers: IndexedHeap[Any, int] = IndexedHeap()
         self._catalogue = catalogue
         self._limit = limit
         self._post = post
@@ -46,11 +46,11 @@ class AwaitedModels:
             self._reject(sender, submit, Status.REFUSED, reason)
         elif key not in self.submits:
             self.submits[key] = arrived
-            self._timers.arm(key, until_ns)
+            self._timers.push(key, until_ns)
 
     def refuse_expired(self, now_ns: int) -> None:
         """Refuse the Submits whose model could not be served by their deadline."""
-        for key in self._timers.pop_expired(now_ns):
+        for key in self._timers.pop_up_to(now_ns):
             sender, submit, _ = self.submits.pop(key)
             self._reject(sender, submit, Status.REFUSED, self._catalogue.explain_missing(submit.model))
 
@@ -59,7 +59,7 @@ class AwaitedModels:
 
     def next_ns(self) -> int | None:
         """Return when `refuse_expired` is due, or discovery ends without another worker; None: never."""
-        end_ns, timer_ns = self._catalogue.discovery.end_ns(), self._timers.next_ns()
+        end_ns, timer_ns = self._catalogue.discovery.end_ns(), self._timers.smallest_priority()
         return timer_ns if end_ns is None or (timer_ns is not None and timer_ns < end_ns) else end_ns
 
     def pop_admissible(self, models: Container[str]) -> list[Arrived]:
@@ -77,7 +77,7 @@ class AwaitedModels:
         return [self._pop(key) for key in list(self.submits) if key[0] == sender]
 
     def _pop(self, key: tuple[str, int]) -> Arrived:
-        self._timers.cancel(key)
+        self._timers.remove(key)
         return self.submits.pop(key)
 
     def check(self) -> None:

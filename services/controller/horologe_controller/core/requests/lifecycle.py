@@ -13,6 +13,9 @@ from horologe_common.core.faults import for_each, raise_faults
 from horologe_common.core.protocol import Out
 from horologe_common.status import Status
 from horologe_common.wire import Outcome
+from horologe_controller.core.actions import ActionMetrics
+from horologe_controller.core.activity_recorder import ActivityRecorder
+from horologe_controller.core.event_recorder import EventRecorder
 from horologe_controller.core.requests.awaited_models import AwaitedModels
 from horologe_controller.core.requests.request import FINISHED, UNPLACED, Request
 from horologe_controller.core.scheduling.scheduler import Reason, Refusal
@@ -22,11 +25,8 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec
     from horologe_common.wire import Result, Submit
-    from horologe_controller.core.actions import ActionMetrics
-    from horologe_controller.core.activity_recorder import ActivityRecorder
     from horologe_controller.core.cluster.cluster import Cluster
     from horologe_controller.core.cluster.lane import Action
-    from horologe_controller.core.event_recorder import EventRecorder
     from horologe_controller.core.model_catalogue import ModelCatalogue
     from horologe_controller.core.scheduling.scheduler import Scheduler
     from horologe_controller.settings import ControllerSettings

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from horologe_common.status import Status
 
 if TYPE_CHECKING:
@@ -15,49 +13,71 @@ UNPLACED, FINISHED = 0, -1
 """Values of `action_id` for a request that belongs to no action."""
 
 
-class Request(msgspec.Struct, eq=False):
+class Request:
     """An open request. Its EXEC must end by `deadline_ns`.
 
     `cost_ns` is its part of the time that its queue needs: work ahead of other requests, and demand for its model.
     """
 
-    id: int
-    submitter: str
-    submit_id: int
-    spec: ModelSpec
-    model: str
-    rows: int
-    holder: str
-    input_id: int
-    arrival_ns: int
-    deadline_ns: int
-    """Earlier than the client's deadline by `MessageLatency.reserved_ns`."""
-    best_effort: bool
-    shape_key: int = 0
-    length: int = 0
-    application: str = ""
-    solo: bool = False
-    traceparent: str = ""
-    """Trace and span of the request at the frontend, if it is traced."""
-    budget_ns: int = 0
-    """Time from the arrival to the client's deadline."""
-    client: str = ""
-    """Client that sent it, for the order between clients."""
-    turn: int = 0
-    """See `ClientOrder`."""
-    urgent_ns: int | None = None
-    """When the request goes before all others; None: never."""
-    action_id: int = UNPLACED
-    attempts: int = 0
-    """Number of failed attempts."""
-    failure: Status = Status.REFUSED
-    """Answer if it is not run again: REFUSED promises that no worker ran it. LOST or LATE after a worker that was given
-    the request has disconnected or hangs."""
-    queued: bool = False
-    admitted: bool = False
-    cost_ns: int = 0
-    check_ns: int | None = None
-    """When the queued request must be checked for being too late; None: not again."""
+    def __init__(
+        self,
+        id: int,
+        submitter: str,
+        submit_id: int,
+        spec: ModelSpec,
+        model: str,
+        rows: int,
+        holder: str,
+        input_id: int,
+        arrival_ns: int,
+        deadline_ns: int,
+        best_effort: bool,
+        shape_key: int = 0,
+        length: int = 0,
+        application: str = "",
+        solo: bool = False,
+        traceparent: str = "",
+        budget_ns: int = 0,
+        client: str = "",
+        urgent_ns: int | None = None,
+    ) -> None:
+        self.id = id
+        self.submitter = submitter
+        self.submit_id = submit_id
+        self.spec = spec
+        self.model = model
+        self.rows = rows
+        self.holder = holder
+        self.input_id = input_id
+        self.arrival_ns = arrival_ns
+        self.deadline_ns = deadline_ns
+        """Earlier than the client's deadline by `MessageLatency.reserved_ns`."""
+        self.best_effort = best_effort
+        self.shape_key = shape_key
+        self.length = length
+        self.application = application
+        self.solo = solo
+        self.traceparent = traceparent
+        """Trace and span of the request at the frontend, if it is traced."""
+        self.budget_ns = budget_ns
+        """Time from the arrival to the client's deadline."""
+        self.client = client
+        """Client that sent it, for the order between clients."""
+        self.turn = 0
+        """See `ClientOrder`."""
+        self.urgent_ns = urgent_ns
+        """When the request goes before all others; None: never."""
+        self.action_id = UNPLACED
+        self.attempts = 0
+        """Number of failed attempts."""
+        self.failure = Status.REFUSED
+        """Answer if it is not run again: REFUSED promises that no worker ran it. LOST or LATE after a worker that was
+        given the request has disconnected or hangs."""
+        self.queued = False
+        self.admitted = False
+        self.cost_ns = 0
+        self.check_ns: int | None = None
+        """When the queued request must be checked for being too late; None: not again."""
 
     def withdraw_attempt(self) -> None:
         """Discount an attempt: its action was overdue, and the worker has cancelled it before the EXEC began.
@@ -67,6 +87,9 @@ class Request(msgspec.Struct, eq=False):
         self.attempts -= 1
         if not self.attempts:
             self.failure = Status.REFUSED
+
+    def __hash__(self) -> int:
+        return id(self)
 
     def __lt__(self, other: Request) -> bool:
         """Order requests by arrival, so that they can be keys of an `IndexedHeap`."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence  # compiled named tuples evaluate their annotations
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from horologe_controller.core.longest_row import LongestRow
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
     from horologe_controller.core.scheduling.queues import ModelQueue
@@ -162,7 +161,7 @@ def choose_batch(start_ns: int, queued: QueuedRequests) -> BatchChoice | None:
     until_ns = int(deadlines_ns[0] - base_ns - distributions.scale(sizes[-1]) * distributions.most_ns[longest])
     if until_ns < start_ns:
         until_ns = 0
-    in_time = sum(_chances(begin_ns, queued, chosen, row))
+    in_time = sum(_chances(begin_ns, queued, chosen, row), 0.0)
     return BatchChoice(tuple(chosen.places), chosen.size, expected_ns, least_ns, in_time, until_ns)
 
 
@@ -228,7 +227,7 @@ def _candidates(
     candidates = []
     for number, (places, size) in enumerate(batches):
         rows = queued.kinds_of_rows(places)
-        value = sum([urgency[kinds[place]] for place in places])
+        value = sum([urgency[kinds[place]] for place in places], 0.0)
         limit = value / (base_ns + distributions.scale(size) * row_mean_ns[rows[-1]])
         candidates.append(BatchCandidate(-LIMIT_MARGIN * limit, number, places, size, rows))
     candidates.sort()
@@ -241,7 +240,7 @@ def _value(
     """Return the expected value of a candidate per expected time, if its longest row adds `row`."""
     distributions, kinds = queued.distributions, queued.kinds
     chances = _chances(begin_ns, queued, candidate, row)
-    value = sum([urgency[kinds[place]] * chance for place, chance in zip(candidate.places, chances, strict=True)])
+    value = sum([urgency[kinds[place]] * chance for place, chance in zip(candidate.places, chances, strict=True)], 0.0)
     return value / (distributions.base_ns + distributions.scale(candidate.size) * row.mean_ns)
 
 

@@ -16,9 +16,8 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from horologe_common.core.indexed_heap import IndexedHeap
+from horologe_controller.core.scheduling.strategy import Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.requests.request import Request
     from horologe_controller.core.runtime_distributions import RuntimeDistributions
     from horologe_controller.core.scheduling.queues import ModelQueue
-    from horologe_controller.core.scheduling.strategy import Strategy
 
     KindOf = Callable[[Request], object]
     """Requests of equal kinds cost as much: one may take the place of another in a batch."""
@@ -154,4 +152,6 @@ def share_batch(order: ClientOrder, strategy: Strategy, distributions: RuntimeDi
     latest_ns = strategy.latest_ns
     if latest_ns is not None:
         latest_ns += min(0, queue[places[-1]].deadline_ns - queue[strategy.places[-1]].deadline_ns)
-    return msgspec.structs.replace(strategy, places=tuple(places), latest_ns=latest_ns)
+    return Strategy(
+        strategy.rank, queue, strategy.size, tuple(places), strategy.expected_ns, latest_ns, strategy.in_time
+    )

@@ -52,6 +52,9 @@ class ModelQueue:
     def __getitem__(self, index: int) -> Request:
         return self._requests[index]
 
+    def __hash__(self) -> int:
+        return id(self)
+
     def __lt__(self, other: ModelQueue) -> bool:
         return self.number < other.number
 

@@ -80,7 +80,7 @@ class ApplicationProcessor:
 
     def wakeup_ns(self) -> int | None:
         times = (
-            self.queries.deadlines.next_ns(),
+            self.queries.deadlines.smallest_priority(),
             self.contexts.wakeup_ns(),
             self._feedback.wakeup_ns(),
             self.registry.next_ns(),

@@ -6,14 +6,14 @@ Clipper section 5.2.2: rendering a late prediction is worse than rendering an in
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from horologe_common.application_answers import NONCE_BYTES, selector_mark
 from horologe_common.clock import ms, s
 from horologe_common.core.faults import for_each
-from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.protocol import Out
 from horologe_common.status import InvalidInput, Status
 from horologe_common.wire import Answer, Release
@@ -73,7 +73,7 @@ class ApplicationQueries:
     """
 
     def __init__(self, parts: SharedParts, random_source: RandomSource, contexts: Contexts) -> None:
-        self.deadlines = Timers()
+        self.deadlines: IndexedHeap[Any, int] = IndexedHeap()
         self.finished: list[ApplicationQuery] = []
         """Queries answered or predicted again since the core last cleared the list."""
         self._key = int(random_source.random() * (1 << 53)).to_bytes(8, "big") + parts.address.encode()[-48:]
@@ -120,7 +120,7 @@ class ApplicationQueries:
         opened.selection = selection or opened.selection
         self._queries[opened.id] = opened
         self._by_input[holder, query.id] = opened.id
-        self.deadlines.arm(opened.id, deadline_ns)
+        self.deadlines.push(opened.id, deadline_ns)
         if self._contexts.get_state(now_ns, active, query.context) is None:
             self._waiting_for_state.setdefault((active.application.name, query.context), []).append(opened.id)
         else:
@@ -228,7 +228,7 @@ class ApplicationQueries:
                     active.count_missing(model)
         self.finished.append(query)
         if query.pending:
-            self.deadlines.arm(query.id, max(now_ns, query.deadline_ns) + LINGER_NS)
+            self.deadlines.push(query.id, max(now_ns, query.deadline_ns) + LINGER_NS)
         else:
             self._remove_query(query, release=bool(query.token))
 
@@ -242,7 +242,7 @@ class ApplicationQueries:
 
     def tick(self, now_ns: int) -> None:
         """Answer queries at their deadline; cancel answered ones whose stragglers took too long."""
-        for_each(self.deadlines.pop_expired(now_ns), lambda number: self._expire(now_ns, self._queries[number]))
+        for_each(self.deadlines.pop_up_to(now_ns), lambda number: self._expire(now_ns, self._queries[number]))
 
     def _expire(self, now_ns: int, query: ApplicationQuery) -> None:
         if query.answered:
@@ -276,7 +276,7 @@ class ApplicationQueries:
     def _remove_query(self, query: ApplicationQuery, release: bool) -> None:
         del self._queries[query.id]
         del self._by_input[query.holder, query.query.id]
-        self.deadlines.cancel(query.id)
+        self.deadlines.remove(query.id)
         if release:
             self._post(Out(query.holder, Release((query.query.id,))))
 

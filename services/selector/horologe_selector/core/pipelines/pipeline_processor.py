@@ -69,7 +69,7 @@ class PipelineProcessor:
         arrived.clear()
 
     def wakeup_ns(self) -> int | None:
-        deadline_ns = self.runs.deadlines.next_ns()
+        deadline_ns = self.runs.deadlines.smallest_priority()
         return self.registry.next_ns if deadline_ns is None else min(deadline_ns, self.registry.next_ns)
 
     def check(self) -> None:

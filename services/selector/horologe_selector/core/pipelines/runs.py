@@ -6,11 +6,11 @@ controller with a worker. Cache, coalescing, applications and cancellation there
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from horologe_common.core.indexed_heap import Timers
+from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_common.core.protocol import Out
 from horologe_common.models import check_tensor
 from horologe_common.status import HorologeError, InvalidInput, Status
@@ -66,7 +66,7 @@ class PipelineRuns:
     """
 
     def __init__(self, parts: SharedParts, registry: PipelineRegistry, calls: PipelineCalls) -> None:
-        self.deadlines = Timers()
+        self.deadlines: IndexedHeap[Any, int] = IndexedHeap()
         self.arrived: dict[str, int] = {}
         """Pipeline -> queries that have arrived and are not reported yet, refused ones too."""
         self._address = parts.address
@@ -112,7 +112,7 @@ class PipelineRuns:
         path = (*self._calls.path_of(submit), pipeline.spec.name)
         run = self._runs[submit.id] = PipelineRun(submit, pipeline, now_ns, deadline_ns, path, RunTrace(now_ns))
         self._registry.add_run(now_ns, pipeline)
-        self.deadlines.arm(run.id, deadline_ns)
+        self.deadlines.push(run.id, deadline_ns)
         if submit.holder == self._address:
             self._set_inputs(now_ns, run, *self._calls.staging.inputs_of(submit.input_id) or (None, ()))
         else:
@@ -229,7 +229,7 @@ class PipelineRuns:
             self._end(now_ns, run)
 
     def tick(self, now_ns: int) -> None:
-        for number in self.deadlines.pop_expired(now_ns):
+        for number in self.deadlines.pop_up_to(now_ns):
             run = self._runs[number]
             reason = f"not finished by the deadline: {self._describe_wait(run)}"
             self.fail_run(now_ns, run, int(Status.LATE), reason)
@@ -250,7 +250,7 @@ class PipelineRuns:
     def _remove(self, now_ns: int, run: PipelineRun, result: str = "failed") -> None:
         del self._runs[run.id]
         run.pipeline.device_ns[result] += run.device_ns
-        self.deadlines.cancel(run.id)
+        self.deadlines.remove(run.id)
         run.pipeline.open_runs -= 1
         self._calls.cancel_calls(now_ns, run)
 

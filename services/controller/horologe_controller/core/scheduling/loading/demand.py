@@ -245,7 +245,7 @@ class Demand:
 def _divide(total_ns: int, shares: Mapping[Share, bool], loads: Mapping[Share, int]) -> dict[Share, int]:
     """Divide the total, in whole ns, in inverse proportion to the loads."""
     weights = [1 / (1 + loads[share]) for share in shares]
-    scale = total_ns / sum(weights)
+    scale = total_ns / sum(weights, 0.0)
     parts = [int(scale * weight) for weight in weights]
     parts[-1] += total_ns - sum(parts)
     return dict(zip(shares, parts, strict=True))
