@@ -51,7 +51,7 @@ test-experiments: $(STAMPS)/dev ## test the experiments of the papers, about two
 	@$(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile --durations 10 tests/experiments $(ARGS)
 
 test-compiled: export OPENBLAS_NUM_THREADS := 1
-test-compiled: wheels ## test the wheel with a compiled controller, about six minutes on two cores
+test-compiled: wheels ## build the wheels and test the compiled one, about five minutes on two cores
 	@rm -rf build/compiled
 	$(BIN)/pip install -q --no-deps --target build/compiled build/wheels/horologe-*-cp*.whl
 	PYTHONPATH=build/compiled $(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile \
