@@ -27,6 +27,7 @@ from horologe_common.status import Status
 from horologe_common.transport import keys
 from horologe_common.wire import Infer, Ping, Register, Share, Submit
 from horologe_controller.core.controller import Controller
+from horologe_controller.core.scheduling.strategy import Rank
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import ControllerSettings
 from horologe_frontend.core.frontend import Frontend
@@ -139,3 +140,8 @@ def test_nothing_but_the_classes_of_cores_can_be_named(evil: Evil) -> None:
 def test_garbage_is_no_snapshot(state: bytes) -> None:
     with pytest.raises(SnapshotError):
         restore(state)
+
+
+def test_a_method_that_a_class_of_a_core_inherits_from_python_is_not_given() -> None:
+    with pytest.raises(SnapshotError, match="index is not a method of a core"):
+        snapshot_module.method(Rank(0, 0, 0), "index")

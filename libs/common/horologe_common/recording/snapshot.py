@@ -160,10 +160,12 @@ def load_message(dumped: Any) -> Any:
 def method(owner: Any, name: str) -> Any:
     """Return a method of a core's object by name. Raises `SnapshotError` for any other object or name."""
     cls = type(owner)
+    found = getattr(cls, name, None)
     if (
         not _is_pure(cls.__module__)
         or name.startswith("__")
-        or not isinstance(getattr(cls, name, None), types.FunctionType | types.MethodDescriptorType)
+        or not isinstance(found, types.FunctionType | types.MethodDescriptorType)
+        or not _is_pure(getattr(found, "__objclass__", cls).__module__)  # not what a class inherits from Python's own
     ):
         raise SnapshotError(f"snapshot: {cls.__qualname__}.{name} is not a method of a core")
     return getattr(owner, name)

@@ -78,10 +78,7 @@ class Frontend:
         self.tracer: RequestTracer | None = None
         self._readiness = Readiness(catalogue, settings.ready_wait_ns)
         timers = (retained.timers, *self._calls.timers)
-        self._wakeups: list[Callable[[], int | None]] = [
-            requests.next_ns,
-            *(timers_of_kind.smallest_priority for timers_of_kind in timers),
-        ]
+        self._wakeups: list[Callable[[], int | None]] = [requests.next_ns, *(one.smallest_priority for one in timers)]
         """Each returns the time of its earliest timer."""
         self._from_clients: dict[type, MessageHandler] = {
             Predict: self._on_predict,

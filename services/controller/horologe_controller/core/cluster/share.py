@@ -143,7 +143,7 @@ class Share:
         """True if its worker has disconnected."""
 
     def __hash__(self) -> int:
-        return id(self)
+        return id(self)  # compiled, a class with `__lt__` has no other hash
 
     def __lt__(self, other: Share) -> bool:
         """Order shares by registration, so that they can be keys of an `IndexedHeap`."""

@@ -89,7 +89,7 @@ class Request:
             self.failure = Status.REFUSED
 
     def __hash__(self) -> int:
-        return id(self)
+        return id(self)  # compiled, a class with `__lt__` has no other hash
 
     def __lt__(self, other: Request) -> bool:
         """Order requests by arrival, so that they can be keys of an `IndexedHeap`."""

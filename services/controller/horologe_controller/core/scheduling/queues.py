@@ -53,7 +53,7 @@ class ModelQueue:
         return self._requests[index]
 
     def __hash__(self) -> int:
-        return id(self)
+        return id(self)  # compiled, a class with `__lt__` has no other hash
 
     def __lt__(self, other: ModelQueue) -> bool:
         return self.number < other.number
