@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import os
 import socket
 from collections import deque
 
 from horologe_common.service.settings import SettingsError
 from horologe_common.status import describe_error
 
-_returned: deque[int] = deque(maxlen=1000)
-"""The last ports that `free_port` has returned."""
+HELD_PORTS = 64
+"""Ports that this process holds for those who will listen. The oldest is let go first."""
+
+_held: deque[int] = deque()
+"""File descriptors of the sockets that hold them."""
 
 
 def split_address(option: str, text: str) -> tuple[str, int]:
@@ -35,19 +38,23 @@ def is_port_in_use(host: str, port: int) -> bool:
 
 
 def free_port(host: str, wanted: int = 0) -> int:
-    """Return the port `wanted` if it is free, else one not returned recently. Raises SettingsError for a bad host."""
+    """Return the port `wanted` if it is free, else a port that nobody else gets. Raises SettingsError for a bad host.
+
+    The port is held until a process listens: a socket that is bound and does not listen keeps the kernel from giving
+    the port to connections and to others that ask for any port. A listener with SO_REUSEADDR may still take it.
+    """
     if wanted and _bind_error(host, wanted) is None:
         return wanted
     if error := _bind_error(host, 0):
         raise SettingsError(f"host {host!r} cannot be used: {describe_error(error)}")
-    with contextlib.ExitStack() as tried:
-        while True:  # the kernel may offer a port again before its process listens
-            sock = tried.enter_context(_socket(host))
-            sock.bind((host.replace("*", ""), 0))
-            port = int(sock.getsockname()[1])
-            if port not in _returned:
-                _returned.append(port)
-                return port
+    sock = _socket(host)
+    sock.bind((host.replace("*", ""), 0))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port = int(sock.getsockname()[1])
+    _held.append(sock.detach())
+    if len(_held) > HELD_PORTS:
+        os.close(_held.popleft())
+    return port
 
 
 def _bind_error(host: str, port: int) -> OSError | None:
