@@ -14,9 +14,9 @@ def test_a_port_is_kept_from_others_and_free_for_a_listener() -> None:
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", port))
     for _ in range(2):  # a service that is restarted listens again
-        with socket.create_server(("127.0.0.1", port)) as listener:
-            with socket.create_connection(("127.0.0.1", port)), listener.accept()[0]:
-                pass
+        listener = socket.create_server(("127.0.0.1", port))
+        with listener, socket.create_connection(("127.0.0.1", port)), listener.accept()[0]:
+            pass
 
 
 def test_ports_differ_and_a_bounded_number_is_held() -> None:
