@@ -32,10 +32,10 @@ help: ## list the targets
 setup: $(STAMPS)/dev ## install everything for development
 	@echo "ready: $(BIN)/horologe --help"
 
-demo: $(STAMPS)/demo ## serve the models in models/ and measure them, about 80 s
+demo: $(STAMPS)/server ## serve the models in models/ and measure them, about 45 s
 	@$(BIN)/horologe demo $(ARGS)
 
-up: $(STAMPS)/demo ## serve the models in models/ until ^C
+up: $(STAMPS)/server ## serve the models in models/ until ^C
 	@$(BIN)/horologe up --models models $(ARGS)
 
 # Several processes share the cores: threads of a numerical library would only wait for each other.
@@ -94,15 +94,15 @@ $(STAMPS)/venv:
 	@$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/demo: $(STAMPS)/venv $(DISTRIBUTION)
-	@echo "installing the dependencies of the demo (once; a minute or two)"
-	@$(BIN)/pip install -q -c constraints.txt -e '.[demo]'
+$(STAMPS)/server: $(STAMPS)/venv $(DISTRIBUTION)
+	@echo "installing the dependencies of the server (once; a minute or two)"
+	@$(BIN)/pip install -q -c constraints.txt -e '.[server]'
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/venv $(DISTRIBUTION)
 	@echo "installing the dependencies of development (once; a few minutes)"
 	@$(BIN)/pip install -q -c constraints.txt -e '.[dev]' -e ./experiments
-	@touch $@ $(STAMPS)/demo
+	@touch $@ $(STAMPS)/server
 
 $(STAMPS)/site: $(STAMPS)/venv $(DISTRIBUTION)
 	@echo "installing the dependencies of the site (once; half a minute)"

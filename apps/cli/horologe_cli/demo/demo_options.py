@@ -16,7 +16,7 @@ class DemoLoad(NamedTuple):
     slo_ms: Annotated[float, typer.Option("--slo-ms", min=1.0, help="Deadline of each request.", metavar="MS")] = 100.0
     learn_s: Annotated[
         float, typer.Option("--learn", min=0.0, help="Duration of the mixed traffic first.", metavar="S")
-    ] = 20.0
+    ] = 10.0
     step_s: Annotated[
         float, typer.Option("--step", min=0.2, help="Duration of each load step in seconds.", metavar="S")
     ] = 1.5

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horologe_cli.demo.digits import NOVICE
@@ -16,13 +18,16 @@ if TYPE_CHECKING:
     from horologe_load.samples import LoadSummary
 
 NEXT_STEPS = (
-    ("{command} up --models {repository}", "run the same system until ^C; then, in a second terminal:"),
+    ("{command} up --demo", "run the same system until ^C; then, in a second terminal:"),
     ("{command} models", "list the models"),
     ("{command} status", "show devices, memory and pending actions"),
     ("{command} doctor", "check this machine for causes of unpredictable latency"),
+    ("http://127.0.0.1:8000/console", "watch every action, live"),
     ("http://127.0.0.1:8000/v2/models/{model}", "Open Inference Protocol"),
     ("http://127.0.0.1:8002/metrics", "Prometheus metrics"),
-    ("README.md", "serve your own model"),
+)
+PAGES = (
+    ("docs/getting-started.md", "serve your own model"),
     ("docs/applications.md", "create an application, and send feedback"),
     ("docs/request-path.md", "follow one request through the code"),
 )
@@ -115,8 +120,10 @@ def _criteria_table(result: DemoResult) -> Table:
 
 
 def _next_steps_table(model: str) -> Table:
-    table = Table(("", ""), "(f) Next steps", left=2)
-    command = "horologe" if shutil.which("horologe") else ".venv/bin/horologe"
-    for target, purpose in NEXT_STEPS:
-        table.add_row(target.format(model=model, command=command, repository=default_repository()), purpose)
+    """Return commands and addresses, and pages in a checkout: the installed package has none."""
+    table = Table(("", ""), "Next steps", left=2)
+    command = "horologe" if shutil.which("horologe") else sys.argv[0]
+    pages = PAGES if Path(default_repository()).parent.joinpath(PAGES[0][0]).is_file() else ()
+    for target, purpose in (*NEXT_STEPS, *pages):
+        table.add_row(target.format(model=model, command=command), purpose)
     return table

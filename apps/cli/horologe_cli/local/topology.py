@@ -171,7 +171,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
 def _find_models(settings: Mapping[str, Any], flags: dict[str, dict[str, str]]) -> None:
     """Check the models folder, and add its pipelines to the flags unless a setting names others."""
     if not os.path.isdir(repository := settings["worker"].repository):
-        raise SettingsError(f"models: got {repository!r}, wanted a folder (--models DIR)")
+        raise SettingsError(f"models: got {repository!r}, wanted a folder: --models DIR, or `horologe up --demo`")
     pipelines = os.path.join(repository, "pipelines")
     if not settings["selector"].pipelines and os.path.isdir(pipelines):
         flags.setdefault("selector", {})["pipelines"] = pipelines

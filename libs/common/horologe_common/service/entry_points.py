@@ -29,7 +29,7 @@ def run_command(module: str) -> None:
         command = module.partition(".")[0].replace("_", "-").removesuffix("-cli")
         sys.stderr.write(
             f"{command}: the package {missing} is not installed: `pip install horologe` installs only the SDK. "
-            f'Wanted: pip install "horologe[{EXTRAS[missing]}]", or "horologe[demo]" for the whole system\n'
+            f'Wanted: pip install "horologe[{EXTRAS[missing]}]", or "horologe[server]" for the whole system\n'
         )
         raise SystemExit(2) from None
 

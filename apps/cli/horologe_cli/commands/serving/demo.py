@@ -27,7 +27,7 @@ from horologe_cli.output import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from horologe_cli.demo.demo_run import DemoResult
+    from horologe_cli.demo.demo_run import DemoResult, DemoRun
     from horologe_cli.local.local_system import LocalSystem
     from horologe_cli.local.topology import SystemOptions, Topology
     from horologe_common.wire import ModelState
@@ -41,6 +41,15 @@ CACHES = ("worker.cache", "profiler.state", "selector.state")
 START_SHARE = 0.1
 """Share of the progress bar for starting the services."""
 
+CompareProfiler = Annotated[
+    bool,
+    typer.Option(
+        "--compare-profiler",
+        help="Then compare the throughput of each model with that of the same system without a profiler, for up to "
+        "60 s. Not with --endpoint.",
+    ),
+]
+
 
 @expand_groups
 def demo(
@@ -49,24 +58,25 @@ def demo(
     processes: ProcessOptions,
     load: DemoLoad,
     running: RunningSystem,
+    compare_profiler: CompareProfiler = False,
     json: Json = False,
 ) -> None:
-    """Serve the digits models for about 80 s. Sends mixed traffic, then measures accuracy, capacity and overload.
-
-    The throughput of each model is also compared with that of the same system without a profiler, except with
-    --endpoint.
+    """Serve the digits models for about 45 s. Sends mixed traffic, then measures accuracy, capacity and overload.
 
     \b
     Examples:
       horologe demo
       horologe demo --split --scheduler edf
       horologe demo --json | jq .peak.rate
+      horologe demo --learn 20 --compare-profiler
       horologe demo --endpoint tcp://127.0.0.1:8003 --keys ./keys
     The exit code is 0 only if every criterion is met.
     """
     from horologe_cli.local.topology import SystemOptions, default_repository
 
     if running.endpoint:
+        if compare_profiler:
+            fail("--compare-profiler: got it with --endpoint, wanted one of them", ExitCode.USAGE)
         _measure_running(running, load, json)
         return
     addresses = "127.0.0.1:0", ("tcp://127.0.0.1:0",), "127.0.0.1:0"
@@ -75,7 +85,7 @@ def demo(
         models = models or default_repository()
         workers, split, scheduler, _ = processes
         options = SystemOptions(models, workers, split, *addresses, scheduler, sets=sets, profiler=True)
-        _run_demo(options, load, json)
+        _run_demo(options, load, json, compare_profiler)
 
 
 def _cache_settings(folder: str, env: Mapping[str, str]) -> list[str]:
@@ -84,7 +94,7 @@ def _cache_settings(folder: str, env: Mapping[str, str]) -> list[str]:
     return [f"{path}={folder}" for path, name in names.items() if name not in env]
 
 
-def _run_demo(options: SystemOptions, load: DemoLoad, json: bool) -> None:
+def _run_demo(options: SystemOptions, load: DemoLoad, json: bool, compare: bool) -> None:
     from horologe_cli.local.local_system import LocalSystem
     from horologe_common.status import HorologeError
 
@@ -95,12 +105,12 @@ def _run_demo(options: SystemOptions, load: DemoLoad, json: bool) -> None:
         fail(error.reason, ExitCode.USAGE)
     start_s = time.monotonic()
     try:
-        result = _run(system, options, load, is_silent(json))
+        result = _run(system, options if compare else None, load, is_silent(json))
     except (HorologeError, OSError, ValueError) as error:
         _write_log(lines)
         fail(str(error))
     except ImportError as error:
-        fail(f"{error}; the demo needs `pip install horologe[demo]`", ExitCode.USAGE)
+        fail(f"{error}; the demo needs `pip install horologe[server]`", ExitCode.USAGE)
     _report(result, load.slo_ms, time.monotonic() - start_s, json)
     if not result.passed:
         _write_log(lines)
@@ -142,12 +152,12 @@ def _progress(quiet: bool) -> Iterator[OnProgress]:
         yield on_progress
 
 
-def _run(system: LocalSystem, options: SystemOptions, load: DemoLoad, quiet: bool) -> DemoResult:
-    """Run the demo, with a progress bar unless `quiet`."""
+def _run(system: LocalSystem, compared: SystemOptions | None, load: DemoLoad, quiet: bool) -> DemoResult:
+    """Run the demo, with a progress bar unless `quiet`. `compared`: options of the system to compare with, if any."""
     with _progress(quiet) as on_progress, system:
         ready = system.wait_ready(READY_TIMEOUT_S)
         assert ready is not None
-        result = _measure(system, options, load, ready[1], on_progress)
+        result = _measure(system, compared, load, ready[1], on_progress)
         on_progress("draining", 1.0)
         system.supervisor.drain(DRAIN_TIMEOUT_S)
     return result
@@ -155,17 +165,16 @@ def _run(system: LocalSystem, options: SystemOptions, load: DemoLoad, quiet: boo
 
 def _measure(
     system: LocalSystem,
-    options: SystemOptions,
+    compared: SystemOptions | None,
     load: DemoLoad,
     states: list[ModelState],
     on_progress: OnProgress,
 ) -> DemoResult:
-    """Measure the system, then start a second one without a profiler and compare both."""
+    """Measure the system. Then compare it with one of the options `compared`, if there are any."""
     import uvloop
 
     from horologe import AsyncClient
     from horologe_cli.demo.demo_run import DemoRun, check_criteria
-    from horologe_cli.local.local_system import LocalSystem
 
     topology = system.topology
     demo_run = DemoRun(topology.http, load, on_progress)
@@ -174,21 +183,32 @@ def _measure(
         async with AsyncClient(topology.clients[0], keys=topology.keys or None) as client:
             await demo_run.run(client, states)
 
+    uvloop.run(measure())
+    if compared:
+        on_progress("starting the services without a profiler", 0.9)
+        _compare_profiler(topology, compared, demo_run, states)
+    demo_run.result.criteria = check_criteria(demo_run.result)
+    return demo_run.result
+
+
+def _compare_profiler(topology: Topology, options: SystemOptions, demo_run: DemoRun, states: list[ModelState]) -> None:
+    """Start a second system, without a profiler, and compare both."""
+    import uvloop
+
+    from horologe import AsyncClient
+    from horologe_cli.local.local_system import LocalSystem
+
     async def compare(without: Topology) -> None:
         endpoints = topology.clients[0], without.clients[0]
         first, second = (AsyncClient(endpoint, keys=topology.keys or None) for endpoint in endpoints)
         async with first, second:
             await demo_run.compare_profiler(first, second, states, topology.metrics.values())
 
-    uvloop.run(measure())
-    on_progress("starting the services without a profiler", 0.9)
     with tempfile.TemporaryDirectory() as folder:
         sets = (*options.sets, f"selector.state={folder}")
         with LocalSystem(options._replace(profiler=False, sets=sets), lambda process, line: None) as without:
             without.wait_ready(READY_TIMEOUT_S)
             uvloop.run(compare(without.topology))
-    demo_run.result.criteria = check_criteria(demo_run.result)
-    return demo_run.result
 
 
 def _report(result: DemoResult, slo_ms: float, seconds: float, json: bool) -> None:

@@ -51,6 +51,7 @@ class UpOptions(NamedTuple):
     """The models, the addresses and the optional services of `horologe up`."""
 
     models: Annotated[str, typer.Option(help="Folder of the model repository.", metavar="DIR")] = ""
+    demo: Annotated[bool, typer.Option("--demo", help="Serve the models of `horologe demo`.")] = False
     http: Annotated[str, typer.Option(help="HTTP address. Port 0: any free port.", metavar="HOST:PORT")] = ""
     clients: Annotated[
         list[str] | None,
@@ -73,19 +74,24 @@ def up(options: UpOptions, processes: ProcessOptions, drain: DrainSeconds = 10.0
 
     \b
     Examples:
-      horologe up
+      horologe up --demo
       horologe up --models /srv/models --workers 4
       horologe up --http 0.0.0.0:8000 --set http.keys_file=keys/http/clients.txt
       horologe up --split --scheduler edf --set log.level=debug
     """
-    from horologe_cli.local.topology import SystemOptions
+    from horologe_cli.local.topology import SystemOptions, default_repository
     from horologe_common.service.process_limits import protect_memory
     from horologe_common.service.standard_streams import install_lossy_streams
 
     install_lossy_streams()
     protect_memory()
     lists = {"clients": tuple(options.clients or ()), "sets": tuple(processes.sets or ())}
-    _run(SystemOptions(**processes._asdict() | options._asdict() | lists), drain, json)
+    fields = processes._asdict() | options._asdict() | lists
+    if fields.pop("demo"):
+        if options.models:
+            fail(f"--models: got {options.models!r} with --demo, wanted one of them", ExitCode.USAGE)
+        fields["models"] = default_repository()
+    _run(SystemOptions(**fields), drain, json)
 
 
 def _run(options: SystemOptions, drain_s: float, json: bool) -> None:
