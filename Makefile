@@ -23,7 +23,7 @@ TESTS := tests/system tests/sim $(filter-out tests/system tests/sim tests/compos
 
 DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 
-.PHONY: help setup demo up test test-experiments test-compiled check bench wheels docs site clean
+.PHONY: help setup demo up test test-experiments test-compiled check bench wheels dist docs site clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -72,6 +72,9 @@ wheels: $(STAMPS)/dev ## build the wheel for every platform, and the one with a 
 	@rm -rf build/wheels
 	$(BIN)/pip wheel -q --no-deps -w build/wheels .
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=true PIP_NO_BINARY=mypy $(BIN)/pip wheel -q --no-deps -w build/wheels .
+
+dist: $(STAMPS)/dev ## build sdist, wheels, chart and SBOM in build/dist, with the time of the commit (needs a C compiler)
+	@$(BIN)/python deploy/distribution.py $(ARGS)
 
 docs: $(STAMPS)/dev ## write the generated pages and dashboards
 	$(BIN)/python docs/generate.py
