@@ -17,6 +17,7 @@ DOCS = ROOT / "docs"
 OUTSIDE = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "benchmarks/**/*.md",
     "deploy/**/*.md",
     "experiments/results/**/*.md",
