@@ -74,6 +74,15 @@ def test_unknown_commands_and_options_are_usage_errors() -> None:
     assert run_horologe("models", "--nonsense").exit_code == USAGE
 
 
+def test_without_a_folder_of_models_up_names_the_options(tmp_path: Path) -> None:
+    result = run_horologe("up", cwd=tmp_path)
+    assert_one_line(result, USAGE, "models: got 'models'", "--models DIR", "horologe up --demo")
+    result = run_horologe("up", "--demo", "--models", "mine", cwd=tmp_path)
+    assert_one_line(result, USAGE, "--models: got 'mine' with --demo")
+    result = run_horologe("demo", "--compare-profiler", "--endpoint", NO_SERVER)
+    assert_one_line(result, USAGE, "--compare-profiler")
+
+
 @pytest.mark.parametrize(
     "arguments", [("models",), ("status",), ("predict", "m", "--input", "[[1]]", "--slo-ms", "50")]
 )
