@@ -29,9 +29,9 @@ UNSUPPORTED = {
     "shared_memory": "shared memory is not supported: send tensors as binary data",
     "unsupported": "trace and logging settings are not supported over HTTP",
 }
-PLATFORMS = {"onnx": "onnxruntime_onnx", "pytorch": "pytorch_libtorch"}
+PLATFORMS = {"onnx": "onnxruntime_onnx", "pytorch": "pytorch_libtorch", "torchscript": "pytorch_libtorch"}
 """Platform name of Triton for each runtime. Other runtimes keep their own name."""
-BACKENDS = {"onnx": "onnxruntime"}
+BACKENDS = {"onnx": "onnxruntime", "torchscript": "pytorch"}
 OPTIONAL_BYTES = 64 << 10
 """Maximum size of JSON without tensors."""
 T = TypeVar("T")

@@ -47,7 +47,7 @@ REALTIME_LANES = ("input", "exec", "output")
 """Lanes that wait at real-time priority. LOAD takes milliseconds and a replacement seconds, so exact starts do not
 matter there.
 """
-IN_PROCESS_RUNTIMES = ("onnx", "pytorch")
+IN_PROCESS_RUNTIMES = ("onnx", "pytorch", "torchscript")
 """Runtimes whose EXEC on the CPU computes in this process and does not wait."""
 WAITING_RUNTIMES = ("emulated",)
 """Runtimes whose EXEC waits for a time and computes next to nothing: its lane keeps its real-time priority."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -20,6 +20,7 @@ from horologe_common.models import DTYPES, MAX_DIM, ModelSpec, TensorSpec, check
 from horologe_common.service.settings import DURATIONS, MAX_QUANTITY, SIZES, SettingsError, parse_quantity
 from horologe_common.service.user_files import describe_mismatch, read_toml
 from horologe_common.status import HorologeError, InvalidInput, Status
+from horologe_gpu_worker.repository.reshaping import check_reshape
 from horologe_gpu_worker.repository.made_up_inputs import (
     check_broadcast,
     check_warmup,
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MANIFEST = "model.toml"
-MODEL_FILES = {"model.onnx": "onnx", "model.pt2": "pytorch", "model.py": "python"}
+TRITON_CONFIG = "config.pbtxt"
+MODEL_FILES = {"model.onnx": "onnx", "model.pt2": "pytorch", "model.pt": "torchscript", "model.py": "python"}
 """Model file in a version folder -> its runtime, unless `model.toml` names one."""
+ALL_VERSIONS = "all"
 BATCH_SIZES = (1, 2, 4, 8, 16)
 PROFILE_LENGTH = 16
 DATATYPES = (*DTYPES, "BYTES")
@@ -76,11 +79,24 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Inputs only: value when the model is warmed up and measured. A list is broadcast to the shape, as in numpy."""
     warmup_shape: tuple[int, ...] = ()
     """Inputs only: shape when the model is warmed up and measured; -1: rows, or `profile_length`."""
+    reshape: tuple[int, ...] | None = None
+    """Shape in the model, if it differs from that of the requests. Its -1 are those of `shape`, in their order."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Return the shape with -1 for each name."""
         return tuple(-1 if isinstance(dim, str) else dim for dim in self.shape)
+
+    @property
+    def inner_sizes(self) -> tuple[int, ...]:
+        """Return the shape in the model."""
+        return self.sizes if self.reshape is None else self.reshape
+
+
+class LatestVersions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`versions = { latest = n }`: the n newest versions are served."""
+
+    latest: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class EmulatedSharing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,6 +131,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of `model.toml`. Durations are text with a unit ("50ms"), sizes too ("512MiB")."""
 
     runtime: str = ""
+    file: str = ""
+    """Path of the model's file in the version's folder; empty: the default of its runtime."""
+    versions: str | LatestVersions | tuple[str, ...] = ALL_VERSIONS
+    """In the model's folder only: which versions are served: all, the newest, or these."""
     batch_sizes: tuple[int, ...] = ()
     batching: Literal["auto", "on", "off"] = "auto"
     """`off`: each request runs alone, in its own shape. `on`: first dimensions count rows, which is not compared."""
@@ -140,6 +160,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """python: maximum data segment of the model's process; 0: no limit."""
     inputs: tuple[TensorEntry, ...] = ()
     outputs: tuple[TensorEntry, ...] = ()
+    declared_outputs_only: bool = False
+    """onnx: leave out the outputs that `[[outputs]]` does not name."""
     emulated: EmulatedTimes | None = None
 
 
@@ -149,23 +171,52 @@ def manifest_path(folder: Path) -> Path | None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of `<repository>/<name>/<version>`; defaults if there is no file.
+    """Read the manifest of `<repository>/<name>/<version>`: its `model.toml`, else Triton's `config.pbtxt`; defaults if
+    there is neither.
 
     Raises `InvalidModel` naming file, field, got and wanted.
     """
     path = manifest_path(folder)
-    if path is None:
-        return Manifest()
+    if path is not None:
+        return read_manifest_file(path)
+    path = folder.parent / TRITON_CONFIG
+    return convert_manifest(path, _translate(folder)) if path.is_file() else Manifest()
+
+
+def read_manifest_file(path: Path) -> Manifest:
+    """Read a `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
     try:
         table = read_toml(path)
-        _check_keys(str(path), table)
+    except (OSError, ValueError) as error:  # ValueError: not TOML, or too large
+        raise InvalidModel(f"{path}: {error}") from error
+    return convert_manifest(path, table)
+
+
+def convert_manifest(path: Path, table: dict[str, Any]) -> Manifest:
+    """Return the manifest with these keys, which come from the file at `path`. Raises `InvalidModel` as it names it."""
+    _check_keys(str(path), table)
+    try:
         manifest = msgspec.convert(table, Manifest, str_keys=True)
     except msgspec.ValidationError as error:
         raise InvalidModel(f"{path}: {describe_mismatch(error, table)}") from error
-    except (OSError, ValueError) as error:  # ValueError: not TOML, or too large
-        raise InvalidModel(f"{path}: {error}") from error
     _check(path, manifest)
     return manifest
+
+
+def _translate(folder: Path) -> dict[str, Any]:
+    """Return the keys for a version of a Triton repository. Raises `InvalidModel` naming everything that is missing."""
+    from horologe_gpu_worker.repository.triton.translation import translate_version  # imports protobuf
+
+    translation = translate_version(folder)
+    if translation.missing:
+        reasons = "; ".join(f"{finding.field}: {finding.text}" for finding in translation.missing)
+        raise InvalidModel(f"{folder.parent / TRITON_CONFIG}: not supported: {reasons}")
+    return translation.manifest
+
+
+def model_path(folder: Path, manifest: Manifest, default: str) -> Path:
+    """Return the path of a version's model file."""
+    return folder / (manifest.file or default)
 
 
 def _check_keys(path: str, table: dict[str, Any]) -> None:
@@ -191,6 +242,11 @@ def _check(path: Path, manifest: Manifest) -> None:
             _check_emulated(f"{path}: emulated", manifest.emulated)
     except InvalidInput as error:
         raise InvalidModel(error.reason) from error
+    if manifest.file and (manifest.file.startswith("/") or ".." in manifest.file.split("/")):
+        raise InvalidModel(f"{path}: file: got {manifest.file!r}, wanted a path in the folder of the version")
+    if isinstance(manifest.versions, str) and manifest.versions != ALL_VERSIONS:
+        wanted = "'all', { latest = 1 } or names of versions"
+        raise InvalidModel(f"{path}: versions: got {manifest.versions!r}, wanted {wanted}")
     for key, units, most in QUANTITIES:
         _check_quantity(path, key, getattr(manifest, key), units, most)
     for kind, entries in (("inputs", manifest.inputs), ("outputs", manifest.outputs)):
@@ -229,6 +285,7 @@ def _check_tensors(where: str, entries: Iterable[TensorEntry]) -> None:
                 raise InvalidModel(f"{where}: {entry.name}: shape: got {dim!r}, wanted a size, -1 or a name")
         try:
             check_declared_shape(f"{where}: {entry.name}", entry.sizes)
+            check_reshape(f"{where}: {entry.name}", entry.sizes, entry.inner_sizes)
             check_warmup(f"{where}: {entry.name}", entry.datatype, entry.sizes, entry.warmup, entry.warmup_shape)
         except InvalidInput as error:
             raise InvalidModel(str(error)) from error

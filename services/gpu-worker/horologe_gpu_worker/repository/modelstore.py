@@ -15,6 +15,7 @@ from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, UnknownModel, encodable
 from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.manifest import InvalidModel
+from horologe_gpu_worker.repository.version_policy import served_versions
 from horologe_gpu_worker.repository.version_inspector import VersionInspector, VersionReport
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
 from horologe_gpu_worker.runtimes import RUNTIMES
@@ -91,9 +92,10 @@ class ModelStore:
             return []
         folder = self._repository / name
         try:
-            versions = sorted(entry for entry in folder.iterdir() if _is_model_folder(entry))
+            found = sorted(entry for entry in folder.iterdir() if _is_model_folder(entry))
         except OSError as error:
             raise InvalidModel(f"{folder}: {error.strerror}") from error
+        versions = served_versions(folder, found)
         if not versions:
             raise InvalidModel(f"{folder}: got no version folder, wanted {folder / '1'} with the model in it")
         return versions

@@ -89,7 +89,7 @@ def _runtime_version(runtime: str) -> str:
         from horologe_gpu_worker.runtimes.onnx import version
 
         return f"onnxruntime {version()}"
-    if runtime == "pytorch":
+    if runtime in ("pytorch", "torchscript"):
         import torch
 
         return f"torch {torch.__version__}"

@@ -38,7 +38,7 @@ def _correct(where: str, kind: str, inferred: TensorSpec, entry: TensorEntry) ->
     if entry.datatype != inferred.datatype:
         raise InvalidModel(f"{where}: datatype: got {entry.datatype}, wanted {inferred.datatype}, as in the graph")
     if kind == "inputs" and inferred.shape:  # a graph without a shape accepts any
-        check_narrower(where, entry.sizes, inferred.shape)
+        check_narrower(where, entry.inner_sizes, inferred.shape)
     return TensorSpec(entry.name, entry.datatype, entry.sizes)
 
 

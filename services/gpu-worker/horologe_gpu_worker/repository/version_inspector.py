@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -43,8 +44,11 @@ if TYPE_CHECKING:
 
 FORBIDDEN = "/#"
 """Separators in addresses and model keys, forbidden in names."""
-EXTRAS = {"pytorch": "torch"}
+EXTRAS = {"pytorch": "torch", "torchscript": "torch"}
 """Runtime -> its extra, if the names differ."""
+
+FILE_SUFFIXES = {PurePath(file).suffix: runtime for file, runtime in MODEL_FILES.items()}
+"""Suffix of `file` in `model.toml` -> runtime."""
 
 log = logger("modelstore")
 
@@ -216,6 +220,8 @@ def runtime_name(folder: Path, manifest: Manifest) -> str:
     if manifest.runtime:
         where, wanted = manifest_path(folder), ", ".join(RUNTIMES)
         raise InvalidModel(f"{where}: runtime: got {manifest.runtime!r}, wanted one of {wanted}")
+    if runtime := FILE_SUFFIXES.get(PurePath(manifest.file).suffix):
+        return runtime
     candidates = [runtime for file, runtime in MODEL_FILES.items() if (folder / file).is_file()]
     if len(candidates) != 1:
         raise InvalidModel(

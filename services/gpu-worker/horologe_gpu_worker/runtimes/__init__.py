@@ -26,6 +26,7 @@ def _lazy_factory(module: str, name: str) -> Callable[..., Runtime]:
 RUNTIMES: dict[str, Callable[..., Runtime]] = {
     "onnx": _lazy_factory("onnx.onnx_runtime", "OnnxRuntime"),
     "pytorch": _lazy_factory("pytorch.pytorch_runtime", "PytorchRuntime"),
+    "torchscript": _lazy_factory("pytorch.torchscript_runtime", "TorchScriptRuntime"),
     "python": _lazy_factory("python.python_runtime", "PythonRuntime"),
     "emulated": _lazy_factory("emulated", "EmulatedRuntime"),
 }

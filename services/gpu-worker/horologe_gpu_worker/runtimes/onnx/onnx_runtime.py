@@ -18,9 +18,11 @@ from horologe_gpu_worker.repository.manifest import (
     build_spec,
     default_length,
     manifest_path,
+    model_path,
     read_manifest,
 )
 from horologe_gpu_worker.repository.model_signature import shape_for
+from horologe_gpu_worker.repository.reshaping import NO_RESHAPES, Reshapes, read_reshapes
 from horologe_gpu_worker.repository.signature_corrections import correct_tensors
 from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel, Runtime
@@ -63,10 +65,13 @@ class OnnxModel(OpenModel):
     `close` returns the session to `idle`, if given.
     """
 
-    def __init__(self, spec: ModelSpec, session: Any, idle: KeptModels[Any] | None = None) -> None:
+    def __init__(
+        self, spec: ModelSpec, session: Any, idle: KeptModels[Any] | None = None, reshapes: Reshapes = NO_RESHAPES
+    ) -> None:
         self._spec = spec
         self._session = session
         self._idle = idle
+        self._reshapes = reshapes
         # 10 us for a no-op. Pre-bound buffers take 6, but then inputs and outputs are copied: 600 kB inputs x 4
         # cost 315 us that way, 120 this way.
         self._names = [tensor.name for tensor in spec.outputs]
@@ -76,16 +81,18 @@ class OnnxModel(OpenModel):
         """Run one batch; see `OpenModel.run`. The inputs determine the batch size."""
         if self._strings:  # of any other object, ONNX Runtime takes its `str`
             inputs = dict(inputs) | {name: decode_text(f"input {name!r}", inputs[name]) for name in self._strings}
+        if self._reshapes.inputs:
+            inputs = self._reshapes.inputs.apply(inputs)
         try:
             outputs = self._session.run(self._names, inputs)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base class
             raise ModelFailed(f"model {self._spec.key}: {error}") from error
-        return dict(zip(self._names, outputs, strict=True))
+        return self._reshapes.outputs.apply(dict(zip(self._names, outputs, strict=True)))
 
     def close(self) -> None:
         session, self._session = self._session, None
         if self._idle is not None and session is not None:
-            self._idle.keep(self._spec, session, SESSION_BYTES + COPIES * self._spec.weights_bytes)
+            self._idle.keep(self._spec, (session, self._reshapes), SESSION_BYTES + COPIES * self._spec.weights_bytes)
 
 
 class _Batch(NamedTuple):
@@ -154,7 +161,7 @@ class OnnxRuntime(Runtime):
     def inspect(self, folder: Path) -> ModelSpec:
         """Read the spec from the graph and `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
-        path = folder / MODEL
+        path = model_path(folder, manifest, MODEL)
         session = _session(path, threads=1, optimise=False)
         where = str(manifest_path(folder) or path)
         signature = (
@@ -162,6 +169,9 @@ class OnnxRuntime(Runtime):
             correct_tensors(where, "outputs", _tensors(path, "output", session.get_outputs()), manifest.outputs),
         )
         lengths = fitting_shapes(session.get_inputs(), default_length(manifest), manifest.max_length)
+        if manifest.declared_outputs_only:
+            declared = {entry.name for entry in manifest.outputs}
+            signature = signature[0], tuple(tensor for tensor in signature[1] if tensor.name in declared)
         spec = build_spec(folder, manifest, "onnx", signature, content_bytes(folder), lengths)
         # On CUDA, a session takes megabytes.
         return msgspec.structs.replace(spec, shares_pages=self._cuda is None, text=True)
@@ -172,18 +182,23 @@ class OnnxRuntime(Runtime):
 
     def open_kept(self, spec: ModelSpec) -> OpenModel | None:
         """Return an idle session; None if there is none."""
-        session = self._idle.take(spec)
-        return None if session is None else OnnxModel(spec, session, self._idle)
+        kept = self._idle.take(spec)
+        return None if kept is None else OnnxModel(spec, kept[0], self._idle, kept[1])
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel:
         """Open a session and, with `warm`, run every batch size once; see `Runtime.open`."""
-        threads = read_manifest(folder).threads
+        manifest = read_manifest(folder)
+        path, reshapes = model_path(folder, manifest, MODEL), read_reshapes(manifest)
         if self._cuda is None:
-            model: OpenModel = OnnxModel(spec, _session(folder / MODEL, threads, optimise=True), self._idle)
+            session = _session(path, manifest.threads, optimise=True)
+            model: OpenModel = OnnxModel(spec, session, self._idle, reshapes)
         else:
-            session = _session(folder / MODEL, threads, optimise=True, providers=cuda_providers(self._cuda))
-            check_provider(folder / MODEL, session.get_providers())
-            model = BoundModel(spec, session, "cuda", self._cuda) if bindable(spec) else OnnxModel(spec, session)
+            session = _session(path, manifest.threads, optimise=True, providers=cuda_providers(self._cuda))
+            check_provider(path, session.get_providers())
+            binds = bindable(spec) and not (reshapes.inputs or reshapes.outputs)
+            model = (
+                BoundModel(spec, session, "cuda", self._cuda) if binds else OnnxModel(spec, session, reshapes=reshapes)
+            )
         if warm:
             warm_up(model.run, spec, folder)
         self._idle.set_content(spec)

@@ -1,0 +1,69 @@
+"""Which versions of a model are served: `versions` in `model.toml`, or the policy in Triton's `config.pbtxt`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from horologe_common.models import natural_sort_key
+from horologe_gpu_worker.repository.manifest import (
+    ALL_VERSIONS,
+    MANIFEST,
+    TRITON_CONFIG,
+    InvalidModel,
+    LatestVersions,
+    Manifest,
+    read_manifest_file,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+TRITON_VERSION = re.compile(r"[1-9][0-9]*")
+"""Triton ignores all other folders: those of warm-up data and of further configurations."""
+
+
+def served_versions(model: Path, folders: Sequence[Path]) -> list[Path]:
+    """Return the folders of the versions that are served. All of them, if the policy cannot be read: each then says so.
+
+    Raises `InvalidModel` if the policy leaves none.
+    """
+    triton = is_triton_model(model, folders)
+    kept = [folder for folder in folders if not triton or TRITON_VERSION.fullmatch(folder.name)]
+    try:
+        policy = _read_policy(model, kept, triton)
+    except InvalidModel:
+        return kept
+    if isinstance(policy, LatestVersions):
+        newest = sorted(kept, key=lambda folder: natural_sort_key(folder.name))[-policy.latest :]
+        return [folder for folder in kept if folder in newest]
+    if policy == ALL_VERSIONS:
+        return kept
+    served = [folder for folder in kept if folder.name in policy]
+    if kept and not served:
+        names = ", ".join(folder.name for folder in kept)
+        raise InvalidModel(f"{model}: versions: got {', '.join(policy)}, wanted some of {names}")
+    return served
+
+
+def is_triton_model(model: Path, folders: Sequence[Path]) -> bool:
+    """Return whether a model is described by `config.pbtxt`, and by no `model.toml`."""
+    manifests = [model / MANIFEST, *(folder / MANIFEST for folder in folders)]
+    return (model / TRITON_CONFIG).is_file() and not any(path.is_file() for path in manifests)
+
+
+def _read_policy(model: Path, folders: Sequence[Path], triton: bool) -> str | LatestVersions | tuple[str, ...]:
+    if triton and folders:
+        return _triton_policy(folders[0])
+    path = model / MANIFEST
+    return read_manifest_file(path).versions if path.is_file() else ALL_VERSIONS
+
+
+def _triton_policy(folder: Path) -> str | LatestVersions | tuple[str, ...]:
+    from horologe_gpu_worker.repository.triton.translation import translate_version  # imports protobuf
+
+    manifest: Manifest = msgspec.convert({"versions": translate_version(folder).manifest["versions"]}, Manifest)
+    return manifest.versions
