@@ -45,6 +45,8 @@ class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
     check_content: bool = False
     """Fail if the files of the folder do not have the content of `spec`."""
     warm: bool = True
+    device: str = ""
+    """The worker's device."""
 
 
 class Loaded(msgspec.Struct, tag="loaded", array_like=True, frozen=True):
@@ -139,8 +141,9 @@ class ModelProcess:
         self._child = start_isolated(CHILD, environment, self._device.user)
         self._overdue_ns = monotonic_ns() + delay_ns + self._load_timeout_ns
         self._packets = PacketSocket(self._child.sock)
+        device = self._device.device
         memory_limit = size_bytes(self._manifest.memory_limit)
-        start = Start(str(self._folder.absolute()), self._spec, delay_ns, memory_limit, check_content, warm)
+        start = Start(str(self._folder.absolute()), self._spec, delay_ns, memory_limit, check_content, warm, device)
         with suppress(OSError):  # the process has ended already; `is_loaded` raises
             send(self._packets, start)
 

@@ -20,6 +20,7 @@ from horologe_common.service.standard_streams import install_lossy_streams
 from horologe_common.status import HorologeError, ModelFailed, describe_exception
 from horologe_common.string_tensors import as_array
 from horologe_gpu_worker.repository.content import ContentHashes
+from horologe_gpu_worker.repository.manifest import model_path, read_manifest
 from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import RowsFailed, WarmUpFailed
 from horologe_gpu_worker.runtimes.python.channel import (
@@ -34,6 +35,8 @@ from horologe_gpu_worker.runtimes.python.channel import (
     send,
 )
 from horologe_gpu_worker.runtimes.python.model_imports import ModelImports
+from horologe_gpu_worker.runtimes.python.triton_model import CLASS as TRITON_CLASS
+from horologe_gpu_worker.runtimes.python.triton_model import TritonModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from horologe_common.core.protocol import Buffer
+    from horologe_common.models import ModelSpec
 
 MODULE = "horologe_model"
 """Name of the model's module, also in the processes that the model starts."""
@@ -66,7 +70,7 @@ def serve(packets: PacketSocket) -> None:
         if start.check_content:
             content = ContentHashes().read(folder)
             content.check_spec(start.spec)
-        model = load_model(folder)
+        model = load_model(folder, start.spec, start.device)
     except Exception as error:
         send(packets, _failed(error, fatal=True))
         return
@@ -85,16 +89,21 @@ def serve(packets: PacketSocket) -> None:
         send(packets, *run_batch(model, inputs, message.quiet))
 
 
-def load_model(folder: Path) -> Any:
-    """Return an instance of the class `Model` in `folder`/model.py, which may import modules of its folder.
+def load_model(folder: Path, spec: ModelSpec, device: str) -> Any:
+    """Return an instance of the class `Model` in the model's file, which may import modules of its folder. A class
+    `TritonPythonModel` is adapted.
 
     Processes that the model starts inherit `sys.path` (by multiprocessing and joblib) and the environment.
     """
-    imports = ModelImports(folder)
+    path, imports = model_path(folder, read_manifest(folder), "model.py"), ModelImports(folder)
     imports.install()
     sys.path.insert(1, str(IMPORTABLE))
-    os.environ |= {"HOROLOGE_MODEL_FILE": str(folder / "model.py"), "PYTHONDONTWRITEBYTECODE": "1"}
+    os.environ |= {"HOROLOGE_MODEL_FILE": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
     module = importlib.import_module(MODULE)
+    if hasattr(module, TRITON_CLASS) and not hasattr(module, "Model"):
+        adapted = TritonModel(getattr(module, TRITON_CLASS), spec, folder, device)
+        imports.check_modules()
+        return adapted
     if not hasattr(module, "Model"):
         raise ModelFailed("model.py: got no class Model, wanted one with predict_batch(self, inputs)")
     model = module.Model()

@@ -15,7 +15,7 @@ from horologe_common.service.log import logger
 from horologe_common.service.processes import Backoff, start_patiently
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.content import content_bytes
-from horologe_gpu_worker.repository.manifest import InvalidModel, build_spec, declared_signature, read_manifest
+from horologe_gpu_worker.repository.manifest import InvalidModel, build_spec, declared_signature, model_path, read_manifest
 from horologe_gpu_worker.repository.model_signature import check_outputs
 from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, ProcessFailed, RowsFailed, Runtime, WarmUpFailed
 from horologe_gpu_worker.runtimes.kept_models import KeptModels
@@ -173,8 +173,8 @@ class PythonRuntime(Runtime):
     def inspect(self, folder: Path) -> ModelSpec:
         """Read the spec from `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         manifest = read_manifest(folder)
-        if not (folder / MODEL).is_file():
-            raise InvalidModel(f"{folder / MODEL}: got no such file, wanted a class Model")
+        if not (path := model_path(folder, manifest, MODEL)).is_file():
+            raise InvalidModel(f"{path}: got no such file, wanted a class Model")
         return build_spec(folder, manifest, "python", declared_signature(manifest, folder), content_bytes(folder))
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> PythonModel:
