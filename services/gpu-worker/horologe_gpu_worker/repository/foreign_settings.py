@@ -1,19 +1,20 @@
-"""Settings of other servers in a model's folder: they have no effect here, so each file is named in a note."""
+"""Settings of other servers in a model's folder. Triton's are used if there is no `model.toml`; others have no effect.
+
+Each file has a note, which names what is not used.
+"""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from horologe_common.status import describe_error, encodable
+from horologe_gpu_worker.repository.manifest import TRITON_CONFIG, InvalidModel, manifest_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
-TRITON_FILE = "config.pbtxt"
 FOREIGN_FILES = {
-    TRITON_FILE: "Triton",
+    TRITON_CONFIG: "Triton",
     "model-settings.json": "MLServer",
     "model-config.yaml": "TorchServe",
     "MAR-INF/MANIFEST.json": "TorchServe",
@@ -21,21 +22,7 @@ FOREIGN_FILES = {
     "assets.extra/tf_serving_warmup_requests": "TensorFlow Serving",
 }
 """File in the folder of a model or of a version -> the server that reads it."""
-HERE = {
-    "max_batch_size": "`batching` and `batch_sizes`",
-    "dynamic_batching": "every model is batched dynamically",
-    "version_policy": "every version is served",
-    "input": "`[[inputs]]`",
-    "output": "`[[outputs]]`",
-    "response_cache": "`cache`",
-    "model_warmup": "`warmup`",
-    "default_model_filename": "`model.onnx`, `model.pt2` or `model.py`",
-}
-"""Fields of Triton's configuration -> their counterparts here."""
-READ_BYTES = 1 << 20
-"""The start of a file that is searched for its fields."""
-SHOWN_FIELDS, SHOWN_CHARACTERS = 20, 40
-_TOKENS = re.compile(r'#[^\n]*|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|[{}\[\]<>]|(\w+)\s*(:\s*([\w.+-]+)|(?=[:{<\[]))')
+SHOWN_FINDINGS, SHOWN_CHARACTERS = 40, 200
 
 
 def foreign_notes(folder: Path) -> tuple[str, ...]:
@@ -46,39 +33,33 @@ def foreign_notes(folder: Path) -> tuple[str, ...]:
             path = place / name
             try:
                 if path.is_file():
-                    notes.append(_describe(path, name, server))
+                    notes.append(_describe(folder, path, name, server))
             except OSError as error:
                 notes.append(f"{name} of {server}: not used, and cannot be read: {describe_error(error)}")
-    return tuple(map(encodable, notes))
+    return tuple(encodable(note) for note in notes if note)
 
 
-def _describe(path: Path, name: str, server: str) -> str:
-    if name != TRITON_FILE:
+def _describe(folder: Path, path: Path, name: str, server: str) -> str:
+    if path != folder.parent / TRITON_CONFIG:
         return f"{name} of {server} is not used: set what it declares in model.toml"
-    with path.open("rb") as file:
-        fields = triton_fields(file.read(READ_BYTES).decode(errors="replace"))
+    manifest = manifest_path(folder)
+    if manifest is not None:
+        return f"{name} of {server} is not used, because there is a {manifest.name}"
+    return _describe_findings(folder)
+
+
+def _describe_findings(folder: Path) -> str:
+    """Return what of a used `config.pbtxt` has no effect. Empty if all of it has, or if the model is not served."""
+    from horologe_gpu_worker.repository.triton.translation import translate_version  # imports protobuf
+
+    try:
+        translation = translate_version(folder)
+    except InvalidModel:
+        return ""  # the reason why the model is not served
     shown = [
-        f"{field[:SHOWN_CHARACTERS]}{f' {value[:SHOWN_CHARACTERS]}' if value else ''}"
-        f"{f' (here: {HERE[field]})' if field in HERE else ''}"
-        for field, value in list(fields.items())[:SHOWN_FIELDS]
+        f"{finding.field[:SHOWN_CHARACTERS]}: {finding.effect}: {finding.text[:SHOWN_CHARACTERS]}"
+        for finding in translation.findings
+        if finding.effect in ("not needed", "limited")
     ]
-    more = [f"and {len(fields) - SHOWN_FIELDS} more"] if len(fields) > SHOWN_FIELDS else []
-    return f"{name} of {server} is not used: {_list([*shown, *more])}"
-
-
-def triton_fields(text: str) -> dict[str, str]:
-    """Return the top-level fields of a configuration in the text format of protocol buffers, and their plain values."""
-    fields: dict[str, str] = {}
-    depth = 0
-    for token in _TOKENS.finditer(text):
-        if token[0] in "{[<":
-            depth += 1
-        elif token[0] in "}]>":
-            depth -= 1
-        elif token[1] and depth == 0:
-            fields[token[1]] = token[3] or ""
-    return fields
-
-
-def _list(items: Iterable[str]) -> str:
-    return ", ".join(items) or "it has no fields"
+    more = [f"and {len(shown) - SHOWN_FINDINGS} more"] if len(shown) > SHOWN_FINDINGS else []
+    return f"{TRITON_CONFIG} of Triton: {'; '.join([*shown[:SHOWN_FINDINGS], *more])}" if shown else ""

@@ -20,13 +20,13 @@ from horologe_common.models import DTYPES, MAX_DIM, ModelSpec, TensorSpec, check
 from horologe_common.service.settings import DURATIONS, MAX_QUANTITY, SIZES, SettingsError, parse_quantity
 from horologe_common.service.user_files import describe_mismatch, read_toml
 from horologe_common.status import HorologeError, InvalidInput, Status
-from horologe_gpu_worker.repository.reshaping import check_reshape
 from horologe_gpu_worker.repository.made_up_inputs import (
     check_broadcast,
     check_warmup,
     make_up_inputs,
     warmup_shapes,
 )
+from horologe_gpu_worker.repository.reshaping import check_reshape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -15,8 +15,8 @@ from horologe_common.service.log import logger
 from horologe_common.status import HorologeError, UnknownModel, encodable
 from horologe_common.wire import ModelReport
 from horologe_gpu_worker.repository.manifest import InvalidModel
-from horologe_gpu_worker.repository.version_policy import served_versions
 from horologe_gpu_worker.repository.version_inspector import VersionInspector, VersionReport
+from horologe_gpu_worker.repository.version_policy import served_versions
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig
 from horologe_gpu_worker.runtimes import RUNTIMES
 

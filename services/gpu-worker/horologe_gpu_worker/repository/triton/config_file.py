@@ -37,7 +37,7 @@ def read_config(path: Path) -> Any:
 
 
 def config_document(message: Any) -> dict[str, Any]:
-    """Return a message as Triton writes it as JSON: all fields except messages that are not set, enumerations by name."""
+    """Return a message as Triton writes it as JSON: all fields but messages that are not set, enumerations by name."""
     document: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)

@@ -1,7 +1,7 @@
 """Schema of Triton's `config.pbtxt`: the public `inference.ModelConfig`, and its message classes.
 
-The text format of protocol buffers needs names and types of fields only, so their numbers are counted here. The schema is
-proto2 in order that a field that is set to its default is distinguished from a field that is not set.
+The text format of protocol buffers needs names and types of fields only, so their numbers are counted here. The schema
+is proto2, which distinguishes a field that is set to its default from a field that is not set.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def config_class() -> Any:
     for name, fields in _entries(MESSAGES):
         messages[name] = message = _owner(file, messages, name).add(name=name.rpartition(".")[2])
         for text in filter(None, fields.split(", ")):
-            _add_field(message, *text.split(" "), enums)
+            field, kind = text.split(" ")
+            _add_field(message, field, kind, enums)
     for name, values in enums.items():
         owner, _, own = name.rpartition(".")
         enum = (messages[owner] if owner else file).enum_type.add(name=own)

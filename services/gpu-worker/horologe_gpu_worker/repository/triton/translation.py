@@ -1,4 +1,4 @@
-"""Translates a model of a Triton repository: `config.pbtxt` to the keys of `model.toml`, and a finding for each field."""
+"""Translates a model of a Triton repository: `config.pbtxt` to keys of `model.toml`, and a finding for each field."""
 
 from __future__ import annotations
 

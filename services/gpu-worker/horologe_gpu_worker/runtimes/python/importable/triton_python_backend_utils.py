@@ -29,7 +29,7 @@ refusals: list[str] = []
 """What the model has asked for and did not get, in this call of `execute`."""
 
 
-class TritonModelException(Exception):  # noqa: N818
+class TritonModelException(Exception):
     """Raised by this module, and by models."""
 
     def message(self) -> str:
@@ -67,7 +67,9 @@ class Tensor:
     def __init__(self, name: str, numpy_array: NDArray[Any]) -> None:
         if not isinstance(numpy_array, np.ndarray) or numpy_array.dtype.kind in "UV":
             kind = getattr(numpy_array, "dtype", type(numpy_array).__name__)
-            raise TritonModelException(f"Tensor {name!r}: got {kind}, wanted an array of numbers, or np.object_ for text")
+            raise TritonModelException(
+                f"Tensor {name!r}: got {kind}, wanted an array of numbers, or np.object_ for text"
+            )
         self._name = name
         self._array = numpy_array
 
@@ -115,10 +117,10 @@ class InferenceRequest:
         return request
 
     def inputs(self) -> list[Tensor]:
-        return self._inputs  # type: ignore[attr-defined,no-any-return]
+        return self._inputs
 
     def requested_output_names(self) -> list[str]:
-        return self._outputs  # type: ignore[attr-defined,no-any-return]
+        return self._outputs
 
     def is_cancelled(self) -> bool:
         return False
