@@ -9,7 +9,15 @@ import typer
 from horologe_cli.commands import machine
 from horologe_cli.commands.measuring import measure
 from horologe_cli.commands.planning import plan_commands
-from horologe_cli.commands.serving import application_commands, demo, model_commands, pipeline_commands, predict, up
+from horologe_cli.commands.serving import (
+    application_commands,
+    demo,
+    import_commands,
+    model_commands,
+    pipeline_commands,
+    predict,
+    up,
+)
 from horologe_cli.commands.simulating import explain, simulation
 
 COMMANDS_GROUP = "horologe.commands"
@@ -45,6 +53,7 @@ for command in (
 for entry_point in entry_points(group=COMMANDS_GROUP):
     app.command(entry_point.name)(entry_point.load())
 app.add_typer(application_commands.app, name="application")
+app.add_typer(import_commands.app, name="import")
 app.add_typer(pipeline_commands.app, name="pipeline")
 app.add_typer(plan_commands.app, name="plan")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -19,9 +19,11 @@ from horologe_gpu_worker.repository.manifest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+Policy: TypeAlias = str | LatestVersions | tuple[str, ...]
+"""All versions, the newest, or these."""
 TRITON_VERSION = re.compile(r"[1-9][0-9]*")
 """Triton ignores all other folders: those of warm-up data and of further configurations."""
 
@@ -37,14 +39,19 @@ def served_versions(model: Path, folders: Sequence[Path]) -> list[Path]:
         policy = _read_policy(model, kept, triton)
     except InvalidModel:
         return kept
+    return choose_versions(model, policy, kept)
+
+
+def choose_versions(model: Path, policy: Policy, folders: Sequence[Path]) -> list[Path]:
+    """Return the folders that a policy chooses. Raises `InvalidModel` if it leaves none of them."""
     if isinstance(policy, LatestVersions):
-        newest = sorted(kept, key=lambda folder: natural_sort_key(folder.name))[-policy.latest :]
-        return [folder for folder in kept if folder in newest]
+        newest = sorted(folders, key=lambda folder: natural_sort_key(folder.name))[-policy.latest :]
+        return [folder for folder in folders if folder in newest]
     if policy == ALL_VERSIONS:
-        return kept
-    served = [folder for folder in kept if folder.name in policy]
-    if kept and not served:
-        names = ", ".join(folder.name for folder in kept)
+        return list(folders)
+    served = [folder for folder in folders if folder.name in policy]
+    if folders and not served:
+        names = ", ".join(folder.name for folder in folders)
         raise InvalidModel(f"{model}: versions: got {', '.join(policy)}, wanted some of {names}")
     return served
 
@@ -55,15 +62,15 @@ def is_triton_model(model: Path, folders: Sequence[Path]) -> bool:
     return (model / TRITON_CONFIG).is_file() and not any(path.is_file() for path in manifests)
 
 
-def _read_policy(model: Path, folders: Sequence[Path], triton: bool) -> str | LatestVersions | tuple[str, ...]:
+def _read_policy(model: Path, folders: Sequence[Path], triton: bool) -> Policy:
     if triton and folders:
-        return _triton_policy(folders[0])
+        from horologe_gpu_worker.repository.triton.translation import translate_version  # imports protobuf
+
+        return convert_policy(translate_version(folders[0]).manifest)
     path = model / MANIFEST
     return read_manifest_file(path).versions if path.is_file() else ALL_VERSIONS
 
 
-def _triton_policy(folder: Path) -> str | LatestVersions | tuple[str, ...]:
-    from horologe_gpu_worker.repository.triton.translation import translate_version  # imports protobuf
-
-    manifest: Manifest = msgspec.convert({"versions": translate_version(folder).manifest["versions"]}, Manifest)
-    return manifest.versions
+def convert_policy(manifest: Mapping[str, Any]) -> Policy:
+    """Return the policy in the keys of a `model.toml`."""
+    return msgspec.convert({"versions": manifest["versions"]}, Manifest).versions

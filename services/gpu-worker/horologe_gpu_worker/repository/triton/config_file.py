@@ -14,7 +14,7 @@ CONFIG_FILE = "config.pbtxt"
 
 
 def read_config(path: Path) -> Any:
-    """Return the `inference.ModelConfig` of a file.
+    """Return the `inference.ModelConfig` of a file; an empty one if there is no file.
 
     Raises `InvalidModel` naming line, column and field, if the file is not one or has a field that the schema lacks.
     """
@@ -27,6 +27,8 @@ def read_config(path: Path) -> Any:
     config = config_class()()
     try:
         text_format.Parse(read_file(path).decode("utf-8-sig"), config)
+    except FileNotFoundError:
+        return config
     except OSError as error:
         raise InvalidModel(f"{path}: {error.strerror}") from error
     except RecursionError as error:

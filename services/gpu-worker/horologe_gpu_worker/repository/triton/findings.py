@@ -46,7 +46,7 @@ def find_effects(facts: ModelFacts) -> Iterator[Finding]:
             seen.add(path)
             rule = RULES.get(path)
             effect, text = rule(facts) if rule else ("missing", f"got {str(value)[:40]}, which is not known here")
-            yield Finding(path, effect, text)
+            yield Finding(path + _name_parts(path, value), effect, text)
 
 
 def _set_fields(message: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -67,6 +67,15 @@ def _set_fields(message: Any, prefix: str) -> Iterator[tuple[str, Any]]:
                 yield from _set_fields(part, f"{path}.")
 
 
+def _name_parts(path: str, value: Any) -> str:
+    """Return the fields in a field whose rule holds for all of them, such as ` (count, kind)`."""
+    if path not in WHOLE:
+        return ""
+    parts = [value] if hasattr(value, "ListFields") else value
+    names = dict.fromkeys(field.name for part in parts for field, _ in part.ListFields())
+    return f" ({', '.join(names)})" if names else ""
+
+
 def _rule(effect: Effect, text: str) -> Rule:
     return lambda facts: (effect, text)
 
@@ -79,7 +88,7 @@ def _name(facts: ModelFacts) -> tuple[Effect, str]:
 
 def _backend(facts: ModelFacts) -> tuple[Effect, str]:
     if facts.backend:
-        return "used", "`runtime`"
+        return "used", "a pipeline" if facts.backend == "ensemble" else "`runtime`"
     got = facts.config.backend or facts.config.platform
     return "missing", f"got {got!r}, wanted one of {', '.join(BACKENDS)}"
 
@@ -139,6 +148,8 @@ def _warmup(facts: ModelFacts) -> tuple[Effect, str]:
     return "used", "`warmup_shape`. Every batch size runs once"
 
 
+WHOLE = ("instance_group", "optimization", "dynamic_batching.default_queue_policy")
+"""Fields of which the report names the fields in them."""
 RULES: dict[str, Rule] = {
     "name": _name,
     "platform": _backend,

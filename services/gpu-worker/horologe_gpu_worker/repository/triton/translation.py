@@ -39,7 +39,10 @@ class Translation(NamedTuple):
 
 
 def translate_version(folder: Path) -> Translation:
-    """Translate the configuration of a version's model. Raises `InvalidModel` if `config.pbtxt` cannot be parsed."""
+    """Translate the configuration of a version's model, which is empty if there is no `config.pbtxt`.
+
+    Raises `InvalidModel` if the file cannot be parsed.
+    """
     config = read_config(folder.parent / CONFIG_FILE)
     backend = _backend(config, folder)
     facts = ModelFacts(config, folder.parent.name, backend)

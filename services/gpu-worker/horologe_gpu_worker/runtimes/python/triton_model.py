@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from horologe_common.models import ModelSpec, TensorSpec
 
+INITIALIZE_FILE = "triton-config.json"
+"""Beside the versions of an imported model: the configuration that `initialize` gets."""
 MODULE = "triton_python_backend_utils"
 CLASS = "TritonPythonModel"
 
@@ -76,8 +78,7 @@ class TritonModel:
 
 def initialize_arguments(spec: ModelSpec, folder: Path, device: str) -> dict[str, str]:
     """Return the argument of `initialize`. `device` is the worker's."""
-    path = folder.parent / TRITON_CONFIG
-    config = _read_document(path) if path.is_file() else _make_document(spec)
+    config = _read_document(folder.parent) or _make_document(spec)
     config["name"] = spec.name
     kinds = [group["kind"] for group in config.get("instance_group", [])]
     on_gpu = "KIND_GPU" in kinds or (device.startswith("cuda") and "KIND_CPU" not in kinds)
@@ -92,7 +93,13 @@ def initialize_arguments(spec: ModelSpec, folder: Path, device: str) -> dict[str
     }
 
 
-def _read_document(path: Path) -> dict[str, Any]:
+def _read_document(model: Path) -> dict[str, Any]:
+    """Return the configuration in a model's folder; empty if there is none."""
+    if (imported := model / INITIALIZE_FILE).is_file():
+        document: dict[str, Any] = json.loads(imported.read_bytes())
+        return document
+    if not (path := model / TRITON_CONFIG).is_file():
+        return {}
     from horologe_gpu_worker.repository.triton.config_file import config_document, read_config  # imports protobuf
 
     return config_document(read_config(path))
