@@ -170,17 +170,22 @@ def manifest_path(folder: Path) -> Path | None:
     return next((path for path in (folder / MANIFEST, folder.parent / MANIFEST) if path.is_file()), None)
 
 
+def settings_path(folder: Path) -> Path | None:
+    """Return the file that describes a version: its `model.toml`, else Triton's `config.pbtxt`; None if there is none."""
+    config = folder.parent / TRITON_CONFIG
+    return manifest_path(folder) or (config if config.is_file() else None)
+
+
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of `<repository>/<name>/<version>`: its `model.toml`, else Triton's `config.pbtxt`; defaults if
     there is neither.
 
     Raises `InvalidModel` naming file, field, got and wanted.
     """
-    path = manifest_path(folder)
-    if path is not None:
-        return read_manifest_file(path)
-    path = folder.parent / TRITON_CONFIG
-    return convert_manifest(path, _translate(folder)) if path.is_file() else Manifest()
+    path = settings_path(folder)
+    if path is None:
+        return Manifest()
+    return convert_manifest(path, _translate(folder)) if path.name == TRITON_CONFIG else read_manifest_file(path)
 
 
 def read_manifest_file(path: Path) -> Manifest:
@@ -318,7 +323,7 @@ def declared_signature(manifest: Manifest, folder: Path) -> tuple[tuple[TensorSp
     """Return the declared inputs and outputs. Raises `InvalidModel` if either is missing."""
     for kind in ("inputs", "outputs"):
         if not getattr(manifest, kind):
-            where = manifest_path(folder) or folder / MANIFEST
+            where = settings_path(folder) or folder / MANIFEST
             raise InvalidModel(f"{where}: {kind}: got none, wanted at least one [[{kind}]] with name, datatype, shape")
     return tensor_specs(manifest.inputs), tensor_specs(manifest.outputs)
 
@@ -357,14 +362,14 @@ def build_spec(
     if not reason and not has_rows:
         reason = "the first dimensions do not all count rows"
     batched = not reason
-    where = manifest_path(folder) or folder
+    where = settings_path(folder) or folder
     sizes = manifest.batch_sizes or (BATCH_SIZES if batched else (1,))
     if manifest.batching == "on" and not batched:
         raise InvalidModel(f"{where}: batching: got 'on', wanted 'auto' or 'off': {reason}")
     if not batched and sizes != (1,):
         raise InvalidModel(f"{where}: batch_sizes: got {list(sizes)}, wanted [1]: {reason}")
     if manifest.padded and (fault := _padding_error(signature[1], reason)):
-        raise InvalidModel(f"{manifest_path(folder)}: padded: got true, wanted false: {fault}")
+        raise InvalidModel(f"{where}: padded: got true, wanted false: {fault}")
     options = {name: getattr(manifest, name) for name in ("cache", "padded", "max_length", "weight", "guaranteed_rate")}
     options |= {"slo_ns": duration_ns(manifest.slo), "cache_ttl_ns": duration_ns(manifest.cache_ttl)}
     name, version = folder.parent.name, folder.name
@@ -376,7 +381,7 @@ def build_spec(
         spec = msgspec.structs.replace(spec, warmup_shapes=warmup_shapes(spec, declared, lengths))
         check_broadcast(spec, _warmup_values(manifest))
     except InvalidInput as error:
-        raise InvalidModel(f"{manifest_path(folder)}: inputs: {error.reason}") from error
+        raise InvalidModel(f"{where}: inputs: {error.reason}") from error
     return spec
 
 

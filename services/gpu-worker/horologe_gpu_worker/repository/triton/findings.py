@@ -135,13 +135,27 @@ def _parameters(facts: ModelFacts) -> tuple[Effect, str]:
         if PYTHON_ENVIRONMENT in keys:
             return "missing", f"{PYTHON_ENVIRONMENT}: models run with the worker's Python and packages"
         return "used", "given to `initialize`"
-    if keys == [THREADS] and facts.backend == "onnxruntime":
-        return "used", "`threads`"
-    unused = ", ".join(key for key in keys if key != THREADS or facts.backend != "onnxruntime")
-    return "limited", f"without effect: {unused}"
+    unused = [key for key in keys if key != THREADS or not read_threads(facts.config, facts.backend)]
+    return ("limited", f"without effect: {', '.join(unused)}") if unused else ("used", "`threads`")
+
+
+def read_threads(config: Any, backend: str) -> int:
+    """Return the threads that the parameters of an ONNX model set; 0 if they do not."""
+    text = config.parameters[THREADS].string_value if THREADS in config.parameters else ""
+    return int(text) if backend == "onnxruntime" and text.isdecimal() else 0
+
+
+def _batching(facts: ModelFacts) -> tuple[Effect, str]:
+    if facts.backend == "python":
+        return "limited", "`batching`. `execute` gets all rows as one request, and its error is that of all requests"
+    return "used", "`batching`"
 
 
 def _warmup(facts: ModelFacts) -> tuple[Effect, str]:
+    names = {tensor.name for tensor in facts.config.input}
+    wrong = [name for sample in facts.config.model_warmup for name in sample.inputs if name not in names]
+    if wrong and names:
+        return "limited", f"without effect: {wrong[0]!r} is no input"
     given = [data for sample in facts.config.model_warmup for data in sample.inputs.values()]
     if any(data.random_data or data.input_data_file for data in given):
         return "limited", "shapes are used, and zeros in place of random numbers and of files"
@@ -176,7 +190,7 @@ RULES: dict[str, Rule] = {
     "batch_input": _rule("missing", "no inputs are made from a batch"),
     "batch_output": _rule("missing", "no outputs are scattered over a batch"),
     "optimization": _rule("not needed", "changes no answer"),
-    "dynamic_batching": _rule("used", "`batching`"),
+    "dynamic_batching": _batching,
     "dynamic_batching.preferred_batch_size": _rule("used", "`batch_sizes`. The scheduler chooses among them"),
     "dynamic_batching.max_queue_delay_microseconds": _rule(
         "not needed", "the scheduler waits for a larger batch as long as deadlines allow"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from horologe_common.model_limits import BATCH_MAX
 from horologe_common.service.user_files import read_file
 from horologe_gpu_worker.repository.triton.config_file import CONFIG_FILE, read_config
-from horologe_gpu_worker.repository.triton.findings import THREADS, Finding, ModelFacts, find_effects
+from horologe_gpu_worker.repository.triton.findings import Finding, ModelFacts, find_effects, read_threads
 from horologe_gpu_worker.repository.triton.python_source import find_unsupported
 from horologe_gpu_worker.repository.triton.tensors import tensor_entries
 
@@ -99,9 +99,8 @@ def _manifest(config: Any, backend: str) -> dict[str, Any]:
     if config.response_cache.enable:
         manifest["cache"] = True
     if backend == "onnxruntime":
-        threads = config.parameters[THREADS].string_value if THREADS in config.parameters else ""
-        if threads.isdecimal() and int(threads):
-            manifest["threads"] = int(threads)
+        if threads := read_threads(config, backend):
+            manifest["threads"] = threads
         if config.output:
             manifest["declared_outputs_only"] = True
     for side in ("input", "output"):

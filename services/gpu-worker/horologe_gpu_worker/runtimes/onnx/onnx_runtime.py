@@ -17,9 +17,9 @@ from horologe_gpu_worker.repository.manifest import (
     InvalidModel,
     build_spec,
     default_length,
-    manifest_path,
     model_path,
     read_manifest,
+    settings_path,
 )
 from horologe_gpu_worker.repository.model_signature import shape_for
 from horologe_gpu_worker.repository.reshaping import NO_RESHAPES, Reshapes, read_reshapes
@@ -163,7 +163,7 @@ class OnnxRuntime(Runtime):
         manifest = read_manifest(folder)
         path = model_path(folder, manifest, MODEL)
         session = _session(path, threads=1, optimise=False)
-        where = str(manifest_path(folder) or path)
+        where = str(settings_path(folder) or path)
         signature = (
             correct_tensors(where, "inputs", _tensors(path, "input", session.get_inputs()), manifest.inputs),
             correct_tensors(where, "outputs", _tensors(path, "output", session.get_outputs()), manifest.outputs),
