@@ -66,7 +66,9 @@ class TritonPythonModel:
         request = pb_utils.InferenceRequest(model_name="plain", requested_output_names=["y"], inputs=[])
         return [request.exec() for _ in requests]
 """
-VECTOR = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]\noutput [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
+VECTOR = """input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
+"""
 FOUR = [[1.0, 2.0, 3.0, 4.0]]
 
 
@@ -196,7 +198,8 @@ def a_torchscript_case() -> TritonCase:
     return TritonCase(
         'platform: "pytorch_libtorch"\nmax_batch_size: 4\n'
         'input [ { name: "b" data_type: TYPE_FP32 dims: [ 2 ] }, { name: "a" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
-        'output [ { name: "OUT__1" data_type: TYPE_FP32 dims: [ 2 ] }, { name: "OUT__0" data_type: TYPE_FP32 dims: [ 2 ] } ]\n',
+        'output { name: "OUT__1" data_type: TYPE_FP32 dims: [ 2 ] }\n'
+        'output { name: "OUT__0" data_type: TYPE_FP32 dims: [ 2 ] }\n',
         {"1/model.pt": torchscript_bytes()},
         {"a": [[1.0, 2.0]], "b": [[10.0, 20.0]]},
         {"OUT__0": [[-9.0, -18.0]], "OUT__1": [[11.0, 22.0]]},

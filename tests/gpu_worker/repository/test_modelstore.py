@@ -107,9 +107,8 @@ def test_names_that_would_break_addresses_are_refused(store: ModelStore, reposit
 
 def test_two_model_files_need_a_runtime(store: ModelStore, repository: Path) -> None:
     folder = a_folder(repository, "m", model_onnx=onnx_bytes(), model_py=ECHO)
-    assert "got onnx and python, wanted model.onnx or model.pt2 or model.py (or `runtime` in model.toml)" in reason_for(
-        store
-    )
+    wanted = "model.onnx or model.pt2 or model.pt or model.py (or `runtime` in model.toml)"
+    assert f"got onnx and python, wanted {wanted}" in reason_for(store)
     (folder / "model.toml").write_text('runtime = "onnx"')
     assert store.scan()[0].profile is not None
 

@@ -132,7 +132,7 @@ def test_a_source_that_uses_what_is_missing_is_not_served(
     case = triton_cases()["add"]._replace(files={"1/model.py": changed.encode()})
     (report,) = scan(store, tmp_path, case)
     assert text in report.reason
-    assert "model.py line 16" in report.reason
+    assert "model.py line 15" in report.reason
 
 
 @pytest.mark.parametrize("call", ["request.flags()", "request.parameters()", "pb_utils.InferenceRequest(inputs=[])"])
@@ -231,7 +231,7 @@ def ensemble(*steps: tuple[str, str, str]) -> str:
     [
         ([("plain", "IN", "OUT")], ""),
         ([("plain", "IN", "a"), ("plain", "IN", "b"), ("plain", "b", "OUT")], ""),
-        ([("absent", "IN", "OUT")], "step 1: model 'absent' is not served"),
+        ([("absent", "IN", "OUT")], "model 'absent' is not served"),
         ([("plain", "a", "b"), ("plain", "b", "a"), ("plain", "IN", "OUT")], "step 1 needs a result of its own"),
         ([("plain", "nothing", "OUT")], "step 1 needs nothing, which no step before it makes"),
         ([("plain", "IN", "OUT"), ("plain", "IN", "OUT")], "tensor 'OUT' is made more than once"),

@@ -95,8 +95,7 @@ def test_a_model_whose_rows_differ_is_served_without_batches_and_says_so(up: Up,
     assert note.startswith("not batched: row 15 of 16 random rows")
     assert models["waveform"]["batched"] is False
     (note,) = models["text"]["notes"]
-    assert "config.pbtxt of Triton is not used: max_batch_size 8" in note
-    assert "version_policy" in note
+    assert note == "config.pbtxt of Triton is not used, because there is a model.toml"
     assert models["text"]["batched"] is True
     status, content = send_http("POST", f"{up.ready['http']}/v2/repository/index", b"{}")
     reasons = {entry["name"]: entry["reason"] for entry in json.loads(content)}

@@ -171,7 +171,7 @@ def manifest_path(folder: Path) -> Path | None:
 
 
 def settings_path(folder: Path) -> Path | None:
-    """Return the file that describes a version: its `model.toml`, else Triton's `config.pbtxt`; None if there is none."""
+    """Return the file that describes a version: `model.toml`, else Triton's `config.pbtxt`; None if there is none."""
     config = folder.parent / TRITON_CONFIG
     return manifest_path(folder) or (config if config.is_file() else None)
 

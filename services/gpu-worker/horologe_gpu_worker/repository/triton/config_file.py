@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CONFIG_FILE = "config.pbtxt"
+SHOWN_MAX = 300
 
 
 def read_config(path: Path) -> Any:
@@ -34,8 +35,13 @@ def read_config(path: Path) -> Any:
     except RecursionError as error:
         raise InvalidModel(f"{path}: got messages nested too deeply") from error
     except (text_format.ParseError, ValueError) as error:  # ValueError: not UTF-8, or too large
-        raise InvalidModel(f"{path}: {error}") from error
+        raise InvalidModel(f"{path}: {_shortened(str(error))}") from error
     return config
+
+
+def _shortened(text: str) -> str:
+    """Return an error without the middle of the line that it quotes."""
+    return text if len(text) <= SHOWN_MAX else f"{text[: SHOWN_MAX // 2]}…{text[-SHOWN_MAX // 2 :]}"
 
 
 def config_document(message: Any) -> dict[str, Any]:
