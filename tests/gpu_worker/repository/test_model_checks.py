@@ -84,7 +84,7 @@ def emulated(lines: str) -> str:
         ("# " + "x" * (1 << 20), "got more than 262144 bytes, wanted at most 262144"),
         ("slo = '50'", "model.toml: slo: got '50', wanted a number with one of ns, us, ms"),
         ("slo = 50", "model.toml: Expected `str`, got `int` - at `$.slo`"),
-        ("sloo = '5ms'", "model.toml: got the key 'sloo', wanted one of runtime, file, versions, batch_sizes, batching, "),
+        ("sloo = '5ms'", "model.toml: got the key 'sloo', wanted one of runtime, file, versions, "),
         ("[emulated]\nexec = 1", "model.toml: [emulated]: got the key 'exec', wanted one of exec_ms, "),
         ("[[inputs]]\ntype = 'FP32'", "[[inputs]]: got the key 'type', wanted one of name, datatype, "),
         ("inputs = 5", "model.toml: "),

@@ -128,13 +128,16 @@ def test_every_field_of_the_schema_has_an_effect(backend: str) -> None:
             assert all(finding.text for finding in found)
 
 
-@given(st.lists(st.sampled_from(SNIPPETS), unique=True, max_size=6))
+def field_of(snippet: str) -> str:
+    return snippet.partition(" ")[0].rstrip(":")
+
+
+@given(st.lists(st.sampled_from(SNIPPETS), unique_by=field_of, max_size=6))
 def test_each_field_of_a_configuration_is_in_the_report(
     tmp_path_factory: pytest.TempPathFactory, snippets: list[str]
 ) -> None:
     folder = a_version(tmp_path_factory.getbasetemp() / "snippets", "\n".join(snippets))
-    text = "\n".join(snippets)
-    if text.count("max_batch_size") > 1 or ("dynamic_batching" in text and "sequence_batching" in text):
+    if {"dynamic_batching", "sequence_batching"} <= {field_of(snippet) for snippet in snippets}:
         with pytest.raises(InvalidModel, match=r"config\.pbtxt: "):
             translate_version(folder)
         return
@@ -200,7 +203,7 @@ def test_versions_of_a_triton_model(policy: str, served: list[str], tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("versions", "served"),
-    [('"all"', ["1", "v2"]), ("{ latest = 1 }", ["v2"]), ('["1"]', ["1"]), ('"none"', ["1", "v2"])],
+    [('"all"', ["1", "2"]), ("{ latest = 1 }", ["2"]), ('["1"]', ["1"]), ('"none"', ["1", "2"])],
 )
 def test_versions_of_a_model_toml(versions: str, served: list[str], tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()

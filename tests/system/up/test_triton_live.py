@@ -36,9 +36,9 @@ with http.InferenceServerClient(address, network_timeout=60.0, connection_timeou
             tensors.append(tensor)
         result = client.infer(name, tensors, model_version=version)
         outputs = [(output["name"], result.as_numpy(output["name"])) for output in result.get_response()["outputs"]]
-        texts = [(key, array.astype(str) if array.dtype == object else array) for key, array in outputs]
-        answers[name + "/" + version] = {key: array.tolist() for key, array in texts}
-print(json.dumps(answers))
+        lists = {key: array.tolist() for key, array in outputs}
+        answers[name + "/" + version] = lists
+print(json.dumps(answers, default=bytes.decode))
 """
 
 
@@ -91,4 +91,4 @@ def test_versions_that_the_policy_leaves_out_are_unknown(up: Up) -> None:
         url = f"{up.ready['http']}/v2/models/{name}/versions/{version}/ready"
         assert send_http("GET", url)[0] == 404
     status, values = up.infer("newest", FOUR)
-    assert (status, values) == (200, sum(FOUR, []))
+    assert (status, values) == (200, FOUR[0])
