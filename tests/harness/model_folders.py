@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,16 @@ def a_pytorch_export(repository: Path, kind: str, name: str = "program", manifes
     """Create one of the models of models/export_pytorch.py."""
     path = _exported(kind)
     return a_folder(repository, name, manifest, model_pt2=path.read_bytes())
+
+
+def a_torchscript_model(repository: Path, name: str = "script") -> Path:
+    """Create a TorchScript model: `y` = `x` [-1, 4]. Skips the test if PyTorch is not installed."""
+    torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+    folder = a_folder(repository, name, "batch_sizes = [1, 2]\n" + SIGNATURE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of PyTorch, for all of TorchScript
+        torch.jit.save(torch.jit.trace(torch.nn.Identity(), torch.zeros(2, 4)), folder / "model.pt")
+    return folder
 
 
 @cache

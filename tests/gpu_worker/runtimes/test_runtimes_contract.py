@@ -17,6 +17,7 @@ from harness.model_folders import (
     a_folder,
     a_python_model,
     a_pytorch_model,
+    a_torchscript_model,
     an_emulated_model,
     an_onnx_model,
 )
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 FOLDERS: dict[str, Callable[[Path], Path]] = {
     "onnx": an_onnx_model,
     "pytorch": a_pytorch_model,
+    "torchscript": a_torchscript_model,
     "python": a_python_model,
     "emulated": an_emulated_model,
 }
@@ -88,7 +90,7 @@ def test_several_models_are_open_at_once_and_closing_one_leaves_the_others(name:
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_a_folder_without_its_files_is_invalid_and_says_which(name: str, tmp_path: Path) -> None:
     folder = a_folder(tmp_path, "empty")
-    if name == "pytorch":
+    if name in ("pytorch", "torchscript"):
         pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
     with pytest.raises(InvalidModel, match=r"model\.(onnx|pt2|py|toml)"):
         RUNTIMES[name]().inspect(folder)
