@@ -27,6 +27,7 @@ from horologe_gpu_worker.repository.triton.repository_import import write_toml
 from horologe_gpu_worker.repository.triton.schema import config_class
 from horologe_gpu_worker.repository.triton.translation import translate_version
 from horologe_gpu_worker.repository.version_policy import served_versions
+from horologe_gpu_worker.runtime import DeviceConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -210,6 +211,39 @@ def test_versions_of_a_model_toml(versions: str, served: list[str], tmp_path: Pa
     (tmp_path / "m" / "model.toml").write_text(f"versions = {versions}")
     folders = [tmp_path / "m" / name for name in ("1", "2")]
     assert [folder.name for folder in served_versions(tmp_path / "m", folders)] == served
+
+
+def test_a_changed_configuration_is_read_again(tmp_path: Path) -> None:
+    folder = a_version(tmp_path, 'backend: "onnxruntime"\nmax_batch_size: 2')
+    assert read_manifest(folder).batch_sizes == (1, 2)
+    a_version(tmp_path, 'backend: "onnxruntime"\nmax_batch_size: 4')
+    assert read_manifest(folder).batch_sizes == (1, 2, 4)
+
+
+def test_torchscript_does_not_run_on_a_device() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+    from horologe_gpu_worker.runtimes.pytorch.torchscript_runtime import TorchScriptRuntime
+
+    with pytest.raises(InvalidModel, match="TorchScript runs on the CPU"):
+        TorchScriptRuntime(DeviceConfig("cuda"))
+
+
+@pytest.mark.parametrize(
+    ("names", "arguments", "positions"),
+    [
+        (["b", "a"], ["a", "b"], {"b": 1, "a": 0}),
+        (["x__1", "x__0"], ["a", "b"], {"x__1": 1, "x__0": 0}),
+        (["p", "q"], ["a", "b"], {"p": 0, "q": 1}),
+        (["b", "q"], ["a", "b"], {"b": 0, "q": 1}),
+    ],
+)
+def test_inputs_of_torchscript_go_by_name_then_index_then_order(
+    names: list[str], arguments: list[str], positions: dict[str, int]
+) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed (the extra `torch`)")
+    from horologe_gpu_worker.runtimes.pytorch.torchscript_runtime import input_positions
+
+    assert input_positions(names, arguments) == positions
 
 
 def test_a_policy_that_leaves_no_version_is_invalid(tmp_path: Path) -> None:

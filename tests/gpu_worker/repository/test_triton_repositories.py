@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from harness.command_line import run_horologe
+from harness.model_folders import a_folder, onnx_bytes
 from harness.triton_repositories import (
     ADD_SUB,
     FOUR,
+    UPPER,
     VECTOR,
     TritonCase,
     a_torchscript_case,
@@ -157,6 +159,26 @@ def test_what_no_line_shows_fails_when_it_is_called_even_if_the_model_catches_it
     model.close()
 
 
+def test_rows_of_a_request_that_runs_alone_are_checked(store: ModelStore, tmp_path: Path) -> None:
+    model = open_case(store, tmp_path, triton_cases()["add"])
+    for rows in ((1, 2), (5, 5)):
+        with pytest.raises(ModelFailed, match="wanted 1 to 4, the same for all"):
+            model.run(1, {name: np.ones((count, 2), np.float32) for name, count in zip("AB", rows, strict=True)})
+    model.close()
+
+
+def test_a_model_of_triton_may_have_a_model_toml(store: ModelStore, tmp_path: Path) -> None:
+    tensors = ["TEXT", "UPPER"]
+    entries = [f'{{ name = "{name}", datatype = "BYTES", shape = [-1, 1] }}' for name in tensors]
+    manifest = f"batch_sizes = [1, 2]\ninputs = [{entries[0]}]\noutputs = [{entries[1]}]\n"
+    a_folder(tmp_path / "models", "m", manifest, model_py=UPPER)
+    (report,) = store.scan()
+    assert report.profile is not None, report.reason
+    model = store.open(report.spec)
+    assert as_lists(model.run(1, case_arrays(triton_cases()["upper"]))) == triton_cases()["upper"].outputs
+    model.close()
+
+
 def test_a_name_that_is_not_the_folders_is_not_served(store: ModelStore, tmp_path: Path) -> None:
     (report,) = scan(store, tmp_path, triton_cases()["plain"])
     assert "name: got 'plain', wanted 'm', the name of the folder" in report.reason
@@ -213,6 +235,13 @@ def test_a_report_without_a_target_writes_nothing(tmp_path: Path) -> None:
     assert "dynamic_batching.max_queue_delay_microseconds  not needed" in result.stdout
     assert "1 of 1 models can be served" in result.stdout
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_model_without_a_configuration_is_imported(tmp_path: Path) -> None:
+    a_folder(tmp_path / "triton", "m", model_onnx=onnx_bytes())
+    result = run_horologe("import", "triton", str(tmp_path / "triton"), str(tmp_path / "out"))
+    assert result.exit_code == 0
+    assert (tmp_path / "out" / "m" / "model.toml").read_text().startswith('runtime = "onnx"')
 
 
 def ensemble(*steps: tuple[str, str, str]) -> str:

@@ -19,7 +19,7 @@ from horologe_gpu_worker.repository.manifest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 Policy: TypeAlias = str | LatestVersions | tuple[str, ...]
@@ -63,14 +63,14 @@ def is_triton_model(model: Path, folders: Sequence[Path]) -> bool:
 
 
 def _read_policy(model: Path, folders: Sequence[Path], triton: bool) -> Policy:
-    if triton and folders:
-        from horologe_gpu_worker.repository.triton.translation import translate_version  # imports protobuf
+    if triton:
+        from horologe_gpu_worker.repository.triton.translation import read_versions  # imports protobuf
 
-        return convert_policy(translate_version(folders[0]).manifest)
+        return convert_policy(read_versions(model))
     path = model / MANIFEST
     return read_manifest_file(path).versions if path.is_file() else ALL_VERSIONS
 
 
-def convert_policy(manifest: Mapping[str, Any]) -> Policy:
-    """Return the policy in the keys of a `model.toml`."""
-    return msgspec.convert({"versions": manifest["versions"]}, Manifest).versions
+def convert_policy(versions: Any) -> Policy:
+    """Return the value of the key `versions` of a `model.toml` as a policy."""
+    return msgspec.convert({"versions": versions}, Manifest).versions

@@ -44,11 +44,11 @@ def find_unsupported(source: bytes, file: str) -> Iterator[Finding]:
             for name in node.names:
                 if name.name not in PROVIDED:
                     yield Finding(where, "missing", f"{MODULE}.{name.name}")
-        elif isinstance(node, ast.Call) and _is_request(node.func, aliases):
-            yield Finding(where, "missing", BLS)
-        elif isinstance(node, ast.Attribute):
-            if reason := _describe_attribute(node, aliases):
+        elif isinstance(node, ast.Call):
+            if reason := BLS if _is_request(node.func, aliases) else _describe_method(node.func):
                 yield Finding(where, "missing", reason)
+        elif isinstance(node, ast.Attribute) and _is_name(node.value, aliases) and node.attr not in PROVIDED:
+            yield Finding(where, "missing", f"{MODULE}.{node.attr}")
         elif isinstance(node, ast.FunctionDef) and node.name == "auto_complete_config":
             yield Finding(where, "limited", "auto_complete_config is not called: config.pbtxt must be complete")
 
@@ -69,9 +69,10 @@ def _is_request(function: ast.expr, aliases: set[str]) -> bool:
     return isinstance(function, ast.Name) and function.id == "InferenceRequest"
 
 
-def _describe_attribute(node: ast.Attribute, aliases: set[str]) -> str:
-    if _is_name(node.value, aliases) and node.attr not in PROVIDED:
-        return f"{MODULE}.{node.attr}"
+def _describe_method(node: ast.expr) -> str:
+    """Return why a method that is called is missing; empty if it is not."""
+    if not isinstance(node, ast.Attribute):
+        return ""
     if node.attr in ABSENT_METHODS:
         return f"{node.attr}: {ABSENT_METHODS[node.attr]}"
     if node.attr in ABSENT_REQUEST_METHODS and _is_name(node.value, REQUEST_NAMES):

@@ -13,7 +13,7 @@ from horologe_gpu_worker.repository.manifest import MANIFEST, TRITON_CONFIG, Inv
 from horologe_gpu_worker.repository.triton.config_file import config_document
 from horologe_gpu_worker.repository.triton.ensembles import find_ensemble_faults, make_pipeline
 from horologe_gpu_worker.repository.triton.findings import Finding
-from horologe_gpu_worker.repository.triton.translation import Translation, translate_version
+from horologe_gpu_worker.repository.triton.translation import Translation, read_versions, translate_version
 from horologe_gpu_worker.repository.version_policy import TRITON_VERSION, choose_versions, convert_policy
 from horologe_gpu_worker.runtimes.python.triton_model import INITIALIZE_FILE
 
@@ -60,11 +60,11 @@ def _read_model(folder: Path) -> ImportedModel:
         key=lambda entry: natural_sort_key(entry.name),
     )
     try:
-        translation = translate_version(found[-1] if found else folder / "1")
-        versions = choose_versions(folder, convert_policy(translation.manifest), found)
-        findings = dict.fromkeys(translation.findings)
-        for version in versions[:-1]:  # the source of a Python model may differ
-            findings |= dict.fromkeys(translate_version(version).findings)
+        versions = choose_versions(folder, convert_policy(read_versions(folder)), found)
+        translations = [translate_version(version) for version in versions or [folder / "1"]]
+        translation = translations[-1]
+        # The sources of a Python model may differ.
+        findings = {finding: None for translated in translations for finding in translated.findings}
         if translation.backend != "ensemble":
             if not versions:
                 raise InvalidModel(f"{folder}: got no version folder, wanted {folder / '1'} with the model in it")

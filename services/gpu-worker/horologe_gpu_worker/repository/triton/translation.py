@@ -50,6 +50,11 @@ def translate_version(folder: Path) -> Translation:
     return Translation(config, backend, _manifest(config, backend), tuple(findings))
 
 
+def read_versions(model: Path) -> Any:
+    """Return the key `versions` for a model's folder. Raises `InvalidModel` if `config.pbtxt` cannot be parsed."""
+    return _versions(read_config(model / CONFIG_FILE))
+
+
 def model_file(config: Any, backend: str) -> str:
     """Return the path of the model's file in its version's folder."""
     return config.default_model_filename or FILES.get(backend, "")

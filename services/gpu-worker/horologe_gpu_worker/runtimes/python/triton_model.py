@@ -37,19 +37,24 @@ class TritonModel:
 
     def __init__(self, model_class: Any, spec: ModelSpec, folder: Path, device: str) -> None:
         self._backend: Any = importlib.import_module(MODULE)
+        document = _read_document(folder.parent) or _make_document(spec)
+        self._max_rows = 0 if spec.batched else document["max_batch_size"]
+        """Limit of the rows of a request that runs alone; 0 if the first dimension is no rows, or is checked before."""
         self._outputs = [tensor.name for tensor in spec.outputs]
         self._reshapes = read_reshapes(read_manifest(folder))
         self._model = model_class()
         if not callable(getattr(self._model, "execute", None)):
             raise ModelFailed(f"model.py: {CLASS}: got no method execute, wanted execute(self, requests)")
         if callable(initialize := getattr(self._model, "initialize", None)):
-            initialize(initialize_arguments(spec, folder, device))
+            initialize(initialize_arguments(spec, folder, document, device))
         self._raise_refusals()
         if callable(finalize := getattr(self._model, "finalize", None)):
             atexit.register(finalize)
 
     def predict_batch(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Call `execute` with one request. Raises `ModelFailed` if there is not one response without an error."""
+        if self._max_rows:
+            self._check_rows(inputs)
         tensors = [
             self._backend.Tensor(name, array if array.flags.writeable else array.copy())
             for name, array in self._reshapes.inputs.apply(inputs).items()
@@ -70,16 +75,20 @@ class TritonModel:
         outputs = {tensor.name(): _as_strings(tensor.as_numpy()) for tensor in response.output_tensors()}
         return dict(self._reshapes.outputs.apply(outputs))
 
+    def _check_rows(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        rows = sorted({array.shape[0] for array in inputs.values()})
+        if len(rows) > 1 or rows[0] > self._max_rows:
+            raise ModelFailed(f"inputs: got {rows} rows, wanted 1 to {self._max_rows}, the same for all")
+
     def _raise_refusals(self) -> None:
         if refusals := list(self._backend.refusals):
             self._backend.refusals.clear()
             raise ModelFailed(refusals[0])
 
 
-def initialize_arguments(spec: ModelSpec, folder: Path, device: str) -> dict[str, str]:
-    """Return the argument of `initialize`. `device` is the worker's."""
-    config = _read_document(folder.parent) or _make_document(spec)
-    config["name"] = spec.name
+def initialize_arguments(spec: ModelSpec, folder: Path, document: dict[str, Any], device: str) -> dict[str, str]:
+    """Return the argument of `initialize`. `document` is the configuration, `device` the worker's."""
+    config = document | {"name": spec.name}
     kinds = [group["kind"] for group in config.get("instance_group", [])]
     on_gpu = "KIND_GPU" in kinds or (device.startswith("cuda") and "KIND_CPU" not in kinds)
     return {

@@ -85,7 +85,11 @@ class TorchScriptRuntime(Runtime):
     """Opens TorchScript modules on the CPU. Needs the package `torch` (the extra `torch`)."""
 
     def __init__(self, device: DeviceConfig = HOST_DEVICE) -> None:
-        self._cuda = device.cuda
+        if device.cuda is not None:
+            raise InvalidModel(
+                f"TorchScript runs on the CPU: worker.device: got {device.device!r}, wanted 'cpu', or a model.pt2 made "
+                "by torch.export"
+            )
 
     def inspect(self, folder: Path) -> ModelSpec:
         """Read the spec from `model.toml` or `config.pbtxt`, and compare it with the module.
@@ -94,11 +98,6 @@ class TorchScriptRuntime(Runtime):
         """
         manifest = read_manifest(folder)
         path = model_path(folder, manifest, MODEL)
-        if self._cuda is not None:
-            raise InvalidModel(
-                f"{path}: TorchScript runs on the CPU: got worker.device 'cuda', wanted 'cpu', or a model.pt2 made by "
-                "torch.export"
-            )
         signature = declared_signature(manifest, folder)
         for tensor in (*signature[0], *signature[1]):
             if tensor.datatype == "BYTES":
