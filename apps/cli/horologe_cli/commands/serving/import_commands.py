@@ -24,7 +24,7 @@ def group() -> None:
 def triton(
     repository: Annotated[Path, typer.Argument(help="Model repository of Triton.", metavar="DIR")],
     target: Annotated[
-        Path | None, typer.Argument(help="New folder for the models. Without it, only report.", metavar="[TARGET]")
+        Path | None, typer.Argument(help="New folder for the models. Without it, only report.", metavar="TARGET")
     ] = None,
     json: Json = False,
 ) -> None:
