@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -187,7 +185,11 @@ def read_manifest(folder: Path) -> Manifest:
     path = settings_path(folder)
     if path is None:
         return Manifest()
-    return _read_triton(path, folder) if path.name == TRITON_CONFIG else read_manifest_file(path)
+    if path.name == TRITON_CONFIG:
+        from horologe_gpu_worker.repository.triton.triton_manifest import read_triton_manifest  # imports protobuf
+
+        return read_triton_manifest(folder)
+    return read_manifest_file(path)
 
 
 def read_manifest_file(path: Path) -> Manifest:
@@ -208,33 +210,6 @@ def convert_manifest(path: Path, table: dict[str, Any]) -> Manifest:
         raise InvalidModel(f"{path}: {describe_mismatch(error, table)}") from error
     _check(path, manifest)
     return manifest
-
-
-def _read_triton(path: Path, folder: Path) -> Manifest:
-    try:
-        states = [(entry.name, *_state(entry.stat())) for entry in os.scandir(folder)]
-        return _translate(path, folder, _state(path.stat()), tuple(sorted(states)))
-    except OSError as error:
-        raise InvalidModel(f"{error.filename or path}: {error.strerror}") from error
-
-
-def _state(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-@lru_cache(256)
-def _translate(path: Path, folder: Path, config_state: tuple[int, ...], file_states: tuple[Any, ...]) -> Manifest:
-    """Return the manifest of a version of a Triton repository. LOADs read it again, so the last ones are kept.
-
-    Raises `InvalidModel` naming everything that is missing.
-    """
-    from horologe_gpu_worker.repository.triton.translation import translate_version  # imports protobuf
-
-    translation = translate_version(folder)
-    if translation.missing:
-        reasons = "; ".join(f"{finding.field}: {finding.text}" for finding in translation.missing)
-        raise InvalidModel(f"{path}: not supported: {reasons}")
-    return convert_manifest(path, translation.manifest)
 
 
 def model_path(folder: Path, manifest: Manifest, default: str) -> Path:

@@ -1,0 +1,138 @@
+"""The adapter of a TritonPythonModel, in the process of the test."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import horologe_gpu_worker.runtimes.python as python_runtime
+from horologe_common.models import ModelSpec, TensorSpec
+from horologe_common.status import ModelFailed
+from horologe_gpu_worker.runtimes.python.triton_model import MODULE, TritonModel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Execute = Callable[[Any, list[Any]], Any]
+
+SPEC = ModelSpec("m", "3", "python", (TensorSpec("x", "FP32", (-1, 2)),), (TensorSpec("y", "FP32", (-1, 2)),), (1, 2))
+X = {"x": np.array([[1, 2]], np.float32)}
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(Path(python_runtime.__path__[0]) / "importable"))
+    yield importlib.import_module(MODULE)
+    sys.modules.pop(MODULE)
+
+
+def a_model(folder: Path, execute: Execute, device: str = "cpu") -> tuple[TritonModel, dict[str, str]]:
+    """Return a model with this method, and the arguments of its `initialize`."""
+    arguments: dict[str, str] = {}
+    methods = {"initialize": lambda self, given: arguments.update(given), "execute": execute}
+    return TritonModel(type("TritonPythonModel", (), methods), SPEC, folder / "m" / "3", device), arguments
+
+
+def test_a_response_becomes_the_outputs(backend: Any, tmp_path: Path) -> None:
+    async def execute(model: Any, requests: list[Any]) -> list[Any]:
+        (request,) = requests
+        assert request.requested_output_names() == ["y"]
+        x = backend.get_input_tensor_by_name(request, "x")
+        assert backend.get_input_tensor_by_name(request, "z") is None
+        array = x.as_numpy()
+        array += 1  # inputs may be written to
+        return [backend.InferenceResponse([backend.Tensor.from_dlpack("y", x)])]
+
+    model, _ = a_model(tmp_path, execute)
+    read_only = X["x"].copy()
+    read_only.flags.writeable = False
+    assert model.predict_batch({"x": read_only})["y"].tolist() == [[2, 3]]
+    assert read_only.tolist() == [[1, 2]]
+
+
+def test_objects_become_text(backend: Any, tmp_path: Path) -> None:
+    values = np.array([b"\xff", "\xe9", 3], np.object_)
+    model, _ = a_model(
+        tmp_path, lambda model, requests: [backend.InferenceResponse(output_tensors=[backend.Tensor("y", values)])]
+    )
+    assert model.predict_batch(X)["y"].tolist() == [b"\xff", "\xe9", "3"]
+
+
+@pytest.mark.parametrize(
+    ("execute", "text"),
+    [
+        (lambda model, requests: None, "execute: got None, wanted a list of one InferenceResponse"),
+        (lambda model, requests: [], "execute: got list, wanted a list of one"),
+        (lambda model, requests: ["y"], "execute: got str, wanted an InferenceResponse"),
+        (lambda model, requests: requests[0].flags(), "InferenceRequest.flags is not supported"),
+    ],
+)
+def test_what_is_no_response_fails(execute: Execute, text: str, backend: Any, tmp_path: Path) -> None:
+    with pytest.raises((ModelFailed, backend.TritonModelException), match=text):
+        a_model(tmp_path, execute)[0].predict_batch(X)
+
+
+def test_an_error_is_the_answer(backend: Any, tmp_path: Path) -> None:
+    error = backend.TritonError("no", backend.TritonError.INVALID_ARG)
+    model, _ = a_model(tmp_path, lambda model, requests: [backend.InferenceResponse(error=error)])
+    with pytest.raises(ModelFailed, match=r"^no$"):
+        model.predict_batch(X)
+
+
+@pytest.mark.parametrize(
+    ("config", "device", "kind", "number"),
+    [
+        ("", "cpu", "CPU", "0"),
+        ("", "cuda:1", "GPU", "1"),
+        ("instance_group { kind: KIND_CPU }", "cuda", "CPU", "0"),
+        ("instance_group { kind: KIND_GPU }", "cpu", "GPU", "0"),
+    ],
+)
+def test_initialize_gets_the_configuration_and_the_device(
+    config: str, device: str, kind: str, number: str, backend: Any, tmp_path: Path
+) -> None:
+    tensors = 'input { name: "x" data_type: TYPE_FP32 dims: 2 } output { name: "y" data_type: TYPE_FP32 dims: 2 }'
+    (tmp_path / "m" / "3").mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtxt").write_text(f'backend: "python" max_batch_size: 2 {tensors} {config}')
+    _, arguments = a_model(tmp_path, lambda model, requests: [], device)
+    document = json.loads(arguments.pop("model_config"))
+    assert backend.get_output_config_by_name(document, "y")["dims"] == [2]
+    assert (document["name"], document["max_batch_size"]) == ("m", 2)
+    assert not backend.using_decoupled_model_transaction_policy(document)
+    assert arguments == {
+        "model_instance_kind": kind,
+        "model_instance_device_id": number,
+        "model_instance_name": "m_0_0",
+        "model_name": "m",
+        "model_repository": str(tmp_path / "m"),
+        "model_version": "3",
+    }
+
+
+def test_types_have_tritons_numbers(backend: Any) -> None:
+    for number, (name, kind) in enumerate(backend.TYPES.items(), 1):
+        assert backend.triton_to_numpy_type(number) is kind
+        assert backend.numpy_to_triton_type(kind) == number
+        assert np.dtype(backend.triton_string_to_numpy(f"TYPE_{name}")) == np.dtype(kind)
+    assert backend.Tensor("s", np.array([b"a"])).triton_dtype() == 13
+    with pytest.raises(backend.TritonModelException, match=r"wanted an array of numbers, or np\.object_ for text"):
+        backend.Tensor("s", np.array(["a"]))
+
+
+def test_strings_are_serialized_with_their_lengths(backend: Any) -> None:
+    array = np.array([[b"a\0", "\xe9"], [b"", "b"]], np.object_)
+    serialized = backend.serialize_byte_tensor(array)
+    assert backend.deserialize_bytes_tensor(serialized).tolist() == [b"a\0", "\xe9".encode(), b"", b"b"]
+    assert backend.serialize_byte_tensor(np.zeros(2)) is None
+
+
+def test_a_name_that_is_missing_is_refused(backend: Any) -> None:
+    with pytest.raises(backend.TritonModelException, match="MetricFamily is not supported"):
+        _ = backend.MetricFamily
+    assert backend.refusals.pop() == "triton_python_backend_utils: MetricFamily is not supported"
