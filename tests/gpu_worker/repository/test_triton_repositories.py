@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.command_line import run_horologe
-from harness.model_folders import a_folder, onnx_bytes
+from harness.model_folders import a_folder, a_python_model, a_pytorch_model, onnx_bytes
 from harness.triton_repositories import (
     ADD_SUB,
     FOUR,
@@ -177,6 +177,30 @@ def test_a_model_of_triton_may_have_a_model_toml(store: ModelStore, tmp_path: Pa
     model = store.open(report.spec)
     assert as_lists(model.run(1, case_arrays(triton_cases()["upper"]))) == triton_cases()["upper"].outputs
     model.close()
+
+
+@pytest.mark.parametrize("file", ["net.pt2", "net.py"])
+def test_a_model_toml_may_name_the_file(file: str, store: ModelStore, tmp_path: Path) -> None:
+    make = {"net.pt2": a_pytorch_model, "net.py": a_python_model}[file]
+    folder = make(tmp_path / "models")
+    (folder / f"model{file[3:]}").rename(folder / file)
+    with (folder / "model.toml").open("r+") as manifest:
+        text = f'file = "{file}"\n' + manifest.read()
+        manifest.seek(0)
+        manifest.write(text)
+    (report,) = store.scan()
+    assert report.profile is not None, report.reason
+    model = store.open(report.spec)
+    assert as_lists(model.run(1, {"x": np.array(FOUR, np.float32)})) == {"y": FOUR}
+    model.close()
+
+
+def test_a_class_model_is_not_reshaped(store: ModelStore, tmp_path: Path) -> None:
+    folder = a_python_model(tmp_path / "models")
+    with (folder / "model.toml").open("a") as manifest:
+        manifest.write("reshape = [-1, 2, 2]\n")
+    (report,) = store.scan()
+    assert "reshape: got some, wanted none for a class other than TritonPythonModel" in report.reason
 
 
 def test_a_name_that_is_not_the_folders_is_not_served(store: ModelStore, tmp_path: Path) -> None:

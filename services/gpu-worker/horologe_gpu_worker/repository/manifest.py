@@ -41,6 +41,8 @@ MODEL_FILES = {"model.onnx": "onnx", "model.pt2": "pytorch", "model.pt": "torchs
 ALL_VERSIONS = "all"
 BATCH_SIZES = (1, 2, 4, 8, 16)
 PROFILE_LENGTH = 16
+RESHAPING = ("onnx", "torchscript", "python")
+"""Runtimes that reshape tensors (`python`: for a `TritonPythonModel`)."""
 DATATYPES = (*DTYPES, "BYTES")
 RANGES = (
     ("threads", 1, 1024),
@@ -189,7 +191,10 @@ def read_manifest(folder: Path) -> Manifest:
         from horologe_gpu_worker.repository.triton.triton_manifest import read_triton_manifest  # imports protobuf
 
         return read_triton_manifest(folder)
-    return read_manifest_file(path)
+    manifest = read_manifest_file(path)
+    if path.parent == folder and manifest.versions != ALL_VERSIONS:
+        raise InvalidModel(f"{path}: versions: got {manifest.versions}, wanted it in {folder.parent / MANIFEST} only")
+    return manifest
 
 
 def read_manifest_file(path: Path) -> Manifest:
@@ -351,6 +356,7 @@ def build_spec(
 
     `lengths`: shapes of inputs that the runtime knows to fit together, for `ModelSpec.warmup_shapes`.
     """
+    _check_supported(folder, manifest, runtime)
     reason = unbatched_reason(manifest, signature)
     if not reason and not has_rows:
         reason = "the first dimensions do not all count rows"
@@ -376,6 +382,15 @@ def build_spec(
     except InvalidInput as error:
         raise InvalidModel(f"{where}: inputs: {error.reason}") from error
     return spec
+
+
+def _check_supported(folder: Path, manifest: Manifest, runtime: str) -> None:
+    """Raise `InvalidModel` for keys that the runtime would ignore."""
+    reshaped = [entry.name for entry in (*manifest.inputs, *manifest.outputs) if entry.reshape is not None]
+    if reshaped and runtime not in RESHAPING:
+        raise InvalidModel(f"{settings_path(folder)}: {reshaped[0]}: reshape: got one, wanted none for {runtime!r}")
+    if manifest.declared_outputs_only and runtime != "onnx":
+        raise InvalidModel(f"{settings_path(folder)}: declared_outputs_only: got true, wanted false for {runtime!r}")
 
 
 def default_length(manifest: Manifest) -> int:

@@ -62,6 +62,11 @@ def read_reshapes(manifest: Manifest) -> Reshapes:
     return Reshapes(Reshaping(manifest.inputs), Reshaping(manifest.outputs, outward=True))
 
 
+def has_reshapes(manifest: Manifest) -> bool:
+    """Return whether a manifest declares a reshape."""
+    return any(entry.reshape is not None for entry in (*manifest.inputs, *manifest.outputs))
+
+
 def check_reshape(where: str, outer: Sequence[int], inner: Sequence[int]) -> None:
     """Raise `InvalidInput` unless both shapes always have the same number of elements."""
     check_declared_shape(f"{where}: reshape", inner)

@@ -21,6 +21,7 @@ from horologe_common.status import HorologeError, ModelFailed, describe_exceptio
 from horologe_common.string_tensors import as_array
 from horologe_gpu_worker.repository.content import ContentHashes
 from horologe_gpu_worker.repository.manifest import model_path, read_manifest
+from horologe_gpu_worker.repository.reshaping import has_reshapes
 from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import RowsFailed, WarmUpFailed
 from horologe_gpu_worker.runtimes.python.channel import (
@@ -95,7 +96,8 @@ def load_model(folder: Path, spec: ModelSpec, device: str) -> Any:
 
     Processes that the model starts inherit `sys.path` (by multiprocessing and joblib) and the environment.
     """
-    path, imports = model_path(folder, read_manifest(folder), "model.py"), ModelImports(folder)
+    manifest, imports = read_manifest(folder), ModelImports(folder)
+    path = model_path(folder, manifest, "model.py")
     imports.install()
     sys.path.insert(1, str(IMPORTABLE))
     os.environ |= {"HOROLOGE_MODEL_FILE": str(path), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -104,6 +106,8 @@ def load_model(folder: Path, spec: ModelSpec, device: str) -> Any:
         adapted = TritonModel(getattr(module, TRITON_CLASS), spec, folder, device)
         imports.check_modules()
         return adapted
+    if has_reshapes(manifest):
+        raise ModelFailed(f"reshape: got some, wanted none for a class other than {TRITON_CLASS}")
     if not hasattr(module, "Model"):
         raise ModelFailed("model.py: got no class Model, wanted one with predict_batch(self, inputs)")
     model = module.Model()

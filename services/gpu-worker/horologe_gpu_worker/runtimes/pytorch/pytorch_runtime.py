@@ -22,6 +22,7 @@ from horologe_gpu_worker.repository.manifest import (
     build_spec,
     default_length,
     manifest_path,
+    model_path,
     read_manifest,
     tensor_specs,
     warmup_inputs,
@@ -84,7 +85,7 @@ class PytorchRuntime(Runtime):
         """Read the spec from the program and `model.toml`. Raises `InvalidModel` naming file, field, got and wanted."""
         self._inspected.pop(folder, None)
         manifest, program = self._read_program(folder)
-        path = folder / MODEL
+        path = model_path(folder, manifest, MODEL)
         inputs = _apply_names(path, "inputs", program.inputs, manifest.inputs)
         outputs = _apply_names(path, "outputs", program.outputs, manifest.outputs)
         shapes, names = program.shapes, [tensor.name for tensor in inputs]
@@ -117,7 +118,7 @@ class PytorchRuntime(Runtime):
                 try:
                     self._create_model(spec, folder, cached, warm=True).close()
                 except WarmUpFailed as error:
-                    _check_stateless(folder / MODEL, error)
+                    _check_stateless(model_path(folder, cached.manifest, MODEL), error)
                     raise
 
     def open(self, spec: ModelSpec, folder: Path, *, warm: bool = True) -> OpenModel:
@@ -161,7 +162,8 @@ class PytorchRuntime(Runtime):
         return self._programs[folder]
 
     def _read_program(self, folder: Path) -> tuple[Manifest, Program]:
-        manifest, path = read_manifest(folder), folder / MODEL
+        manifest = read_manifest(folder)
+        path = model_path(folder, manifest, MODEL)
         if not path.is_file():
             raise InvalidModel(f"{path}: got no such file, wanted a program saved by torch.export.save")
         try:
