@@ -177,7 +177,7 @@ def test_the_document_of_a_configuration_is_that_of_triton(tmp_path: Path) -> No
         (VECTOR, {"batching": "off"}),
         ("max_batch_size: 1", {"batch_sizes": [1]}),
         ("max_batch_size: 6", {"batch_sizes": [1, 2, 4, 6]}),
-        ("max_batch_size: 6\ndynamic_batching { preferred_batch_size: [ 5, 9 ] }", {"batch_sizes": [1, 2, 4, 5, 6]}),
+        ("max_batch_size: 6\ndynamic_batching { preferred_batch_size: [ 5, 6 ] }", {"batch_sizes": [1, 2, 4, 5, 6]}),
     ],
 )
 def test_rows_of_a_graph(config: str, manifest: dict[str, Any], tmp_path: Path) -> None:
@@ -211,6 +211,33 @@ def test_versions_of_a_model_toml(versions: str, served: list[str], tmp_path: Pa
     (tmp_path / "m" / "model.toml").write_text(f"versions = {versions}")
     folders = [tmp_path / "m" / name for name in ("1", "2")]
     assert [folder.name for folder in served_versions(tmp_path / "m", folders)] == served
+
+
+@pytest.mark.parametrize(
+    ("config", "effect", "text"),
+    [
+        ("max_batch_size: 6 dynamic_batching { preferred_batch_size: [ 5, 9 ] }", "missing", "got 9, wanted 1 to"),
+        ("max_batch_size: 0 dynamic_batching { }", "limited", "without effect: `max_batch_size` is 0"),
+        ("max_batch_size: -1", "missing", "got -1, wanted at least 0"),
+        ('runtime: "model.py"', "missing", "got 'model.py', wanted the backend's own"),
+        ('runtime: "libtriton_onnxruntime.so"', "not needed", "the library of the backend"),
+        ("input { name: 'x' data_type: TYPE_BF16 dims: 1 }", "missing", "'x': got TYPE_BF16, wanted one of TYPE_BOOL"),
+        ("input { name: 'x' data_type: TYPE_INT8 dims: 1 allow_ragged_batch: true }", "missing", "share no batch"),
+        ("input { name: 'x' data_type: TYPE_INT8 dims: 1 is_shape_tensor: true }", "missing", "need TensorRT"),
+        (
+            "parameters { key: 'intra_op_thread_count' value { string_value: '" + "9" * 5000 + "' } }",
+            "limited",
+            "intra",
+        ),
+        ("parameters { key: 'intra_op_thread_count' value { string_value: '4' } }", "used", "`threads`"),
+        ("model_warmup { inputs { key: 'z' value { dims: 1 } } } input { name: 'x' }", "limited", "'z' is no input"),
+        ("model_warmup { inputs { key: 'x' value { random_data: true } } }", "limited", "zeros in place of random"),
+        ("default_model_filename: '../m.onnx'", "missing", "got '../m.onnx', wanted a file name"),
+    ],
+)
+def test_effects_that_depend_on_values(config: str, effect: str, text: str, tmp_path: Path) -> None:
+    translation = translate_version(a_version(tmp_path, f'backend: "onnxruntime"\n{config}'))
+    assert any(finding.effect == effect and text in finding.text for finding in translation.findings)
 
 
 def test_a_changed_configuration_is_read_again(tmp_path: Path) -> None:

@@ -181,8 +181,8 @@ def test_a_model_of_triton_may_have_a_model_toml(store: ModelStore, tmp_path: Pa
 
 @pytest.mark.parametrize("file", ["net.pt2", "net.py"])
 def test_a_model_toml_may_name_the_file(file: str, store: ModelStore, tmp_path: Path) -> None:
-    make = {"net.pt2": a_pytorch_model, "net.py": a_python_model}[file]
-    folder = make(tmp_path / "models")
+    models = tmp_path / "models"
+    folder = a_pytorch_model(models) if file.endswith("pt2") else a_python_model(models)
     (folder / f"model{file[3:]}").rename(folder / file)
     with (folder / "model.toml").open("r+") as manifest:
         text = f'file = "{file}"\n' + manifest.read()

@@ -35,7 +35,7 @@ class ModelFacts(NamedTuple):
 
 BACKENDS = ("onnxruntime", "pytorch", "python", "ensemble")
 PYTHON_ENVIRONMENT = "EXECUTION_ENV_PATH"
-THREADS = "intra_op_thread_count"
+THREADS, THREADS_DIGITS = "intra_op_thread_count", 9
 
 
 def find_effects(facts: ModelFacts) -> Iterator[Finding]:
@@ -142,10 +142,19 @@ def _parameters(facts: ModelFacts) -> tuple[Effect, str]:
 def read_threads(config: Any, backend: str) -> int:
     """Return the threads that the parameters of an ONNX model set; 0 if they do not."""
     text = config.parameters[THREADS].string_value if THREADS in config.parameters else ""
-    return int(text) if backend == "onnxruntime" and text.isdecimal() else 0
+    return int(text) if backend == "onnxruntime" and len(text) <= THREADS_DIGITS and text.isdecimal() else 0
+
+
+def _preferred_sizes(facts: ModelFacts) -> tuple[Effect, str]:
+    most, sizes = facts.config.max_batch_size, facts.config.dynamic_batching.preferred_batch_size
+    if wrong := [size for size in sizes if not 0 < size <= most]:
+        return "missing", f"got {wrong[0]}, wanted 1 to `max_batch_size`, {most}"
+    return "used", "`batch_sizes`. The scheduler chooses among them"
 
 
 def _batching(facts: ModelFacts) -> tuple[Effect, str]:
+    if facts.config.max_batch_size == 0:
+        return "limited", "without effect: `max_batch_size` is 0"
     if facts.backend == "python":
         return "limited", "`batching`. `execute` gets all rows as one request, and its error is that of all requests"
     return "used", "`batching`"
@@ -191,7 +200,7 @@ RULES: dict[str, Rule] = {
     "batch_output": _rule("missing", "no outputs are scattered over a batch"),
     "optimization": _rule("not needed", "changes no answer"),
     "dynamic_batching": _batching,
-    "dynamic_batching.preferred_batch_size": _rule("used", "`batch_sizes`. The scheduler chooses among them"),
+    "dynamic_batching.preferred_batch_size": _preferred_sizes,
     "dynamic_batching.max_queue_delay_microseconds": _rule(
         "not needed", "the scheduler waits for a larger batch as long as deadlines allow"
     ),

@@ -126,8 +126,7 @@ def _batching(config: Any, one_by_one: bool) -> dict[str, Any]:
         fixed = all(dim >= 0 for tensor in config.input for dim in tensor.dims)
         return {"batching": "off"} | ({"max_length": most} if fixed else {})
     sizes = {1 << power for power in range(most.bit_length())} | {most}
-    sizes |= {size for size in config.dynamic_batching.preferred_batch_size if 0 < size <= most}
-    return {"batch_sizes": sorted(sizes)}
+    return {"batch_sizes": sorted(sizes.union(config.dynamic_batching.preferred_batch_size))}
 
 
 def _versions(config: Any) -> Any:
