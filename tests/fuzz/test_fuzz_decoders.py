@@ -49,7 +49,7 @@ from horologe_gpu_worker.repository.manifest import InvalidModel, read_manifest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from horologe_frontend.oip.inference import InferenceRequest
+    from horologe_frontend.oip.predicts import InferenceRequest
 
 LIMIT = 1 << 20
 ZMTP_LIMIT = 1 << 10

@@ -1,4 +1,4 @@
-"""Bearer keys of HTTP clients: those that may use models, and those that may also manage them."""
+"""Bearer keys of HTTP and gRPC clients: those that may use models, and those that may also manage them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from horologe_common.service.settings import SettingsError
 from horologe_common.service.user_files import read_file
-from horologe_common.status import describe_error
+from horologe_common.status import Forbidden, Unauthenticated, describe_error
 from horologe_common.transport.keys import is_loopback_host
 
 if TYPE_CHECKING:
@@ -34,6 +34,41 @@ class BearerKeys:
         return sum([hmac.compare_digest(digest, accepted) for accepted in self._digests]) > 0
 
 
+class AccessKeys:
+    """The keys that permit requests, and those that also permit management. Both None: every client may do all."""
+
+    def __init__(self, keys: BearerKeys | None = None, managers: BearerKeys | None = None) -> None:
+        self._keys = keys
+        self._managers = managers
+        self.is_open = keys is None and managers is None
+
+    def check(self, authorization: bytes | None) -> None:
+        """Raise `Unauthenticated` unless the Authorization header carries an accepted key, or none is needed."""
+        if self._keys is None:
+            return
+        if not any(keys is not None and keys.is_accepted(authorization) for keys in (self._keys, self._managers)):
+            raise Unauthenticated()
+
+    def check_management(self, authorization: bytes | None) -> None:
+        """Raise `Forbidden` unless the Authorization header carries a key for management, or none is needed."""
+        if self.is_open:
+            return
+        if self._managers is None:
+            raise Forbidden("management is off: http.management_keys_file is not set")
+        if not self._managers.is_accepted(authorization):
+            raise Forbidden("the key is not in http.management_keys_file")
+
+    def client_name(self, authorization: bytes | None, address: str) -> str:
+        """Return the name of the client that shares devices with others: of its key, or its address without keys."""
+        return address if self._keys is None else key_name(authorization)
+
+
+def read_access(settings: HttpSettings) -> AccessKeys:
+    """Read the files of keys. Raise `SettingsError` as `read_keys` does."""
+    managers = read_keys(settings.management_keys_file, "http.management_keys_file")
+    return AccessKeys(read_keys(settings.keys_file), managers)
+
+
 def token_digest(authorization: bytes | None) -> bytes:
     """Return the SHA-256 digest of the token in an Authorization header. Empty without a bearer token."""
     scheme, _, token = (authorization or b"").partition(b" ")
@@ -45,11 +80,15 @@ def key_name(authorization: bytes | None) -> str:
     return f"key {token_digest(authorization).hex()[:KEY_DIGITS]}"
 
 
-def check_open(settings: HttpSettings) -> None:
-    """Raise `SettingsError` for an address that is not loopback without keys, unless `allow_open` is set."""
-    if not (settings.keys_file or settings.allow_open or is_loopback_host(settings.host)):
+def check_open(settings: HttpSettings, host: str | None = None, setting: str = "http.host") -> None:
+    """Raise `SettingsError` for an address that is not loopback without keys, unless `allow_open` is set.
+
+    `host`: address of another server with the same keys, named by `setting`. Default: that of the HTTP server.
+    """
+    host = settings.host if host is None else host
+    if not (settings.keys_file or settings.allow_open or is_loopback_host(host)):
         raise SettingsError(
-            f"setting http.host: {settings.host or '*'} is not loopback and no keys are set; set http.keys_file, or "
+            f"setting {setting}: {host or '*'} is not loopback and no keys are set; set http.keys_file, or "
             "http.allow_open = true (`horologe up --insecure`) to let every host use and manage all models"
         )
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
-    from horologe_frontend.oip.inference import InferenceRequest
+    from horologe_frontend.oip.predicts import InferenceRequest
 
 LIMIT = 1 << 20
 ECHO = a_model("echo", FLOATS)

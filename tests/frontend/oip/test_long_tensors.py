@@ -25,7 +25,7 @@ from horologe_frontend.http.client_accounts import ClientAccount, HeldBytes
 from horologe_frontend.http.steps import Steps, run_at_once, run_in_turns
 from horologe_frontend.oip import inference_response
 from horologe_frontend.oip.binary_encoding import classify
-from horologe_frontend.oip.inference import InferenceRequest, is_long, read_in_steps, read_request
+from horologe_frontend.oip.inference import is_long, read_in_steps, read_request
 from horologe_frontend.oip.inference_response import (
     OutputFormat,
     ResponseFormat,
@@ -33,6 +33,7 @@ from horologe_frontend.oip.inference_response import (
     write_answer,
     write_in_steps,
 )
+from horologe_frontend.oip.predicts import InferenceRequest
 
 ROWS, COLUMNS = 8, 5000
 SPEC = ModelSpec(

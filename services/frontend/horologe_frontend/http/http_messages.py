@@ -70,6 +70,13 @@ class HttpError(Exception):
         self.headers = headers
 
 
+class Unsupported(HttpError):
+    """An extension that is not supported: 501 over HTTP, UNIMPLEMENTED over gRPC."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(501, reason)
+
+
 def json_response(content: object, status: int = 200) -> HttpResponse:
     return HttpResponse(status, msgspec.json.encode(content))
 

@@ -77,14 +77,14 @@ class BinaryData:
             raise InvalidInput(f"body: got {remaining} bytes after the last binary input, wanted none")
 
 
-def check_bytes(name: str, datatype: str, shape: tuple[int, ...], view: memoryview) -> None:
-    """Raise `InvalidInput` unless the bytes are a tensor of this supported datatype and shape."""
+def check_bytes(
+    name: str, datatype: str, shape: tuple[int, ...], view: Buffer, field: str = "binary_data_size"
+) -> None:
+    """Raise `InvalidInput`, naming `field`, unless the bytes are a tensor of this supported datatype and shape."""
     if datatype == "BYTES":
         check_string_tensor(f"input {name!r}", shape, view, text=False)
     elif len(view) != (size := math.prod(shape) * DTYPES[datatype].itemsize):
-        raise InvalidInput(
-            f"input {name!r}: binary_data_size: got {len(view)}, wanted {size} for {datatype}{list(shape)}"
-        )
+        raise InvalidInput(f"input {name!r}: {field}: got {len(view)}, wanted {size} for {datatype}{list(shape)}")
 
 
 def raw_input(spec: ModelSpec, view: memoryview) -> tuple[Tensor, memoryview]:

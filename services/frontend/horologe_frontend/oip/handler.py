@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from horologe_common.status import Forbidden, HorologeError, Unauthenticated, UnknownModel
-from horologe_frontend.auth import key_name
+from horologe_common.status import Forbidden, HorologeError, Unauthenticated
+from horologe_frontend.auth import AccessKeys
 from horologe_frontend.console.feed import ConsoleFeed
 from horologe_frontend.console.page import FILES, PATHS, console_file
 from horologe_frontend.http.client_accounts import HeldBytes
@@ -27,7 +27,9 @@ from horologe_frontend.oip.inference import is_long, read_in_steps
 from horologe_frontend.oip.inference_response import write_answer, write_in_steps
 from horologe_frontend.oip.json_encoding import LONG_BYTES
 from horologe_frontend.oip.known_requests import KnownRequests
+from horologe_frontend.oip.model_documents import ModelDocuments
 from horologe_frontend.oip.models_http import ModelsHandler
+from horologe_frontend.oip.predicts import find_spec
 from horologe_frontend.oip.routes import (
     CACHED_PATH,
     LIVE,
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from horologe_frontend.gateway import Gateway
     from horologe_frontend.http.http_messages import HttpRequest
     from horologe_frontend.http.settings import HttpSettings
-    from horologe_frontend.oip.inference import InferenceRequest
+    from horologe_frontend.oip.predicts import InferenceRequest
 
     Work: TypeAlias = Callable[[HeldBytes], Coroutine[Any, Any, HttpResponse]]
     """It counts in its argument what it holds beside the request."""
@@ -97,33 +99,29 @@ class OipHandler:
         self._settings = settings
         self._known_requests = KnownRequests(settings.json_limit_bytes)
         self._applications = ApplicationsHandler(gateway, settings, self._client_of)
-        self._models = ModelsHandler(gateway, self._find_spec, self._is_ready, version)
+        self._models = ModelsHandler(ModelDocuments(gateway, self._is_ready, version))
         self._console = ConsoleFeed(gateway, lambda: self.draining)
-        self._keys = keys
-        self._managers = managers
+        self._access = AccessKeys(keys, managers)
 
     def refuse(self, head: HttpRequest) -> HttpResponse | None:
         """Return a 401 unless the request carries an accepted key, or is for a path of `OPEN_PATHS`."""
-        if self._keys is None or head.path in OPEN_PATHS:
+        if head.path in OPEN_PATHS:
             return None
-        authorization = head.headers.get(b"authorization")
-        if any(keys is not None and keys.is_accepted(authorization) for keys in (self._keys, self._managers)):
-            return None
-        return error_response(Unauthenticated())
+        try:
+            self._access.check(head.headers.get(b"authorization"))
+        except Unauthenticated as error:
+            return error_response(error)
+        return None
 
     def _check_management(self, route: HttpRoute, request: HttpRequest) -> None:
         """Raise `Forbidden` for an operation that changes models or applications without a key for management."""
         manages = route.name in MANAGEMENT or (route.name == "application" and request.method in ("PUT", "DELETE"))
         if not manages:
             return
-        if self._keys is None and self._managers is None:
-            if b"origin" in request.headers:  # a browser lets any web page send a POST to a server on loopback
-                raise Forbidden("management without keys is not permitted to web pages")
-            return
-        if self._managers is None:
-            raise Forbidden("management is off: http.management_keys_file is not set")
-        if not self._managers.is_accepted(request.headers.get(b"authorization")):
-            raise Forbidden("the key is not in http.management_keys_file")
+        if self._access.is_open and b"origin" in request.headers:
+            # a browser lets any web page send a POST to a server on loopback
+            raise Forbidden("management without keys is not permitted to web pages")
+        self._access.check_management(request.headers.get(b"authorization"))
 
     def start(
         self, request: HttpRequest, respond: Callable[[HttpResponse], None]
@@ -216,9 +214,7 @@ class OipHandler:
 
     def _client_of(self, request: HttpRequest) -> str:
         """Return the name of the client that shares devices with others: of its key, or its address without keys."""
-        if self._keys is None:
-            return request.account.name
-        return key_name(request.headers.get(b"authorization"))
+        return self._access.client_name(request.headers.get(b"authorization"), request.account.name)
 
     def _is_ready(self) -> bool:
         return self._gateway.is_ready() and not self.draining
@@ -230,16 +226,7 @@ class OipHandler:
         return await run_in_turns(decompress(request.body, encoding, self._settings.body_limit_bytes), held)
 
     def _find_spec(self, route: HttpRoute) -> ModelSpec:
-        """Return the model. If there is none with this name, return the signature of the application."""
-        try:
-            return self._gateway.core.catalogue.find_model(route.model, route.version)
-        except UnknownModel as unknown:
-            if route.version:
-                raise
-            try:
-                return self._gateway.core.declared.find_with_signature(route.model)[1]
-            except HorologeError:
-                raise unknown from None
+        return find_spec(self._gateway.core, route.model, route.version)
 
 
 def _with_trace(request: HttpRequest, inference: InferenceRequest) -> InferenceRequest:

@@ -152,18 +152,17 @@ def _known_template(predict: Predict, form: ResponseFormat, answer: Answer) -> R
     """Return the template of the last response if it is that of the answer. Raise an error for another status."""
     if answer.status != Status.OK:
         raise error_for(answer.status, answer.reason, answer.retry_after_ns)
-    return form.last[1] if form.last is not None and form.last[0] == _template_key(predict, answer) else None
+    return form.last[1] if form.last is not None and form.last[0] == template_key(predict, answer) else None
 
 
-def _template_key(predict: Predict, answer: Answer) -> tuple[Any, ...]:
+def template_key(predict: Predict, answer: Answer) -> tuple[Any, ...]:
+    """Return what a response depends on, besides the form and the bytes: outputs, name, version, contents."""
     name, version = answer.model or predict.model or predict.application, answer.version or predict.version
     return answer.outputs, name, version, answer.content_hashes
 
 
-def _answer_template(
-    predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]
-) -> Steps[tuple[ResponseTemplate, Sequence[Buffer]]]:
-    key = _, name, version, _ = _template_key(predict, answer)
+def answer_parameters(predict: Predict, form: ResponseFormat, answer: Answer) -> dict[str, str]:
+    """Return the parameters of the response."""
     parameters = {}
     if not predict.model:
         parameters = {"prediction_id": answer.prediction.hex(), "models": ",".join(answer.models)}
@@ -171,6 +170,14 @@ def _answer_template(
         parameters["content_hash"] = ",".join(answer.content_hashes)
     if form.ignored:
         parameters[IGNORED] = ",".join(form.ignored)
+    return parameters
+
+
+def _answer_template(
+    predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]
+) -> Steps[tuple[ResponseTemplate, Sequence[Buffer]]]:
+    key = _, name, version, _ = template_key(predict, answer)
+    parameters = answer_parameters(predict, form, answer)
     template, buffers = yield from make_template(
         form, answer.outputs, buffers, lambda outputs: AnswerJson(name, outputs, version, form.id, parameters or None)
     )

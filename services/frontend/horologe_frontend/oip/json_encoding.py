@@ -148,30 +148,35 @@ def _leaves(data: Any) -> Iterator[Any]:
 
 def check_header(tensor: TensorJson, spec: ModelSpec) -> None:
     """Raise `InvalidInput` unless datatype and shape are valid. Long data is also checked against the signature."""
-    if tensor.datatype not in DTYPES and tensor.datatype != "BYTES":
+    check_datatype_and_shape(tensor.name, tensor.datatype, tensor.shape)
+    if len(memoryview(tensor.data)) > LONG_BYTES:
+        check_signature(spec, tensor.name, tensor.datatype, tensor.shape)
+
+
+def check_datatype_and_shape(name: str, datatype: str, shape: tuple[int, ...]) -> None:
+    """Raise `InvalidInput` unless an array can have them."""
+    if datatype not in DTYPES and datatype != "BYTES":
         supported = ", ".join((*DTYPES, "BYTES"))
-        raise InvalidInput(f"input {tensor.name!r}: datatype: got {tensor.datatype!r}, wanted one of {supported}")
-    shape = tensor.shape
+        raise InvalidInput(f"input {name!r}: datatype: got {datatype!r}, wanted one of {supported}")
     if len(shape) > MAX_DIMS:
-        raise InvalidInput(f"input {tensor.name!r}: shape: got {len(shape)} dimensions, wanted at most {MAX_DIMS}")
+        raise InvalidInput(f"input {name!r}: shape: got {len(shape)} dimensions, wanted at most {MAX_DIMS}")
     if shape and min(shape) < 0:
-        raise InvalidInput(f"input {tensor.name!r}: shape: got {list(shape)}, wanted no negative dimension")
+        raise InvalidInput(f"input {name!r}: shape: got {list(shape)}, wanted no negative dimension")
     elements = math.prod([dim or 1 for dim in shape]) if 0 in shape else math.prod(shape)
     if elements > MAX_ELEMENTS:
         got = f"{list(shape[:4])}..." if len(shape) > 4 else list(shape)
-        raise InvalidInput(f"input {tensor.name!r}: shape: got {got}, wanted at most {MAX_ELEMENTS} elements")
-    if len(memoryview(tensor.data)) > LONG_BYTES:
-        _check_signature(tensor, spec)
+        raise InvalidInput(f"input {name!r}: shape: got {got}, wanted at most {MAX_ELEMENTS} elements")
 
 
-def _check_signature(tensor: TensorJson, spec: ModelSpec) -> None:
+def check_signature(spec: ModelSpec, name: str, datatype: str, shape: tuple[int, ...]) -> None:
+    """Raise `InvalidInput` unless an input fits the signature. The core checks this again, with all inputs."""
     for wanted in spec.inputs:
-        if wanted.name == tensor.name:
-            check_tensor(wanted, tensor.datatype, tensor.shape)
-            if spec.batched and tensor.shape and tensor.shape[0] > spec.max_batch:
-                raise InvalidInput(f"inputs: got {tensor.shape[0]} rows, wanted 1 to {spec.max_batch}")
+        if wanted.name == name:
+            check_tensor(wanted, datatype, shape)
+            if spec.batched and shape and shape[0] > spec.max_batch:
+                raise InvalidInput(f"inputs: got {shape[0]} rows, wanted 1 to {spec.max_batch}")
             return
-    raise InvalidInput(f"inputs: got {tensor.name!r}, wanted {[wanted.name for wanted in spec.inputs]}")
+    raise InvalidInput(f"inputs: got {name!r}, wanted {[wanted.name for wanted in spec.inputs]}")
 
 
 def decode_tensor(tensor: TensorJson, held_bytes: int = 0) -> Steps[Buffer]:

@@ -18,6 +18,9 @@ SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memo
 """Known, so that `shared_memory_region` gets its own error."""
 INPUT = ("binary_data_size", *SHARED_MEMORY)
 OUTPUT = ("binary_data", "classification", *SHARED_MEMORY)
+GRPC_REQUEST = tuple(name for name in REQUEST if name != "binary_data_output")
+GRPC_INPUT, GRPC_OUTPUT = SHARED_MEMORY, ("classification", *SHARED_MEMORY)
+"""Over gRPC, whether a tensor is raw depends on the field that holds it."""
 LOAD = ("unload_dependents",)
 """Triton's client sends it. No model here has dependents."""
 INDEPENDENT = "requests are independent of each other: sequences are not supported"

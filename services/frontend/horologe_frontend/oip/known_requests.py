@@ -14,9 +14,10 @@ import msgspec
 
 from horologe_common.wire import Predict
 from horologe_frontend.oip.binary_encoding import number_struct
-from horologe_frontend.oip.inference import InferenceRequest, read_request
+from horologe_frontend.oip.inference import read_request
 from horologe_frontend.oip.inference_response import ResponseFormat
 from horologe_frontend.oip.json_encoding import LONG_BYTES, list_decoder
+from horologe_frontend.oip.predicts import InferenceRequest
 
 if TYPE_CHECKING:
     from horologe_common.core.protocol import Buffer
