@@ -4,7 +4,8 @@ from horologe_common.service.service import Service
 from horologe_common.transport.sockets import LinkSettings
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
-from horologe_frontend.http.server import http_endpoint
+from horologe_frontend.endpoints import client_endpoint
+from horologe_frontend.grpc.settings import GrpcSettings
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.settings import FrontendSettings, client_limits, fit_frames
 
@@ -16,7 +17,8 @@ def main() -> None:
     links = service.links(settings.name, settings.clients, limits)
     requests = fit_frames(settings, links.settings.max_frame_bytes)
     core = Frontend(links.address("frontend", settings.name), requests, digest)
-    endpoint = http_endpoint(core, service.settings(HttpSettings, "http"), reuse_port=settings.reuse_port)
+    http, grpc = service.settings(HttpSettings, "http"), service.settings(GrpcSettings, "grpc")
+    endpoint = client_endpoint(core, http, grpc, reuse_port=settings.reuse_port)
     service.run([core], links, client_core=core.address, endpoints=[endpoint])
 
 

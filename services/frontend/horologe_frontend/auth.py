@@ -63,12 +63,6 @@ class AccessKeys:
         return address if self._keys is None else key_name(authorization)
 
 
-def read_access(settings: HttpSettings) -> AccessKeys:
-    """Read the files of keys. Raise `SettingsError` as `read_keys` does."""
-    managers = read_keys(settings.management_keys_file, "http.management_keys_file")
-    return AccessKeys(read_keys(settings.keys_file), managers)
-
-
 def token_digest(authorization: bytes | None) -> bytes:
     """Return the SHA-256 digest of the token in an Authorization header. Empty without a bearer token."""
     scheme, _, token = (authorization or b"").partition(b" ")

@@ -9,7 +9,8 @@ from horologe_controller.schedulers import check_scheduler
 from horologe_controller.settings import ControllerSettings
 from horologe_frontend.core.frontend import Frontend
 from horologe_frontend.digest import digest
-from horologe_frontend.http.server import http_endpoint
+from horologe_frontend.endpoints import client_endpoint
+from horologe_frontend.grpc.settings import GrpcSettings
 from horologe_frontend.http.settings import HttpSettings
 from horologe_frontend.settings import FrontendSettings, client_limits, fit_frames
 from horologe_selector.bootstrap import HostedSelector
@@ -30,7 +31,8 @@ def main() -> None:
     except SettingsError as error:
         service.reject(error)
     controller = Controller(links.address("controller"), controller_settings, links.host)
-    endpoint = http_endpoint(frontend, service.settings(HttpSettings, "http"), reuse_port=settings.reuse_port)
+    http, grpc = service.settings(HttpSettings, "http"), service.settings(GrpcSettings, "grpc")
+    endpoint = client_endpoint(frontend, http, grpc, reuse_port=settings.reuse_port)
     cores: list[Core] = [frontend, selector.core, controller]
     service.run(
         cores,

@@ -48,6 +48,7 @@ class SystemOptions(NamedTuple):
     profiler: bool = False
     insecure: bool = False
     tuner: bool = False
+    grpc: str = ""
 
 
 class Topology(NamedTuple):
@@ -56,6 +57,8 @@ class Topology(NamedTuple):
     children: tuple[ChildSpec, ...]
     http: str
     """URL."""
+    grpc: str
+    """host:port. Empty: gRPC is off, or its packages are not installed."""
     clients: tuple[str, ...]
     """ZeroMQ endpoints. The first one is printed."""
     metrics: dict[str, str]
@@ -84,6 +87,7 @@ def settings_sections() -> dict[str, type[msgspec.Struct]]:
     from horologe_common.service.trace_export import TracingSettings
     from horologe_common.transport.sockets import LinkSettings
     from horologe_controller.settings import ControllerSettings
+    from horologe_frontend.grpc.settings import GrpcSettings
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.settings import FrontendSettings
     from horologe_gpu_worker.settings import WorkerSettings
@@ -96,6 +100,7 @@ def settings_sections() -> dict[str, type[msgspec.Struct]]:
         "links": LinkSettings,
         "frontend": FrontendSettings,
         "http": HttpSettings,
+        "grpc": GrpcSettings,
         "selector": SelectorSettings,
         "controller": ControllerSettings,
         "worker": WorkerSettings,
@@ -136,6 +141,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     _find_models(settings, flags)
     check_open(settings["http"])
     http = _resolve_http(settings["http"], flags)
+    grpc = _resolve_grpc(settings["grpc"], settings["http"], flags)
     clients = tuple(_resolve_client(endpoint) for endpoint in settings["frontend"].clients)
     flags.setdefault("frontend", {})["clients"] = ",".join(clients)
     workers = options.workers or default_workers()
@@ -155,6 +161,7 @@ def build_topology(options: SystemOptions, folder: Path, env: Mapping[str, str] 
     return Topology(
         tuple(children),
         http,
+        grpc,
         clients,
         urls,
         settings["links"].keys,
@@ -208,6 +215,11 @@ def _command_line_flags(options: SystemOptions) -> dict[str, dict[str, str]]:
     if options.http:
         host, port = split_address("--http", options.http)
         flags["http"] = flags.get("http", {}) | {"host": host, "port": str(port)}
+    if options.grpc == "off":
+        flags.setdefault("grpc", {})["enabled"] = "false"
+    elif options.grpc:
+        host, port = split_address("--grpc", options.grpc)
+        flags["grpc"] = flags.get("grpc", {}) | {"host": host, "port": str(port)}
     if options.clients:
         flags.setdefault("frontend", {})["clients"] = ",".join(options.clients)
     if options.metrics:
@@ -241,6 +253,21 @@ def _resolve_http(settings: Any, flags: dict[str, dict[str, str]]) -> str:
     flags.setdefault("http", {})["port"] = str(port)
     host = settings.host or "0.0.0.0"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _resolve_grpc(settings: Any, http: Any, flags: dict[str, dict[str, str]]) -> str:
+    """Return the address of gRPC, or nothing if it is off or its packages are not installed."""
+    from horologe_frontend.auth import check_open
+    from horologe_frontend.endpoints import has_grpc
+
+    if not has_grpc(settings):
+        return ""
+    check_open(http, settings.host, "grpc.host")
+    port = settings.port or free_port(settings.host)
+    check_free("gRPC", settings.host, port, "choose another by --grpc HOST:PORT, or --grpc off")
+    flags.setdefault("grpc", {})["port"] = str(port)
+    host = settings.host or "0.0.0.0"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _resolve_client(endpoint: str) -> str:

@@ -78,9 +78,29 @@ class ClientAccounts:
         return client
 
     def remove_connection(self, client: ClientAccount) -> None:
-        """Count the end of a connection, and remove the account of a client without connections."""
+        """Count the end of a connection, and remove the account of a client without connections and calls."""
         client.disconnect()
-        if not client.connections:
+        self._remove_unused(client)
+
+    def begin_call(self, host: str) -> ClientAccount | None:
+        """Count a call from the address `host` over gRPC, where several calls share a connection that is not counted.
+
+        Return the client's account, or None beyond its part of `http.max_requests`.
+        """
+        name = client_name(host)
+        client = self._clients.get(name) or ClientAccount(self.total, name, self.turns)
+        if not client.try_begin(0):
+            return None
+        self._clients[name] = client
+        return client
+
+    def end_call(self, client: ClientAccount) -> None:
+        """Count the end of a call, and remove the account of a client without connections and calls."""
+        client.finish(0)
+        self._remove_unused(client)
+
+    def _remove_unused(self, client: ClientAccount) -> None:
+        if not client.connections and not client.requests:
             self._clients.pop(client.name, None)
 
 

@@ -97,7 +97,6 @@ class HttpConnection(RequestParsing):
         self._server.add_connection(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._server.remove_connection(self, self.account)
         self._read_closed = self._closing = True
         if self._probe_timer is not None:
             self._probe_timer.cancel()
@@ -110,6 +109,7 @@ class HttpConnection(RequestParsing):
         if self._cancel_current is not None:
             self._cancel_current()
             self._end_request()
+        self._server.remove_connection(self, self.account)
         del self._parser  # it holds this object's methods: a cycle that only the garbage collector would free
 
     def data_received(self, data: bytes) -> None:

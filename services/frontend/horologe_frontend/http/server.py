@@ -5,28 +5,20 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
-from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from horologe_common.clock import monotonic_ns, s
-from horologe_common.service.log import logger
 from horologe_common.service.settings import SettingsError
 from horologe_common.transport.clients.acceptor import Acceptor
-from horologe_frontend.auth import check_open, read_keys
-from horologe_frontend.gateway import Gateway
 from horologe_frontend.http.client_accounts import ClientAccounts
 from horologe_frontend.http.connection import HttpConnection, KnownHeads, encode_head
 from horologe_frontend.http.http_messages import REFUSED, failure
 from horologe_frontend.http.timeouts import Timeouts
-from horologe_frontend.oip.handler import OipHandler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from horologe_common.transport.reactor import Reactor
-    from horologe_frontend.core.frontend import Frontend
     from horologe_frontend.http.client_accounts import ClientAccount
     from horologe_frontend.http.settings import HttpSettings
+    from horologe_frontend.oip.handler import OipHandler
 
 BACKLOG = 2048
 DRAIN_NS = s(10)
@@ -35,8 +27,6 @@ IDLE_S = 0.5
 IDLE_POLL_S = 0.01
 FLUSH_S = 1.0
 """At the end of a drain, connections get this many seconds to send their last responses."""
-
-log = logger("http")
 
 
 class HttpServer:
@@ -138,28 +128,6 @@ class HttpServer:
         end_ns = monotonic_ns() + self._drain_ns
         while self.clients.total.requests and monotonic_ns() < end_ns:  # noqa: ASYNC110 - an event would cost every request
             await asyncio.sleep(IDLE_POLL_S)
-
-
-def http_endpoint(
-    core: Frontend, settings: HttpSettings, *, reuse_port: bool = False
-) -> Callable[[Reactor], Coroutine[Any, Any, None]]:
-    """Return a coroutine function for `Service.run`: serve HTTP until the reactor drains or this is cancelled."""
-
-    async def serve(reactor: Reactor) -> None:
-        gateway = Gateway(reactor, core.address.replace("frontend/", "http/"), core)
-        gateway.open()
-        check_open(settings)
-        managers = read_keys(settings.management_keys_file, "http.management_keys_file")
-        handler = OipHandler(gateway, settings, read_keys(settings.keys_file), version("horologe"), managers)
-        server = HttpServer(settings, handler, reuse_port=reuse_port, drain_ns=reactor.drain_ns)
-        await server.start()
-        log.info("http", url=server.url)
-        try:
-            await reactor.draining.wait()
-        finally:
-            await server.stop()
-
-    return serve
 
 
 async def _listen(host: str, port: int, reuse_port: bool) -> socket.socket:

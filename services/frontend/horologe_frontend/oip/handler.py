@@ -99,16 +99,17 @@ class OipHandler:
         self._settings = settings
         self._known_requests = KnownRequests(settings.json_limit_bytes)
         self._applications = ApplicationsHandler(gateway, settings, self._client_of)
-        self._models = ModelsHandler(ModelDocuments(gateway, self._is_ready, version))
+        self.documents = ModelDocuments(gateway, self._is_ready, version)
+        self._models = ModelsHandler(self.documents)
         self._console = ConsoleFeed(gateway, lambda: self.draining)
-        self._access = AccessKeys(keys, managers)
+        self.access = AccessKeys(keys, managers)
 
     def refuse(self, head: HttpRequest) -> HttpResponse | None:
         """Return a 401 unless the request carries an accepted key, or is for a path of `OPEN_PATHS`."""
         if head.path in OPEN_PATHS:
             return None
         try:
-            self._access.check(head.headers.get(b"authorization"))
+            self.access.check(head.headers.get(b"authorization"))
         except Unauthenticated as error:
             return error_response(error)
         return None
@@ -118,10 +119,10 @@ class OipHandler:
         manages = route.name in MANAGEMENT or (route.name == "application" and request.method in ("PUT", "DELETE"))
         if not manages:
             return
-        if self._access.is_open and b"origin" in request.headers:
+        if self.access.is_open and b"origin" in request.headers:
             # a browser lets any web page send a POST to a server on loopback
             raise Forbidden("management without keys is not permitted to web pages")
-        self._access.check_management(request.headers.get(b"authorization"))
+        self.access.check_management(request.headers.get(b"authorization"))
 
     def start(
         self, request: HttpRequest, respond: Callable[[HttpResponse], None]
@@ -214,7 +215,7 @@ class OipHandler:
 
     def _client_of(self, request: HttpRequest) -> str:
         """Return the name of the client that shares devices with others: of its key, or its address without keys."""
-        return self._access.client_name(request.headers.get(b"authorization"), request.account.name)
+        return self.access.client_name(request.headers.get(b"authorization"), request.account.name)
 
     def _is_ready(self) -> bool:
         return self._gateway.is_ready() and not self.draining

@@ -36,7 +36,7 @@ class ModelDocuments:
     def __init__(self, gateway: Gateway, is_ready: Callable[[], bool], version: str) -> None:
         self._gateway = gateway
         self._catalogue, self._stats_by_model = gateway.core.catalogue, gateway.core.stats_by_model
-        self._is_ready = is_ready
+        self.is_ready = is_ready
         self._version = version
 
     def server(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class ModelDocuments:
     def readiness(self, model: str, version: str) -> dict[str, Any]:
         """Return whether a model is `ready`, with its state and the reason. Raise `UnknownModel`."""
         state = choose_version(self._states(model, version), model, version)
-        ready = state.state == "READY" and self._is_ready()
+        ready = state.state == "READY" and self.is_ready()
         return {"name": model, "ready": ready, "state": state.state, "reason": state.reason}
 
     def statistics(self, model: str = "", version: str = "") -> dict[str, Any]:

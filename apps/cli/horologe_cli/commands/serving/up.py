@@ -53,6 +53,7 @@ class UpOptions(NamedTuple):
     models: Annotated[str, typer.Option(help="Folder of the model repository.", metavar="DIR")] = ""
     demo: Annotated[bool, typer.Option("--demo", help="Serve the models of `horologe demo`.")] = False
     http: Annotated[str, typer.Option(help="HTTP address. Port 0: any free port.", metavar="HOST:PORT")] = ""
+    grpc: Annotated[str, typer.Option(help="gRPC address, or off. Port 0: any free port.", metavar="HOST:PORT")] = ""
     clients: Annotated[
         list[str] | None,
         typer.Option("--client", help="ZeroMQ endpoint for clients. Repeat for several endpoints.", metavar="ENDPOINT"),
@@ -131,6 +132,7 @@ def _summary(system: LocalSystem, description: Description, models: list[ModelSt
     topology = system.topology
     return {
         "http": topology.http,
+        "grpc": topology.grpc,
         "clients": list(topology.clients),
         "metrics": topology.metrics,
         "scheduler": description.scheduler,
@@ -149,6 +151,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     devices = ", ".join(f"{device['worker'].split('#')[0]} {device['device']}" for device in summary["devices"])
     rows = [
         ("HTTP", f"{summary['http']}  (Open Inference Protocol v2)"),
+        ("gRPC", f"{summary['grpc']}  (Open Inference Protocol v2)" if summary["grpc"] else "off"),
         ("SDK", "  ".join(summary["clients"])),
         ("console", f"{summary['http']}/console"),
     ]

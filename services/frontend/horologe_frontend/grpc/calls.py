@@ -1,0 +1,147 @@
+"""The calls of gRPC in progress: each has a client with an account, a key, and a message that must arrive in time."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote
+
+from grpc import aio
+
+from horologe_common.clock import monotonic_ns
+from horologe_common.status import InvalidInput, Late, Refused
+from horologe_frontend.http.client_accounts import RETRY_NS, HeldBytes, no_room
+
+if TYPE_CHECKING:
+    from horologe_frontend.auth import AccessKeys
+    from horologe_frontend.grpc.infer_stream import InferStream
+    from horologe_frontend.http.client_accounts import ClientAccounts
+    from horologe_frontend.http.settings import HttpSettings
+
+UNREAD_BYTES = 64 << 10
+"""Longer responses count for their client until gRPC has sent them."""
+SCANS_PER_TIMEOUT = 4
+PAUSE_MAX_S = 1.0
+
+
+class Calls:
+    """Begins calls and ends those whose message does not arrive within `http.body_timeout_ns`."""
+
+    def __init__(self, access: AccessKeys, clients: ClientAccounts, settings: HttpSettings) -> None:
+        self.access = access
+        self.clients = clients
+        self._timeout_ns = settings.body_timeout_ns
+        self.reading: dict[Call, asyncio.Task[Any]] = {}
+        """The calls that wait for a message, with their tasks."""
+        self.streams: dict[InferStream, None] = {}
+        """The open streams of inferences."""
+        self.count = 0
+        """Calls that have begun and not ended."""
+
+    def begin(self, context: Any, is_open: bool = False) -> Call:
+        """Count a call, which is a context manager. `is_open`: without a key.
+
+        Raise `Unauthenticated`, or `Refused` for more calls than the client may have.
+        """
+        authorization = None
+        if not self.access.is_open:
+            authorization = find_metadata(context, "authorization")
+            if not is_open:
+                self.access.check(authorization)
+        account = self.clients.begin_call(peer_host(context.peer()))
+        if account is None:
+            raise Refused(f"{self.clients.total.requests} requests are in flight already", RETRY_NS)
+        self.count += 1
+        return Call(self, context, HeldBytes(account), authorization)
+
+    def end(self, call: Call) -> None:
+        """Count the end of a call."""
+        self.count -= 1
+        self.clients.end_call(call.held.account)
+
+    async def end_slow_calls(self) -> None:
+        """Cancel the calls whose message takes too long, until this is cancelled itself."""
+        pause_s = min(PAUSE_MAX_S, self._timeout_ns / SCANS_PER_TIMEOUT / 1e9)
+        while True:
+            await asyncio.sleep(pause_s)
+            since_ns = monotonic_ns() - self._timeout_ns
+            for call in [call for call in self.reading if call.reading_since_ns <= since_ns]:
+                call.is_expired = True
+                self.reading[call].cancel()
+
+
+class Call:
+    """One call. `held` counts the bytes that it holds, until the end of the `with` block."""
+
+    __slots__ = ("_calls", "authorization", "client", "context", "held", "is_expired", "reading_since_ns")
+
+    def __init__(self, calls: Calls, context: Any, held: HeldBytes, authorization: bytes | None) -> None:
+        self._calls = calls
+        self.context = context
+        self.held = held
+        self.authorization = authorization
+        self.client = calls.access.client_name(authorization, held.account.name)
+        """Name of the client that shares devices with others."""
+        self.reading_since_ns = 0
+        self.is_expired = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.held.__exit__(*error)
+        self._calls.end(self)
+
+    async def read(self) -> bytes:
+        """Return the only message of the call. Raise `Late`, `Refused`, `TooLarge`, or `InvalidInput` without one."""
+        self.reading_since_ns = monotonic_ns()
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls.reading[self] = task
+        try:
+            message = await self.context.read()
+        except asyncio.CancelledError:
+            if not self.is_expired:
+                raise
+            task.uncancel()
+            raise Late("the message did not arrive in time") from None
+        finally:
+            del self._calls.reading[self]
+        if message is aio.EOF:
+            raise InvalidInput("message: got none, wanted one")
+        self.held.grow_to(len(message))
+        content: bytes = message
+        return content
+
+    def check_management(self) -> None:
+        """Raise `Forbidden` unless the call may change models."""
+        self._calls.access.check_management(self.authorization)
+
+    def remaining_ns(self) -> int | None:
+        """Return the time to the deadline that the client gave the call. None: no deadline."""
+        remaining_s = self.context.time_remaining()
+        return None if remaining_s is None else round(remaining_s * 1e9)
+
+    def hold_response(self, size: int) -> None:
+        """Count a response until gRPC has sent it. Raise `Refused` or `TooLarge` without memory."""
+        if size > UNREAD_BYTES:
+            account = self.held.account
+            if not account.try_reserve(size):
+                raise no_room(account, size)
+            self.context.add_done_callback(lambda _: account.release(size))
+
+
+def find_metadata(context: Any, name: str) -> bytes | None:
+    """Return the value of a key of the metadata, or None. Of a repeated key, return the first value."""
+    for key, value in context.invocation_metadata() or ():
+        if key == name:
+            return value if isinstance(value, bytes) else value.encode("latin-1", "replace")
+    return None
+
+
+@lru_cache(maxsize=4096)
+def peer_host(peer: str) -> str:
+    """Return the address in the name of a peer, such as `ipv4:10.0.0.1:55000` or `ipv6:[::1]:55000`."""
+    kind, _, address = unquote(peer).partition(":")
+    return address.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else kind

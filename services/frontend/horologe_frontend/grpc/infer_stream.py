@@ -1,0 +1,133 @@
+"""ModelStreamInfer: the requests of a stream run beside each other, and are answered in the order of their arrival.
+
+Triton keeps this order too, for models with one response to each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from grpc import aio
+
+from horologe_common.status import Cancelled, Refused
+from horologe_frontend.grpc.calls import find_metadata
+from horologe_frontend.grpc.messages import ModelInferRequest, ModelStreamInferResponse, parse
+from horologe_frontend.grpc.status_codes import describe_failure
+from horologe_frontend.http.client_accounts import RETRY_NS, HeldBytes
+
+if TYPE_CHECKING:
+    from horologe_frontend.gateway import Gateway
+    from horologe_frontend.grpc.calls import Call, Calls
+    from horologe_frontend.grpc.inferences import Inferences
+
+STREAM_REQUESTS = 64
+"""Maximum number of requests of a stream that run or whose responses are not sent. Then no further request is read."""
+ENDS_KEY = "triton_grpc_error"
+"""Metadata of a client that wants an error to end the stream, with its status."""
+
+
+class StreamedRequest:
+    """One request of a stream. `outcome` becomes its encoded response, or the exception that ended it."""
+
+    def __init__(self, held: HeldBytes) -> None:
+        self.held = held
+        self.id = ""
+        self.outcome: asyncio.Task[bytes | Exception]
+
+
+class InferStream:
+    """One stream. Each of its requests counts for its client, and gets exactly one response or error message."""
+
+    def __init__(self, call: Call, inferences: Inferences, gateway: Gateway) -> None:
+        self._call = call
+        self._inferences = inferences
+        self._gateway = gateway
+        self._ends_at_error = find_metadata(call.context, ENDS_KEY) == b"true"
+        self._requests: asyncio.Queue[StreamedRequest | None] = asyncio.Queue()
+        """The requests in their order. None: the last one has been read."""
+        self._room = asyncio.Semaphore(STREAM_REQUESTS)
+        self._open: dict[StreamedRequest, None] = {}
+        self._reader: asyncio.Task[None]
+        self._is_draining = False
+
+    async def serve(self, calls: Calls) -> None:
+        """Answer the requests until the client has ended its side. Raise `Cancelled` at a shutdown of the server."""
+        self._reader = asyncio.create_task(self._read_requests())
+        calls.streams[self] = None
+        try:
+            while (request := await self._requests.get()) is not None:
+                await self._send_response(request, await request.outcome)
+            if self._is_draining:
+                raise Cancelled("the server is stopping: this stream reads no further requests", RETRY_NS)
+            await self._reader
+        finally:
+            del calls.streams[self]
+            tasks = [self._reader, *(request.outcome for request in self._open)]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for request in list(self._open):
+                self._finish(request)
+
+    def drain(self) -> None:
+        """Read no further request, and end after the responses to those that were read."""
+        self._is_draining = True
+        self._reader.cancel()
+
+    async def _read_requests(self) -> None:
+        account = self._call.held.account
+        try:
+            while True:
+                await self._room.acquire()
+                if (message := await self._call.context.read()) is aio.EOF:
+                    return
+                request = StreamedRequest(HeldBytes(account))
+                is_counted = account.try_begin(0)
+                self._open[request] = None
+                request.outcome = asyncio.create_task(self._respond(request, message, is_counted))
+                self._requests.put_nowait(request)
+        finally:
+            self._requests.put_nowait(None)
+
+    async def _respond(self, request: StreamedRequest, message: bytes, is_counted: bool) -> bytes | Exception:
+        """Return the encoded response, or the exception that ended the request."""
+        held, account = request.held, self._call.held.account
+        try:
+            if not is_counted:
+                raise Refused(f"{account.total.requests} requests are in flight already", RETRY_NS)
+            held.grow_to(len(message))
+            content = parse(ModelInferRequest, message)
+            request.id = content.id
+            inference = await self._inferences.read(self._call, held, content)
+            predict, buffers = inference.predict, inference.buffers
+            answer, outputs = await self._gateway.predict(predict, buffers, self._call.client)
+            response = await self._inferences.write(held, inference, answer, outputs, in_stream=True)
+            held.grow_to(held.size + len(response))
+            return response
+        except Exception as error:
+            return error
+        finally:
+            if is_counted:
+                account.finish(0)
+
+    async def _send_response(self, request: StreamedRequest, outcome: bytes | Exception) -> None:
+        if isinstance(outcome, Exception):
+            if self._ends_at_error:
+                raise outcome
+            outcome = _error_message(request.id, outcome)
+        await self._call.context.write(outcome)
+        self._finish(request)
+
+    def _finish(self, request: StreamedRequest) -> None:
+        del self._open[request]
+        request.held.__exit__()
+        self._room.release()
+
+
+def _error_message(request_id: str, error: Exception) -> bytes:
+    _, name, reason = describe_failure(error, "ModelStreamInfer")
+    response: Any = ModelStreamInferResponse(error_message=f"{name}: {reason}")
+    response.infer_response.id = request_id
+    encoded: bytes = response.SerializeToString()
+    return encoded

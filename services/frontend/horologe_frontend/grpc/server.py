@@ -1,0 +1,176 @@
+"""The gRPC server: a port with or without TLS, the services, limits of connections and messages, and a drain."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from horologe_common.clock import ms
+from horologe_common.core.accounts import fair_part
+from horologe_common.service.process_limits import at_most
+from horologe_common.service.settings import SettingsError
+from horologe_common.service.user_files import read_file
+from horologe_common.status import describe_error
+from horologe_frontend.grpc.calls import Calls
+from horologe_frontend.grpc.health import Health
+from horologe_frontend.grpc.messages import POOL, SERVICE
+from horologe_frontend.grpc.service import InferenceService
+from horologe_frontend.grpc.status_codes import abort
+from horologe_frontend.http.client_accounts import DESCRIPTOR_EIGHTHS
+from horologe_frontend.http.timeouts import HEADER_TIMEOUT_NS
+
+if TYPE_CHECKING:
+    from horologe_frontend.auth import AccessKeys
+    from horologe_frontend.gateway import Gateway
+    from horologe_frontend.grpc.settings import GrpcSettings
+    from horologe_frontend.http.client_accounts import ClientAccounts
+    from horologe_frontend.http.settings import HttpSettings
+    from horologe_frontend.oip.model_documents import ModelDocuments
+
+REFLECTION = ("grpc.reflection.v1alpha.ServerReflection", "grpc.reflection.v1.ServerReflection")
+"""Names of the reflection service. Both versions have the same messages."""
+KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 60_000, 20_000
+"""A connection whose client does not answer a ping is closed, and its calls are cancelled."""
+RESERVE_CALLS = 256
+"""Calls of health checks beyond `http.max_requests`."""
+WATCHERS_S = 0.5
+"""Watchers of the health get as much time after the last response."""
+POLL_S = 0.01
+
+
+class GrpcServer:
+    """Call `start()` on the running loop, then `stop()` once. `access`, `clients` and `http` are those of HTTP."""
+
+    def __init__(
+        self,
+        settings: GrpcSettings,
+        http: HttpSettings,
+        gateway: Gateway,
+        access: AccessKeys,
+        clients: ClientAccounts,
+        documents: ModelDocuments,
+        *,
+        reuse_port: bool = False,
+        drain_ns: int,
+    ) -> None:
+        self._settings = settings
+        self._drain_ns = drain_ns
+        self._is_stopping = False
+        self._calls = Calls(access, clients, http)
+        self._health = Health(lambda: documents.is_ready() and not self._is_stopping)
+        self._service = InferenceService(gateway, documents, self._calls)
+        self._options = server_options(http, reuse_port)
+        self._max_calls = http.max_requests + RESERVE_CALLS
+        self._server: Any = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.address = ""
+        """host:port, with the real port where the setting is 0."""
+
+    async def start(self) -> None:
+        """Listen. Raises `SettingsError` if the address is not available, or a file of the certificate is not."""
+        settings = self._settings
+        credentials = read_credentials(settings)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host or "0.0.0.0"
+        server = aio.server(options=self._options, maximum_concurrent_rpcs=self._max_calls)
+        server.add_generic_rpc_handlers((self._service, self._reflection()))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        address = f"{host}:{settings.port}"
+        try:
+            port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
+        except RuntimeError as error:
+            reason = "the address is in use or cannot be used"
+            raise SettingsError(f"settings grpc.host, grpc.port: {address}: {reason}") from error
+        await server.start()
+        self._server = server
+        self.address = f"{host}:{port}"
+        work = (self._health.run(), self._calls.end_slow_calls())
+        self._tasks = [asyncio.get_running_loop().create_task(run) for run in work]
+
+    def _reflection(self) -> Any:
+        """Return the handler of reflection, which needs a key."""
+        for file in (health_pb2, reflection_pb2):
+            POOL.AddSerializedFile(file.DESCRIPTOR.serialized_pb)
+        services = (SERVICE, "grpc.health.v1.Health", REFLECTION[0])
+        servicer = reflection.aio.ReflectionServicer(services, pool=POOL)
+
+        async def reflect(requests: Any, context: Any) -> None:
+            try:
+                with self._calls.begin(context):
+                    async for response in servicer.ServerReflectionInfo(requests, context):
+                        await context.write(response)
+            except Exception as error:
+                await abort(context, error, "ServerReflectionInfo")
+
+        handler = grpc.stream_stream_rpc_method_handler(
+            reflect,
+            reflection_pb2.ServerReflectionRequest.FromString,
+            reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
+        return _Handlers({f"/{name}/ServerReflectionInfo": handler for name in REFLECTION})
+
+    async def stop(self) -> None:
+        """Report not serving, accept no call, finish those in progress within `drain_ns`, cancel the others."""
+        self._is_stopping = True
+        if self._server is None:
+            return
+        await self._health.refresh()
+        stopping = asyncio.ensure_future(self._server.stop(self._drain_ns / 1e9))
+        for stream in list(self._calls.streams):
+            stream.drain()
+        while self._calls.count and not stopping.done():  # noqa: ASYNC110 - an event would cost every call
+            await asyncio.sleep(POLL_S)
+        await self._server.stop(WATCHERS_S)
+        await stopping
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Handlers by the path of the method."""
+
+    def __init__(self, handlers: dict[str, Any]) -> None:
+        self._handlers = handlers
+
+    def service(self, details: Any) -> Any:
+        return self._handlers.get(details.method)
+
+
+def server_options(http: HttpSettings, reuse_port: bool) -> tuple[tuple[str, int], ...]:
+    """Return the options of the server: the limits of HTTP, and timeouts of connections."""
+    return (
+        ("grpc.so_reuseport", int(reuse_port)),
+        ("grpc.max_receive_message_length", http.body_limit_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", int(fair_part(http.max_requests, http.client_share))),
+        ("grpc.max_allowed_incoming_connections", at_most(http.max_connections, DESCRIPTOR_EIGHTHS)),
+        ("grpc.max_connection_idle_ms", max(1, http.idle_timeout_ns // ms(1))),
+        ("grpc.server_handshake_timeout_ms", HEADER_TIMEOUT_NS // ms(1)),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    )
+
+
+def read_credentials(settings: GrpcSettings) -> Any:
+    """Return the credentials of the server, or None without a certificate. Raises `SettingsError`."""
+    names = ("private_key_file", "certificate_file")
+    files = [getattr(settings, name) for name in names]
+    if not any(files):
+        return None
+    contents = []
+    for name, file in zip(names, files, strict=True):
+        if not file:
+            raise SettingsError(f"setting grpc.{name}: got none, wanted the file that belongs to the other one")
+        try:
+            contents.append(read_file(Path(file)))
+        except OSError as error:
+            raise SettingsError(f"setting grpc.{name}: {file}: {describe_error(error)}") from error
+    return grpc.ssl_server_credentials([tuple(contents)])

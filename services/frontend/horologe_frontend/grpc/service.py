@@ -1,0 +1,126 @@
+"""The methods of `inference.GRPCInferenceService`, through the same gateway as HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import grpc
+import msgspec
+from google.protobuf import json_format
+
+from horologe_common.status import UnknownModel
+from horologe_frontend.grpc.infer_stream import InferStream
+from horologe_frontend.grpc.inferences import Inferences
+from horologe_frontend.grpc.messages import SERVICE, ModelInferRequest, method_types, parameter_values, parse
+from horologe_frontend.grpc.status_codes import abort
+from horologe_frontend.http.http_messages import Unsupported
+
+if TYPE_CHECKING:
+    from horologe_frontend.gateway import Gateway
+    from horologe_frontend.grpc.calls import Call, Calls
+    from horologe_frontend.oip.model_documents import ModelDocuments
+
+Describe: TypeAlias = Callable[["ModelDocuments", Any], dict[str, Any]]
+
+OPEN = ("ServerLive", "ServerReady")
+"""Methods that need no key, like the health checks of HTTP."""
+NO_SHARED_MEMORY = "shared memory is not supported: send tensors in raw_input_contents"
+NO_SETTINGS = "trace and logging settings are not supported over gRPC"
+DESCRIPTIONS: dict[str, Describe] = {
+    "ServerLive": lambda documents, request: {"live": True},
+    "ServerReady": lambda documents, request: {"ready": documents.is_ready()},
+    "ServerMetadata": lambda documents, request: documents.server(),
+    "ModelReady": lambda documents, request: {"ready": _is_model_ready(documents, request)},
+    "ModelMetadata": lambda documents, request: documents.metadata(request.name, request.version),
+    "ModelConfig": lambda documents, request: {"config": documents.config(request.name, request.version)},
+    "ModelStatistics": lambda documents, request: documents.statistics(request.name, request.version),
+    "RepositoryIndex": lambda documents, request: {"models": documents.index(request.ready)},
+}
+"""Methods that are answered at once, by a document of HTTP."""
+
+
+class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Serves the protocol. Every method reads its message itself, after the call has been counted and its key checked.
+
+    So each is registered with a stream of requests, which does not differ from a single request on the wire.
+    """
+
+    def __init__(self, gateway: Gateway, documents: ModelDocuments, calls: Calls) -> None:
+        self._gateway = gateway
+        self._documents = documents
+        self._calls = calls
+        self._inferences = Inferences(gateway)
+        types = method_types()
+        self._handlers = {
+            f"/{SERVICE}/{name}": grpc.stream_unary_rpc_method_handler(partial(self._answer, name, *types[name]))
+            for name in types
+        }
+        self._handlers[f"/{SERVICE}/ModelInfer"] = grpc.stream_unary_rpc_method_handler(self._infer)
+        self._handlers[f"/{SERVICE}/ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._infer_stream)
+
+    def service(self, details: Any) -> Any:
+        """Return the handler of a method, or None for an unknown one."""
+        return self._handlers.get(details.method)
+
+    async def _answer(self, name: str, request_type: Any, reply_type: Any, _: Any, context: Any) -> bytes:
+        """Answer a method other than an inference."""
+        try:
+            with self._calls.begin(context, name in OPEN) as call:
+                request = parse(request_type, await call.read())
+                document = await self._document(name, call, request)
+                reply = json_format.ParseDict(msgspec.to_builtins(document), reply_type())
+                content: bytes = reply.SerializeToString()
+                call.hold_response(len(content))
+                return content
+        except Exception as error:
+            await abort(context, error, name)
+
+    async def _document(self, name: str, call: Call, request: Any) -> dict[str, Any]:
+        """Return the document from which the reply is made. Raise `HorologeError` or `Unsupported`."""
+        if describe := DESCRIPTIONS.get(name):
+            account = call.held.account
+            return await account.turns.in_turn(account, describe, self._documents, request)
+        if name in ("RepositoryModelLoad", "RepositoryModelUnload"):
+            return await self._load(name == "RepositoryModelLoad", call, request)
+        raise Unsupported(NO_SHARED_MEMORY if "SharedMemory" in name else NO_SETTINGS)
+
+    async def _load(self, is_load: bool, call: Call, request: Any) -> dict[str, Any]:
+        """Load or unload a model. Clients of KServe send its name in the first field, and read the reply."""
+        call.check_management()
+        model = request.model_name or request.repository_name
+        index = await self._documents.load(model, is_load, parameter_values("parameters.", request.parameters))
+        is_ready = any(state["state"] == "READY" for state in index)
+        return {"model_name": model, "isLoaded": is_ready} if is_load else {"model_name": model, "isUnloaded": True}
+
+    async def _infer(self, _: Any, context: Any) -> bytes:
+        """Answer ModelInfer. If the client cancels the call, its request is cancelled."""
+        request_id = 0
+        try:
+            with self._calls.begin(context) as call:
+                request = parse(ModelInferRequest, await call.read())
+                inference = await self._inferences.read(call, call.held, request)
+                answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, call.client)
+                request_id = answer.id
+                content = await self._inferences.write(call.held, inference, answer, buffers)
+                call.hold_response(len(content))
+                return content
+        except Exception as error:
+            await abort(context, error, "ModelInfer", request_id)
+
+    async def _infer_stream(self, _: Any, context: Any) -> None:
+        """Answer the requests of a stream, in their order."""
+        try:
+            with self._calls.begin(context) as call:
+                await InferStream(call, self._inferences, self._gateway).serve(self._calls)
+        except Exception as error:
+            await abort(context, error, "ModelStreamInfer")
+
+
+def _is_model_ready(documents: ModelDocuments, request: Any) -> bool:
+    """Return whether a model is ready. An unknown one is not, as for Triton."""
+    try:
+        return bool(documents.readiness(request.name, request.version)["ready"])
+    except UnknownModel:
+        return False

@@ -1,0 +1,23 @@
+"""Settings of the gRPC server: table `[grpc]`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class GrpcSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The gRPC server: address and certificate. Keys and limits are those of `[http]`."""
+
+    enabled: bool = True
+    """Serve gRPC, if the packages of the extra `grpc` are installed."""
+    host: str = "127.0.0.1"
+    """Address to listen on for gRPC."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8001
+    """Port to listen on for gRPC. 0: any free port."""
+    certificate_file: str = ""
+    """File of the certificate chain of the gRPC server, in PEM. Empty: no TLS."""
+    private_key_file: str = ""
+    """File of the private key of the certificate, in PEM."""
