@@ -63,6 +63,8 @@ class RunningHorologe(NamedTuple):
     """URL of /metrics by process."""
     pids: dict[str, int]
     """Process id by process: `edge`, `worker-0`, `profiler`."""
+    grpc: str = ""
+    """host:port."""
 
     def metric_pages(self) -> list[str]:
         """Return the text of /metrics of every process."""
@@ -108,12 +110,13 @@ def start_horologe(launch: Launch, model: str = "") -> Iterator[RunningHorologe]
     The profiler starts without data. Profiles of models are kept for later starts, by checkout. Raises `RuntimeError`
     with the end of the log if Horologe does not become ready.
     """
-    http, sdk = f"127.0.0.1:{free_port()}", f"tcp://127.0.0.1:{free_port()}"
+    http, sdk, grpc = f"127.0.0.1:{free_port()}", f"tcp://127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory() as folder:
         ipc = f"ipc://{folder}/clients"
         command = [_python(launch.checkout), "-m", "horologe_cli.main", "up", "--json"]
         command += ["--models", str(launch.repository), "--workers", str(launch.workers), "--http", http]
         command += ["--client", sdk, "--client", ipc, "--metrics", "127.0.0.1:0"]
+        command += [] if launch.checkout else ["--grpc", grpc]  # an older one has no such option
         command += ["--split"] * launch.split + ["--no-profiler"] * (not launch.profiler)
         for setting in launch.settings:
             command += ["--set", setting]
@@ -123,7 +126,7 @@ def start_horologe(launch: Launch, model: str = "") -> Iterator[RunningHorologe]
             if model:
                 server.wait(answers(f"http://{http}/v2/models/{model}/ready"), READY_S)
             ready = _ready_line(server.log)
-            yield RunningHorologe(server, f"http://{http}", sdk, ipc, ready["metrics"], ready["processes"])
+            yield RunningHorologe(server, f"http://{http}", sdk, ipc, ready["metrics"], ready["processes"], grpc)
     server.log.unlink()
 
 

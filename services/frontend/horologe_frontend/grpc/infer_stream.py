@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from grpc import aio
 
-from horologe_common.status import Cancelled, Refused
+from horologe_common.status import Cancelled, InvalidInput, Refused
 from horologe_frontend.grpc.calls import find_metadata
 from horologe_frontend.grpc.messages import ModelInferRequest, ModelStreamInferResponse, parse
 from horologe_frontend.grpc.status_codes import describe_failure
 from horologe_frontend.http.client_accounts import RETRY_NS, HeldBytes
 
 if TYPE_CHECKING:
-    from horologe_frontend.gateway import Gateway
     from horologe_frontend.grpc.calls import Call, Calls
     from horologe_frontend.grpc.inferences import Inferences
 
@@ -39,10 +38,9 @@ class StreamedRequest:
 class InferStream:
     """One stream. Each of its requests counts for its client, and gets exactly one response or error message."""
 
-    def __init__(self, call: Call, inferences: Inferences, gateway: Gateway) -> None:
+    def __init__(self, call: Call, inferences: Inferences) -> None:
         self._call = call
         self._inferences = inferences
-        self._gateway = gateway
         self._ends_at_error = find_metadata(call.context, ENDS_KEY) == b"true"
         self._requests: asyncio.Queue[StreamedRequest | None] = asyncio.Queue()
         """The requests in their order. None: the last one has been read."""
@@ -97,15 +95,13 @@ class InferStream:
             if not is_counted:
                 raise Refused(f"{account.total.requests} requests are in flight already", RETRY_NS)
             held.grow_to(len(message))
-            content = parse(ModelInferRequest, message)
-            request.id = content.id
-            inference = await self._inferences.read(self._call, held, content)
-            predict, buffers = inference.predict, inference.buffers
-            answer, outputs = await self._gateway.predict(predict, buffers, self._call.client)
+            inference = await self._inferences.read(self._call, held, message)
+            answer, outputs = await self._inferences.predict(inference, self._call.client)
             response = await self._inferences.write(held, inference, answer, outputs, in_stream=True)
             held.grow_to(held.size + len(response))
             return response
         except Exception as error:
+            request.id = find_id(message)
             return error
         finally:
             if is_counted:
@@ -123,6 +119,14 @@ class InferStream:
         del self._open[request]
         request.held.__exit__()
         self._room.release()
+
+
+def find_id(message: bytes) -> str:
+    """Return the client's id of a request, empty if the message has none."""
+    try:
+        return str(parse(ModelInferRequest, message).id)
+    except InvalidInput:
+        return ""
 
 
 def _error_message(request_id: str, error: Exception) -> bytes:

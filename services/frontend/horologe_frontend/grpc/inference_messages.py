@@ -58,13 +58,11 @@ def read_in_steps(spec: ModelSpec, request: Any) -> Steps[InferenceRequest]:
     return InferenceRequest(predict, buffers, form)
 
 
-def limit_budget(inference: InferenceRequest, spec: ModelSpec, remaining_ns: int | None) -> InferenceRequest:
+def limit_budget(inference: InferenceRequest, spec: ModelSpec, remaining_ns: int) -> InferenceRequest:
     """Return the request with the earlier of its deadline, or that of the model, and the deadline of the call.
 
-    `remaining_ns`: time to the deadline of the call; None: it has none. Raise `Late` if that has passed.
+    `remaining_ns`: time to the deadline of the call. Raise `Late` if it has passed.
     """
-    if remaining_ns is None:
-        return inference
     if remaining_ns <= 0:
         raise Late("the deadline of the call has passed")
     predict = inference.predict
@@ -109,20 +107,37 @@ def _check_input_parameters(name: str, tensor: Any) -> None:
     refuse_shared_memory(place, parameters)
 
 
-def write_in_steps(
+def classify_outputs(
+    form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer]
+) -> Steps[tuple[Answer, Sequence[Buffer]]]:
+    """Return the answer with the requested classes in the place of values."""
+    tensors, contents = [], []
+    for output, buffer in zip(answer.outputs, buffers, strict=True):
+        classes, tensor, content = form.format_of(output.name).classes, output, buffer
+        if classes:
+            tensor, content = yield from classify(output, buffer, classes)
+        tensors.append(tensor)
+        contents.append(content)
+    return msgspec.structs.replace(answer, outputs=tuple(tensors)), contents
+
+
+def write_response(
     predict: Predict, form: ResponseFormat, answer: Answer, buffers: Sequence[Buffer], *, in_stream: bool = False
-) -> Steps[bytes]:
-    """Return the encoded ModelInferResponse, or the ModelStreamInferResponse. Only classes need several steps.
+) -> bytes:
+    """Return the encoded ModelInferResponse, or the ModelStreamInferResponse of a stream.
 
     Raise the matching `HorologeError` if the status is not OK.
     """
     if answer.status != Status.OK:
         raise error_for(answer.status, answer.reason, answer.retry_after_ns)
-    outputs = answer.outputs
-    if form.has_classes():
-        outputs, buffers = yield from _classify(form, outputs, buffers)
-    head = _response_head(predict, form, answer, outputs, in_stream)
-    parts: list[Buffer] = [head]
+    key = template_key(predict, answer), in_stream
+    if form.last_head is not None and form.last_head[0] == key:
+        parts: list[Buffer] = [form.last_head[1]]
+    else:
+        head = _response_head(predict, form, answer, in_stream)
+        parts = [head]
+        if predict.model and not form.has_classes():
+            form.last_head = key, head
     for buffer in buffers:
         parts += (bytes_field(RAW_OUTPUT_FIELD, len(buffer)), buffer)
     if in_stream:
@@ -130,26 +145,11 @@ def write_in_steps(
     return b"".join(parts)
 
 
-def _classify(
-    form: ResponseFormat, outputs: Sequence[Tensor], buffers: Sequence[Buffer]
-) -> Steps[tuple[tuple[Tensor, ...], Sequence[Buffer]]]:
-    tensors, contents = [], []
-    for output, buffer in zip(outputs, buffers, strict=True):
-        classes, tensor, content = form.format_of(output.name).classes, output, buffer
-        if classes:
-            tensor, content = yield from classify(output, buffer, classes)
-        tensors.append(tensor)
-        contents.append(content)
-    return tuple(tensors), contents
-
-
-def _response_head(
-    predict: Predict, form: ResponseFormat, answer: Answer, outputs: Sequence[Tensor], in_stream: bool
-) -> bytes:
+def _response_head(predict: Predict, form: ResponseFormat, answer: Answer, in_stream: bool) -> bytes:
     """Return the encoded response without the bytes of its outputs, which are its last field."""
     _, name, version, _ = template_key(predict, answer)
     response = ModelInferResponse(model_name=name, model_version=version, id=form.id)
-    for tensor in outputs:
+    for tensor in answer.outputs:
         response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
     for key, text in answer_parameters(predict, form, answer).items():
         response.parameters[key].string_param = text

@@ -1,13 +1,17 @@
-"""The way of an inference from a parsed message to a Predict, and from the Answer to the encoded response."""
+"""The way of an inference from a message to the Answer, and to the encoded response."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from horologe_common.status import Status
 from horologe_frontend.grpc.calls import find_metadata
-from horologe_frontend.grpc.inference_messages import limit_budget, read_in_steps, write_in_steps
+from horologe_frontend.grpc.gathered_requests import GatheredRequests
+from horologe_frontend.grpc.inference_messages import classify_outputs, limit_budget, read_in_steps, write_response
+from horologe_frontend.grpc.known_messages import KnownMessages
+from horologe_frontend.grpc.messages import ModelInferRequest, parse
 from horologe_frontend.http.steps import run_at_once, run_in_turns
 from horologe_frontend.oip.json_encoding import LONG_BYTES
 from horologe_frontend.oip.predicts import find_spec
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_common.models import ModelSpec
     from horologe_common.wire import Answer
     from horologe_frontend.gateway import Gateway
     from horologe_frontend.grpc.calls import Call
@@ -28,20 +33,41 @@ class Inferences:
 
     def __init__(self, gateway: Gateway) -> None:
         self._core = gateway.core
+        self._known = KnownMessages()
+        self._requests = GatheredRequests(gateway)
 
-    async def read(self, call: Call, held: HeldBytes, request: Any) -> InferenceRequest:
-        """Return the inference of a ModelInferRequest, with the deadline and the trace of the call.
+    async def read(self, call: Call, held: HeldBytes, content: bytes) -> InferenceRequest:
+        """Return the inference in a ModelInferRequest, with the deadline and the trace of the call.
 
         `held` counts the bytes of the request. Raise `HorologeError` or `Unsupported`.
         """
-        spec = find_spec(self._core, request.model_name, request.model_version)
-        steps = read_in_steps(spec, request)
-        is_long = held.size > LONG_BYTES and not request.raw_input_contents
-        inference = await run_in_turns(steps, held) if is_long else run_at_once(steps)
+        spec, inference = self._read_known(content) or await self._read_new(held, content)
         if self._core.tracer is not None and (header := find_metadata(call.context, "traceparent")):
             predict = msgspec.structs.replace(inference.predict, traceparent=header.decode("latin-1"))
             inference = msgspec.structs.replace(inference, predict=predict)
-        return limit_budget(inference, spec, call.remaining_ns())
+        remaining_ns = call.remaining_ns()
+        return inference if remaining_ns is None else limit_budget(inference, spec, remaining_ns)
+
+    def _read_known(self, content: bytes) -> tuple[ModelSpec, InferenceRequest] | None:
+        """Return the inference in a message whose fields are known, or None."""
+        template = self._known.find_template(content)
+        if template is None or find_spec(self._core, template.model, template.version) is not template.spec:
+            return None
+        inference = template.read(content)
+        return None if inference is None else (template.spec, inference)
+
+    async def _read_new(self, held: HeldBytes, content: bytes) -> tuple[ModelSpec, InferenceRequest]:
+        request = parse(ModelInferRequest, content)
+        spec = find_spec(self._core, request.model_name, request.model_version)
+        steps = read_in_steps(spec, request)
+        is_long = len(content) > LONG_BYTES and not request.raw_input_contents
+        inference = await run_in_turns(steps, held) if is_long else run_at_once(steps)
+        self._known.add(content, request, spec, inference)
+        return spec, inference
+
+    async def predict(self, inference: InferenceRequest, client: str) -> tuple[Answer, Sequence[Buffer]]:
+        """Return the answer, whatever its status. If the task is cancelled, the request is cancelled too."""
+        return await self._requests.predict(inference.predict, inference.buffers, client)
 
     async def write(
         self,
@@ -53,6 +79,9 @@ class Inferences:
         in_stream: bool = False,
     ) -> bytes:
         """Return the encoded response. Raise the `HorologeError` of another status than OK."""
-        steps = write_in_steps(inference.predict, inference.form, answer, buffers, in_stream=in_stream)
-        is_long = inference.form.takes_long(answer.outputs)
-        return await run_in_turns(steps, held) if is_long else run_at_once(steps)
+        predict, form = inference.predict, inference.form
+        if answer.status == Status.OK and form.has_classes():
+            steps = classify_outputs(form, answer, buffers)
+            is_long = form.takes_long(answer.outputs)
+            answer, buffers = await run_in_turns(steps, held) if is_long else run_at_once(steps)
+        return write_response(predict, form, answer, buffers, in_stream=in_stream)

@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from horologe_common.status import UnknownModel
 from horologe_frontend.grpc.infer_stream import InferStream
 from horologe_frontend.grpc.inferences import Inferences
-from horologe_frontend.grpc.messages import SERVICE, ModelInferRequest, method_types, parameter_values, parse
+from horologe_frontend.grpc.messages import SERVICE, method_types, parameter_values, parse
 from horologe_frontend.grpc.status_codes import abort
 from horologe_frontend.http.http_messages import Unsupported
 
@@ -48,7 +48,6 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
     """
 
     def __init__(self, gateway: Gateway, documents: ModelDocuments, calls: Calls) -> None:
-        self._gateway = gateway
         self._documents = documents
         self._calls = calls
         self._inferences = Inferences(gateway)
@@ -99,9 +98,8 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
         request_id = 0
         try:
             with self._calls.begin(context) as call:
-                request = parse(ModelInferRequest, await call.read())
-                inference = await self._inferences.read(call, call.held, request)
-                answer, buffers = await self._gateway.predict(inference.predict, inference.buffers, call.client)
+                inference = await self._inferences.read(call, call.held, await call.read())
+                answer, buffers = await self._inferences.predict(inference, call.client)
                 request_id = answer.id
                 content = await self._inferences.write(call.held, inference, answer, buffers)
                 call.hold_response(len(content))
@@ -113,7 +111,7 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Answer the requests of a stream, in their order."""
         try:
             with self._calls.begin(context) as call:
-                await InferStream(call, self._inferences, self._gateway).serve(self._calls)
+                await InferStream(call, self._inferences).serve(self._calls)
         except Exception as error:
             await abort(context, error, "ModelStreamInfer")
 

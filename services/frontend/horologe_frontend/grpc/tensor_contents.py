@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from horologe_common.status import InvalidInput, TooLarge
@@ -58,11 +59,10 @@ def read_contents(tensor: Any, held_bytes: int = 0) -> Steps[Buffer]:
     return b"".join(parts)
 
 
+@lru_cache(maxsize=4096)
 def bytes_field(number: int, size: int) -> bytes:
     """Return the tag and the length that stand before the `size` bytes of a field."""
-    encoded = bytearray(_varint(number << 3 | WIRE_BYTES))
-    encoded += _varint(size)
-    return bytes(encoded)
+    return _varint(number << 3 | WIRE_BYTES) + _varint(size)
 
 
 def _varint(value: int) -> bytes:

@@ -114,6 +114,8 @@ class ResponseFormat(msgspec.Struct):
     """Parameters of the request that have no effect. The response names them."""
     last: tuple[tuple[Any, ...], ResponseTemplate] | None = None
     """The template of the last response, and what it depends on."""
+    last_head: tuple[Any, bytes] | None = None
+    """Over gRPC: the message of the last response without its bytes, and what it depends on."""
 
     def format_of(self, name: str) -> OutputFormat:
         return self.outputs.get(name, self.default)

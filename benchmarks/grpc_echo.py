@@ -1,0 +1,132 @@
+"""Requests per second over gRPC beside a bare echo of grpc.aio with the same payload, in turn in one run.
+
+    python benchmarks/grpc_echo.py                    # no-op, 64 requests in flight
+    python benchmarks/grpc_echo.py --rounds 10 --clients 1
+
+The echo answers with the bytes of the request, which it does not decode: the limit of grpc.aio on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+import uvloop
+from grpc import aio
+
+from bench import report
+from bench.horologe_server import Launch, start_horologe
+from bench.server_process import Server, free_port
+from bench.workload import ROOT
+from horologe_frontend.grpc.messages import SERVICE, ModelInferRequest, ModelInferResponse
+
+METHOD = f"/{SERVICE}/ModelInfer"
+LEAST = 0.7
+"""Least ratio of Horologe to the echo."""
+
+
+SLO_MS = 1000
+"""Long enough that no request is refused: throughput is measured, not admission."""
+
+
+class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Answers every method with its request."""
+
+    def service(self, details: Any) -> Any:
+        async def echo(request: bytes, context: Any) -> bytes:
+            return request
+
+        return grpc.unary_unary_rpc_method_handler(echo)
+
+
+async def serve_echo(port: int) -> None:
+    """Serve the echo on 127.0.0.1 until the process ends."""
+    server = aio.server()
+    server.add_generic_rpc_handlers((Echo(),))
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    await server.wait_for_termination()
+
+
+def noop_request() -> bytes:
+    """Return a request for the model `noop`: 16 floats as raw contents."""
+    request = ModelInferRequest(model_name="noop")
+    request.parameters["slo_ms"].int64_param = SLO_MS
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 16])
+    request.raw_input_contents.append(np.ones((1, 16), np.float32).tobytes())
+    content: bytes = request.SerializeToString()
+    return content
+
+
+async def drive(address: str, clients: int, seconds: float) -> float:
+    """Keep `clients` requests in flight. Return the requests per second."""
+    content, done = noop_request(), 0
+    async with aio.insecure_channel(address) as channel:
+        call = channel.unary_unary(METHOD)
+        answer = await call(content)
+        if answer != content and ModelInferResponse.FromString(answer).raw_output_contents[0] != np.float32(16).tobytes():
+            raise RuntimeError(f"{address}: wrong answer")
+        end_s = time.monotonic() + seconds
+
+        async def send() -> None:
+            nonlocal done
+            while time.monotonic() < end_s:
+                await call(content)
+                done += 1
+
+        begin_s = time.monotonic()
+        await asyncio.gather(*[send() for _ in range(clients)])
+        return done / (time.monotonic() - begin_s)
+
+
+def measure(address: str, process: int, options: argparse.Namespace) -> tuple[float, float]:
+    """Return the requests per second, and the microseconds of CPU time of the server per request."""
+    server = psutil.Process(process)
+    before = server.cpu_times()
+    rate = uvloop.run(drive(address, options.clients, options.seconds))
+    after = server.cpu_times()
+    used_s = after.user + after.system - before.user - before.system
+    return rate, used_s / (rate * options.seconds) * 1e6
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--serve", type=int, default=0, metavar="PORT", help="only serve the echo")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    options = parser.parse_args()
+    if options.serve:
+        uvloop.run(serve_echo(options.serve))
+    report.print_machine(report.describe_machine())
+    port = free_port()
+    command = [sys.executable, str(Path(__file__).resolve()), "--serve", str(port)]
+    rows = []
+    launch = Launch(ROOT / "models", 1, profiler=False)
+    with tempfile.TemporaryDirectory() as folder, Server(command, Path(folder) / "echo") as echo:
+        with start_horologe(launch, "noop") as horologe:
+            sides = {f"127.0.0.1:{port}": echo.processes()[0].pid, horologe.grpc: horologe.pids["edge"]}
+            for address, pid in sides.items():
+                measure(address, pid, argparse.Namespace(clients=options.clients, seconds=1.0))
+            for _ in range(options.rounds):
+                rows.append([measure(address, pid, options) for address, pid in sides.items()])
+    ratios = [horologe[0] / echo[0] for echo, horologe in rows]
+    for name, side in (("echo", 0), ("horologe", 1)):
+        rate, cpu = (statistics.median(row[side][value] for row in rows) for value in (0, 1))
+        print(f"{name}: {rate:.0f}/s, server {cpu:.0f} us of CPU time per request")
+    median = statistics.median(ratios)
+    print(f"ratio {median:.2f} ({min(ratios):.2f}-{max(ratios):.2f}), wanted at least {LEAST}")
+    return 0 if median >= LEAST else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
