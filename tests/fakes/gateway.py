@@ -127,7 +127,12 @@ class FakeGateway(Gateway):
         self.watches: list[Watch] = []
 
     def send(
-        self, message: Any, buffers: Sequence[Buffer], on_reply: Callable[[Any, Sequence[Buffer]], None], client: str
+        self,
+        message: Any,
+        buffers: Sequence[Buffer],
+        on_reply: Callable[[Any, Sequence[Buffer]], None],
+        client: str,
+        sent_ns: int = 0,
     ) -> int:
         if message.model == "broken":
             raise RuntimeError("a fault of ours")

@@ -53,7 +53,8 @@ class Gateway:
     ) -> int:
         """Send a Predict for a client under a new id, which is returned. `on_reply` gets the Answer in a later turn.
 
-        `sent_ns`: when it came, if it has waited since. An inference over HTTP uses this instead of `call`, because a task and a future cost 6 us.
+        `sent_ns`: when it came, if it has waited since. An inference over HTTP uses this instead of `call`, because a
+        task and a future cost 6 us.
         """
         key = self._register(on_reply)
         predict = msgspec.structs.replace(predict, id=key, client=client, sent_ns=sent_ns)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     Answered = tuple[Answer, Sequence[Buffer]]
 
-GATHERED_MAX = 16
+GATHERED_MAX = 32
 """Requests that are given to the core together at most."""
-GAP_NS = us(1000)
+GAP_NS = us(300)
 """Requests wait for others until none has come for this time."""
-WAIT_NS = ms(5)
+WAIT_NS = ms(2)
 """Longest wait of a request for others."""
 
 
@@ -63,7 +63,7 @@ class GatheredRequests:
             raise
 
     def _on_alarm(self) -> None:
-        if not self._waiting:
+        if not self._waiting or self._alarm is None:
             return
         send_ns = min(self._last_ns + GAP_NS, self._first_ns + WAIT_NS)
         if monotonic_ns() >= send_ns:
@@ -75,9 +75,18 @@ class GatheredRequests:
         """Send the requests that wait and were not cancelled."""
         waiting, self._waiting = self._waiting, []
         for predict, buffers, future, client, sent_ns in waiting:
-            if not future.done():
+            if future.done():
+                continue
+            try:
                 on_reply = partial(self._on_reply, future)
                 self._keys[future] = self._gateway.send(predict, buffers, on_reply, client, sent_ns)
+            except Exception as error:  # the other requests must still be sent
+                future.set_exception(error)
+
+    def close(self) -> None:
+        """Release the timer. No request may be sent any more."""
+        if self._alarm is not None:
+            self._alarm.close()
 
     def _on_reply(self, future: asyncio.Future[Answered], answer: Any, buffers: Sequence[Buffer]) -> None:
         self._keys.pop(future, None)

@@ -69,6 +69,10 @@ class Inferences:
         """Return the answer, whatever its status. If the task is cancelled, the request is cancelled too."""
         return await self._requests.predict(inference.predict, inference.buffers, client)
 
+    def close(self) -> None:
+        """Release what was opened. No request may be sent any more."""
+        self._requests.close()
+
     async def write(
         self,
         held: HeldBytes,

@@ -132,6 +132,7 @@ class GrpcServer:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+        self._service.inferences.close()
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]

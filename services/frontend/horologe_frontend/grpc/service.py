@@ -50,7 +50,7 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, gateway: Gateway, documents: ModelDocuments, calls: Calls) -> None:
         self._documents = documents
         self._calls = calls
-        self._inferences = Inferences(gateway)
+        self.inferences = Inferences(gateway)
         types = method_types()
         self._handlers = {
             f"/{SERVICE}/{name}": grpc.stream_unary_rpc_method_handler(partial(self._answer, name, *types[name]))
@@ -98,10 +98,10 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
         request_id = 0
         try:
             with self._calls.begin(context) as call:
-                inference = await self._inferences.read(call, call.held, await call.read())
-                answer, buffers = await self._inferences.predict(inference, call.client)
+                inference = await self.inferences.read(call, call.held, await call.read())
+                answer, buffers = await self.inferences.predict(inference, call.client)
                 request_id = answer.id
-                content = await self._inferences.write(call.held, inference, answer, buffers)
+                content = await self.inferences.write(call.held, inference, answer, buffers)
                 call.hold_response(len(content))
                 return content
         except Exception as error:
@@ -111,7 +111,7 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Answer the requests of a stream, in their order."""
         try:
             with self._calls.begin(context) as call:
-                await InferStream(call, self._inferences).serve(self._calls)
+                await InferStream(call, self.inferences).serve(self._calls)
         except Exception as error:
             await abort(context, error, "ModelStreamInfer")
 
