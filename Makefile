@@ -21,9 +21,11 @@ TEST_PROCESSES ?= 4
 TESTS := tests/system tests/sim $(filter-out tests/system tests/sim tests/compose tests/gpu tests/experiments \
   tests/__pycache__, $(patsubst %/,%,$(wildcard tests/*/)))
 
+PROTOCOL := services/frontend/horologe_frontend/grpc/protocol
+
 DISTRIBUTION := pyproject.toml experiments/pyproject.toml constraints.txt
 
-.PHONY: help setup demo up test test-experiments test-compiled check bench wheels dist docs site clean
+.PHONY: help setup demo up test test-experiments test-compiled check bench wheels dist docs protocol site clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -79,6 +81,10 @@ dist: $(STAMPS)/dev ## build sdist, wheels, chart and SBOM in build/dist, with t
 docs: $(STAMPS)/dev ## write the generated pages and dashboards
 	$(BIN)/python docs/generate.py
 	$(BIN)/python deploy/grafana/generate.py
+
+protocol: $(STAMPS)/dev ## compile the messages of gRPC from their .proto files
+	$(BIN)/python -m grpc_tools.protoc -I $(PROTOCOL) --include_imports \
+	  --descriptor_set_out=$(PROTOCOL)/descriptors.binpb $(PROTOCOL)/inference.proto
 
 site: $(STAMPS)/site ## build the site of the documentation in build/site, and check its links
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict

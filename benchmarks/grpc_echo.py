@@ -73,7 +73,10 @@ async def drive(address: str, clients: int, seconds: float) -> float:
     async with aio.insecure_channel(address) as channel:
         call = channel.unary_unary(METHOD)
         answer = await call(content)
-        if answer != content and ModelInferResponse.FromString(answer).raw_output_contents[0] != np.float32(16).tobytes():
+        if (
+            answer != content
+            and ModelInferResponse.FromString(answer).raw_output_contents[0] != np.float32(16).tobytes()
+        ):
             raise RuntimeError(f"{address}: wrong answer")
         end_s = time.monotonic() + seconds
 

@@ -6,10 +6,12 @@ QUESTIONS = {
         selector.cache_ttl_ns
     """,
     "Where does it listen, and what does it connect to?": """
-        links.bind links.connect links.advertise frontend.clients http.host http.port frontend.reuse_port metrics.bind
+        links.bind links.connect links.advertise frontend.clients http.host http.port grpc.enabled grpc.host grpc.port
+        frontend.reuse_port metrics.bind
     """,
     "Who may use it?": """
-        links.keys links.allow_open http.keys_file http.management_keys_file http.allow_open frontend.client_management
+        links.keys links.allow_open http.keys_file http.management_keys_file http.allow_open grpc.certificate_file
+        grpc.private_key_file frontend.client_management
         worker.model_user worker.model_environment selector.pipeline_user selector.pipeline_environment
     """,
     "What are instances called, and where do they keep files?": """

@@ -26,6 +26,7 @@ STATEFUL = {"profiler", "tuner", "redis", "prometheus", "grafana"}
 """Services with a local volume: they stay on the node with the label `horologe.state`."""
 PORTS = [
     {"target": 8000, "published": "${HTTP_PORT:-8000}", "protocol": "tcp"},
+    {"target": 8001, "published": "${GRPC_PORT:-8001}", "protocol": "tcp"},
     {"target": 8003, "published": "${CLIENTS_PORT:-8003}", "protocol": "tcp"},
 ]
 SERVICE_KEYS = ("service/service.key", "service/service.key_secret")

@@ -25,7 +25,9 @@ ROW = (b"\0\0\x80\x3f" * 4,)
 """The bytes of four ones, FP32."""
 
 
-def infer_request(model: str = "echo", raw: Any = ROW, shape: Any = (1, 4), datatype: str = "FP32", **fields: Any) -> Any:
+def infer_request(
+    model: str = "echo", raw: Any = ROW, shape: Any = (1, 4), datatype: str = "FP32", **fields: Any
+) -> Any:
     """Return a request with one input `in`. `fields`: further fields; parameters by name with their values."""
     parameters = fields.pop("parameters", {})
     request = ModelInferRequest(model_name=model, raw_input_contents=raw, **fields)
@@ -52,9 +54,7 @@ class GrpcDoor(NamedTuple):
     async def call(self, method: str, request: Any = None, **options: Any) -> Any:
         """Return the response of a method other than ModelStreamInfer. Raises `AioRpcError`."""
         request_type, reply_type = TYPES[method]
-        call = self.channel.unary_unary(
-            f"/{SERVICE}/{method}", request_type.SerializeToString, reply_type.FromString
-        )
+        call = self.channel.unary_unary(f"/{SERVICE}/{method}", request_type.SerializeToString, reply_type.FromString)
         return await call(request_type() if request is None else request, **options)
 
     def stream(self, **options: Any) -> Any:
@@ -82,9 +82,7 @@ async def open_door(
     access = AccessKeys(read_keys(settings.keys_file), read_keys(settings.management_keys_file))
     clients = ClientAccounts(settings)
     documents = ModelDocuments(gateway, gateway.is_ready, "1.2.3")
-    server = GrpcServer(
-        grpc or GrpcSettings(port=0), settings, gateway, access, clients, documents, drain_ns=drain_ns
-    )
+    server = GrpcServer(grpc or GrpcSettings(port=0), settings, gateway, access, clients, documents, drain_ns=drain_ns)
     await server.start()
     try:
         async with channel(server.address) if channel else aio.insecure_channel(server.address) as opened:

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HOROLOGE = [sys.executable, "-m", "horologe_cli.main"]
-ADDRESSES = {"--http": "127.0.0.1:0", "--grpc": "127.0.0.1:0", "--client": "tcp://127.0.0.1:0", "--metrics": "127.0.0.1:0"}
+ADDRESSES = {
+    "--http": "127.0.0.1:0",
+    "--grpc": "127.0.0.1:0",
+    "--client": "tcp://127.0.0.1:0",
+    "--metrics": "127.0.0.1:0",
+}
 
 
 class Up:

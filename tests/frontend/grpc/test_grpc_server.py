@@ -278,7 +278,9 @@ async def test_keys(tmp_path_factory: pytest.TempPathFactory) -> None:
         assert (await door.call("ServerReady")).ready
         assert (await health_of(door).Check(health_pb2.HealthCheckRequest())).status == 1
         assert (await door.call("ModelInfer", infer_request(), **bearer("client"))).model_name == "echo"
-        assert (await door.failure("RepositoryModelLoad", load, **bearer("client"))).code() is StatusCode.PERMISSION_DENIED
+        assert (
+            await door.failure("RepositoryModelLoad", load, **bearer("client"))
+        ).code() is StatusCode.PERMISSION_DENIED
         assert (await door.call("RepositoryModelLoad", load, **bearer("manager"))).isLoaded
         assert door.gateway.clients == [f"key {hashlib.sha256(b'client').hexdigest()[:16]}"]
 

@@ -34,7 +34,7 @@
 {{- $http := dict "host" "0.0.0.0" "keys_file" "/keys/http/clients.txt" "management_keys_file" "/keys/http/management.txt" -}}
 {{- if .Values.frontend.ingress.enabled }}{{ $_ := set $http "client_share" "1.0" }}{{ end -}}
 {{- $frontend := dict "name" "$(POD_NAME)" "clients" "tcp://0.0.0.0:8003" -}}
-{{- $_ := set $services "frontend" (dict "settings" (dict "links" $links "frontend" $frontend "http" $http)) -}}
+{{- $_ := set $services "frontend" (dict "settings" (dict "links" $links "frontend" $frontend "http" $http "grpc" (dict "host" "0.0.0.0"))) -}}
 
 {{- if .Values.profiler.enabled -}}
 {{- $connect := printf "%s,%s,%s" $frontends $selectors $controller -}}

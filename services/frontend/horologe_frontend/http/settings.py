@@ -11,7 +11,7 @@ from horologe_common.clock import s
 
 
 class HttpSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The HTTP server: address, keys and limits."""
+    """The HTTP server: address, keys and limits. gRPC has the same keys and limits."""
 
     host: str = "127.0.0.1"
     """Address to listen on."""
