@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
-from horologe_cli.local.topology import SystemOptions, build_topology
+from horologe_cli.local.topology import SystemOptions, Topology, build_topology
 from horologe_common.service.settings import SettingsError
 from horologe_common.wanted_shares import WantedShare
 
@@ -58,3 +59,39 @@ def test_a_star_is_any_free_port(tmp_path: Path) -> None:
 def test_the_name_of_an_interface_is_no_host(tmp_path: Path, options: SystemOptions) -> None:
     with pytest.raises(SettingsError, match=r"lo.* cannot be used"):
         build_topology(options._replace(models=str(tmp_path), insecure=True), tmp_path, {})
+
+
+def flag_of(topology: Topology, setting: str) -> list[str]:
+    """Return the values of a setting in the arguments of the edge."""
+    (edge,) = [child for child in topology.children if child.name == "edge"]
+    return [argument.partition("=")[2].partition("=")[2] for argument in edge.arguments if f"={setting}=" in argument]
+
+
+def test_grpc_has_an_address_that_the_edge_gets(tmp_path: Path) -> None:
+    """With any free port for HTTP, gRPC gets one too."""
+    topology = build_topology(OPTIONS._replace(models=str(tmp_path)), tmp_path, {})
+    host, _, port = topology.grpc.rpartition(":")
+    assert host == "127.0.0.1"
+    assert flag_of(topology, "grpc.port") == [port]
+    chosen = build_topology(OPTIONS._replace(models=str(tmp_path), grpc=topology.grpc), tmp_path, {})
+    assert chosen.grpc == topology.grpc
+
+
+def test_grpc_may_be_off_or_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = OPTIONS._replace(models=str(tmp_path))
+    off = build_topology(options._replace(grpc="off"), tmp_path, {})
+    assert (off.grpc, flag_of(off, "grpc.enabled")) == ("", ["false"])
+    monkeypatch.setattr("horologe_frontend.endpoints.GRPC_PACKAGES", ("grpc", "no_such_package.part"))
+    assert build_topology(options, tmp_path, {}).grpc == ""
+
+
+def test_a_port_of_grpc_that_is_taken_is_an_error(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(SettingsError, match=rf"gRPC: {address} is in use; choose another by --grpc HOST:PORT"):
+            build_topology(OPTIONS._replace(models=str(tmp_path), grpc=address), tmp_path, {})
+
+
+def test_grpc_needs_keys_beyond_this_machine(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"grpc.host: 0.0.0.0 is not loopback and no keys are set"):
+        build_topology(OPTIONS._replace(models=str(tmp_path), grpc="0.0.0.0:0"), tmp_path, {})

@@ -256,14 +256,18 @@ def _resolve_http(settings: Any, flags: dict[str, dict[str, str]]) -> str:
 
 
 def _resolve_grpc(settings: Any, http: Any, flags: dict[str, dict[str, str]]) -> str:
-    """Return the address of gRPC, or nothing if it is off or its packages are not installed."""
+    """Return the address of gRPC, or nothing if it is off or its packages are not installed.
+
+    With any free port for HTTP, the default port of gRPC becomes any free port too.
+    """
     from horologe_frontend.auth import check_open
     from horologe_frontend.endpoints import has_grpc
 
     if not has_grpc(settings):
         return ""
     check_open(http, settings.host, "grpc.host")
-    port = settings.port or free_port(settings.host)
+    is_any = settings.port == 0 or (http.port == 0 and settings.port == type(settings)().port)
+    port = free_port(settings.host) if is_any else settings.port
     check_free("gRPC", settings.host, port, "choose another by --grpc HOST:PORT, or --grpc off")
     flags.setdefault("grpc", {})["port"] = str(port)
     host = settings.host or "0.0.0.0"
