@@ -101,27 +101,33 @@ def measure(address: str, process: int, options: argparse.Namespace) -> tuple[fl
     return rate, used_s / (rate * options.seconds) * 1e6
 
 
+def compare(options: argparse.Namespace) -> list[list[tuple[float, float]]]:
+    """Return what `measure` returns for the echo and for Horologe, by round."""
+    port = free_port()
+    command = [sys.executable, str(Path(__file__).resolve()), "--serve", str(port)]
+    launch = Launch(ROOT / "models", 1, profiler=False)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Server(command, Path(folder) / "echo") as echo,
+        start_horologe(launch, "noop") as horologe,
+    ):
+        sides = {f"127.0.0.1:{port}": echo.processes()[0].pid, horologe.grpc: horologe.pids["edge"]}
+        for address, pid in sides.items():
+            measure(address, pid, argparse.Namespace(clients=options.clients, seconds=1.0))
+        return [[measure(address, pid, options) for address, pid in sides.items()] for _ in range(options.rounds)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--serve", type=int, default=0, metavar="PORT", help="only serve the echo")
-    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--clients", type=int, default=64, help="requests in flight")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of every measurement")
     options = parser.parse_args()
     if options.serve:
         uvloop.run(serve_echo(options.serve))
     report.print_machine(report.describe_machine())
-    port = free_port()
-    command = [sys.executable, str(Path(__file__).resolve()), "--serve", str(port)]
-    rows = []
-    launch = Launch(ROOT / "models", 1, profiler=False)
-    with tempfile.TemporaryDirectory() as folder, Server(command, Path(folder) / "echo") as echo:
-        with start_horologe(launch, "noop") as horologe:
-            sides = {f"127.0.0.1:{port}": echo.processes()[0].pid, horologe.grpc: horologe.pids["edge"]}
-            for address, pid in sides.items():
-                measure(address, pid, argparse.Namespace(clients=options.clients, seconds=1.0))
-            for _ in range(options.rounds):
-                rows.append([measure(address, pid, options) for address, pid in sides.items()])
+    rows = compare(options)
     ratios = [horologe[0] / echo[0] for echo, horologe in rows]
     for name, side in (("echo", 0), ("horologe", 1)):
         rate, cpu = (statistics.median(row[side][value] for row in rows) for value in (0, 1))

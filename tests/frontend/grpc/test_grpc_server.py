@@ -476,7 +476,7 @@ def test_tls(tmp_path: Path) -> None:
         ({"certificate_file": "/nope", "private_key_file": "/nope"}, "grpc.private_key_file: /nope: No such file"),
     ],
 )
-def test_a_certificate_that_cannot_be_read_is_an_error_of_the_settings(settings: dict[str, str], words: str) -> None:
+def test_a_certificate_that_cannot_be_read_is_an_error_of_the_settings(settings: dict[str, Any], words: str) -> None:
     async def start() -> None:
         async with open_door(GrpcSettings(port=0, **settings)):
             pass

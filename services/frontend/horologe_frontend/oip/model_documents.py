@@ -68,7 +68,7 @@ class ModelDocuments:
 
     def statistics(self, model: str = "", version: str = "") -> dict[str, Any]:
         """Return the statistics of a model, or of all models if `model` is empty. Raise `UnknownModel`."""
-        states = self._catalogue.model_states()
+        states: Sequence[ModelState] = self._catalogue.model_states()
         if model:
             states = self._states(model, version)
             state = choose_version(states, model, version)

@@ -53,7 +53,7 @@ class UpOptions(NamedTuple):
     models: Annotated[str, typer.Option(help="Folder of the model repository.", metavar="DIR")] = ""
     demo: Annotated[bool, typer.Option("--demo", help="Serve the models of `horologe demo`.")] = False
     http: Annotated[str, typer.Option(help="HTTP address. Port 0: any free port.", metavar="HOST:PORT")] = ""
-    grpc: Annotated[str, typer.Option(help="gRPC address, or off. Port 0: any free port, as with --http HOST:0.", metavar="HOST:PORT")] = ""
+    grpc: Annotated[str, typer.Option(help="gRPC address, or off. Port 0: any free port.", metavar="HOST:PORT")] = ""
     clients: Annotated[
         list[str] | None,
         typer.Option("--client", help="ZeroMQ endpoint for clients. Repeat for several endpoints.", metavar="ENDPOINT"),
