@@ -34,6 +34,7 @@ LEAST = 0.7
 """Least ratio of Horologe to the echo."""
 
 
+TIMEOUT_S = 10.0
 SLO_MS = 1000
 """Long enough that no request is refused: throughput is measured, not admission."""
 
@@ -72,7 +73,7 @@ async def drive(address: str, clients: int, seconds: float) -> float:
     content, done = noop_request(), 0
     async with aio.insecure_channel(address) as channel:
         call = channel.unary_unary(METHOD)
-        answer = await call(content)
+        answer = await call(content, timeout=TIMEOUT_S)
         if (
             answer != content
             and ModelInferResponse.FromString(answer).raw_output_contents[0] != np.float32(16).tobytes()
@@ -83,7 +84,7 @@ async def drive(address: str, clients: int, seconds: float) -> float:
         async def send() -> None:
             nonlocal done
             while time.monotonic() < end_s:
-                await call(content)
+                await call(content, timeout=TIMEOUT_S)
                 done += 1
 
         begin_s = time.monotonic()

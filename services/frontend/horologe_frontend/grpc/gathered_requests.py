@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horologe_common.clock import monotonic_ns, ms, us
 from horologe_common.transport.alarm import Alarm
@@ -24,48 +24,69 @@ if TYPE_CHECKING:
 
 GATHERED_MAX = 32
 """Requests that are given to the core together at most."""
-GAP_NS = us(300)
-"""Requests wait for others until none has come for this time."""
 WAIT_NS = ms(2)
 """Longest wait of a request for others."""
+INTERVALS = 3
+"""Requests wait for the next one for this many times the mean interval between those that have gathered."""
+WEIGHT = 1 / 16
+"""Weight of the last interval in the mean."""
+
+
+class Waiting(NamedTuple):
+    """A request that the core has not got yet."""
+
+    predict: Predict
+    buffers: Sequence[Buffer]
+    future: asyncio.Future[Answered]
+    client: str
+    arrival_ns: int
 
 
 class GatheredRequests:
-    """Sends Predicts through the gateway. Used on the loop of the gateway only."""
+    """Sends Predicts through the gateway. Used on the loop of the gateway only.
+
+    Requests wait only while the core has others: a request that is alone is sent at once.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._waiting: list[tuple[Predict, Sequence[Buffer], asyncio.Future[Answered], str, int]] = []
-        self._alarm: Alarm | None = None
-        self._first_ns = 0
-        self._keys: dict[asyncio.Future[Answered], int] = {}
+        self._waiting: list[Waiting] = []
+        self._sent: dict[asyncio.Future[Answered], int] = {}
         """Futures of the requests that the core has, with their keys at the gateway."""
-        self._last_ns = 0
+        self._interval_ns: float = us(100)
+        """Mean interval between requests that have gathered."""
+        self._alarm: Alarm | None = None
 
     async def predict(self, predict: Predict, buffers: Sequence[Buffer], client: str) -> Answered:
         """Return the answer, as `Gateway.predict` does. If the task is cancelled, the request is cancelled too."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answered] = loop.create_future()
-        self._last_ns = now_ns = monotonic_ns()
-        self._waiting.append((predict, buffers, future, client, now_ns))
-        if len(self._waiting) >= GATHERED_MAX or (not self._keys and len(self._waiting) == 1):
+        now_ns, waiting = monotonic_ns(), self._waiting
+        if waiting:
+            self._interval_ns += (now_ns - waiting[-1].arrival_ns - self._interval_ns) * WEIGHT
+        waiting.append(Waiting(predict, buffers, future, client, now_ns))
+        if not self._sent or len(waiting) >= GATHERED_MAX:
             self._send()
-        elif len(self._waiting) == 1:
-            self._first_ns = now_ns
-            if self._alarm is None:
-                self._alarm = Alarm(loop, self._on_alarm)
-            self._alarm.set(now_ns + GAP_NS)
+        elif len(waiting) == 1:
+            self._set_alarm(loop, now_ns)
         try:
             return await future
         except asyncio.CancelledError:
-            if key := self._keys.pop(future, 0):
+            if key := self._sent.pop(future, 0):
                 self._gateway.cancel(key)
             raise
 
+    def _set_alarm(self, loop: asyncio.AbstractEventLoop, now_ns: int) -> None:
+        if self._alarm is None:
+            self._alarm = Alarm(loop, self._on_alarm)
+        self._alarm.set(now_ns + round(INTERVALS * self._interval_ns))
+
     def _on_alarm(self) -> None:
+        """Send the requests if the next one is overdue, or one has waited for `WAIT_NS`. Else, wait on."""
         if not self._waiting or self._alarm is None:
             return
-        send_ns = min(self._last_ns + GAP_NS, self._first_ns + WAIT_NS)
+        overdue_ns = self._waiting[-1].arrival_ns + round(INTERVALS * self._interval_ns)
+        send_ns = min(overdue_ns, self._waiting[0].arrival_ns + WAIT_NS)
         if monotonic_ns() >= send_ns:
             self._send()
         else:
@@ -74,21 +95,23 @@ class GatheredRequests:
     def _send(self) -> None:
         """Send the requests that wait and were not cancelled."""
         waiting, self._waiting = self._waiting, []
-        for predict, buffers, future, client, sent_ns in waiting:
+        for predict, buffers, future, client, arrival_ns in waiting:
             if future.done():
                 continue
             try:
                 on_reply = partial(self._on_reply, future)
-                self._keys[future] = self._gateway.send(predict, buffers, on_reply, client, sent_ns)
+                self._sent[future] = self._gateway.send(predict, buffers, on_reply, client, arrival_ns)
             except Exception as error:  # the other requests must still be sent
                 future.set_exception(error)
+
+    def _on_reply(self, future: asyncio.Future[Answered], answer: Any, buffers: Sequence[Buffer]) -> None:
+        self._sent.pop(future, None)
+        if not future.done():
+            future.set_result((answer, buffers))
+        if not self._sent and self._waiting:
+            self._send()
 
     def close(self) -> None:
         """Release the timer. No request may be sent any more."""
         if self._alarm is not None:
             self._alarm.close()
-
-    def _on_reply(self, future: asyncio.Future[Answered], answer: Any, buffers: Sequence[Buffer]) -> None:
-        self._keys.pop(future, None)
-        if not future.done():
-            future.set_result((answer, buffers))
