@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 GATHERED_MAX = 32
 """Requests that are given to the core together at most."""
-WAIT_NS = ms(2)
+WAIT_NS = ms(3)
 """Longest wait of a request for others."""
-INTERVALS = 3
+INTERVALS = 4
 """Requests wait for the next one for this many times the mean interval between those that have gathered."""
 WEIGHT = 1 / 16
 """Weight of the last interval in the mean."""
@@ -68,7 +68,8 @@ class GatheredRequests:
         if not self._sent or len(waiting) >= GATHERED_MAX:
             self._send()
         elif len(waiting) == 1:
-            self._set_alarm(loop, now_ns)
+            self._alarm = self._alarm or Alarm(loop, self._on_alarm)
+            self._alarm.set(self._send_ns())
         try:
             return await future
         except asyncio.CancelledError:
@@ -76,18 +77,15 @@ class GatheredRequests:
                 self._gateway.cancel(key)
             raise
 
-    def _set_alarm(self, loop: asyncio.AbstractEventLoop, now_ns: int) -> None:
-        if self._alarm is None:
-            self._alarm = Alarm(loop, self._on_alarm)
-        self._alarm.set(now_ns + round(INTERVALS * self._interval_ns))
+    def _send_ns(self) -> int:
+        """Return when to send those that wait: when the next one is overdue, or the first one has waited too long."""
+        overdue_ns = self._waiting[-1].arrival_ns + round(INTERVALS * self._interval_ns)
+        return min(overdue_ns, self._waiting[0].arrival_ns + WAIT_NS)
 
     def _on_alarm(self) -> None:
-        """Send the requests if the next one is overdue, or one has waited for `WAIT_NS`. Else, wait on."""
         if not self._waiting or self._alarm is None:
             return
-        overdue_ns = self._waiting[-1].arrival_ns + round(INTERVALS * self._interval_ns)
-        send_ns = min(overdue_ns, self._waiting[0].arrival_ns + WAIT_NS)
-        if monotonic_ns() >= send_ns:
+        if monotonic_ns() >= (send_ns := self._send_ns()):
             self._send()
         else:
             self._alarm.set(send_ns)
