@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,7 @@ async def _create_grpc(
 
 
 def _import_server() -> type[GrpcServer]:
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # grpc writes lines of its own to standard error; read at import
     from horologe_frontend.grpc.server import GrpcServer
 
     return GrpcServer

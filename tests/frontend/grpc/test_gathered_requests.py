@@ -14,7 +14,7 @@ from horologe_frontend.grpc import gathered_requests
 from horologe_frontend.grpc.gathered_requests import GATHERED_MAX, GatheredRequests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 class Desk:
@@ -41,11 +41,10 @@ class Desk:
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests wait for as long as the test takes, unless a rule sends them."""
     monkeypatch.setattr(gathered_requests, "WAIT_NS", s(60))
     monkeypatch.setattr(gathered_requests, "INTERVALS", 1_000_000)
-    yield
 
 
 def gathering() -> tuple[Desk, GatheredRequests, Callable[[str], asyncio.Task[Any]]]:

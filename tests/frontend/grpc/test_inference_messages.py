@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 from fakes.gateway import SPECS
 from frontend.grpc_calls import infer_request, set_parameter
 from horologe_common.models import ModelSpec
-from horologe_common.status import InvalidInput, Late, TooLarge
+from horologe_common.status import HorologeError, InvalidInput, Late, TooLarge
 from horologe_common.string_tensors import join_strings
 from horologe_common.wire import Answer, Tensor
 from horologe_frontend.grpc.inference_messages import classify_outputs, limit_budget, read_in_steps, write_response
 from horologe_frontend.grpc.known_messages import KnownMessages
-from horologe_frontend.grpc.messages import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
+from horologe_frontend.grpc.messages import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse, parse
 from horologe_frontend.http.http_messages import Unsupported
 from horologe_frontend.http.steps import run_at_once
 from horologe_frontend.oip.predicts import InferenceRequest
@@ -205,6 +206,15 @@ def test_the_earlier_deadline_counts(own_ms: int, call_ms: int, wanted_ms: int) 
 def test_a_deadline_that_has_passed_is_late() -> None:
     with pytest.raises(Late):
         limit_budget(read(infer_request()), BY_NAME["echo"], 0)
+
+
+@given(st.binary(max_size=300), st.integers(0, 200), st.integers(0, 255))
+def test_no_message_raises_anything_but_errors_of_the_request(junk: bytes, place: int, value: int) -> None:
+    content = bytearray(infer_request(id="a", parameters={"slo_ms": 5, "context": "x"}).SerializeToString())
+    content[place % len(content)] = value
+    for changed in (junk, bytes(content), bytes(content) + junk):
+        with contextlib.suppress(HorologeError, Unsupported):
+            read(parse(ModelInferRequest, changed), BY_NAME["echo"])
 
 
 def an_answer(payload: bytes, shape: tuple[int, ...] = (1, 4)) -> tuple[Answer, list[bytes]]:

@@ -24,6 +24,9 @@ CASES = [
     ("frontend", "http.keys_file=/no/where", "http.keys_file: /no/where: No such file or directory"),
     ("frontend", "http.port={port}", "http.host, http.port: 127.0.0.1:"),
     ("frontend", "frontend.clients=foo", "frontend.clients: got 'foo', wanted tcp://HOST:PORT or ipc://PATH"),
+    ("frontend", "grpc.port={port}", "grpc.host, grpc.port: 127.0.0.1:"),
+    ("frontend", "grpc.host=0.0.0.0", "grpc.host: 0.0.0.0 is not loopback and no keys are set"),
+    ("frontend", "grpc.certificate_file=/no/where", "grpc.private_key_file: got none"),
     ("edge", "controller.scheduler=magic", "controller.scheduler: got 'magic', wanted one of clockwork"),
     ("controller", "controler.workers=1", "controler: no such section; the sections are links"),
     ("controller", "links.bind=foo://x", "links.bind: got 'foo://x', wanted tcp://HOST:PORT"),
@@ -56,6 +59,7 @@ def start(service: str, folder: Path, *sets: str, **variables: str) -> tuple[int
         "metrics.bind=",
         "frontend.clients=ipc://c",
         "http.port=0",
+        "grpc.port=0",
         "selector.store=sqlite",
         "worker.repository=models",
     ]
