@@ -117,11 +117,12 @@ class Stack(ComposeProject):
     def __init__(self, folder: Path, models: Path) -> None:
         compose_command()
         super().__init__(f"horologe-test-{os.getpid()}")
-        self.http, self.clients, self.prometheus, self.grafana = (free_port("127.0.0.1") for _ in range(4))
+        self.http, self.grpc, self.clients, self.prometheus, self.grafana = (free_port("127.0.0.1") for _ in range(5))
         changes = {
             "COMPOSE_PROJECT_NAME": self.name,
             "MODELS_DIR": str(models),
             "HTTP_PORT": str(self.http),
+            "GRPC_PORT": str(self.grpc),
             "CLIENTS_PORT": str(self.clients),
             "PROMETHEUS_PORT": str(self.prometheus),
             "GRAFANA_PORT": str(self.grafana),

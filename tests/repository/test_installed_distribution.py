@@ -29,6 +29,12 @@ EPOCH = 1_700_000_000
 MAX_WHEEL_BYTES = 3 << 20
 NO_NETWORK = ("NewConnectionError", "ConnectTimeoutError", "NameResolutionError")
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+HEALTH = """
+import sys, grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+stub = health_pb2_grpc.HealthStub(grpc.insecure_channel(sys.argv[1]))
+print(stub.Check(health_pb2.HealthCheckRequest(service="inference.GRPCInferenceService"), timeout=30).status)
+"""
 PREDICT = """
 import sys, numpy, horologe
 with horologe.Client(sys.argv[1]) as client:
@@ -161,4 +167,6 @@ def test_the_server_answers_in_an_empty_folder(dist: Path, tmp_path: Path) -> No
         assert {"digits-cnn", "noop", "novice"} <= {model["name"] for model in summary["models"]}
         answer = run(programs / "python", "-c", PREDICT, summary["clients"][0], cwd=empty)
         assert answer.stdout == "[[16.]]\n", answer.stderr
+        health = run(programs / "python", "-c", HEALTH, summary["grpc"], cwd=empty)
+        assert health.stdout == "1\n", health.stderr
     shutil.rmtree(tmp_path / "server")

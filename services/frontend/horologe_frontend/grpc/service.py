@@ -69,7 +69,7 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
             with self._calls.begin(context, name in OPEN) as call:
                 request = parse(request_type, await call.read())
                 document = await self._document(name, call, request)
-                reply = json_format.ParseDict(msgspec.to_builtins(document), reply_type())
+                reply = json_format.Parse(msgspec.json.encode(document), reply_type())
                 content: bytes = reply.SerializeToString()
                 call.hold_response(len(content))
                 return content
