@@ -183,3 +183,17 @@ def test_grpc_can_be_switched_off(tmp_path: Any) -> None:
         assert "grpc" not in up.read_log()
     finally:
         up.stop(signal.SIGTERM)
+
+
+def test_a_shutdown_answers_the_calls_in_progress(tmp_path: Any) -> None:
+    a_python_model(tmp_path / "models", SLEEPER, "sleeper", batch_sizes=[1])
+    up = Up(tmp_path, "--no-tuner", "--no-profiler")
+    ended: queue.Queue[Any] = queue.Queue()
+    with triton.InferenceServerClient(up.ready["grpc"]) as client:
+        infer(client, "sleeper", floats())
+        for _ in range(3):
+            parameters = {"slo_ms": PATIENT_MS}
+            client.async_infer("sleeper", [floats()], lambda result, error: ended.put(error), parameters=parameters)
+        assert ended.get(timeout=10) is None  # the others have arrived too
+        assert up.stop(signal.SIGTERM) == 0
+        assert [ended.get(timeout=10) for _ in range(2)] == [None] * 2
