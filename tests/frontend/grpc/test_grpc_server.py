@@ -416,6 +416,9 @@ async def test_a_shutdown_finishes_calls_and_ends_streams() -> None:
         assert (await idle.read()).error_message == ""
         watch = health_of(door).Watch(health_pb2.HealthCheckRequest())
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        reflection = reflection_pb2_grpc.ServerReflectionStub(door.channel).ServerReflectionInfo()
+        await reflection.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        await reflection.read()
         await until(lambda: len(door.gateway.predicts) == 3)
         stopping = asyncio.create_task(door.server.stop())
         assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING

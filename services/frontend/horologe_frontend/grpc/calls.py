@@ -37,10 +37,12 @@ class Calls:
         self.streams: dict[InferStream, None] = {}
         """The open streams of inferences."""
         self.count = 0
-        """Calls that have begun and not ended."""
+        """Calls that a shutdown waits for."""
 
-    def begin(self, context: Any, is_open: bool = False) -> Call:
-        """Count a call, which is a context manager. `is_open`: without a key.
+    def begin(self, context: Any, *, is_open: bool = False, is_awaited: bool = True) -> Call:
+        """Count a call, which is a context manager.
+
+        `is_open`: it needs no key. `is_awaited`: a shutdown waits for its end.
 
         Raise `Unauthenticated`, or `Refused` for more calls than the client may have.
         """
@@ -52,12 +54,12 @@ class Calls:
         account = self.clients.begin_call(peer_host(context.peer()))
         if account is None:
             raise Refused(f"{self.clients.total.requests} requests are in flight already", RETRY_NS)
-        self.count += 1
-        return Call(self, context, HeldBytes(account), authorization)
+        self.count += is_awaited
+        return Call(self, context, HeldBytes(account), authorization, is_awaited)
 
     def end(self, call: Call) -> None:
         """Count the end of a call."""
-        self.count -= 1
+        self.count -= call.is_awaited
         self.clients.end_call(call.held.account)
 
     async def end_slow_calls(self) -> None:
@@ -74,13 +76,16 @@ class Calls:
 class Call:
     """One call. `held` counts the bytes that it holds, until the end of the `with` block."""
 
-    __slots__ = ("_calls", "authorization", "client", "context", "held", "is_expired", "reading_since_ns")
+    __slots__ = ("_calls", "authorization", "client", "context", "held", "is_awaited", "is_expired", "reading_since_ns")
 
-    def __init__(self, calls: Calls, context: Any, held: HeldBytes, authorization: bytes | None) -> None:
+    def __init__(
+        self, calls: Calls, context: Any, held: HeldBytes, authorization: bytes | None, is_awaited: bool
+    ) -> None:
         self._calls = calls
         self.context = context
         self.held = held
         self.authorization = authorization
+        self.is_awaited = is_awaited
         self.client = calls.access.client_name(authorization, held.account.name)
         """Name of the client that shares devices with others."""
         self.reading_since_ns = 0

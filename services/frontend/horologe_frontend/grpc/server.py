@@ -102,7 +102,7 @@ class GrpcServer:
 
         async def reflect(requests: Any, context: Any) -> None:
             try:
-                with self._calls.begin(context):
+                with self._calls.begin(context, is_awaited=False):
                     async for response in servicer.ServerReflectionInfo(requests, context):
                         await context.write(response)
             except Exception as error:

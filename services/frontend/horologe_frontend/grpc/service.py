@@ -66,7 +66,7 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _answer(self, name: str, request_type: Any, reply_type: Any, _: Any, context: Any) -> bytes:
         """Answer a method other than an inference."""
         try:
-            with self._calls.begin(context, name in OPEN) as call:
+            with self._calls.begin(context, is_open=name in OPEN) as call:
                 request = parse(request_type, await call.read())
                 document = await self._document(name, call, request)
                 reply = json_format.Parse(msgspec.json.encode(document), reply_type())
