@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.service.log import logger
+from horologe_common.status import HorologeError, UnknownModel
 from horologe_common.wire import Answer, Cancel, Predict
 from horologe_frontend.console.traffic import Totals, read_totals
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from horologe_common.core.protocol import Buffer
+    from horologe_common.models import ModelSpec
     from horologe_common.transport.reactor import Reactor
     from horologe_frontend.core.frontend import Frontend
 
@@ -101,6 +103,18 @@ class Gateway:
             else:
                 self.callbacks.pop(key, None)
             raise
+
+    def find_spec(self, model: str, version: str) -> ModelSpec:
+        """Return the model. If there is none with this name, return the signature of the application."""
+        try:
+            return self.core.catalogue.find_model(model, version)
+        except UnknownModel as unknown:
+            if version:
+                raise
+            try:
+                return self.core.declared.find_with_signature(model)[1]
+            except HorologeError:
+                raise unknown from None
 
     def is_ready(self) -> bool:
         """Return whether requests can be served: selector and controller are connected, and it is not stopping."""

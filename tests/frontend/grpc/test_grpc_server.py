@@ -387,6 +387,7 @@ async def test_requests_of_a_stream_count_for_their_client() -> None:
         stream = door.stream()
         for number in range(5):
             await stream.write(infer_request("slow", id=str(number)))
+        await until(lambda: any(len(one.open) == 5 for one in door.server.calls.streams))
         await until(lambda: len(door.gateway.predicts) == 3)
         door.gateway.slow_answers.set()
         errors = [(await stream.read()).error_message for _ in range(5)]

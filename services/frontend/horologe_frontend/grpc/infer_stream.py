@@ -45,7 +45,8 @@ class InferStream:
         self._requests: asyncio.Queue[StreamedRequest | None] = asyncio.Queue()
         """The requests in their order. None: the last one has been read."""
         self._room = asyncio.Semaphore(STREAM_REQUESTS)
-        self._open: dict[StreamedRequest, None] = {}
+        self.open: dict[StreamedRequest, None] = {}
+        """The requests whose responses are not sent."""
         self._reader: asyncio.Task[None]
         self._is_draining = False
 
@@ -61,11 +62,11 @@ class InferStream:
             await self._reader
         finally:
             del calls.streams[self]
-            tasks = [self._reader, *(request.outcome for request in self._open)]
+            tasks = [self._reader, *(request.outcome for request in self.open)]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for request in list(self._open):
+            for request in list(self.open):
                 self._finish(request)
 
     def drain(self) -> None:
@@ -82,7 +83,7 @@ class InferStream:
                     return
                 request = StreamedRequest(HeldBytes(account))
                 is_counted = account.try_begin(0)
-                self._open[request] = None
+                self.open[request] = None
                 request.outcome = asyncio.create_task(self._respond(request, message, is_counted))
                 self._requests.put_nowait(request)
         finally:
@@ -116,7 +117,7 @@ class InferStream:
         self._finish(request)
 
     def _finish(self, request: StreamedRequest) -> None:
-        del self._open[request]
+        del self.open[request]
         request.held.__exit__()
         self._room.release()
 

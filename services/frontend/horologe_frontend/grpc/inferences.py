@@ -14,7 +14,6 @@ from horologe_frontend.grpc.known_messages import KnownMessages
 from horologe_frontend.grpc.messages import ModelInferRequest, parse
 from horologe_frontend.http.steps import run_at_once, run_in_turns
 from horologe_frontend.oip.json_encoding import LONG_BYTES
-from horologe_frontend.oip.predicts import find_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +31,7 @@ class Inferences:
     """Translates inferences. What takes more than a millisecond or two runs in steps."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._core = gateway.core
+        self._gateway = gateway
         self._known = KnownMessages()
         self._requests = GatheredRequests(gateway)
 
@@ -42,7 +41,7 @@ class Inferences:
         `held` counts the bytes of the request. Raise `HorologeError` or `Unsupported`.
         """
         spec, inference = self._read_known(content) or await self._read_new(held, content)
-        if self._core.tracer is not None and (header := find_metadata(call.context, "traceparent")):
+        if self._gateway.core.tracer is not None and (header := find_metadata(call.context, "traceparent")):
             predict = msgspec.structs.replace(inference.predict, traceparent=header.decode("latin-1"))
             inference = msgspec.structs.replace(inference, predict=predict)
         remaining_ns = call.remaining_ns()
@@ -51,14 +50,14 @@ class Inferences:
     def _read_known(self, content: bytes) -> tuple[ModelSpec, InferenceRequest] | None:
         """Return the inference in a message whose fields are known, or None."""
         template = self._known.find_template(content)
-        if template is None or find_spec(self._core, template.model, template.version) is not template.spec:
+        if template is None or self._gateway.find_spec(template.model, template.version) is not template.spec:
             return None
         inference = template.read(content)
         return None if inference is None else (template.spec, inference)
 
     async def _read_new(self, held: HeldBytes, content: bytes) -> tuple[ModelSpec, InferenceRequest]:
         request = parse(ModelInferRequest, content)
-        spec = find_spec(self._core, request.model_name, request.model_version)
+        spec = self._gateway.find_spec(request.model_name, request.model_version)
         steps = read_in_steps(spec, request)
         is_long = len(content) > LONG_BYTES and not request.raw_input_contents
         inference = await run_in_turns(steps, held) if is_long else run_at_once(steps)

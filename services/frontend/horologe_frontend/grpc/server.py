@@ -63,9 +63,9 @@ class GrpcServer:
         self._settings = settings
         self._drain_ns = drain_ns
         self._is_stopping = False
-        self._calls = Calls(access, clients, http)
+        self.calls = Calls(access, clients, http)
         self._health = Health(lambda: documents.is_ready() and not self._is_stopping)
-        self._service = InferenceService(gateway, documents, self._calls)
+        self._service = InferenceService(gateway, documents, self.calls)
         self._options = server_options(http, reuse_port)
         self._max_calls = http.max_requests + RESERVE_CALLS
         self._server: Any = None
@@ -90,7 +90,7 @@ class GrpcServer:
         await server.start()
         self._server = server
         self.address = f"{host}:{port}"
-        work = (self._health.run(), self._calls.end_slow_calls())
+        work = (self._health.run(), self.calls.end_slow_calls())
         self._tasks = [asyncio.get_running_loop().create_task(run) for run in work]
 
     def _reflection(self) -> Any:
@@ -102,7 +102,7 @@ class GrpcServer:
 
         async def reflect(requests: Any, context: Any) -> None:
             try:
-                with self._calls.begin(context, is_awaited=False):
+                with self.calls.begin(context, is_awaited=False):
                     async for response in servicer.ServerReflectionInfo(requests, context):
                         await context.write(response)
             except Exception as error:
@@ -122,9 +122,9 @@ class GrpcServer:
             return
         await self._health.refresh()
         stopping = asyncio.ensure_future(self._server.stop(self._drain_ns / 1e9))
-        for stream in list(self._calls.streams):
+        for stream in list(self.calls.streams):
             stream.drain()
-        while self._calls.count and not stopping.done():  # noqa: ASYNC110 - an event would cost every call
+        while self.calls.count and not stopping.done():  # noqa: ASYNC110 - an event would cost every call
             await asyncio.sleep(POLL_S)
         await self._server.stop(WATCHERS_S)
         await stopping

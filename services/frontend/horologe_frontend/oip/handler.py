@@ -29,7 +29,6 @@ from horologe_frontend.oip.json_encoding import LONG_BYTES
 from horologe_frontend.oip.known_requests import KnownRequests
 from horologe_frontend.oip.model_documents import ModelDocuments
 from horologe_frontend.oip.models_http import ModelsHandler
-from horologe_frontend.oip.predicts import find_spec
 from horologe_frontend.oip.routes import (
     CACHED_PATH,
     LIVE,
@@ -106,7 +105,7 @@ class OipHandler:
 
     def refuse(self, head: HttpRequest) -> HttpResponse | None:
         """Return a 401 unless the request carries an accepted key, or is for a path of `OPEN_PATHS`."""
-        if head.path in OPEN_PATHS:
+        if self.access.is_open or head.path in OPEN_PATHS:
             return None
         try:
             self.access.check(head.headers.get(b"authorization"))
@@ -215,6 +214,8 @@ class OipHandler:
 
     def _client_of(self, request: HttpRequest) -> str:
         """Return the name of the client that shares devices with others: of its key, or its address without keys."""
+        if self.access.is_open:
+            return request.account.name
         return self.access.client_name(request.headers.get(b"authorization"), request.account.name)
 
     def _is_ready(self) -> bool:
@@ -227,7 +228,7 @@ class OipHandler:
         return await run_in_turns(decompress(request.body, encoding, self._settings.body_limit_bytes), held)
 
     def _find_spec(self, route: HttpRoute) -> ModelSpec:
-        return find_spec(self._gateway.core, route.model, route.version)
+        return self._gateway.find_spec(route.model, route.version)
 
 
 def _with_trace(request: HttpRequest, inference: InferenceRequest) -> InferenceRequest:

@@ -13,7 +13,6 @@ from horologe_frontend.core.model_versions import check_read
 from horologe_frontend.core.stats import ModelStats
 from horologe_frontend.http.http_messages import Unsupported
 from horologe_frontend.oip.known_parameters import LOAD, check_parameters
-from horologe_frontend.oip.predicts import find_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -97,7 +96,7 @@ class ModelDocuments:
 
     def _states(self, model: str, version: str) -> Sequence[ModelState]:
         states: Sequence[ModelState] = self._catalogue.model_states(model)
-        return states or [ModelState(find_spec(self._gateway.core, model, version))]
+        return states or [ModelState(self._gateway.find_spec(model, version))]
 
 
 def _version_key(state: ModelState) -> tuple[tuple[int, int, str], ...]:

@@ -1,4 +1,4 @@
-"""Parts of an inference request that are the same in every protocol: the model, its parameters, the Predict."""
+"""Parts of an inference request that are the same in every protocol: its parameters, the Predict, the response."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from horologe_common.clock import NS_PER_MS, s, us
-from horologe_common.status import HorologeError, InvalidInput, UnknownModel
+from horologe_common.status import InvalidInput
 from horologe_common.wire import Predict, Tensor
 from horologe_frontend.core.application_requests import APPLICATION_RUNTIME
 from horologe_frontend.http.http_messages import Unsupported
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from horologe_common.core.protocol import Buffer
     from horologe_common.models import ModelSpec
-    from horologe_frontend.core.frontend import Frontend
     from horologe_frontend.oip.json_encoding import OutputJson
 
 NO_PARAMETERS: Mapping[str, Any] = {}
@@ -35,19 +34,6 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     predict: Predict
     buffers: list[Buffer]
     form: ResponseFormat
-
-
-def find_spec(core: Frontend, model: str, version: str) -> ModelSpec:
-    """Return the model. If there is none with this name, return the signature of the application."""
-    try:
-        return core.catalogue.find_model(model, version)
-    except UnknownModel as unknown:
-        if version:
-            raise
-        try:
-            return core.declared.find_with_signature(model)[1]
-        except HorologeError:
-            raise unknown from None
 
 
 def make_predict(
