@@ -189,11 +189,15 @@ def test_a_shutdown_answers_the_calls_in_progress(tmp_path: Any) -> None:
     a_python_model(tmp_path / "models", SLEEPER, "sleeper", batch_sizes=[1])
     up = Up(tmp_path, "--no-tuner", "--no-profiler")
     ended: queue.Queue[Any] = queue.Queue()
-    with triton.InferenceServerClient(up.ready["grpc"]) as client:
-        infer(client, "sleeper", floats())
-        for _ in range(3):
-            parameters = {"slo_ms": PATIENT_MS}
-            client.async_infer("sleeper", [floats()], lambda result, error: ended.put(error), parameters=parameters)
-        assert ended.get(timeout=10) is None  # the others have arrived too
-        assert up.stop(signal.SIGTERM) == 0
-        assert [ended.get(timeout=10) for _ in range(2)] == [None] * 2
+    try:
+        with triton.InferenceServerClient(up.ready["grpc"]) as client:
+            infer(client, "sleeper", floats())
+            for _ in range(3):
+                parameters = {"slo_ms": PATIENT_MS}
+                client.async_infer("sleeper", [floats()], lambda result, error: ended.put(error), parameters=parameters)
+            assert ended.get(timeout=10) is None  # the others have arrived too
+            up.process.send_signal(signal.SIGTERM)
+            assert [ended.get(timeout=10) for _ in range(2)] == [None] * 2
+        assert up.process.wait(20) == 0
+    finally:
+        up.stop(signal.SIGKILL)
