@@ -16,7 +16,7 @@ from horologe_controller.core.cluster.share import ClusterChanges, ModelResidenc
 from horologe_controller.core.cluster.share_reports import adopt_pages, adopt_report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from horologe_common import wire
     from horologe_common.models import ModelSpec, Profile
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 CACHE_NS = ms(5)
 """Lifetime of a cached minimum per share asked (`cached_exec_ns`). Refusals are decided with `best_exec_ns` instead."""
-NO_SHARES: dict[Share, bool] = {}
-NO_NAMES: Mapping[str, bool] = {}
 
 
 class WorkerMirror:
@@ -101,7 +99,7 @@ class Cluster:
         self._profiles = self.capable_shares.profiles
         self.distributions: dict[str, RuntimeDistributions] = {}
         """Distributions of solo execution times, for models of which the profiler has published them."""
-        self.reloading: Mapping[str, bool] = NO_NAMES
+        self.reloading: Mapping[str, bool] = {}
         """Names of the models that workers are reading again: each may run the content before or the new one."""
         self._last_index = 0
 
@@ -111,7 +109,7 @@ class Cluster:
             if worker.reachable:
                 yield from worker.shares.values()
 
-    def register_worker(self, worker: WorkerMirror, message: Register, changed: Mapping[str, bool] = NO_NAMES) -> None:
+    def register_worker(self, worker: WorkerMirror, message: Register, changed: Iterable[str] = ()) -> None:
         """Adopt a worker's report. The models that are missing there are withdrawn; `changed` have another content."""
         worker.update_models(message)
         for report in message.shares:
@@ -137,7 +135,7 @@ class Cluster:
             self._update_capability(self.workers[share.worker], share, key)
             self.changes.mark_reconfigured(share)
 
-    def admit_models(self, specs: dict[str, ModelSpec], reloading: Mapping[str, bool] = NO_NAMES) -> None:
+    def admit_models(self, specs: dict[str, ModelSpec], reloading: Mapping[str, bool] = {}) -> None:
         """Serve these models from now on. A share can run those with a measured profile of every batch size.
 
         Its worker must have the content of the spec, except for the names in `reloading`.
@@ -217,12 +215,12 @@ class Cluster:
         if cached is not None and now_ns < cached[0]:
             return cached[1], cached[2]
         best_ns = typical_ns = NEVER_NS
-        shares = self.residency.shares_of.get(model, NO_SHARES)
+        shares = self.residency.shares_of.get(model) or {}
         for share in shares:
             if (estimate := share.estimates.get(model)) is not None:
                 _, high_ns, median_ns = estimate.summary(now_ns, size)
                 best_ns, typical_ns = min(best_ns, high_ns), min(typical_ns, median_ns)
-        if len(shares) < len(self.capable.get(model, NO_SHARES)) or best_ns == NEVER_NS:
+        if len(shares) < len(self.capable.get(model) or ()) or best_ns == NEVER_NS:
             best_ns = min(best_ns, self._profiles.shortest_ns(model, size))
             typical_ns = best_ns if typical_ns == NEVER_NS else typical_ns
         self._cached_exec[model, size] = now_ns + CACHE_NS * (1 + len(shares)), best_ns, typical_ns
@@ -238,7 +236,7 @@ class Cluster:
         best_ns, _ = self.cached_exec_ns(now_ns, model, size)
         if within_ns <= 0 or best_ns <= within_ns:
             return best_ns
-        for share, resident in self.residency.shares_of.get(model, NO_SHARES).items():
+        for share, resident in self.residency.shares_of.get(model, {}).items():
             estimate = share.estimates.get(model)
             idle = resident and not share.exec.pending and self.workers[share.worker].reachable
             if idle and estimate and estimate.allow_trial(now_ns, size, within_ns):

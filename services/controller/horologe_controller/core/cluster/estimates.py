@@ -46,8 +46,6 @@ CPU, where larger batches save little, no batch counts as shrunken."""
 FIRST_RUN_NS = s(30)
 """Time that a batch size may take longer than predicted before it has run, if the model has never been measured: the
 longest `timeout` that a Python model has by default. A first run is slow, and its prediction is a guess."""
-PACE_ACTIONS = 10
-"""EXECs of any model whose median gives the pace of a share. A slowdown shows after half of them."""
 ENOUGH = 3
 """Measurements needed to trust their median. With fewer, the only one may be an outlier."""
 
@@ -65,8 +63,8 @@ class TrialState:
 
 
 def new_pace() -> RollingQuantile:
-    """Return an empty record of recent durations of EXECs in thousandths of their profiles."""
-    return RollingQuantile(window=PACE_ACTIONS, age_ns=s(10), quantile=0.5)
+    """Return an empty record of recent durations of EXECs in thousandths of their profiles. Its median is the pace."""
+    return RollingQuantile(age_ns=s(10), quantile=0.5)
 
 
 class ShareTrials:

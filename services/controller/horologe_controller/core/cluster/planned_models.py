@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.cluster import Cluster, WorkerMirror
     from horologe_controller.core.cluster.share import Share
 
-NO_PREDICTIONS: Mapping[Share, Mapping[int, int]] = {}
-
 
 class PlannedModels:
     """Assigns shares to planned models. A model that is not planned, or whose hardware is missing, has all shares."""
@@ -66,7 +64,7 @@ class PlannedModels:
 
         A batch size without a prediction is scaled as the nearest one that has a prediction.
         """
-        predicted = self._assigned.get(key, NO_PREDICTIONS).get(share) or {}
+        predicted = self._assigned.get(key, {}).get(share) or {}
         known = [size for size in predicted if profile.exec_ns.get(size)]
         if not known:
             return profile
@@ -126,7 +124,7 @@ class PlannedModels:
             if not (entries := self.find_entries(key)):
                 continue
             if not (assigned := _named_shares(key, entries, candidates)):
-                held = before.get(key, NO_PREDICTIONS)
+                held = before.get(key, {})
                 order = candidates.of_model(key)
                 order.sort(key=lambda share: (load.get(share, 0), share not in held, share.index))
                 assigned = _pooled_shares(entries, order)

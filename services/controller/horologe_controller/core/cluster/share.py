@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.cluster.estimates import Estimate
     from horologe_controller.core.cluster.lane import MessageLatency
 
-FIRST_PAUSE_NS, LONGEST_PAUSE_NS = ms(10), s(5)
-"""Pause before a LOAD is sent again to a share that refused it, and the limit to which it doubles."""
-
 
 class ClusterChanges:
     """Changes of the cluster since the last `clear`.
@@ -276,7 +273,8 @@ class LoadBackoff:
     `ModelCatalogue.mark_load_failed`.
     """
 
-    def __init__(self, first_ns: int = FIRST_PAUSE_NS, max_ns: int = LONGEST_PAUSE_NS) -> None:
+    def __init__(self, first_ns: int = ms(10), max_ns: int = s(5)) -> None:
+        """Pause for `first_ns`, doubled with each further refusal up to `max_ns`."""
         self._first_ns = first_ns
         self._max_ns = max_ns
         self._retries: IndexedHeap[tuple[Share, str], int] = IndexedHeap()

@@ -19,8 +19,6 @@ RESERVED_PART = 0.25
 """The work ahead of the last full batches is taken to need this much more than the median time. Without, what is
 admitted under overload ends as often just after its deadline as just before it: at twice the capacity of one model,
 `edf` and `orloj` serve 0.4 of what they serve with it, and `horologe` 0.85 of requests with unlike budgets."""
-NO_SIZE = 0.0, 0, 1
-"""No batch size fits into a request's budget, even on an idle share."""
 BEST_EFFORT_PART = 1000
 """Best-effort work counts a thousandth: its models are loaded last."""
 BUDGET_RESERVE = 10
@@ -115,7 +113,7 @@ def _least_lateness_ns(
     if most_rows > first.rows and shares and (1 + RESERVED_PART) * most_rows * exec_ns > budget_ns * len(shares):
         times_ns = [(cluster.cached_exec_ns(now_ns, first.model, size)[1], size) for size in first.spec.batch_sizes]
         fitting = [(ns / size, ns, size) for ns, size in times_ns if ns <= budget_ns]
-        row_ns, batch_ns, size = min(fitting, default=NO_SIZE)
+        row_ns, batch_ns, size = min(fitting, default=(0.0, 0, 1))  # too late even on an idle share
         if queue:
             rows += queue.least_rows_between(now_ns + batch_ns, requests[-1].deadline_ns)
         reserved_rows = RESERVED_PART * max(0, rows - len(shares) * size)

@@ -13,7 +13,6 @@ Nothing is held back: a batch has as many requests as the policy has chosen.
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from horologe_common.core.indexed_heap import IndexedHeap
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     KindOf = Callable[[Request], object]
     """Requests of equal kinds cost as much: one may take the place of another in a batch."""
 
-TURN = attrgetter("turn")
 KNOWN_CLIENTS = 64
 """A queue that knows more clients forgets those without a request in it, whenever their number has doubled."""
 CHOICE = 2
@@ -114,13 +112,13 @@ class ClientOrder:
             others = [by_turn.pop()[1] for _ in range(min(len(by_turn), CHOICE * len(places)))]
             for request in others:
                 by_turn.push(request, request.turn)
-        return sorted(dict.fromkeys(others + proposed), key=TURN)
+        return sorted(dict.fromkeys(others + proposed), key=_turn)
 
     def find_displaced(self, queue: ModelQueue, arrival: Request) -> list[Request]:
         """Return queued requests to refuse for an arrival of another client: later turns, as many rows; or none."""
         turn = max(self._next.get(arrival.client, 0), self._present)
         last = [queue[place] for place in range(max(0, len(queue) - DISPLACEABLE), len(queue))]
-        later = sorted([request for request in last if request.turn > turn], key=TURN, reverse=True)
+        later = sorted([request for request in last if request.turn > turn], key=_turn, reverse=True)
         rows, displaced = 0, []
         for request in later:
             displaced.append(request)
@@ -155,3 +153,7 @@ def share_batch(order: ClientOrder, strategy: Strategy, distributions: RuntimeDi
     return Strategy(
         strategy.rank, queue, strategy.size, tuple(places), strategy.expected_ns, latest_ns, strategy.in_time
     )
+
+
+def _turn(request: Request) -> int:
+    return request.turn

@@ -7,10 +7,9 @@ shares that hold a model are visited when its queues or its demand change.
 from __future__ import annotations
 
 import heapq
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from horologe_common.clock import s
+from horologe_common.clock import NEVER_NS
 from horologe_common.core.indexed_heap import IndexedHeap
 from horologe_controller.core.cluster.lane import look_ahead
 from horologe_controller.core.scheduling.admission import Admission, count_cost
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
     from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
     from horologe_controller.core.scheduling.strategy import Strategy
     from horologe_controller.settings import ControllerSettings
-
-DEADLINE = attrgetter("deadline_ns")
-UNLIMITED_WINDOW_NS = s(3600)
-"""Window of a batch whose policy does not predict deadlines."""
 
 
 class Planner:
@@ -68,8 +63,10 @@ class Planner:
         self.policy.on_requests_arrived(requests, cluster)
         counted = not self.policy.is_dynamic(requests[0].model, cluster)
         alike = len(requests) > 1 and counted and len({request.rows for request in requests}) == 1
-        if alike and self._add_alike(now_ns, sorted(requests, key=DEADLINE), cluster, counted) is None:
-            return []
+        if alike:
+            by_deadline = sorted(requests, key=lambda request: request.deadline_ns)
+            if self._add_alike(now_ns, by_deadline, cluster, counted) is None:
+                return []
         return self._add_each(now_ns, requests, cluster, counted)
 
     def _add_each(self, now_ns: int, requests: Iterable[Request], cluster: Cluster, counted: bool) -> list[Refusal]:
@@ -289,7 +286,7 @@ class Planner:
     def _latest_start_ns(self, free_ns: int, first: Request, strategy: Strategy) -> int:
         """Return the end of the window of a batch that can start at `free_ns`."""
         if self.policy.deadline_rule != "predict":
-            return free_ns + UNLIMITED_WINDOW_NS
+            return NEVER_NS
         latest_ns = first.deadline_ns - strategy.expected_ns if strategy.latest_ns is None else strategy.latest_ns
         window_ns = self.policy.parameters.window_ns
         return min(latest_ns, free_ns + window_ns) if window_ns else latest_ns

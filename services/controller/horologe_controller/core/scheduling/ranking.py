@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     RankingPair = tuple["Ranking", "Ranking"]
     """Rankings of one share: requests with deadlines, best effort."""
 
-NO_RANKINGS: dict[Share, RankingPair] = {}
-
 
 class Ranking:
     """Strategies of one share, lowest rank first. A queue costs O(log queues) when it has changed or comes first.
@@ -126,7 +124,7 @@ class ShareRankings:
     def mark_queue(self, queue: ModelQueue) -> Iterable[Share]:
         """Recompute the strategies of a queue whose requests have changed. Return the shares that hold its model."""
         waiting, kind = queue.rows > 0, queue.best_effort
-        holding = self._of_model.get(queue.model, NO_RANKINGS)
+        holding = self._of_model.get(queue.model, {})
         for rankings in holding.values():
             if waiting:
                 rankings[kind].changed[queue] = True

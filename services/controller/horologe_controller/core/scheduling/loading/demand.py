@@ -33,7 +33,6 @@ CAPACITY_PART = 0.75
 """Capacity of a share that matches its profiles, as a part of its requests' budget. Requests with 100 ms count for 88
 ms at most (until a LOAD comes too late). With all of the budget, no model would get a second share before the first is
 far behind. With half of it, LOADs that help no request crowd out others."""
-NO_DEMAND: dict[Share, int] = {}
 
 
 class DeviceSlowness:
@@ -200,7 +199,7 @@ class Demand:
     def _allocate(self, now_ns: int, model: str, residency: ModelResidency) -> None:
         """Divide a_m,g in inverse proportion to l_g, then compute p_m."""
         loads = self._loads
-        for share, part_ns in self._parts.pop(model, NO_DEMAND).items():
+        for share, part_ns in self._parts.pop(model, {}).items():
             loads[share] -= part_ns
         total_ns = self._total.get(model, 0)
         shares = residency.shares_of.get(model)
