@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from horologe_controller.core.cluster.share import Share
     from horologe_controller.core.scheduling.batch_value import QueuedRequests
+    from horologe_controller.core.scheduling.queues import ModelQueue
     from horologe_controller.core.scheduling.strategy import Strategy
 
 ALL = "all rules"
@@ -61,6 +62,10 @@ def decline_as_if_busy(
     return DECLINE(price, start_ns, share, strategy, weight, 1.0, batch_ns)
 
 
+def all_rows(_policy: object, _now_ns: int, _share: Share, queue: ModelQueue) -> int:
+    return queue.rows
+
+
 def no_urgency(_begin_ns: int, queued: QueuedRequests, _batches: object) -> dict[int, float]:
     return dict.fromkeys(queued.kinds, 1.0)
 
@@ -74,6 +79,7 @@ RULES: dict[str, tuple[Change, ...]] = {
     "order: shrunken batches": (Change(horologe, "count_cheaper", returns(0)),),
     "price": (Change(DevicePrice, "decline", returns(0)),),
     "price: utilisation": (Change(DevicePrice, "decline", decline_as_if_busy),),
+    "idle devices divide a queue": (Change(horologe.Horologe, "_most_rows", all_rows),),
     "efficient sizes": (Change(estimates, "BATCH_SAVING", -9.0),),
     "dynamic: urgency": (Change(batch_value, "_urgency", no_urgency),),
     "ahead: more batches": (Change(lane, "MORE_IN_FLIGHT", 1),),

@@ -123,12 +123,32 @@ def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
     assert len(traffic._models) <= MOST_MODELS
 
 
-@pytest.mark.parametrize(("rows", "largest"), [(8, 8), (100, 16)])
-def test_one_of_several_idle_shares_takes_all_rows_up_to_the_largest_size(rows: int, largest: int) -> None:
+@pytest.mark.parametrize(("rows", "sizes"), [(4, [1, 1, 1, 1]), (6, [2, 2, 1, 1]), (100, [16, 16, 16, 16])])
+def test_idle_shares_divide_a_queue_while_no_requests_are_lost(rows: int, sizes: list[int]) -> None:
     desk = Desk("horologe", [("m",)] * 4)
     for _ in range(rows):
         desk.ask(NOW, 100)
-    assert len(desk.plan(NOW)[0][0].requests) == largest
+    assert [len(action.requests) for action in desk.plan(NOW)[0]] == sizes
+
+
+def test_a_busy_share_takes_no_part_of_a_queue() -> None:
+    desk = Desk("horologe", [("m",), ("n",)], ("m", "n"))
+    desk.ask(NOW, 100, model="n")
+    desk.plan(NOW)
+    for _ in range(8):
+        desk.ask(NOW, 100)
+    assert [len(action.requests) for action in desk.plan(NOW)[0]] == [8]
+
+
+def test_one_idle_share_takes_all_rows_while_requests_are_lost() -> None:
+    desk = Desk("horologe", [("m",)] * 4)
+    policy = desk.scheduler.policy
+    assert policy.traffic is not None
+    for _ in range(2):
+        policy.traffic.record_loss(NOW, "n/1")
+    for _ in range(8):
+        desk.ask(NOW, 100)
+    assert [len(action.requests) for action in desk.plan(NOW)[0]] == [8]
 
 
 NOW_NS = s(10)

@@ -43,18 +43,20 @@ MOST_MODELS, FORGOTTEN_NS = 256, s(60)
 class DecayingSum:
     """A sum of which each amount counts 1/e after `MEMORY_NS`."""
 
-    __slots__ = ("_at_ns", "_sum")
+    __slots__ = ("_sum", "last_ns")
 
     def __init__(self) -> None:
-        self._at_ns, self._sum = 0, 0.0
+        self._sum = 0.0
+        self.last_ns = 0
+        """When the last amount was added."""
 
     def add(self, at_ns: int, amount: float) -> None:
         self._sum = self.at(at_ns) + amount
-        self._at_ns = at_ns
+        self.last_ns = at_ns
 
     def at(self, now_ns: int) -> float:
         """Return the sum now."""
-        return self._sum * math.exp(min(0, self._at_ns - now_ns) / MEMORY_NS) if self._sum else 0.0
+        return self._sum * math.exp(min(0, self.last_ns - now_ns) / MEMORY_NS) if self._sum else 0.0
 
 
 class ModelTraffic:
@@ -176,6 +178,11 @@ class Traffic:
             return 0.0
         lost = self.of_model(model).lost.at(now_ns)
         return lost / (1.0 + max(0.0, total - lost)) ** 2
+
+    def last_start_ns(self, share: Share) -> int:
+        """Return the planned start of the share's last batch with deadlines; 0 without any."""
+        work_ns = self._work_ns.get(share)
+        return 0 if work_ns is None else work_ns.last_ns
 
     def utilisation(self, now_ns: int, share: Share) -> float:
         """Return the busy part of the share's recent time. It is above 1 if batches are planned ahead."""

@@ -113,7 +113,7 @@ class Horologe(SchedulingPolicy):
             slowed = distributions.slowed(dynamic_slowness(now_ns, cluster, share, queue.spec))
             strategy = self._dynamic_strategy(start_ns, queue, slowed, distributions.mean_ns)
         else:
-            strategy = self._static_strategy(now_ns, start_ns, queue, estimate)
+            strategy = self._static_strategy(now_ns, start_ns, share, queue, estimate)
         if strategy is None or not self._price.rate:
             return strategy
         busy, weight = self.traffic.utilisation(now_ns, share), self._weight(queue)
@@ -123,7 +123,27 @@ class Horologe(SchedulingPolicy):
         self._waits.hold_queue(queue, until_ns)
         return None
 
-    def _static_strategy(self, now_ns: int, start_ns: int, queue: ModelQueue, estimate: Estimate) -> Strategy | None:
+    def _most_rows(self, now_ns: int, share: Share, queue: ModelQueue) -> int:
+        """Return how many rows a batch may have so that every idle share with the model runs a part of its queue.
+
+        Answers then come earlier. It takes more device time than one batch, which is worth nothing as long as less than
+        one recent request was lost. Clients of a closed loop whose requests were in one batch would stay together.
+        """
+        if queue.rows == 1 or self._cluster is None or share.exec.pending or self.traffic.lost.at(now_ns) >= 1.0:
+            return queue.rows
+        shares = self._cluster.residency.shares_of[queue.model].items()
+        idle = sum([resident and self._is_idle(now_ns, other) for other, resident in shares])
+        return -(-queue.rows // max(1, idle))
+
+    def _is_idle(self, now_ns: int, share: Share) -> bool:
+        """Return whether nothing runs on the share, and it gets nothing in this turn."""
+        assert self._cluster is not None
+        is_free = not share.exec.pending and self.traffic.last_start_ns(share) < now_ns
+        return is_free and self._cluster.workers[share.worker].reachable
+
+    def _static_strategy(
+        self, now_ns: int, start_ns: int, share: Share, queue: ModelQueue, estimate: Estimate
+    ) -> Strategy | None:
         """Return the batch with the earliest virtual start.
 
         The candidates are, for each size, the requests with the earliest deadlines that are in time in it if it takes
@@ -140,8 +160,10 @@ class Horologe(SchedulingPolicy):
         alone_ns = profiled_ns(seed_ns, queue.spec.batch_sizes[0])
         missed_row_ns: list[float] = []
         best = first = None
+        most_rows = min(self._most_rows(now_ns, share, queue), queue.spec.max_batch)
+        most_size = queue.spec.compiled_batch_size(most_rows)
         for size in queue.batch_sizes():
-            if size not in estimate.efficient_sizes and queue.rows == len(queue):
+            if size > most_size or (size not in estimate.efficient_sizes and queue.rows == len(queue)):
                 continue
             _, expected_ns, likely_ns = estimate.summary(now_ns, size)
             place = queue.first_in_time(start_ns + likely_ns, size)
