@@ -129,7 +129,7 @@ def test_a_declined_batch_is_examined_again_only_after_it_could_have_started() -
     policy._price.rate = 1.0  # one request per ns
     queues: Any = desk.scheduler.queues
     (queue,) = queues
-    strategy = policy._static_strategy(NOW, NOW + ms(5), queue, share.estimates["m/1"])
+    strategy = policy._static_strategy(NOW, NOW + ms(5), share, queue, share.estimates["m/1"])
     retry_ns = policy._price.decline(NOW + ms(5), share, strategy, 1.0, 1.0, us(10))
     assert retry_ns > NOW + ms(5)
 
