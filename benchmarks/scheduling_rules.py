@@ -26,6 +26,7 @@ from horologe_controller.core.cluster import estimates, lane
 from horologe_controller.core.scheduling import admission, batch_value
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.loading import demand, eviction
+from horologe_controller.core.scheduling.strategy import Rank
 from horologe_controller.schedulers import horologe
 from horologe_experiments.tournament.match import play
 from horologe_experiments.tournament.traits import FIXED, find_traits
@@ -66,6 +67,14 @@ def all_rows(_policy: object, _now_ns: int, _share: Share, queue: ModelQueue) ->
     return queue.rows
 
 
+def as_profiled(estimate: estimates.Estimate, _now_ns: int, size: int) -> int:
+    return estimates.profiled_ns(estimate.seed_ns, size)
+
+
+def never_shrunken(_missed: int, order_ns: int, first_id: int) -> Rank:
+    return Rank(0, order_ns, first_id)
+
+
 def no_urgency(_begin_ns: int, queued: QueuedRequests, _batches: object) -> dict[int, float]:
     return dict.fromkeys(queued.kinds, 1.0)
 
@@ -76,7 +85,7 @@ RULES: dict[str, tuple[Change, ...]] = {
     "fairness: short budgets": (Change(horologe, "LEAST_BUDGET", 0),),
     "order: value": (Change(horologe.Advance, "ns", returns(0)),),
     "order: losses": (Change(horologe, "MOST_LOST", 1.0),),
-    "order: shrunken batches": (Change(horologe, "count_cheaper", returns(0)),),
+    "order: shrunken batches": (Change(horologe, "Rank", never_shrunken),),
     "price": (Change(DevicePrice, "decline", returns(0)),),
     "price: utilisation": (Change(DevicePrice, "decline", decline_as_if_busy),),
     "idle devices divide a queue": (Change(horologe.Horologe, "_most_rows", all_rows),),
@@ -91,7 +100,7 @@ RULES: dict[str, tuple[Change, ...]] = {
     "loads: capacity": (Change(demand, "CAPACITY_PART", 1.0),),
     "loads: only copies": (Change(eviction.Eviction, "keeps", returns(False)),),
     "loads: value of only copies": (Change(eviction.Eviction, "_costs_more", returns(False)),),
-    "pace of a share": (Change(estimates, "SLOWER", 1 << 60), Change(estimates, "FASTER", 0)),
+    "pace of a share": (Change(estimates.Estimate, "_profiled", as_profiled),),
     "trials": (Change(estimates.Estimate, "allow_trial", returns(False)),),
 }
 """Rule -> what takes it away. A rule after a colon is a part of one."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from horologe_controller.core.cluster.estimates import count_cheaper
 from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 
@@ -33,18 +32,14 @@ def largest_strategy(now_ns: int, start_ns: int, share: Share, queue: ModelQueue
     """
     if not queue.rows or (estimate := share.estimates.get(queue.model)) is None:
         return None
-    budget_ns, seed_ns = queue.newest_budget_ns(), estimate.seed_ns
-    missed_row_ns: list[float] = []
-    shrunk = 0
+    budget_ns, missed = queue.newest_budget_ns(), 0
     for size in queue.batch_sizes():
         expected_ns = estimate.predict(now_ns, size)
-        if missed_row_ns:
-            shrunk = max(shrunk, count_cheaper(missed_row_ns, seed_ns[size] / size))
         place = queue.first_in_time(start_ns + expected_ns, size)
         if count := queue.count_filling(place, size):
             first = queue[place]
-            rank = Rank(shrunk, first.deadline_ns - expected_ns, first.id)
+            rank = Rank(missed, first.deadline_ns - expected_ns, first.id)
             return Strategy(rank, queue, size, range(place, place + count), expected_ns)
         if expected_ns <= budget_ns:
-            missed_row_ns.append(seed_ns[size] / size)
+            missed += size in estimate.efficient_sizes
     return None

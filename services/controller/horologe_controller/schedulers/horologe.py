@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
-from horologe_controller.core.cluster.estimates import count_cheaper, profiled_ns
+from horologe_controller.core.cluster.estimates import profiled_ns
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
@@ -158,7 +158,7 @@ class Horologe(SchedulingPolicy):
         """
         seed_ns, weight, advance = estimate.seed_ns, self._weight(queue), self._advance
         alone_ns = profiled_ns(seed_ns, queue.spec.batch_sizes[0])
-        missed_row_ns: list[float] = []
+        missed = 0
         best = first = None
         most_rows = min(self._most_rows(now_ns, share, queue), queue.spec.max_batch)
         most_size = queue.spec.compiled_batch_size(most_rows)
@@ -169,13 +169,12 @@ class Horologe(SchedulingPolicy):
             place = queue.first_in_time(start_ns + likely_ns, size)
             if not (count := queue.count_filling(place, size)):
                 if self._fills_in_time(queue, size, expected_ns):
-                    missed_row_ns.append(seed_ns[size] / size)
+                    missed += size in estimate.efficient_sizes
                 continue
             earliest = queue[place]
             virtual_ns = earliest.deadline_ns - expected_ns - advance.ns(weight * count / expected_ns, alone_ns)
             if best is None or virtual_ns < best.rank.order_ns:
-                shrunk = count_cheaper(missed_row_ns, seed_ns[size] / size) if missed_row_ns else 0
-                rank = Rank(shrunk, virtual_ns, earliest.id)
+                rank = Rank(missed, virtual_ns, earliest.id)
                 latest_ns = queue[place + count - 1].deadline_ns - likely_ns
                 best = Strategy(rank, queue, size, range(place, place + count), expected_ns, latest_ns)
             if place and first is None:

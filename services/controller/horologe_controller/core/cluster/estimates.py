@@ -13,7 +13,7 @@ from horologe_common.clock import s, us
 from horologe_common.core.instruments import RollingQuantile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from horologe_common.models import Profile
     from horologe_controller.core.cluster.share import Share
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 LOAD_SIZE = 0
 """Key of LOAD among the batch sizes of an estimate."""
-SLOWER, FASTER = 1050, 950
-"""Thousandths of the profile. A share or model within these bounds is taken to match its profile: the rest is noise."""
 TRIAL_EXECS = 8
 """Pause between trials against measurements, in durations of a slow EXEC: slow EXECs then take at most a ninth of a
 share's time. A shorter pause serves more of this model's requests and fewer of those of a model beside it
@@ -40,9 +38,6 @@ PROFILE_PART = 4
 BATCH_COST_NS, BATCH_SAVING = us(200), 0.02
 """A larger batch must save this part of a row's time. Otherwise smaller batches serve as many rows, the first of them
 earlier, and the next request waits for less. A batch costs the services about 200 us."""
-PAYS = 0.9
-"""A larger batch is better only if, by the profile, a row takes less than this part of its time in a smaller one. On a
-CPU, where larger batches save little, no batch counts as shrunken."""
 FIRST_RUN_NS = s(30)
 """Time that a batch size may take longer than predicted before it has run, if the model has never been measured: the
 longest `timeout` that a Python model has by default. A first run is slow, and its prediction is a guess."""
@@ -131,7 +126,7 @@ class Estimate:
         if size and steady:  # LOAD says nothing about EXEC
             permille = 1000 * took_ns // (seed_ns or 1)
             self._pace.observe(now_ns, permille)
-            if permille < FASTER or self._faster[1]:
+            if permille < 1000 or self._faster[1]:
                 self._compare_with_profile(now_ns)
 
     def predict(self, now_ns: int, size: int) -> int:
@@ -203,7 +198,7 @@ class Estimate:
     def _profiled(self, now_ns: int, size: int) -> int:
         """Return the profile's duration, scaled by the share's pace if it is slow, or the model's if that is faster."""
         seed_ns = self.seed_ns.get(size) or profiled_ns(self.seed_ns, size)
-        if size and (permille := self._pace.high_quantile(now_ns) or 0) > SLOWER:
+        if size and (permille := self._pace.high_quantile(now_ns) or 0) > 1000:
             seed_ns = seed_ns * permille // 1000
         elif size and self._faster[1] and now_ns <= self._faster[0]:
             seed_ns = seed_ns * self._faster[1] // 1000
@@ -214,7 +209,7 @@ class Estimate:
         current = [(size, summary) for size, summary in self._current.items() if size and now_ns <= summary[0]]
         permille = max(1000 * high_ns // (self.seed_ns[size] or 1) for size, (_, high_ns, _) in current)
         until_ns = max(until_ns for _, (until_ns, _, _) in current)
-        self._faster = (until_ns, permille) if permille < FASTER else (0, 0)
+        self._faster = (until_ns, permille) if permille < 1000 else (0, 0)
 
 
 def efficient_sizes(seed_ns: Mapping[int, int]) -> frozenset[int]:
@@ -230,11 +225,6 @@ def efficient_sizes(seed_ns: Mapping[int, int]) -> frozenset[int]:
             best_row_ns = row_ns
             sizes.append(size)
     return frozenset(sizes)
-
-
-def count_cheaper(missed_row_ns: Sequence[float], row_ns: float) -> int:
-    """Return how many of the missed sizes take at least a tenth less for a row."""
-    return sum([larger_ns < PAYS * row_ns for larger_ns in missed_row_ns])
 
 
 class ModelProfiles:

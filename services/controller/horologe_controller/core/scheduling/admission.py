@@ -21,8 +21,6 @@ admitted under overload ends as often just after its deadline as just before it:
 `edf` and `orloj` serve 0.4 of what they serve with it, and `horologe` 0.85 of requests with unlike budgets."""
 BEST_EFFORT_PART = 1000
 """Best-effort work counts a thousandth: its models are loaded last."""
-BUDGET_RESERVE = 10
-"""A request is taken to be able to wait for nine tenths of its budget: EXECs may take longer than predicted."""
 WINDOW_NS = s(2)
 """Length of a window of `ShortestWait`. A request counts in its own window and in the next one."""
 
@@ -89,7 +87,7 @@ class Admission:
         `expires`: only the deadline counts.
         """
         first, budget_ns = requests[0], requests[0].deadline_ns - requests[0].arrival_ns
-        self.shortest_wait.record(now_ns, budget_ns - budget_ns // BUDGET_RESERVE - exec_ns)
+        self.shortest_wait.record(now_ns, budget_ns - exec_ns)
         refusal = refuse_in_backoff(now_ns, first, exec_ns, cluster)
         if refusal is not None or expires:
             return refusal
