@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,9 +46,10 @@ def test_demand_drops_removed_requests(order: list[int]) -> None:
 LATER_NS = NOW + ms(500)
 
 
-def a_full_desk(budget_ms: float, name: str = "horologe") -> Desk:
-    """The share has room for two models of three. Those that it holds are asked for every 10 ms."""
+def a_full_desk(budget_ms: float, name: str = "horologe", weight: float = 1.0) -> Desk:
+    """The share has room for two models of three. Those that it holds are asked for every 10 ms. `weight`: of m."""
     desk = Desk(name, [("a", "b")], ("m", "a", "b"), admission=False)
+    desk.specs["m"] = desk.cluster.specs["m/1"] = msgspec.structs.replace(desk.specs["m"], weight=weight)
     for at_ns in range(NOW, LATER_NS, ms(10)):
         for model in ("a", "b"):
             desk.ask(at_ns, budget_ms, model=model)
@@ -76,6 +78,13 @@ def test_many_requests_that_a_load_helps_are_worth_a_popular_model() -> None:
     for _ in range(20):
         desk.ask(LATER_NS, 100)
     assert desk.plan(LATER_NS)[1] == ["m/1"]
+
+
+@pytest.mark.parametrize(("weight", "loaded"), [(1.0, []), (100.0, ["m/1"])])
+def test_requests_count_by_their_weights(weight: float, loaded: list[str]) -> None:
+    desk = a_full_desk(12, weight=weight)
+    desk.ask(LATER_NS, 12)
+    assert desk.plan(LATER_NS)[1] == loaded
 
 
 def test_a_model_that_was_popular_makes_room_later() -> None:

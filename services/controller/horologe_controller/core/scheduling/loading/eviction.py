@@ -28,7 +28,7 @@ class Eviction:
     does if the LOAD serves more requests than it costs. It serves a batch of the queued requests that it would help, as
     far as the share has time for them. It costs the difference of how often both are asked for, times the time until
     the evicted one is back, as far as this exceeds the budget of its requests, `MEMORY_NS` at most. It is back after a
-    batch of the model and a LOAD.
+    batch of the model and a LOAD. Requests count by their weights.
     """
 
     def __init__(
@@ -52,17 +52,20 @@ class Eviction:
 
     def keeps(self, held: str) -> bool:
         """Return whether the share has to keep a model."""
-        cluster, traffic = self._cluster, self._traffic
+        cluster = self._cluster
         if len(cluster.residency.shares_of[held]) > 1 or held not in cluster.specs:
             return False
-        now_ns = self._now_ns
-        more = traffic.of_model(held).asked.at(now_ns) - traffic.of_model(self._model).asked.at(now_ns)
+        more = self._asked(held) - self._asked(self._model)
         kept = more >= 0 and (self._is_more or self._costs_more(held, more))
         self.has_kept |= kept
         return kept
 
+    def _asked(self, model: str) -> float:
+        """Return the weight of the recent requests for a model."""
+        return self._cluster.specs[model].weight * self._traffic.of_model(model).asked.at(self._now_ns)
+
     def _costs_more(self, held: str, more: float) -> bool:
-        """Return whether the LOAD costs more than it serves, if `more` requests per second are for the other model."""
+        """Return whether the LOAD costs more than it serves. `more`: by how much more the other model is asked for."""
         if self._values is None:
             self._values = self._evaluate()
         worth, idle, run_ns = self._values
@@ -78,7 +81,7 @@ class Eviction:
         exec_ns = self._exec_ns(model, spec.compiled_batch_size(max(1, helped)))
         idle = max(LEAST_IDLE, 1.0 - self._traffic.utilisation(now_ns, self._share))
         run_ns = load_ns + exec_ns / idle + cluster.latency.round_trip_ns
-        return helped * idle, idle, run_ns
+        return spec.weight * helped * idle, idle, run_ns
 
     def _exec_ns(self, model: str, size: int = 0) -> int:
         """Return what a batch takes on the fastest share. `size` 0: the smallest one."""
