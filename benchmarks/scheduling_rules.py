@@ -63,8 +63,8 @@ def decline_as_if_busy(
     return DECLINE(price, start_ns, share, strategy, weight, 1.0, batch_ns)
 
 
-def all_rows(_policy: object, _now_ns: int, _share: Share, queue: ModelQueue) -> int:
-    return queue.rows
+def any_size(_policy: object, _now_ns: int, _share: Share, queue: ModelQueue) -> int:
+    return queue.spec.max_batch
 
 
 def as_profiled(estimate: estimates.Estimate, _now_ns: int, size: int) -> int:
@@ -88,7 +88,7 @@ RULES: dict[str, tuple[Change, ...]] = {
     "order: shrunken batches": (Change(horologe, "Rank", never_shrunken),),
     "price": (Change(DevicePrice, "decline", returns(0)),),
     "price: utilisation": (Change(DevicePrice, "decline", decline_as_if_busy),),
-    "idle devices divide a queue": (Change(horologe.Horologe, "_most_rows", all_rows),),
+    "idle devices divide a queue": (Change(horologe.Horologe, "_largest_size", any_size),),
     "efficient sizes": (Change(estimates, "BATCH_SAVING", -9.0),),
     "dynamic: urgency": (Change(batch_value, "_urgency", no_urgency),),
     "ahead: more batches": (Change(lane, "MORE_IN_FLIGHT", 1),),

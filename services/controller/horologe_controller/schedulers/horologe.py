@@ -123,17 +123,18 @@ class Horologe(SchedulingPolicy):
         self._waits.hold_queue(queue, until_ns)
         return None
 
-    def _most_rows(self, now_ns: int, share: Share, queue: ModelQueue) -> int:
-        """Return how many rows a batch may have so that every idle share with the model runs a part of its queue.
+    def _largest_size(self, now_ns: int, share: Share, queue: ModelQueue) -> int:
+        """Return the largest batch size with which every idle share with the model runs a part of the queue.
 
         Answers then come earlier. It takes more device time than one batch, which is worth nothing as long as less than
         one recent request was lost. Clients of a closed loop whose requests were in one batch would stay together.
         """
-        if queue.rows == 1 or self._cluster is None or share.exec.pending or self.traffic.lost.at(now_ns) >= 1.0:
-            return queue.rows
+        rows, spec = queue.rows, queue.spec
+        if rows == 1 or self._cluster is None or share.exec.pending or self.traffic.lost.at(now_ns) >= 1.0:
+            return spec.max_batch
         shares = self._cluster.residency.shares_of[queue.model].items()
         idle = sum([resident and self._is_idle(now_ns, other) for other, resident in shares])
-        return -(-queue.rows // max(1, idle))
+        return spec.max_batch if idle <= 1 else spec.compiled_batch_size(min(-(-rows // idle), spec.max_batch))
 
     def _is_idle(self, now_ns: int, share: Share) -> bool:
         """Return whether nothing runs on the share, and it gets nothing in this turn."""
@@ -160,10 +161,9 @@ class Horologe(SchedulingPolicy):
         alone_ns = profiled_ns(seed_ns, queue.spec.batch_sizes[0])
         missed = 0
         best = first = None
-        most_rows = min(self._most_rows(now_ns, share, queue), queue.spec.max_batch)
-        most_size = queue.spec.compiled_batch_size(most_rows)
+        largest_size = self._largest_size(now_ns, share, queue)
         for size in queue.batch_sizes():
-            if size > most_size or (size not in estimate.efficient_sizes and queue.rows == len(queue)):
+            if size > largest_size or (size not in estimate.efficient_sizes and queue.rows == len(queue)):
                 continue
             _, expected_ns, likely_ns = estimate.summary(now_ns, size)
             place = queue.first_in_time(start_ns + likely_ns, size)
