@@ -24,7 +24,7 @@ from horologe_controller.core.cluster import lane
 from horologe_controller.core.scheduling import admission, batch_value, device_price
 from horologe_controller.core.scheduling.loading import demand, eviction
 from horologe_controller.schedulers import horologe
-from horologe_controller.schedulers.horologe import HorologeParameters
+from horologe_controller.schedulers.horologe_parameters import HorologeParameters
 from horologe_experiments.tournament.match import play
 from horologe_experiments.tournament.traits import find_traits
 from horologe_experiments.tournament.workload import build_workload

@@ -8,18 +8,17 @@ first deadline, earlier the more requests it serves for its time. See docs/sched
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated
-
-from msgspec import Meta
+from typing import TYPE_CHECKING
 
 from horologe_controller.core.cluster.dynamic_pace import dynamic_slowness
 from horologe_controller.core.cluster.estimates import profiled_ns
 from horologe_controller.core.scheduling.batch_value import dynamic_queue
 from horologe_controller.core.scheduling.device_price import DevicePrice
 from horologe_controller.core.scheduling.queue_waits import QueueWaits
-from horologe_controller.core.scheduling.scheduling_policy import PolicyParameters, SchedulingPolicy
+from horologe_controller.core.scheduling.scheduling_policy import SchedulingPolicy
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.core.traffic import Traffic
+from horologe_controller.schedulers.horologe_parameters import HorologeParameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,15 +38,6 @@ whatever they count, and would cost the others their time."""
 MOST_LOST, NONE_LOST = 8.0, 1.05
 """Most that 1 over the square of the part that is served may be: if 0.65 of all requests are lost, or more. Below
 `NONE_LOST` (0.024 lost) it counts as 1."""
-
-
-class HorologeParameters(PolicyParameters, frozen=True):
-    """Parameters of `horologe`."""
-
-    advance: Annotated[float, Meta(ge=0, le=1000)] = 2.0
-    """How much the value of a batch counts beside its deadline: a batch goes earlier by this many mean batch durations
-    if it serves e times as many requests for its time. While requests are lost, batches of cheap models go earlier
-    still (docs/scheduling.md). 0: the last start that meets the deadline decides alone."""
 
 
 class Advance:
