@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -59,8 +60,21 @@ def test_a_refused_request_names_the_work_ahead(overloaded: Path) -> None:
     assert answer.reason in explanation.verdict
     assert any("requests for" in line for line in explanation.ahead), explanation.ahead
     assert request.submits[0].missing_ns >= answer.retry_after_ns
-    assert explanation.remedies[0] == f"A deadline {request.submits[0].missing_ns / 1e6:.3f} ms later."
+    assert explanation.remedies[0] == f"A deadline at least {request.submits[0].missing_ns / 1e6:.3f} ms later."
     assert any("more that can run the models ahead" in remedy for remedy in explanation.remedies)
+
+
+@pytest.mark.parametrize(("expected_ms", "resident"), [(2, True), (40, False)])
+def test_a_resident_model_saves_only_a_request_that_its_execution_leaves_time_for(
+    overloaded: Path, expected_ms: float, resident: bool
+) -> None:
+    client, answer = next(answers(overloaded, Status.REFUSED))
+    request = the_request(overloaded, client, answer.id)
+    (submit,) = request.submits
+    request.submits = [msgspec.structs.replace(submit, resident=0, expected_ns=ms(expected_ms), missing_ns=ms(1))]
+    remedies = explain(request).remedies
+    assert (f"{submit.model} resident before it arrived." in remedies) == resident
+    assert ("A deadline at least 1.000 ms later." in remedies) != resident, "a LOAD takes longer than what was missing"
 
 
 def test_an_answered_request_is_split_into_parts(overloaded: Path) -> None:

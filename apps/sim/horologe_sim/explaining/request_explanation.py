@@ -195,14 +195,14 @@ def _without_refusal(submit: SubmitHistory) -> list[str]:
     if submit.reason == SENTENCES[Reason.NO_WORKER]:
         return [f"A connected worker that serves {submit.model}."]
     remedies, missing_ns = [], submit.missing_ns
+    slack_ns = submit.deadline_ns - submit.arrived_ns - submit.expected_ns
     if any(attempt.status == "TOO_LATE" for attempt in submit.attempts):
         remedies.append("A worker that begins the batch in its window (`horologe doctor`).")
-    if submit.resident == 0 and submit.shares:
-        remedies.append(f"{submit.model} resident before it arrived.")
+    if submit.resident == 0 and submit.shares and slack_ns > 0:
+        return [*remedies, f"{submit.model} resident before it arrived."]  # the missing time does not count the LOAD
     if missing_ns <= 0:
         return remedies
-    remedies.append(f"A deadline {format_ns(missing_ns)} later.")
-    slack_ns = submit.deadline_ns - submit.arrived_ns - submit.expected_ns
+    remedies.append(f"A deadline at least {format_ns(missing_ns)} later.")
     total_ns = sum(work.work_ns for work in (*submit.queued, *submit.running))
     excess_ns = max(missing_ns * submit.shares, total_ns - slack_ns * submit.shares)
     if slack_ns <= 0 or total_ns <= 0:

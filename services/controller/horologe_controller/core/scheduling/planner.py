@@ -80,7 +80,8 @@ class Planner:
                 refusals.append(refusal)
                 continue
             for lost in self._displace(now_ns, request, cluster):
-                refusals.append(Refusal(lost, refusal.reason, refusal.retry_after_ns))
+                # how much later a displaced request would be is not known: another one was too late
+                refusals.append(refusal if lost is request else Refusal(lost, refusal.reason))
                 self.policy.on_request_late(now_ns, lost, cluster)
         return refusals
 
