@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.desk import NOW, Desk
 from controller.every_scheduler import LATE_ON_PURPOSE
 from harness.builders import a_spec
 from horologe_common.clock import ms, s
 from horologe_controller.core.requests.request import Request
 from horologe_controller.core.scheduling.client_order import KNOWN_CLIENTS, share_batch
 from horologe_controller.core.scheduling.queues import ModelQueue
+from horologe_controller.core.scheduling.scheduler import Reason, Refusal
 from horologe_controller.core.scheduling.strategy import Rank, Strategy
 from horologe_controller.schedulers import SCHEDULERS
 from horologe_controller.settings import ControllerSettings
@@ -189,3 +191,19 @@ def test_best_effort_requests_of_a_small_client_do_not_wait_for_a_flood() -> Non
     assert report.clients["small"].p99_ms < 200
     assert report.clients["flood"].p99_ms > 2000
     assert report.total.ok == report.total.sent
+
+
+def test_a_displaced_request_is_told_no_time_of_the_request_that_was_too_late() -> None:
+    desk = Desk("horologe", [("m",)])
+    spec = desk.specs["m"]
+    refusals: list[Refusal] = []
+    while not refusals:
+        flood = desk.a_request(NOW, spec, 40)
+        flood.client = "flood"
+        refusals = desk.add(NOW, flood)
+    assert (refusals[0].request, refusals[0].reason) == (flood, Reason.WORK_AHEAD)
+    assert refusals[0].retry_after_ns > 0
+    small = desk.a_request(NOW, spec, 40)
+    small.client = "small"
+    (displaced,) = desk.add(NOW, small)
+    assert (displaced.request.client, displaced.reason, displaced.retry_after_ns) == ("flood", Reason.WORK_AHEAD, 0)
