@@ -131,6 +131,15 @@ def test_idle_shares_divide_a_queue_while_no_requests_are_lost(rows: int, sizes:
     assert [len(action.requests) for action in desk.plan(NOW)[0]] == sizes
 
 
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_request_of_several_rows_runs_although_several_shares_are_idle(others: int) -> None:
+    desk = Desk("horologe", [("m",)] * 4)
+    large = desk.ask(NOW, 100, rows=8)
+    for _ in range(others):
+        desk.ask(NOW, 100)
+    assert any(large in action.requests for action in desk.plan(NOW)[0])
+
+
 def test_a_busy_share_takes_no_part_of_a_queue() -> None:
     desk = Desk("horologe", [("m",), ("n",)], ("m", "n"))
     desk.ask(NOW, 100, model="n")

@@ -118,9 +118,12 @@ class Horologe(SchedulingPolicy):
 
         Answers then come earlier. It takes more device time than one batch, which is worth nothing as long as less than
         one recent request was lost. Clients of a closed loop whose requests were in one batch would stay together.
+        A queue with requests of several rows is not divided: a part could be too small for one of them.
         """
         rows, spec = queue.rows, queue.spec
-        if rows == 1 or self._cluster is None or share.exec.pending or self.traffic.lost.at(now_ns) >= 1.0:
+        if rows == 1 or rows > len(queue) or self._cluster is None or share.exec.pending:
+            return spec.max_batch
+        if self.traffic.lost.at(now_ns) >= 1.0:
             return spec.max_batch
         shares = self._cluster.residency.shares_of[queue.model].items()
         idle = sum([resident and self._is_idle(now_ns, other) for other, resident in shares])
