@@ -19,7 +19,8 @@ from gpu_worker.repository_harness import (
 )
 from harness.model_folders import a_folder
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.repository.manifest import InvalidModel, read_manifest, warmup_inputs
+from horologe_gpu_worker.repository.manifest import InvalidModel, read_manifest
+from horologe_gpu_worker.repository.model_spec import warmup_inputs
 from horologe_gpu_worker.runtimes import RUNTIMES
 from horologe_gpu_worker.runtimes.python.python_runtime import PythonRuntime
 

@@ -20,6 +20,7 @@ from horologe_common.core.buckets import (
     native_positions,
 )
 from horologe_common.core.instruments import Histogram
+from horologe_common.core.varint import encode_varint
 from horologe_common.metrics.exposition import bucket_scale, latest_exemplars
 from horologe_common.metrics.metric_definitions import METRICS
 
@@ -50,7 +51,7 @@ def render(groups: Groups, wall_offset_ns: int) -> bytes:
             pairs = [_text(1, key) + _text(2, label) for key, label in zip(metric.labels, labels, strict=True)]
             content = _histogram(name, value, wall_offset_ns) if isinstance(value, Histogram) else _double(1, value)
             family += _bytes(4, b"".join([_bytes(1, pair) for pair in pairs]) + _bytes(field, content))
-        page += _varint(len(family)) + family
+        page += encode_varint(len(family)) + family
     return bytes(page)
 
 
@@ -99,7 +100,7 @@ def _native_buckets(counts: Sequence[int]) -> bytes:
             differences.append(count - before)
             before = count
         at = end
-    parts.append(_bytes(13, b"".join([_varint(_zigzag(difference)) for difference in differences])))
+    parts.append(_bytes(13, b"".join([encode_varint(_zigzag(difference)) for difference in differences])))
     return b"".join(parts)
 
 
@@ -111,29 +112,20 @@ def _runs(positions: Sequence[int]) -> list[tuple[int, int]]:
     return [(positions[start], positions[end - 1] + 1) for start, end in pairwise([0, *breaks, len(positions)])]
 
 
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
 def _zigzag(value: int) -> int:
     return value << 1 if value >= 0 else (-value << 1) - 1
 
 
 def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
+    return encode_varint(field << 3) + encode_varint(value)
 
 
 def _double(field: int, value: float) -> bytes:
-    return _varint(field << 3 | 1) + struct.pack("<d", value)
+    return encode_varint(field << 3 | 1) + struct.pack("<d", value)
 
 
 def _bytes(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
+    return encode_varint(field << 3 | 2) + encode_varint(len(value)) + value
 
 
 def _text(field: int, value: str) -> bytes:

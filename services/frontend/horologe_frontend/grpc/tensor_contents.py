@@ -7,6 +7,7 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from horologe_common.core.varint import encode_varint
 from horologe_common.status import InvalidInput, TooLarge
 from horologe_common.string_tensors import MAX_STRINGS, join_strings
 from horologe_frontend.oip.binary_encoding import number_struct
@@ -62,13 +63,4 @@ def read_contents(tensor: Any, held_bytes: int = 0) -> Steps[Buffer]:
 @lru_cache(maxsize=4096)
 def bytes_field(number: int, size: int) -> bytes:
     """Return the tag and the length that stand before the `size` bytes of a field."""
-    return _varint(number << 3 | WIRE_BYTES) + _varint(size)
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return encode_varint(number << 3 | WIRE_BYTES) + encode_varint(size)

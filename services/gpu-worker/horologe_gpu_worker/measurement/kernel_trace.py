@@ -16,7 +16,8 @@ import msgspec
 
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.measurement.share_connection import Traced
-from horologe_gpu_worker.repository.manifest import read_manifest, warmup_inputs
+from horologe_gpu_worker.repository.manifest import read_manifest
+from horologe_gpu_worker.repository.model_spec import warmup_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from horologe_common.clock import monotonic_ns
-from horologe_gpu_worker.repository.manifest import warmup_inputs
+from horologe_gpu_worker.repository.model_spec import warmup_inputs
 from horologe_gpu_worker.runtime import StagedModel
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ import numpy as np
 from horologe_common.clock import monotonic_ns, s
 from horologe_common.service.log import logger
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.repository.manifest import read_manifest, warmup_inputs
+from horologe_gpu_worker.repository.manifest import read_manifest
 from horologe_gpu_worker.repository.model_signature import check_outputs
+from horologe_gpu_worker.repository.model_spec import warmup_inputs
 from horologe_gpu_worker.runtime import ProcessFailed, RowsFailed
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from horologe_gpu_worker.repository.manifest import (
     MODEL_FILES,
     InvalidModel,
     Manifest,
-    default_length,
     duration_ns,
     manifest_path,
     read_manifest,
 )
+from horologe_gpu_worker.repository.model_spec import default_length
 from horologe_gpu_worker.repository.profiling import ON_DEVICE, ProfileCache, load_or_measure_profile
 from horologe_gpu_worker.repository.row_check import measure_unbatched_if_needed
 from horologe_gpu_worker.repository.warm_up import first_estimate

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from horologe_common.clock import ms
 from horologe_common.models import Profile
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.repository.manifest import warmup_inputs
 from horologe_gpu_worker.repository.model_signature import check_outputs
+from horologe_gpu_worker.repository.model_spec import warmup_inputs
 from horologe_gpu_worker.runtime import RowsFailed, WarmUpFailed
 
 if TYPE_CHECKING:

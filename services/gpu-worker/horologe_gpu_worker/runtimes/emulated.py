@@ -15,17 +15,9 @@ from horologe_common.interference.colocation import CoLocatedModel, ExecutionNoi
 from horologe_common.interference.prediction import INTERFERENCE_MODELS
 from horologe_common.interference.v100 import V100_CATALOGUES
 from horologe_common.models import ModelSpec, Profile
-from horologe_gpu_worker.repository.manifest import (
-    BATCH_SIZES,
-    EmulatedTimes,
-    InvalidModel,
-    Manifest,
-    build_spec,
-    declared_signature,
-    manifest_path,
-    read_manifest,
-)
+from horologe_gpu_worker.repository.manifest import EmulatedTimes, InvalidModel, Manifest, manifest_path, read_manifest
 from horologe_gpu_worker.repository.model_signature import zeros
+from horologe_gpu_worker.repository.model_spec import BATCH_SIZES, build_spec, declared_signature
 from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, Runtime
 from horologe_gpu_worker.runtimes.emulated_device import EmulatedDeviceFile
 

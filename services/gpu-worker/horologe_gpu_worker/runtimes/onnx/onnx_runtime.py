@@ -13,15 +13,9 @@ from horologe_common.models import DTYPES, ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
 from horologe_common.string_tensors import decode_text
 from horologe_gpu_worker.repository.content import content_bytes
-from horologe_gpu_worker.repository.manifest import (
-    InvalidModel,
-    build_spec,
-    default_length,
-    model_path,
-    read_manifest,
-    settings_path,
-)
+from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest, settings_path
 from horologe_gpu_worker.repository.model_signature import shape_for
+from horologe_gpu_worker.repository.model_spec import build_spec, default_length
 from horologe_gpu_worker.repository.reshaping import NO_RESHAPES, Reshapes, read_reshapes
 from horologe_gpu_worker.repository.signature_corrections import correct_tensors
 from horologe_gpu_worker.repository.warm_up import warm_up

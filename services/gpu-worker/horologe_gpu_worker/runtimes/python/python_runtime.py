@@ -15,14 +15,9 @@ from horologe_common.service.log import logger
 from horologe_common.service.processes import Backoff, start_patiently
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.content import content_bytes
-from horologe_gpu_worker.repository.manifest import (
-    InvalidModel,
-    build_spec,
-    declared_signature,
-    model_path,
-    read_manifest,
-)
+from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest
 from horologe_gpu_worker.repository.model_signature import check_outputs
+from horologe_gpu_worker.repository.model_spec import build_spec, declared_signature
 from horologe_gpu_worker.runtime import HOST_DEVICE, OpenModel, ProcessFailed, RowsFailed, Runtime, WarmUpFailed
 from horologe_gpu_worker.runtimes.kept_models import KeptModels
 from horologe_gpu_worker.runtimes.python.channel import END_S, CallFailed, ModelProcess

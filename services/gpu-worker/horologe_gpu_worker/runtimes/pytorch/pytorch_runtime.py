@@ -15,15 +15,11 @@ import torch
 
 from horologe_common.models import PAGE_BYTES, ModelSpec, TensorSpec
 from horologe_common.status import ModelFailed
-from horologe_gpu_worker.repository.manifest import (
+from horologe_gpu_worker.repository.manifest import InvalidModel, Manifest, manifest_path, model_path, read_manifest
+from horologe_gpu_worker.repository.model_spec import (
     BATCH_SIZES,
-    InvalidModel,
-    Manifest,
     build_spec,
     default_length,
-    manifest_path,
-    model_path,
-    read_manifest,
     tensor_specs,
     warmup_inputs,
 )

@@ -11,13 +11,8 @@ import torch
 
 from horologe_common.status import ModelFailed
 from horologe_gpu_worker.repository.content import content_bytes
-from horologe_gpu_worker.repository.manifest import (
-    InvalidModel,
-    build_spec,
-    declared_signature,
-    model_path,
-    read_manifest,
-)
+from horologe_gpu_worker.repository.manifest import InvalidModel, model_path, read_manifest
+from horologe_gpu_worker.repository.model_spec import build_spec, declared_signature
 from horologe_gpu_worker.repository.reshaping import read_reshapes
 from horologe_gpu_worker.repository.warm_up import warm_up
 from horologe_gpu_worker.runtime import HOST_DEVICE, DeviceConfig, OpenModel, Runtime

@@ -1,0 +1,137 @@
+"""Spec of a model, built from its manifest and the signature that its runtime found or that the manifest declares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from horologe_common.models import ModelSpec, TensorSpec
+from horologe_common.status import InvalidInput
+from horologe_gpu_worker.repository.made_up_inputs import check_broadcast, make_up_inputs, warmup_shapes
+from horologe_gpu_worker.repository.manifest import (
+    MANIFEST,
+    InvalidModel,
+    duration_ns,
+    read_manifest,
+    settings_path,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from horologe_gpu_worker.repository.manifest import Manifest, TensorEntry
+
+BATCH_SIZES = (1, 2, 4, 8, 16)
+RESHAPING = ("onnx", "torchscript", "python")
+"""Runtimes that reshape tensors (`python`: for a `TritonPythonModel`)."""
+NO_LENGTHS: Mapping[str, tuple[int, ...]] = {}
+
+
+def build_spec(
+    folder: Path,
+    manifest: Manifest,
+    runtime: str,
+    signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]],
+    weights_bytes: int,
+    lengths: Mapping[str, tuple[int, ...]] = NO_LENGTHS,
+    *,
+    has_rows: bool = True,
+) -> ModelSpec:
+    """Build the spec of a model from its signature. A model is batched unless `unbatched_reason` returns a reason, or
+    `has_rows` is False: the runtime knows that first dimensions do not all count rows.
+
+    `lengths`: shapes of inputs that the runtime knows to fit together, for `ModelSpec.warmup_shapes`.
+    """
+    _check_supported(folder, manifest, runtime)
+    reason = unbatched_reason(manifest, signature)
+    if not reason and not has_rows:
+        reason = "the first dimensions do not all count rows"
+    batched = not reason
+    where = settings_path(folder) or folder
+    sizes = manifest.batch_sizes or (BATCH_SIZES if batched else (1,))
+    if manifest.batching == "on" and not batched:
+        raise InvalidModel(f"{where}: batching: got 'on', wanted 'auto' or 'off': {reason}")
+    if not batched and sizes != (1,):
+        raise InvalidModel(f"{where}: batch_sizes: got {list(sizes)}, wanted [1]: {reason}")
+    if manifest.padded and (fault := _padding_error(signature[1], reason)):
+        raise InvalidModel(f"{where}: padded: got true, wanted false: {fault}")
+    options = {name: getattr(manifest, name) for name in ("cache", "padded", "max_length", "weight", "guaranteed_rate")}
+    options |= {"slo_ns": duration_ns(manifest.slo), "cache_ttl_ns": duration_ns(manifest.cache_ttl)}
+    name, version = folder.parent.name, folder.name
+    spec = ModelSpec(name, version, runtime, *signature, sizes, batched, weights_bytes=weights_bytes, **options)
+    if spec.variable_dimensions:
+        spec = msgspec.structs.replace(spec, profile_length=default_length(manifest))
+    declared = {entry.name: entry.warmup_shape for entry in manifest.inputs if entry.warmup_shape}
+    try:
+        spec = msgspec.structs.replace(spec, warmup_shapes=warmup_shapes(spec, declared, lengths))
+        check_broadcast(spec, _warmup_values(manifest))
+    except InvalidInput as error:
+        raise InvalidModel(f"{where}: inputs: {error.reason}") from error
+    return spec
+
+
+def _check_supported(folder: Path, manifest: Manifest, runtime: str) -> None:
+    """Raise `InvalidModel` for keys that the runtime would ignore."""
+    reshaped = [entry.name for entry in (*manifest.inputs, *manifest.outputs) if entry.reshape is not None]
+    if reshaped and runtime not in RESHAPING:
+        raise InvalidModel(f"{settings_path(folder)}: {reshaped[0]}: reshape: got one, wanted none for {runtime!r}")
+    if manifest.declared_outputs_only and runtime != "onnx":
+        raise InvalidModel(f"{settings_path(folder)}: declared_outputs_only: got true, wanted false for {runtime!r}")
+
+
+def default_length(manifest: Manifest) -> int:
+    """Return the size of a variable dimension when the model is warmed up and measured, unless its shape is given."""
+    return min(manifest.profile_length, manifest.max_length or manifest.profile_length)
+
+
+def unbatched_reason(manifest: Manifest, signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]) -> str:
+    """Return why first dimensions do not count rows, so that each request runs alone; empty if they do."""
+    if manifest.batching == "off":
+        return "batching is 'off'"
+    for entry in (*manifest.inputs, *manifest.outputs):
+        if isinstance(own := next(iter(entry.shape), -1), str):
+            return f"the first dimension of {entry.name!r} is its own: {own!r}"
+    if not all(tensor.shape[:1] == (-1,) for side in signature for tensor in side):
+        return "not every tensor begins with a variable dimension"
+    return ""
+
+
+def _padding_error(outputs: Iterable[TensorSpec], unbatched: str) -> str:
+    """Return why inputs cannot be padded; empty if they can.
+
+    An output that is longer because of padding could not be separated from the padding.
+    """
+    if unbatched:
+        return f"{unbatched}, so requests share no batch"
+    for tensor in outputs:
+        if -1 in tensor.shape[1:]:
+            return f"output {tensor.name!r} has the shape {list(tensor.shape)}, variable in more than the rows"
+    return ""
+
+
+def declared_signature(manifest: Manifest, folder: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Return the declared inputs and outputs. Raises `InvalidModel` if either is missing."""
+    for kind in ("inputs", "outputs"):
+        if not getattr(manifest, kind):
+            where = settings_path(folder) or folder / MANIFEST
+            raise InvalidModel(f"{where}: {kind}: got none, wanted at least one [[{kind}]] with name, datatype, shape")
+    return tensor_specs(manifest.inputs), tensor_specs(manifest.outputs)
+
+
+def tensor_specs(entries: Iterable[TensorEntry]) -> tuple[TensorSpec, ...]:
+    """Return declared tensors as they are in a spec."""
+    return tuple(TensorSpec(entry.name, entry.datatype, entry.sizes) for entry in entries)
+
+
+def warmup_inputs(spec: ModelSpec, folder: Path, batch_size: int) -> dict[str, NDArray[Any]]:
+    """Return inputs that the model accepts: zeros and empty strings, or the `warmup` values of its manifest."""
+    return make_up_inputs(spec, _warmup_values(read_manifest(folder)), batch_size)
+
+
+def _warmup_values(manifest: Manifest) -> dict[str, Any]:
+    """Return the `warmup` values by input name. A missing one is 0, the default."""
+    return {entry.name: entry.warmup for entry in manifest.inputs if entry.warmup != 0}
