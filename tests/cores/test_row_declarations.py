@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -201,10 +201,10 @@ def test_an_application_of_both_kinds_takes_one_row() -> None:
 
 def test_notes_are_in_index_and_configuration() -> None:
     state = a_state(UNBATCHED)
-    assert repository_index([state], False)[0]["reason"] == "not batched: a reason"
-    config: Any = model_config(UNBATCHED)
-    assert config["parameters"]["notes"] == {"string_value": "not batched: a reason"}
-    assert (config["max_batch_size"], config["input"][0]["dims"]) == (0, (-1,))
+    assert repository_index([state], False)[0].reason == "not batched: a reason"
+    config = model_config(UNBATCHED)
+    assert config.parameters["notes"].string_value == "not batched: a reason"
+    assert (config.max_batch_size, config.input[0].dims) == (0, (-1,))
 
 
 def test_a_graph_of_any_rank_takes_the_declared_shape(tmp_path: Path) -> None:

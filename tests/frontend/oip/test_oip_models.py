@@ -152,7 +152,7 @@ def test_unknown_paths(path: str) -> None:
         ("POST", "/v2/health/live", b"GET, HEAD"),
         ("DELETE", "/v2/models/echo", b"GET, HEAD"),
         ("GET", "/v2/repository/index", b"POST"),
-        ("POST", "/v1/applications/digits", b"GET, PUT, DELETE, HEAD"),
+        ("POST", "/v1/applications/digits", b"GET, HEAD, PUT, DELETE"),
         ("PUT", "/v1/applications", b"GET, HEAD"),
         ("GET", "/v1/applications/digits/predict", b"POST"),
     ],
@@ -164,10 +164,17 @@ def test_wrong_method(method: str, path: str, allow: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v2/systemsharedmemory/status", "/v2/cudasharedmemory/region/r/register", "/v2/logging"]
+    ("method", "path"),
+    [
+        ("GET", "/v2/systemsharedmemory/status"),
+        ("POST", "/v2/cudasharedmemory/region/r/register"),
+        ("POST", "/v2/systemsharedmemory/unregister"),
+        ("GET", "/v2/logging"),
+        ("POST", "/v2/models/echo/trace/setting"),
+    ],
 )
-def test_unsupported_extensions(path: str) -> None:
-    response = send("POST", path)
+def test_unsupported_extensions(method: str, path: str) -> None:
+    response = send(method, path)
     assert (response.status, json.loads(response.body)["status"]) == (501, "NOT_IMPLEMENTED")
 
 

@@ -13,8 +13,6 @@ FILES = {
     "console_script": ("console.js", b"text/javascript; charset=utf-8"),
 }
 """Name of the route -> file and content type."""
-PATHS = frozenset(("/console", "/console/console.css", "/console/console.js"))
-"""Paths that are served without a key."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

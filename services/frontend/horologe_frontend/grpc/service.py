@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from horologe_frontend.grpc.calls import Call, Calls
     from horologe_frontend.oip.model_documents import ModelDocuments
 
-Describe: TypeAlias = Callable[["ModelDocuments", Any], dict[str, Any]]
+Describe: TypeAlias = Callable[["ModelDocuments", Any], Any]
 
 OPEN = ("ServerLive", "ServerReady")
 """Methods that need no key, like the health checks of HTTP."""
@@ -76,7 +76,7 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
         except Exception as error:
             await abort(context, error, name)
 
-    async def _document(self, name: str, call: Call, request: Any) -> dict[str, Any]:
+    async def _document(self, name: str, call: Call, request: Any) -> Any:
         """Return the document from which the reply is made. Raise `HorologeError` or `Unsupported`."""
         if describe := DESCRIPTIONS.get(name):
             account = call.held.account
@@ -90,7 +90,7 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
         call.check_management()
         model = request.model_name or request.repository_name
         index = await self._documents.load(model, is_load, parameter_values("parameters.", request.parameters))
-        is_ready = any(state["state"] == "READY" for state in index)
+        is_ready = any(entry.state == "READY" for entry in index)
         return {"model_name": model, "isLoaded": is_ready} if is_load else {"model_name": model, "isUnloaded": True}
 
     async def _infer(self, _: Any, context: Any) -> bytes:
@@ -119,6 +119,6 @@ class InferenceService(grpc.GenericRpcHandler):  # type: ignore[misc]
 def _is_model_ready(documents: ModelDocuments, request: Any) -> bool:
     """Return whether a model is ready. An unknown one is not, as for Triton."""
     try:
-        return bool(documents.readiness(request.name, request.version)["ready"])
+        return documents.readiness(request.name, request.version).ready
     except UnknownModel:
         return False

@@ -33,6 +33,13 @@ STATUS_LINES = {int(status): b"HTTP/1.1 %d %s\r\n" % (status, status.phrase.enco
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+class ErrorJson(msgspec.Struct):
+    """An error: a sentence that names the field, the value received and the value wanted, and a code for programs."""
+
+    error: str
+    status: str
+
+
 class HttpRequest(msgspec.Struct, frozen=True):
     """`path` is still percent-encoded. Header names are in lower case. `account` is that of the client."""
 
@@ -86,7 +93,7 @@ def failure(
 ) -> HttpResponse:
     """Return a response with `{"error": reason, "status": status}`. Default of `status`: `STATUS_OF_HTTP`."""
     status = status or STATUS_OF_HTTP.get(http_status) or HTTPStatus(http_status).name
-    body = msgspec.json.encode({"error": reason, "status": status})
+    body = msgspec.json.encode(ErrorJson(reason, status))
     return HttpResponse(http_status, body, JSON, ((STATUS_HEADER, status.encode()), *headers))
 
 

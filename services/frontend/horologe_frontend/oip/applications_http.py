@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
@@ -13,11 +14,19 @@ from horologe_common.wire import ApplicationInfo, Declare, Feedback, Observation
 from horologe_frontend.core.pending_feedback import ITEMS_LIMIT, TRUTHS_LIMIT
 from horologe_frontend.http.http_messages import json_response
 from horologe_frontend.http.steps import run_in_turns
+from horologe_frontend.oip.applications_json import (
+    ApplicationJson,
+    ApplicationsJson,
+    DeclarationJson,
+    FeedbackJson,
+    FeedbackStatusJson,
+    PredictionJson,
+    StandingJson,
+)
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH
 from horologe_frontend.oip.inference import check_json_length, read_in_steps, read_inputs
 from horologe_frontend.oip.inference_response import make_template, tensor_values
-from horologe_frontend.oip.json_encoding import LONG_BYTES, TensorJson
-from horologe_frontend.oip.known_parameters import IGNORED
+from horologe_frontend.oip.json_encoding import LONG_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,28 +39,13 @@ if TYPE_CHECKING:
     from horologe_frontend.http.http_messages import HttpRequest, HttpResponse
     from horologe_frontend.http.settings import HttpSettings
     from horologe_frontend.http.steps import Steps
-    from horologe_frontend.oip.inference_response import ResponseFormat
+    from horologe_frontend.oip.inference_response import OutputTensorJson, ResponseFormat
     from horologe_frontend.oip.routes import HttpRoute
 
 CONFIDENCE_DIGITS = 6
 """Significant digits of a 32-bit float."""
 TRUTHS_BYTES = 32 * TRUTHS_LIMIT
 DECLARATION_BYTES = 8 * BYTES_LIMIT
-
-
-class ItemJson(msgspec.Struct, forbid_unknown_fields=True):
-    """One item of feedback. `prediction_id` as in the response to the prediction."""
-
-    prediction_id: str = ""
-    truths: list[float] = []
-    context: str = ""
-    inputs: list[TensorJson] = []
-
-
-class FeedbackJson(ItemJson, forbid_unknown_fields=True):
-    """A list of `items`, or the fields of a single item."""
-
-    items: list[ItemJson] | None = None
 
 
 class FeedbackSizes(msgspec.Struct):
@@ -75,24 +69,22 @@ class ApplicationsHandler:
 
     async def handle_route(self, route: HttpRoute, request: HttpRequest, body: bytes, held: HeldBytes) -> HttpResponse:
         """Return the response. Raise `HorologeError` if the operation fails. `held` counts the memory that it takes."""
+        name = route.model
         match route.name:
             case "applications":
                 states = await self._call(ApplicationInfo(0))
-                return json_response({"applications": [application_json(state) for state in states]})
+                return json_response(ApplicationsJson([application_json(state) for state in states]))
+            case "application_declare":
+                return _describe(name, await self._call(Declare(0, read_application(name, body))))
+            case "application_withdraw":
+                await self._call(Withdraw(0, name))
+                return json_response({})
             case "application_rollback":
-                return _describe(route.model, await self._call(Rollback(0, route.model)))
+                return _describe(name, await self._call(Rollback(0, name)))
             case "application_predict":
-                return await self._predict(route.model, request, body, held)
+                return await self._predict(name, request, body, held)
             case "application_feedback":
-                return await self._feedback(route.model, body, held)
-        return await self._application(route.model, request, body)
-
-    async def _application(self, name: str, request: HttpRequest, body: bytes) -> HttpResponse:
-        if request.method == "PUT":
-            return _describe(name, await self._call(Declare(0, read_application(name, body))))
-        if request.method == "DELETE":
-            await self._call(Withdraw(0, name))
-            return json_response({})
+                return await self._feedback(name, body, held)
         context = parse_qs(request.query).get("context", [""])[-1]
         return _describe(name, await self._call(ApplicationInfo(0, name, context)))
 
@@ -119,7 +111,7 @@ class ApplicationsHandler:
         if not any(status == Status.OK for status in reply.statuses):
             first = next(iter(reply.statuses), int(Status.INVALID_INPUT))
             raise error_for(first, reply.reason, reply.retry_after_ns)
-        return json_response({"statuses": [Status(status).name for status in reply.statuses], "reason": reply.reason})
+        return json_response(FeedbackStatusJson([Status(status).name for status in reply.statuses], reply.reason))
 
 
 def _describe(name: str, states: Sequence[ApplicationState]) -> HttpResponse:
@@ -134,14 +126,17 @@ def _write_prediction(
 ) -> Steps[HttpResponse]:
     if answer.status != Status.OK:
         raise error_for(answer.status, answer.reason, answer.retry_after_ns)
-    ignored = {IGNORED: ",".join(form.ignored)} if form.ignored else {}
-    if application.task != "any":
-        return json_response(prediction_json(application.name, answer, buffers) | ignored)
-    details = answer_details(answer) | ignored
-    template, buffers = yield from make_template(
-        form, answer.outputs, buffers, lambda outputs: {"application": application.name, "outputs": outputs, **details}
-    )
-    return (yield from template.fill_in_steps(buffers))
+    if application.task == "any":
+        document_of = partial(prediction_json, application.name, form, answer)
+        template, buffers = yield from make_template(form, answer.outputs, buffers, document_of)
+        return (yield from template.fill_in_steps(buffers))
+    document = prediction_json(application.name, form, answer)
+    for tensor, buffer in zip(answer.outputs, buffers, strict=True):
+        values = tensor_values(tensor, buffer)
+        if tensor.datatype == "FP32":
+            values = [round(value, CONFIDENCE_DIGITS) for value in values]
+        setattr(document, tensor.name, values)
+    return json_response(document)
 
 
 def read_application(name: str, body: bytes) -> Application:
@@ -159,37 +154,29 @@ def read_application(name: str, body: bytes) -> Application:
     return application
 
 
-def application_json(state: ApplicationState) -> dict[str, Any]:
+def application_json(state: ApplicationState) -> ApplicationJson:
     """Return the declaration and the state of an application. `statistics` is omitted where it is empty."""
-    document: dict[str, Any] = {
-        "application": msgspec.structs.asdict(state.application),
-        "revision": state.revision,
-        "contexts": state.contexts,
-    }
-    if state.statistics:
-        document["statistics"] = [msgspec.structs.asdict(statistics) for statistics in state.statistics]
-    return document
+    return ApplicationJson(
+        DeclarationJson(**msgspec.structs.asdict(state.application)),
+        state.revision,
+        state.contexts,
+        [StandingJson(**msgspec.structs.asdict(statistics)) for statistics in state.statistics],
+    )
 
 
-def prediction_json(application: str, answer: Answer, buffers: Sequence[Buffer]) -> dict[str, Any]:
-    """Return an answer with one value of each output per row. For task `any`, use `write_outputs`."""
-    document: dict[str, Any] = {"application": application}
-    for tensor, buffer in zip(answer.outputs, buffers, strict=True):
-        values = tensor_values(tensor, buffer)
-        if tensor.datatype == "FP32":
-            values = [round(value, CONFIDENCE_DIGITS) for value in values]
-        document[tensor.name] = values
-    return document | answer_details(answer)
-
-
-def answer_details(answer: Answer) -> dict[str, Any]:
-    """Return the fields of an application's answer other than its outputs."""
-    return {
-        "models": answer.models,
-        "missing": answer.missing,
-        "cached": answer.cached,
-        "prediction_id": answer.prediction.hex(),
-    }
+def prediction_json(
+    application: str, form: ResponseFormat, answer: Answer, outputs: list[OutputTensorJson] | None = None
+) -> PredictionJson:
+    """Return an answer without the values of its outputs, or with the `outputs` of a model."""
+    return PredictionJson(
+        application=application,
+        outputs=outputs,
+        models=answer.models,
+        missing=answer.missing,
+        cached=answer.cached,
+        prediction_id=answer.prediction.hex(),
+        ignored_parameters=",".join(form.ignored),
+    )
 
 
 def read_feedback(

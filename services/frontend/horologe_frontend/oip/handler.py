@@ -16,7 +16,7 @@ import msgspec
 from horologe_common.status import Forbidden, HorologeError, Unauthenticated
 from horologe_frontend.auth import AccessKeys
 from horologe_frontend.console.feed import ConsoleFeed
-from horologe_frontend.console.page import FILES, PATHS, console_file
+from horologe_frontend.console.page import FILES, console_file
 from horologe_frontend.http.client_accounts import HeldBytes
 from horologe_frontend.http.compression import choose_encoding, compress, decompress
 from horologe_frontend.http.http_messages import HttpError, HttpResponse, error_response, failure, json_response
@@ -29,15 +29,10 @@ from horologe_frontend.oip.json_encoding import LONG_BYTES
 from horologe_frontend.oip.known_requests import KnownRequests
 from horologe_frontend.oip.model_documents import ModelDocuments
 from horologe_frontend.oip.models_http import ModelsHandler
-from horologe_frontend.oip.routes import (
-    CACHED_PATH,
-    LIVE,
-    READY,
-    HttpRoute,
-    cached_route,
-    method_not_allowed,
-    parse_route,
-)
+from horologe_frontend.oip.openapi import openapi_document
+from horologe_frontend.oip.operations import MANAGE, OPEN_PATHS
+from horologe_frontend.oip.response_json import LiveJson, ReadyJson
+from horologe_frontend.oip.routes import HttpRoute, find_route
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -54,8 +49,6 @@ if TYPE_CHECKING:
     Work: TypeAlias = Callable[[HeldBytes], Coroutine[Any, Any, HttpResponse]]
     """It counts in its argument what it holds beside the request."""
 
-MANAGEMENT = ("load", "unload", "application_rollback")
-OPEN_PATHS = PATHS | {LIVE, READY}
 REQUEST_HEADER = b"horologe-request"
 COMPRESS_FROM_BYTES = 1024
 """Minimum size of a response body that is compressed, if the client accepts compression."""
@@ -115,8 +108,7 @@ class OipHandler:
 
     def _check_management(self, route: HttpRoute, request: HttpRequest) -> None:
         """Raise `Forbidden` for an operation that changes models or applications without a key for management."""
-        manages = route.name in MANAGEMENT or (route.name == "application" and request.method in ("PUT", "DELETE"))
-        if not manages:
+        if route.operation.access != MANAGE:
             return
         if self.access.is_open and b"origin" in request.headers:
             # a browser lets any web page send a POST to a server on loopback
@@ -132,10 +124,7 @@ class OipHandler:
         cancelled. An inference without Content-Encoding runs in callbacks. Every other operation runs in a task.
         """
         try:
-            path = request.path
-            route = cached_route(path) if len(path) <= CACHED_PATH else parse_route(path)
-            if request.method not in route.methods:
-                raise method_not_allowed(route, request.method)
+            route = find_route(request.method, request.path)
             headers = request.headers
             if route.name != "infer" or b"content-encoding" in headers or _is_long(request):
                 return _start_task(request, respond, partial(self._respond, route, request))
@@ -208,8 +197,13 @@ class OipHandler:
             return console_file(route.name)
         if route.name == "console_events":
             return self._console.open_stream(request.headers)
-        if route.name in ("live", "ready"):
-            return _health(route.name, route.name == "live" or self._is_ready())
+        if route.name == "openapi":
+            return HttpResponse(200, await asyncio.to_thread(openapi_document))
+        if route.name == "live":
+            return json_response(LiveJson(True))
+        if route.name == "ready":
+            ready = self._is_ready()
+            return json_response(ReadyJson(ready), 200 if ready else 503)
         return await self._models.handle_route(route, request, await self._body(request, held))
 
     def _client_of(self, request: HttpRequest) -> str:
@@ -288,8 +282,3 @@ async def _compress(request: HttpRequest, response: HttpResponse, held: HeldByte
     body = await run_in_turns(compress((response.body, *response.parts), encoding), held)
     headers = (*response.headers, (b"content-encoding", encoding), (b"vary", b"Accept-Encoding"))
     return msgspec.structs.replace(response, body=body, headers=headers, parts=())
-
-
-def _health(name: str, healthy: bool) -> HttpResponse:
-    """Return 200 or 503. kserve's client reads the JSON body, Triton's client reads only the status."""
-    return json_response({name: healthy}, 200 if healthy else 503)

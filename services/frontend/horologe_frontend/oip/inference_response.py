@@ -15,7 +15,7 @@ from horologe_common.wire.frames import decode_array
 from horologe_frontend.http.http_messages import BINARY, JSON, HttpResponse
 from horologe_frontend.http.steps import run_at_once
 from horologe_frontend.oip.binary_encoding import HEADER_LENGTH, NUMBER_CODES, classify, number_struct
-from horologe_frontend.oip.json_encoding import LONG_BYTES
+from horologe_frontend.oip.json_encoding import LONG_BYTES, RawValues
 from horologe_frontend.oip.known_parameters import IGNORED
 
 if TYPE_CHECKING:
@@ -35,14 +35,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OutputTensorJson(msgspec.Struct, omit_defaults=True):
+    """An output. `data` is flat and row-major. Without it, the bytes follow the JSON."""
+
     name: str
     datatype: str
     shape: tuple[int, ...]
     parameters: dict[str, Any] | None = None
-    data: msgspec.Raw | None = None
+    data: RawValues | None = None
 
 
 class AnswerJson(msgspec.Struct, omit_defaults=True):
+    """The answer of a model or an application to an inference."""
+
     model_name: str
     outputs: list[OutputTensorJson]
     model_version: str = ""

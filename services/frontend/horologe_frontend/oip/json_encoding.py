@@ -44,6 +44,14 @@ _CONSTANT = re.compile(rb"-?(NaN|Infinity|nan|inf)")
 
 Scalar = str | int | float | bool | None
 """Values of the parameters of tensors."""
+VALUE_SCHEMA = {
+    "type": ["number", "string", "boolean", "null", "array"],
+    "items": {"$ref": "#/components/schemas/Value"},
+}
+"""The component `Value` of the OpenAPI document: an element of a tensor, or a nested list of elements."""
+RawValues = Annotated[Raw, Meta(extra_json_schema={"type": "array", "items": {"$ref": "#/components/schemas/Value"}})]
+PARAMETERS_SCHEMA = {"anyOf": [{"$ref": "#/components/schemas/ParametersJson"}, {"type": "null"}]}
+RawParameters = Annotated[Raw, Meta(extra_json_schema=PARAMETERS_SCHEMA)]
 
 
 class TensorJson(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,10 +61,12 @@ class TensorJson(msgspec.Struct, forbid_unknown_fields=True):
     shape: tuple[int, ...]
     datatype: str
     parameters: dict[str, Scalar] | None = None
-    data: Raw = Raw()
+    data: RawValues = msgspec.field(default_factory=Raw)
 
 
 class OutputJson(msgspec.Struct, forbid_unknown_fields=True):
+    """A requested output."""
+
     name: str
     parameters: dict[str, Scalar] | None = None
 
@@ -66,7 +76,7 @@ class InferJson(msgspec.Struct, forbid_unknown_fields=True):
 
     inputs: list[TensorJson]
     id: str | None = None
-    parameters: Raw = Raw()
+    parameters: RawParameters = msgspec.field(default_factory=Raw)
     outputs: list[OutputJson] | None = None
     context: str | None = None
     """`context` and `slo_ms` equal the parameters of these names."""

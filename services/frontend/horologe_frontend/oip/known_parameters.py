@@ -6,14 +6,43 @@ such a one is refused. A parameter that only asks for another order is named in 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from horologe_common.status import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-REQUEST = ("application", "binary_data_output", "content_hash", "context", "priority", "slo_ms", "timeout")
+
+class EffectiveParameters(msgspec.Struct):
+    """Parameters of a request that have an effect here."""
+
+    application: str = ""
+    binary_data_output: bool = False
+    content_hash: bool = False
+    context: str = ""
+    priority: Annotated[int, Meta(ge=0)] = 0
+    slo_ms: Annotated[float, Meta(gt=0)] | None = None
+    timeout: Annotated[float, Meta(ge=0)] = 0
+
+
+NO = Annotated[bool, Meta(extra_json_schema={"const": False})]
+
+
+class ParametersJson(EffectiveParameters, forbid_unknown_fields=True):
+    """Parameters of a request. The deadline is the earlier one of `slo_ms`, in milliseconds, and `timeout`, in
+    microseconds (0: none), from the arrival of the request.
+    """
+
+    sequence_id: Annotated[int | str, Meta(extra_json_schema={"enum": [0, ""]})] = 0
+    sequence_start: NO = False
+    sequence_end: NO = False
+
+
+REQUEST = EffectiveParameters.__struct_fields__
 SHARED_MEMORY = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
 """Known, so that `shared_memory_region` gets its own error."""
 INPUT = ("binary_data_size", *SHARED_MEMORY)

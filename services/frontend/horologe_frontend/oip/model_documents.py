@@ -10,14 +10,32 @@ from horologe_common.models import natural_sort_key
 from horologe_common.status import Status, UnknownModel, error_for
 from horologe_common.wire import Admit, ModelState
 from horologe_frontend.core.model_versions import check_read
-from horologe_frontend.core.stats import ModelStats
+from horologe_frontend.core.stats import DurationTotal, ModelStats
 from horologe_frontend.http.http_messages import Unsupported
 from horologe_frontend.oip.known_parameters import LOAD, check_parameters
+from horologe_frontend.oip.response_json import (
+    BatchingJson,
+    BatchStatisticsJson,
+    ConfigJson,
+    IndexEntryJson,
+    InferenceStatisticsJson,
+    MetadataJson,
+    ModelNamesJson,
+    ModelStatisticsJson,
+    ReadinessJson,
+    ResponseCacheJson,
+    ServerJson,
+    StatisticsJson,
+    StringParameterJson,
+    TensorConfigJson,
+    TensorMetadataJson,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from horologe_common.models import ModelSpec, TensorSpec
+    from horologe_frontend.core.stats import BatchStats
     from horologe_frontend.gateway import Gateway
 
 EXTENSIONS = ("binary_tensor_data", "classification", "model_configuration", "model_repository", "statistics")
@@ -38,34 +56,34 @@ class ModelDocuments:
         self.is_ready = is_ready
         self._version = version
 
-    def server(self) -> dict[str, Any]:
+    def server(self) -> ServerJson:
         """Return the metadata of the server."""
-        return {"name": "horologe", "version": self._version, "extensions": EXTENSIONS}
+        return ServerJson("horologe", self._version, EXTENSIONS)
 
-    def names(self) -> list[str]:
+    def names(self) -> ModelNamesJson:
         """Return the names of all models."""
-        return sorted({state.spec.name for state in self._catalogue.model_states()})
+        return ModelNamesJson(sorted({state.spec.name for state in self._catalogue.model_states()}))
 
-    def metadata(self, model: str, version: str) -> dict[str, Any]:
+    def metadata(self, model: str, version: str) -> MetadataJson:
         """Return the metadata of a model. Raise `UnknownModel`, or `Refused` while its signature is not known."""
         states = self._states(model, version)
         state = choose_version(states, model, version)
         check_read(state)
         return model_metadata(state.spec, states)
 
-    def config(self, model: str, version: str) -> dict[str, Any]:
+    def config(self, model: str, version: str) -> ConfigJson:
         """Return the configuration of a model. Raise as `metadata` does."""
         state = choose_version(self._states(model, version), model, version)
         check_read(state)
         return model_config(state.spec)
 
-    def readiness(self, model: str, version: str) -> dict[str, Any]:
-        """Return whether a model is `ready`, with its state and the reason. Raise `UnknownModel`."""
+    def readiness(self, model: str, version: str) -> ReadinessJson:
+        """Return whether a model is ready, with its state and the reason. Raise `UnknownModel`."""
         state = choose_version(self._states(model, version), model, version)
         ready = state.state == "READY" and self.is_ready()
-        return {"name": model, "ready": ready, "state": state.state, "reason": state.reason}
+        return ReadinessJson(model, ready, state.state, state.reason)
 
-    def statistics(self, model: str = "", version: str = "") -> dict[str, Any]:
+    def statistics(self, model: str = "", version: str = "") -> StatisticsJson:
         """Return the statistics of a model, or of all models if `model` is empty. Raise `UnknownModel`."""
         states: Sequence[ModelState] = self._catalogue.model_states()
         if model:
@@ -77,13 +95,13 @@ class ModelDocuments:
         elements = [
             model_statistics(spec, self._stats_by_model.get(spec.key) or ModelStats(), offset_ns) for spec in specs
         ]
-        return {"model_stats": elements}
+        return StatisticsJson(elements)
 
-    def index(self, ready_only: bool) -> list[dict[str, str]]:
+    def index(self, ready_only: bool) -> list[IndexEntryJson]:
         """Return the index of the repository."""
         return repository_index(self._catalogue.model_states(), ready_only)
 
-    async def load(self, model: str, admitted: bool, parameters: Mapping[str, Any] | None) -> list[dict[str, str]]:
+    async def load(self, model: str, admitted: bool, parameters: Mapping[str, Any] | None) -> list[IndexEntryJson]:
         """Load a model of the repository again (`admitted`), or unload it. Return its index. Raise `HorologeError`."""
         for name in parameters or ():
             if name == "config" or name.startswith("file:"):
@@ -112,92 +130,76 @@ def choose_version(states: Sequence[ModelState], model: str, version: str) -> Mo
     return (ready or candidates)[-1]
 
 
-def model_metadata(spec: ModelSpec, states: Sequence[ModelState]) -> dict[str, Any]:
-    """Return the response to `GET /v2/models/{m}`. `states`: all versions of the model."""
-    return {
-        "name": spec.name,
-        "versions": [state.spec.version for state in sorted(states, key=_version_key) if state.spec.version],
-        "platform": PLATFORMS.get(spec.runtime, spec.runtime),
-        "inputs": [_tensor(tensor) for tensor in spec.inputs],
-        "outputs": [_tensor(tensor) for tensor in spec.outputs],
-    }
+def model_metadata(spec: ModelSpec, states: Sequence[ModelState]) -> MetadataJson:
+    """Return the metadata of a model. `states`: all versions of the model."""
+    return MetadataJson(
+        spec.name,
+        [state.spec.version for state in sorted(states, key=_version_key) if state.spec.version],
+        PLATFORMS.get(spec.runtime, spec.runtime),
+        [TensorMetadataJson(tensor.name, tensor.datatype, tensor.shape) for tensor in spec.inputs],
+        [TensorMetadataJson(tensor.name, tensor.datatype, tensor.shape) for tensor in spec.outputs],
+    )
 
 
-def _tensor(tensor: TensorSpec) -> dict[str, Any]:
-    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-
-
-def model_config(spec: ModelSpec) -> dict[str, Any]:
-    """Return the response to `GET /v2/models/{m}/config`: the fields of Triton's ModelConfig that apply here."""
-    content: dict[str, Any] = {
-        "name": spec.name,
-        "platform": PLATFORMS.get(spec.runtime, ""),
-        "backend": BACKENDS.get(spec.runtime, spec.runtime),
-        "max_batch_size": spec.max_batch if spec.batched else 0,
-        "input": [_io(tensor, spec.batched) for tensor in spec.inputs],
-        "output": [_io(tensor, spec.batched) for tensor in spec.outputs],
-        "response_cache": {"enable": spec.cache},
-        "parameters": {
-            "slo_ns": {"string_value": str(spec.slo_ns)},
-            "content_hash": {"string_value": spec.content_hash},
-        },
-    }
+def model_config(spec: ModelSpec) -> ConfigJson:
+    """Return the configuration of a model."""
+    parameters = {"slo_ns": str(spec.slo_ns), "content_hash": spec.content_hash}
     if spec.notes:
-        content["parameters"]["notes"] = {"string_value": "; ".join(spec.notes)}
-    if spec.batched:
-        content["dynamic_batching"] = {"preferred_batch_size": spec.batch_sizes}
-    return content
+        parameters["notes"] = "; ".join(spec.notes)
+    return ConfigJson(
+        spec.name,
+        PLATFORMS.get(spec.runtime, ""),
+        BACKENDS.get(spec.runtime, spec.runtime),
+        spec.max_batch if spec.batched else 0,
+        [_tensor_config(tensor, spec.batched) for tensor in spec.inputs],
+        [_tensor_config(tensor, spec.batched) for tensor in spec.outputs],
+        ResponseCacheJson(spec.cache),
+        {name: StringParameterJson(value) for name, value in parameters.items()},
+        BatchingJson(spec.batch_sizes) if spec.batched else None,
+    )
 
 
-def _io(tensor: TensorSpec, batched: bool) -> dict[str, Any]:
+def _tensor_config(tensor: TensorSpec, batched: bool) -> TensorConfigJson:
     kind = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
-    return {"name": tensor.name, "data_type": f"TYPE_{kind}", "dims": tensor.shape[1:] if batched else tensor.shape}
+    return TensorConfigJson(tensor.name, f"TYPE_{kind}", tensor.shape[1:] if batched else tensor.shape)
 
 
-def repository_index(states: Sequence[ModelState], ready_only: bool) -> list[dict[str, str]]:
-    """Return the response to `POST /v2/repository/index`. The reason also has the notes about the model."""
+def repository_index(states: Sequence[ModelState], ready_only: bool) -> list[IndexEntryJson]:
+    """Return the index of the repository. The reason also has the notes about the model."""
     return [
-        {
-            "name": state.spec.name,
-            "version": state.spec.version,
-            "state": state.state,
-            "reason": "; ".join(filter(None, (state.reason, *state.spec.notes))),
-        }
+        IndexEntryJson(
+            state.spec.name,
+            state.spec.version,
+            state.state,
+            "; ".join(filter(None, (state.reason, *state.spec.notes))),
+        )
         for state in sorted(states, key=lambda state: (state.spec.name, _version_key(state)))
         if state.state == "READY" or not ready_only
     ]
 
 
-def model_statistics(spec: ModelSpec, stats: ModelStats, epoch_minus_monotonic_ns: int) -> dict[str, Any]:
-    """Return one element of `model_stats` (Triton's docs/protocol/extension_statistics.md).
+def model_statistics(spec: ModelSpec, stats: ModelStats, epoch_minus_monotonic_ns: int) -> ModelStatisticsJson:
+    """Return the statistics of a version (Triton's docs/protocol/extension_statistics.md).
 
     `compute_input` and `compute_output` have the count of `compute_infer`, as perf_analyzer demands. Their durations
     are 0, because the time of the transfers is part of `queue`.
     """
     last_ns = stats.last_ns and stats.last_ns + epoch_minus_monotonic_ns
-    return {
-        "name": spec.name,
-        "version": spec.version,
-        "last_inference": last_ns // 1_000_000,
-        "inference_count": stats.rows,
-        "execution_count": round(sum(batch.executions for batch in stats.batches.values())),
-        "inference_stats": {
-            "success": stats.success,
-            "fail": stats.fail,
-            "queue": stats.queue,
-            **_compute(stats.compute_infer.count, stats.compute_infer.ns),
-            "cache_hit": stats.cache_hit,
-            "cache_miss": stats.cache_miss,
-        },
-        "response_stats": {},
-        "batch_stats": [
-            {"batch_size": size, **_compute(round(batch.executions), round(batch.exec_ns))}
-            for size, batch in sorted(stats.batches.items())
-        ],
-        "memory_usage": [],
-    }
+    infer, transfers = stats.compute_infer, DurationTotal(stats.compute_infer.count)
+    return ModelStatisticsJson(
+        spec.name,
+        spec.version,
+        last_ns // 1_000_000,
+        stats.rows,
+        round(sum(batch.executions for batch in stats.batches.values())),
+        InferenceStatisticsJson(
+            stats.success, stats.fail, stats.queue, transfers, infer, transfers, stats.cache_hit, stats.cache_miss
+        ),
+        [_batch_statistics(size, batch) for size, batch in sorted(stats.batches.items())],
+    )
 
 
-def _compute(count: int, infer_ns: int) -> dict[str, Any]:
-    transfer = {"count": count, "ns": 0}
-    return {"compute_input": transfer, "compute_infer": {"count": count, "ns": infer_ns}, "compute_output": transfer}
+def _batch_statistics(size: int, batch: BatchStats) -> BatchStatisticsJson:
+    infer = DurationTotal(round(batch.executions), round(batch.exec_ns))
+    transfers = DurationTotal(infer.count)
+    return BatchStatisticsJson(size, transfers, infer, transfers)

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from horologe_frontend.oip.model_documents import ModelDocuments
     from horologe_frontend.oip.routes import HttpRoute
 
-UNSUPPORTED = {
-    "shared_memory": "shared memory is not supported: send tensors as binary data",
-    "unsupported": "trace and logging settings are not supported over HTTP",
-}
 OPTIONAL_BYTES = 64 << 10
 """Maximum size of JSON without tensors."""
 T = TypeVar("T")
@@ -57,16 +53,16 @@ class ModelsHandler:
             case "server":
                 return json_response(documents.server())
             case "models":
-                return json_response({"models": documents.names()})
+                return json_response(documents.names())
             case "metadata":
                 return json_response(documents.metadata(model, version))
             case "config":
                 return json_response(documents.config(model, version))
             case "model_ready":
                 document = documents.readiness(model, version)
-                return json_response(document, 200 if document["ready"] else 503)
-            case "shared_memory" | "unsupported":
-                raise Unsupported(UNSUPPORTED[route.name])
+                return json_response(document, 200 if document.ready else 503)
+            case "unsupported":
+                raise Unsupported(route.operation.summary)
         return json_response(documents.statistics(model, version))
 
 

@@ -245,6 +245,9 @@ def _print_state(state: ApplicationState, json: bool) -> None:
 
 def _document(state: ApplicationState) -> dict[str, Any]:
     """Return the same document as the HTTP API."""
+    import msgspec
+
     from horologe_frontend.oip.applications_http import application_json
 
-    return application_json(state)
+    document: dict[str, Any] = msgspec.to_builtins(application_json(state))
+    return document
